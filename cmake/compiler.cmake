@@ -1,0 +1,32 @@
+# Language level, warnings, sanitizers, ccache and a fast linker where present.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(optimus_flags INTERFACE)
+target_compile_options(optimus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
+  -Wimplicit-fallthrough -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Precompiled headers must stay cacheable. The three warnings are false positives of g++ 12 on inlined strings and
+  # expected-like types; clang checks the same code in the fuzz build.
+  target_compile_options(optimus_flags INTERFACE -fpch-preprocess -Wno-maybe-uninitialized -Wno-restrict -Wno-stringop-overflow)
+endif()
+find_program(MOLD_PROGRAM mold)
+if(MOLD_PROGRAM AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_link_options(optimus_flags INTERFACE -fuse-ld=mold)
+endif()
+if(OPTIMUS_SANITIZE)
+  target_compile_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE})
+endif()

@@ -1,0 +1,82 @@
+// Reads a TOML settings file into an OptionTable. toml++ does the grammar; here its values become the same
+// texts that flags carry, so both ways end in one parser and one set of messages.
+#include <toml++/toml.h>
+#include <sstream>
+
+#include "base/options.h"
+
+namespace optimus {
+namespace {
+
+std::string place_of(const toml::node& node, const Path& path) {
+  return fmt::format("{}:{}", path.string(), node.source().begin.line);
+}
+
+// A single value as a flag would carry it; "" with `ok` false for dates, lists and tables.
+std::optional<std::string> scalar_text(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  return std::nullopt;
+}
+
+std::vector<std::string> value_texts(const toml::node& node, const Option& option, const std::string& place) {
+  if (const auto one = scalar_text(node)) return {*one};
+  std::vector<std::string> texts;
+  const toml::array* list = node.as_array();
+  if (list == nullptr || !option.is_list)
+    throw UserError("{}: {} must be {}", place, option.name,
+                    option.is_list ? "a list of values" : "a single value");
+  for (const toml::node& element : *list) {
+    const auto one = scalar_text(element);
+    if (!one) throw UserError("{}: {} must be a list of single values", place, option.name);
+    texts.push_back(*one);
+  }
+  return texts;
+}
+
+void read_table(OptionTable& options, const toml::table& table, const Path& path,
+                std::span<const std::string> known_elsewhere) {
+  for (const auto& [key, node] : table) {
+    if (const toml::table* section = node.as_table()) {
+      read_table(options, *section, path, known_elsewhere);
+      continue;
+    }
+    const std::string name(key.str());
+    const std::string place = place_of(node, path);
+    Option* option = options.find(name);
+    if (option == nullptr) {
+      std::string spelled = name;
+      std::replace(spelled.begin(), spelled.end(), '_', '-');
+      if (std::find(known_elsewhere.begin(), known_elsewhere.end(), spelled) != known_elsewhere.end())
+        continue;
+      std::vector<std::string> known = options.names();
+      known.insert(known.end(), known_elsewhere.begin(), known_elsewhere.end());
+      throw UserError("{}: unknown key {}{}", place, in_quotes(name), did_you_mean(name, known));
+    }
+    try {
+      options.set(*option, value_texts(node, *option, place), Origin::file, place);
+    } catch (const UserError& error) {
+      const std::string message = error.what();
+      if (message.starts_with(path.string())) throw;
+      throw UserError("{}: {}", place, message);
+    }
+  }
+}
+
+}  // namespace
+
+void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere) {
+  const std::string content = value_or_throw(read_file(path, Bytes(1 << 24)));
+  toml::table parsed;
+  try {
+    parsed = toml::parse(content, path.string());
+  } catch (const toml::parse_error& error) {
+    throw UserError("{}:{}: not valid TOML: {}", path.string(), error.source().begin.line,
+                    in_quotes(error.description(), 200));
+  }
+  read_table(table, parsed, path, known_elsewhere);
+}
+
+}  // namespace optimus

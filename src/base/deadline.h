@@ -1,0 +1,35 @@
+// A wait has a name and an end. Passed down to whatever blocks, so that nested waits share one limit.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "base/units.h"
+
+namespace optimus {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline after(Seconds seconds, std::string name) {
+    const auto wait = std::chrono::duration<double>(seconds.value);
+    return {Clock::now() + std::chrono::duration_cast<Clock::duration>(wait), std::move(name)};
+  }
+
+  const std::string& name() const { return name_; }
+  bool has_passed() const { return Clock::now() >= end_; }
+  // Never negative.
+  Seconds remaining() const {
+    return Seconds(std::max(0.0, std::chrono::duration<double>(end_ - Clock::now()).count()));
+  }
+  Clock::time_point end() const { return end_; }
+
+ private:
+  Deadline(Clock::time_point end, std::string name) : end_(end), name_(std::move(name)) {}
+  Clock::time_point end_;
+  std::string name_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,14 @@
+// The abort behind ensure(). Everything else about errors is in the header.
+#include "base/error.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace optimus {
+
+void ensure_failed(const std::string& message, const std::source_location& where) {
+  fmt::print(stderr, "optimus: internal error at {}:{}: {}\n", where.file_name(), where.line(), message);
+  std::abort();
+}
+
+}  // namespace optimus

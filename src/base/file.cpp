@@ -1,0 +1,197 @@
+// See file.h. POSIX calls; each failure carries the path and the system's own words.
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace optimus {
+namespace {
+
+std::string reason() { return std::strerror(errno); }
+
+// Owns a descriptor.
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(int opened) : fd(opened) {}
+  Descriptor(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+class PosixWritableFile final : public WritableFile {
+ public:
+  PosixWritableFile(int fd, Path path) : file_(fd), path_(std::move(path)) {}
+
+  Outcome<void> write(std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file_.fd, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return failure("cannot write {}: {}", path_.string(), reason());
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    return {};
+  }
+
+  Outcome<void> sync() override {
+    if (::fsync(file_.fd) != 0) return failure("cannot write {}: {}", path_.string(), reason());
+    return {};
+  }
+
+ private:
+  Descriptor file_;
+  Path path_;
+};
+
+Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+
+}  // namespace
+
+Outcome<std::unique_ptr<WritableFile>> RealFileSystem::create(const Path& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return failure("cannot create {}: {}", path.string(), reason());
+  return std::make_unique<PosixWritableFile>(fd, path);
+}
+
+Outcome<void> RealFileSystem::rename(const Path& from, const Path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) return failure("cannot write {}: {}", to.string(), reason());
+  return {};
+}
+
+Outcome<void> RealFileSystem::remove(const Path& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+    return failure("cannot remove {}: {}", path.string(), reason());
+  return {};
+}
+
+Outcome<void> RealFileSystem::create_folders(const Path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return failure("cannot create folder {}: {}", path.string(), error.message());
+  return {};
+}
+
+Outcome<void> RealFileSystem::sync_folder(const Path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd < 0 || ::fsync(folder.fd) != 0)
+    return failure("cannot write folder {}: {}", path.string(), reason());
+  return {};
+}
+
+Outcome<AtomicFile> AtomicFile::create(FileSystem& files, const Path& path) {
+  // The counter keeps names apart when several threads of one process write files of one name.
+  static std::atomic<unsigned> counter{0};
+  Path temporary = path;
+  temporary += fmt::format(".tmp-{}-{}", ::getpid(), counter.fetch_add(1));
+  Outcome<std::unique_ptr<WritableFile>> file = files.create(temporary);
+  if (!file) return tl::unexpected(file.error());
+  return AtomicFile(files, path, std::move(temporary), std::move(*file));
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : files_(other.files_),
+      path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      file_(std::move(other.file_)),
+      pending_(std::move(other.pending_)),
+      size_(other.size_) {}
+
+AtomicFile::~AtomicFile() {
+  if (temporary_.empty()) return;
+  file_.reset();
+  (void)files_->remove(temporary_);  // nobody is left to tell; the name says that it is temporary
+}
+
+Outcome<void> AtomicFile::write(std::span<const std::byte> bytes) {
+  constexpr std::size_t kBlock = 1 << 20;
+  size_ += static_cast<std::int64_t>(bytes.size());
+  if (bytes.size() >= kBlock) {
+    if (Outcome<void> done = flush(); !done) return done;
+    return file_->write(bytes);
+  }
+  pending_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return pending_.size() >= kBlock ? flush() : Outcome<void>{};
+}
+
+Outcome<void> AtomicFile::flush() {
+  Outcome<void> done = file_->write(std::as_bytes(std::span(pending_)));
+  pending_.clear();
+  return done;
+}
+
+Outcome<void> AtomicFile::commit() {
+  if (Outcome<void> done = flush(); !done) return done;
+  if (Outcome<void> done = file_->sync(); !done) return done;
+  file_.reset();
+  if (Outcome<void> done = files_->rename(temporary_, path_); !done) return done;
+  temporary_.clear();
+  return files_->sync_folder(folder_of(path_));
+}
+
+Outcome<void> write_atomically(FileSystem& files, const Path& path, std::string_view text) {
+  Outcome<AtomicFile> file = AtomicFile::create(files, path);
+  if (!file) return tl::unexpected(file.error());
+  if (Outcome<void> done = file->write(text); !done) return done;
+  return file->commit();
+}
+
+namespace {
+
+// The size of a regular file; a folder or a device is refused by name.
+Outcome<std::size_t> regular_size(const Descriptor& file, const Path& path) {
+  if (file.fd < 0) return failure("cannot open {}: {}", path.string(), reason());
+  struct stat info {};
+  if (::fstat(file.fd, &info) != 0) return failure("cannot open {}: {}", path.string(), reason());
+  if (S_ISDIR(info.st_mode))
+    return failure("cannot open {}: it is a folder, a file is expected", path.string());
+  if (!S_ISREG(info.st_mode)) return failure("cannot open {}: it is not a regular file", path.string());
+  return static_cast<std::size_t>(info.st_size);
+}
+
+}  // namespace
+
+Outcome<std::string> read_file(const Path& path, Bytes limit) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const Outcome<std::size_t> size = regular_size(file, path);
+  if (!size) return tl::unexpected(size.error());
+  if (static_cast<std::int64_t>(*size) > limit.value)
+    return failure("{} is too large to read: {}, at most {}", path.string(),
+                   text(Bytes(static_cast<std::int64_t>(*size))), text(limit));
+  std::string content(*size, '\0');
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = ::read(file.fd, content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failure("cannot read {}: {}", path.string(), reason());
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+Outcome<MappedFile> MappedFile::open(const Path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const Outcome<std::size_t> size = regular_size(file, path);
+  if (!size) return tl::unexpected(size.error());
+  MappedFile result;
+  if (*size == 0) return result;  // mmap refuses empty files
+  void* const data = ::mmap(nullptr, *size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) return failure("cannot map {}: {}", path.string(), reason());
+  result.data_ = static_cast<const std::byte*>(data);
+  result.size_ = *size;
+  return result;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace optimus

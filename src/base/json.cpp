@@ -1,0 +1,179 @@
+// See json.h.
+#include "base/json.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kDeepestNesting = 200;
+
+struct Place {
+  std::size_t line = 1, column = 1;
+};
+
+Place place_of(std::string_view text, std::size_t offset) {
+  const std::string_view before = text.substr(0, std::min(offset, text.size()));
+  const auto last_break = before.rfind('\n');
+  return {static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')) + 1,
+          before.size() - (last_break == std::string_view::npos ? 0 : last_break + 1) + 1};
+}
+
+// Destructors, dumps and comparisons of nested values recurse; brackets are counted before anything is built.
+void refuse_deep_nesting(std::string_view text, const std::string& source) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kDeepestNesting)
+        throw UserError("{}: line {}: nested deeper than {} levels", source, place_of(text, i).line,
+                        kDeepestNesting);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& source) {
+  refuse_deep_nesting(text, source);
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
+    const Place place = place_of(text, offset);
+    const std::string found =
+        offset < text.size() ? in_quotes(text.substr(offset, 12)) : "the end of the text";
+    throw UserError("{}: line {}, column {}: not valid JSON at {}", source, place.line, place.column, found);
+  } catch (const Json::exception& error) {
+    throw UserError("{}: not valid JSON ({})", source, in_quotes(error.what(), 200));
+  }
+}
+
+Json read_json(const Path& path) {
+  const std::string text = value_or_throw(read_file(path));
+  return parse_json(text, path.string());
+}
+
+void JsonView::refuse(std::string_view expected) const {
+  std::string found = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
+  if (found.empty()) found = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
+  throw UserError("{} must be {}, found {}", where_, expected, found);
+}
+
+namespace {
+std::string member_path(const std::string& where, std::string_view key) {
+  const bool is_top = where.find(": ") == std::string::npos;
+  return fmt::format("{}{}{}", where, is_top ? ": " : ".", key);
+}
+}  // namespace
+
+JsonView JsonView::at(std::string_view key) const {
+  if (!value_->is_object()) refuse("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end()) throw UserError("{} is missing", member_path(where_, key));
+  return {*found, member_path(where_, key)};
+}
+
+std::optional<JsonView> JsonView::find(std::string_view key) const {
+  if (!value_->is_object()) refuse("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end() || found->is_null()) return std::nullopt;
+  return JsonView(*found, member_path(where_, key));
+}
+
+std::vector<std::pair<std::string, JsonView>> JsonView::members() const {
+  if (!value_->is_object()) refuse("an object");
+  std::vector<std::pair<std::string, JsonView>> result;
+  for (const auto& [key, value] : value_->items())
+    result.emplace_back(key, JsonView(value, member_path(where_, key)));
+  return result;
+}
+
+void JsonView::allow_only(std::span<const std::string> known) const {
+  if (!value_->is_object()) refuse("an object");
+  for (const auto& [key, value] : value_->items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      throw UserError("{}: unknown key {}{}", where_, in_quotes(key), did_you_mean(key, known));
+}
+
+std::vector<JsonView> JsonView::elements() const {
+  if (!value_->is_array()) refuse("a list");
+  std::vector<JsonView> result;
+  result.reserve(value_->size());
+  for (std::size_t i = 0; i < value_->size(); ++i)
+    result.emplace_back((*value_)[i], fmt::format("{}[{}]", where_, i));
+  return result;
+}
+
+std::int64_t JsonView::integer(std::int64_t smallest, std::int64_t largest) const {
+  const auto refuse_range = [&]() {
+    if (smallest == INT64_MIN && largest == INT64_MAX) refuse("a whole number");
+    if (largest == INT64_MAX) refuse(fmt::format("a whole number of at least {}", smallest));
+    refuse(fmt::format("a whole number from {} to {}", smallest, largest));
+  };
+  std::int64_t number = 0;
+  if (value_->is_number_unsigned()) {
+    const auto large = value_->get<std::uint64_t>();
+    if (large > static_cast<std::uint64_t>(INT64_MAX)) refuse_range();
+    number = static_cast<std::int64_t>(large);
+  } else if (value_->is_number_integer()) {
+    number = value_->get<std::int64_t>();
+  } else if (value_->is_number_float() && std::abs(value_->get<double>()) < 0x1p53 &&
+             std::trunc(value_->get<double>()) == value_->get<double>()) {
+    number = static_cast<std::int64_t>(value_->get<double>());  // 1e6 is a whole number too
+  } else {
+    refuse_range();
+  }
+  if (number < smallest || number > largest) refuse_range();
+  return number;
+}
+
+double JsonView::number() const {
+  if (!value_->is_number()) refuse("a number");
+  return value_->get<double>();
+}
+
+bool JsonView::boolean() const {
+  if (!value_->is_boolean()) refuse("true or false");
+  return value_->get<bool>();
+}
+
+const std::string& JsonView::text() const {
+  if (!value_->is_string()) refuse("a text in quotes");
+  return value_->get_ref<const std::string&>();
+}
+
+std::int64_t JsonView::integer_or(std::string_view key, std::int64_t otherwise) const {
+  const auto member = find(key);
+  return member ? member->integer() : otherwise;
+}
+
+double JsonView::number_or(std::string_view key, double otherwise) const {
+  const auto member = find(key);
+  return member ? member->number() : otherwise;
+}
+
+bool JsonView::boolean_or(std::string_view key, bool otherwise) const {
+  const auto member = find(key);
+  return member ? member->boolean() : otherwise;
+}
+
+std::string JsonView::text_or(std::string_view key, std::string otherwise) const {
+  const auto member = find(key);
+  return member ? member->text() : otherwise;
+}
+
+}  // namespace optimus

@@ -1,0 +1,127 @@
+// See options.h. The TOML side is in config_file.cpp.
+#include "base/options.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace optimus {
+
+std::string text(Origin origin) {
+  switch (origin) {
+    case Origin::built_in:
+      return "default";
+    case Origin::file:
+      return "file";
+    case Origin::flag:
+      return "flag";
+    case Origin::planner:
+      return "planner";
+  }
+  return "";
+}
+
+Option& OptionTable::add(std::string name, bool& target, std::string help) {
+  return insert(make(std::move(name), target, "", std::move(help)));
+}
+
+Option& OptionTable::insert(Option option) {
+  ensure(find(option.name) == nullptr, "option --{} is declared twice", option.name);
+  options_.push_back(std::make_unique<Option>(std::move(option)));
+  return *options_.back();
+}
+
+std::vector<Option*> OptionTable::options() {
+  std::vector<Option*> result;
+  for (const auto& option : options_) result.push_back(option.get());
+  return result;
+}
+
+std::vector<const Option*> OptionTable::options() const {
+  std::vector<const Option*> result;
+  for (const auto& option : options_) result.push_back(option.get());
+  return result;
+}
+
+Option* OptionTable::find(std::string_view name) {
+  std::string spelled(name);
+  for (char& c : spelled)
+    if (c == '_') c = '-';
+  for (const auto& option : options_)
+    if (option->name == spelled) return option.get();
+  return nullptr;
+}
+
+std::vector<std::string> OptionTable::names() const {
+  std::vector<std::string> result;
+  for (const auto& option : options_) result.push_back(option->name);
+  return result;
+}
+
+void OptionTable::set(Option& option, const std::vector<std::string>& values, Origin origin,
+                      const std::string& place) {
+  if (origin < option.origin) return;
+  option.assign(values);
+  option.origin = origin;
+  option.place = place;
+}
+
+std::string OptionTable::resolved_toml() const {
+  std::string result;
+  for (const auto& option : options_) {
+    const Json value = option->value();
+    if (value.is_null()) continue;
+    const std::string origin = option->place.empty() ? text(option->origin) : option->place;
+    // JSON's numbers, quoted texts and lists of them are TOML as well.
+    result += fmt::format("{} = {}  # {}\n", option->name, value.dump(), origin);
+  }
+  return result;
+}
+
+namespace option_value {
+namespace {
+
+template <typename Number>
+void parse_number(Number& target, std::string_view text, std::string_view what, std::string_view kind) {
+  const std::string_view trimmed = trim(text);
+  Number number{};
+  const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
+  if (error != std::errc{} || rest != trimmed.data() + trimmed.size() || trimmed.empty())
+    throw UserError("{}: {} is not {}", what, in_quotes(text), kind);
+  target = number;
+}
+
+}  // namespace
+
+void parse(std::string& target, std::string_view text, std::string_view) { target = text; }
+void parse(Path& target, std::string_view text, std::string_view what) {
+  if (text.empty()) throw UserError("{}: the path is empty", what);
+  target = text;
+}
+void parse(std::int64_t& target, std::string_view text, std::string_view what) {
+  parse_number(target, text, what, "a whole number");
+}
+void parse(int& target, std::string_view text, std::string_view what) {
+  parse_number(target, text, what, "a whole number");
+}
+void parse(double& target, std::string_view text, std::string_view what) {
+  parse_number(target, text, what, "a number");
+  if (!std::isfinite(target)) throw UserError("{}: {} is not a finite number", what, in_quotes(text));
+}
+void parse(bool& target, std::string_view text, std::string_view what) {
+  if (text == "true")
+    target = true;
+  else if (text == "false")
+    target = false;
+  else
+    throw UserError("{}: {} is not true or false", what, in_quotes(text));
+}
+void parse(Count& target, std::string_view text, std::string_view what) {
+  target.value = parse_count(text, what);
+}
+void parse(Bytes& target, std::string_view text, std::string_view what) { target = parse_bytes(text, what); }
+void parse(Seconds& target, std::string_view text, std::string_view what) {
+  target = parse_seconds(text, what);
+}
+
+}  // namespace option_value
+}  // namespace optimus

@@ -1,0 +1,59 @@
+// Work on several threads whose results are used in the order of the input.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <future>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace optimus {
+
+// Calls produce() until it gives nothing, transform() on `num_threads` threads, and consume() with the
+// results in the order of production. produce and consume run on the calling thread. At most 2 * num_threads
+// items are in flight, so memory is bounded. The first exception of any of the three is thrown here, after
+// all threads have ended.
+template <typename Item, typename Result>
+void transform_in_order(int num_threads, const std::function<std::optional<Item>()>& produce,
+                        const std::function<Result(Item)>& transform,
+                        const std::function<void(Result)>& consume) {
+  std::mutex mutex;
+  std::condition_variable_any has_work;
+  std::deque<std::packaged_task<Result()>> queue;
+  std::deque<std::future<Result>> results;
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < num_threads; ++t)
+    threads.emplace_back([&](std::stop_token stop) {
+      while (true) {
+        std::unique_lock lock(mutex);
+        if (!has_work.wait(lock, stop, [&] { return !queue.empty(); })) return;
+        auto task = std::move(queue.front());
+        queue.pop_front();
+        lock.unlock();
+        task();
+      }
+    });
+  const auto consume_oldest = [&] {
+    std::future<Result> oldest = std::move(results.front());
+    results.pop_front();
+    consume(oldest.get());
+  };
+  while (std::optional<Item> item = produce()) {
+    std::packaged_task<Result()> task(
+        [&transform, item = std::move(*item)]() mutable { return transform(std::move(item)); });
+    results.push_back(task.get_future());
+    {
+      const std::lock_guard lock(mutex);
+      queue.push_back(std::move(task));
+    }
+    has_work.notify_one();
+    if (results.size() >= 2 * static_cast<std::size_t>(num_threads)) consume_oldest();
+  }
+  while (!results.empty()) consume_oldest();
+}
+
+}  // namespace optimus

@@ -1,0 +1,65 @@
+// Keyed, counter-based random numbers (Philox4x32-10): a number is a pure function of (key, index).
+//
+// Whoever computes whichever part of a tensor gets the same values, so initialisation, dropout and sampling
+// do not depend on how the work is split. A key is built from what the numbers are *for*, never from a rank:
+//
+//   const RandomKey key = RandomKey(seed).with("init").with(layer).with("q");
+//   fill_normal(key, shape, my_box, values);   // my_box's part of the one logical tensor
+//
+// Element i (row-major in the whole tensor) takes word i % 4 of block i / 4, in every precision.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/box.h"
+
+namespace optimus {
+
+struct RandomKey {
+  std::uint64_t value = 0;
+
+  constexpr RandomKey() = default;
+  constexpr explicit RandomKey(std::uint64_t seed) : value(mix(seed)) {}
+  constexpr RandomKey with(std::uint64_t id) const {
+    return raw(mix(value ^ mix(id + 0x9e3779b97f4a7c15ULL)));
+  }
+  constexpr RandomKey with(std::string_view name) const {
+    std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
+    for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    return raw(mix(value ^ mix(hash)));
+  }
+  constexpr bool operator==(const RandomKey&) const = default;
+
+ private:
+  static constexpr RandomKey raw(std::uint64_t value) {
+    RandomKey key;
+    key.value = value;
+    return key;
+  }
+  static constexpr std::uint64_t mix(std::uint64_t x) {  // SplitMix64's finaliser: a bijection
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+  }
+};
+
+// Block number `index` of the key's sequence: four independent 32-bit words.
+std::array<std::uint32_t, 4> random_block(RandomKey key, std::uint64_t index);
+// 64 bits, from the first half of block `index`.
+std::uint64_t random_bits(RandomKey key, std::uint64_t index);
+// Uniform in [0, 1), 53 bits, from random_bits.
+double random_uniform(RandomKey key, std::uint64_t index);
+// Whole number in [0, bound), without bias that could be seen (bound < 2^53).
+std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bound);
+
+// The values of `box` inside the logical tensor of `shape`, row-major. out.size() == box.num_elements().
+void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);   // [0, 1)
+void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
+void fill_normal(RandomKey key, const Shape& shape, const Box& box,
+                 std::span<float> out);  // mean 0, deviation 1
+void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
+
+}  // namespace optimus

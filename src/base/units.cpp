@@ -1,0 +1,104 @@
+// Reading and printing of sizes, counts and durations. One table of suffixes for each.
+#include "base/units.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+using Suffix = std::pair<std::string_view, double>;
+
+constexpr Suffix kByteSuffixes[] = {
+    {"", 1},         {"b", 1},        {"k", 1e3},     {"kb", 1e3},       {"m", 1e6},      {"mb", 1e6},
+    {"g", 1e9},      {"gb", 1e9},     {"t", 1e12},    {"tb", 1e12},      {"kib", 1024.0}, {"mib", 1048576.0},
+    {"gib", 0x1p30}, {"tib", 0x1p40}, {"ki", 1024.0}, {"mi", 1048576.0}, {"gi", 0x1p30},  {"ti", 0x1p40}};
+constexpr Suffix kCountSuffixes[] = {{"", 1}, {"k", 1e3}, {"m", 1e6}, {"b", 1e9}, {"g", 1e9}, {"t", 1e12}};
+constexpr Suffix kTimeSuffixes[] = {{"", 1},   {"ms", 1e-3}, {"s", 1},    {"sec", 1},
+                                    {"m", 60}, {"min", 60},  {"h", 3600}, {"d", 86400}};
+
+double parse_scaled(std::string_view text, std::span<const Suffix> suffixes, std::string_view what,
+                    std::string_view example) {
+  const std::string_view trimmed = trim(text);
+  double number = 0;
+  const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
+  const std::string suffix = lower(trim(std::string_view(rest, trimmed.data() + trimmed.size() - rest)));
+  if (error == std::errc{} && std::isfinite(number) && number >= 0)
+    for (const auto& [name, factor] : suffixes)
+      if (name == suffix) return number * factor;
+  throw UserError("{}: '{}' is not {}", what, text, example);
+}
+
+std::int64_t whole(double number, std::string_view text, std::string_view what) {
+  // 2^63 is the first double that int64 cannot hold.
+  if (number >= 0x1p63) throw UserError("{}: '{}' is too large", what, text);
+  return static_cast<std::int64_t>(std::llround(number));
+}
+
+}  // namespace
+
+Bytes parse_bytes(std::string_view text, std::string_view what) {
+  return Bytes(
+      whole(parse_scaled(text, kByteSuffixes, what, "a size such as 512, 1.5MB or 70GiB"), text, what));
+}
+
+std::int64_t parse_count(std::string_view text, std::string_view what) {
+  const std::string_view trimmed = trim(text);
+  std::int64_t exact = 0;
+  const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), exact);
+  if (error == std::errc{} && rest == trimmed.data() + trimmed.size() && exact >= 0) return exact;
+  return whole(parse_scaled(text, kCountSuffixes, what, "a count such as 1000, 300k or 15T"), text, what);
+}
+
+Seconds parse_seconds(std::string_view text, std::string_view what) {
+  return Seconds(parse_scaled(text, kTimeSuffixes, what, "a duration such as 90, 10m or 1.5h"));
+}
+
+std::string text(Bytes bytes) {
+  constexpr std::array names = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double amount = static_cast<double>(bytes.value);
+  std::size_t unit = 0;
+  while (std::abs(amount) >= 1024 && unit + 1 < names.size()) amount /= 1024, ++unit;
+  return unit == 0 ? fmt::format("{} B", bytes.value) : fmt::format("{:.2f} {}", amount, names[unit]);
+}
+
+std::string text(Seconds seconds) {
+  const double s = seconds.value;
+  if (s < 1e-3) return fmt::format("{:.1f} us", s * 1e6);
+  if (s < 1) return fmt::format("{:.1f} ms", s * 1e3);
+  if (s < 120) return fmt::format("{:.1f} s", s);
+  if (s < 7200) return fmt::format("{} m {} s", static_cast<int>(s) / 60, static_cast<int>(s) % 60);
+  if (s < 172800) return fmt::format("{:.1f} h", s / 3600);
+  return fmt::format("{:.1f} d", s / 86400);
+}
+
+std::string text(Flops flops) {
+  constexpr std::array names = {"FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP"};
+  double amount = flops.value;
+  std::size_t unit = 0;
+  while (std::abs(amount) >= 1000 && unit + 1 < names.size()) amount /= 1000, ++unit;
+  return fmt::format("{:.3g} {}", amount, names[unit]);
+}
+
+std::string short_count(double number) {
+  constexpr std::array names = {"", " K", " M", " B", " T", " P"};
+  std::size_t unit = 0;
+  while (std::abs(number) >= 1000 && unit + 1 < names.size()) number /= 1000, ++unit;
+  return fmt::format("{:.{}f}{}", number, unit == 0 ? 0 : 2, names[unit]);
+}
+
+std::string with_commas(std::int64_t number) {
+  std::string digits = std::to_string(number);
+  const std::size_t first = digits[0] == '-' ? 1 : 0;
+  for (std::size_t at = digits.size(); at > first + 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+}  // namespace optimus

@@ -1,0 +1,58 @@
+// Quantities that do not convert silently: Bytes, Seconds, Flops, Rank.
+//
+// A quantity adds to its own kind, scales by plain numbers, and divides by its own kind into a plain number.
+// Reading ("70GiB", "15T", "10m") and printing ("70.0 GiB") live here too, so that every command accepts and
+// shows sizes, counts and durations in one way.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace optimus {
+
+template <typename Tag, typename Number>
+struct Quantity {
+  Number value{};
+
+  constexpr Quantity() = default;
+  constexpr explicit Quantity(Number number) : value(number) {}
+
+  constexpr auto operator<=>(const Quantity&) const = default;
+  constexpr Quantity& operator+=(Quantity other) { return value += other.value, *this; }
+  constexpr Quantity& operator-=(Quantity other) { return value -= other.value, *this; }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
+  friend constexpr Quantity operator*(Quantity a, Number factor) { return Quantity(a.value * factor); }
+  friend constexpr Quantity operator*(Number factor, Quantity a) { return Quantity(a.value * factor); }
+  friend constexpr double operator/(Quantity a, Quantity b) {
+    return static_cast<double>(a.value) / static_cast<double>(b.value);
+  }
+};
+
+using Bytes = Quantity<struct BytesTag, std::int64_t>;
+using Seconds = Quantity<struct SecondsTag, double>;
+using Flops = Quantity<struct FlopsTag, double>;
+
+// A worker's number in the run, from 0. No arithmetic: the sum of two ranks means nothing.
+struct Rank {
+  int value = 0;
+  constexpr auto operator<=>(const Rank&) const = default;
+};
+
+// "512", "70GiB", "70 GiB", "1.5MB", "2k": SI letters are powers of 1000, Ki/Mi/Gi/Ti of 1024. Throws
+// UserError that names `what` ("--max-memory") when the text is no size or does not fit.
+Bytes parse_bytes(std::string_view text, std::string_view what);
+// "1000", "15T", "1.5B", "300k", "2M". B and G both mean 1e9, as the field writes parameter counts.
+std::int64_t parse_count(std::string_view text, std::string_view what);
+// "90", "90s", "10m", "1.5h", "30d", "250ms".
+Seconds parse_seconds(std::string_view text, std::string_view what);
+
+std::string text(Bytes bytes);                 // "1.50 GiB"
+std::string text(Seconds seconds);             // "1.2 ms", "3 m 20 s"
+std::string text(Flops flops);                 // "312 TFLOP"
+std::string short_count(double number);        // "8.03 B"
+std::string with_commas(std::int64_t number);  // "8,030,261,248"
+
+}  // namespace optimus

@@ -1,0 +1,83 @@
+// ModelSpec: what a language model *is*, as plain numbers. Nothing here knows devices, plans or tensors'
+// contents.
+//
+// A spec comes from a preset (model/presets.h), from a Hugging Face config.json (model/hf_config.h), or from
+// either with dimensions overridden. validate() refuses what no engine could build. Read next:
+// model/tensors.h (the parameters that a spec implies), model/operations.h (its work and its activations).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace optimus {
+
+enum class Family { gpt2, llama, mistral, qwen2, qwen3, bert, megatron_bert };
+enum class NormKind { layer_norm, rms_norm };
+// pre: x + f(norm(x)), as GPT-2, Llama, MegatronBert.  post: norm(x + f(x)), as BERT.
+enum class NormPlace { pre, post };
+// gelu_tanh is Hugging Face's "gelu_new" and "gelu_pytorch_tanh"; gelu is the exact one.
+enum class Activation { gelu, gelu_tanh, silu, relu };
+enum class PositionKind { learned, rope };
+enum class RopeScalingKind { none, linear, llama3 };
+
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::none;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3 only
+  std::int64_t original_max_positions = 0;           // llama3 only
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct ModelSpec {
+  std::string name;  // of the preset or folder; for people
+  Family family = Family::gpt2;
+
+  std::int64_t layers = 0, hidden = 0;
+  std::int64_t heads = 0, kv_heads = 0,
+               head_dim = 0;  // kv_heads divides heads; head_dim need not be hidden / heads
+  std::int64_t ffn = 0, vocab = 0;
+  std::int64_t max_positions = 0;  // longest sequence; the size of the table when positions are learned
+  std::int64_t token_types = 0;    // BERT's segment embeddings, else 0
+
+  NormKind norm = NormKind::layer_norm;
+  NormPlace norm_place = NormPlace::pre;
+  double norm_eps = 1e-5;
+  Activation activation = Activation::gelu_tanh;
+  bool is_gated = false;  // SwiGLU: down(act(gate(x)) * up(x))
+  bool has_qkv_bias = true, has_out_bias = true, has_mlp_bias = true;
+  bool has_qk_norm = false;  // Qwen 3: RMS norm of each query and key head
+  PositionKind positions = PositionKind::learned;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  bool is_causal = true;  // false: BERT, trained by masked words
+  bool is_tied = true;    // the output projection is the word embedding
+
+  double init_range = 0.02;
+  double embedding_dropout = 0, hidden_dropout = 0, attention_dropout = 0;
+
+  bool operator==(const ModelSpec&) const = default;
+
+  std::int64_t query_width() const { return heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  bool is_bert() const { return family == Family::bert || family == Family::megatron_bert; }
+};
+
+// Dimensions given on the command line; an absent one stays as the preset or folder has it.
+struct ModelOverrides {
+  std::optional<std::int64_t> layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions;
+  std::optional<bool> is_tied;
+};
+
+// Applies overrides. When hidden or heads is overridden and head_dim is not, head_dim becomes hidden / heads;
+// GPT-2's and BERT's ffn becomes 4 * hidden when hidden is overridden and ffn is not; kv_heads follows heads
+// where they were equal. Throws UserError when the result is no model (see validate).
+ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides);
+
+// Throws UserError, in one sentence that names the dimension, its value and what would be right.
+void validate(const ModelSpec& spec);
+
+std::string text(Family family);          // "gpt2"
+std::string text(Activation activation);  // "gelu_tanh"
+
+}  // namespace optimus
