@@ -16,7 +16,7 @@ endif()
 
 add_library(optimus_flags INTERFACE)
 target_compile_options(optimus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
-  -Wimplicit-fallthrough -Werror)
+  -Wimplicit-fallthrough -Wno-sign-conversion -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Precompiled headers must stay cacheable. The three warnings are false positives of g++ 12 on inlined strings and
   # expected-like types; clang checks the same code in the fuzz build.
