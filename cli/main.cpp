@@ -1,1 +1,140 @@
-int main() { return 0; }
+// The command line: finds the subcommand, fills its options from file and flags, runs it, and turns errors
+// into exit codes. 0 done, 1 could not be done, 2 wrong usage (shared by all subcommands). Read next:
+// commands.cpp.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+
+namespace optimus {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string overview() {
+  std::string result =
+      "optimus: trains large language models and keeps every run on the best parallel plan\n\n"
+      "usage: optimus COMMAND [options]\n\n";
+  for (const CommandEntry& entry : commands())
+    result += fmt::format("  {:<14} {}\n", entry.name, entry.summary);
+  return result +
+         "\noptimus COMMAND --help says more; --json prints one JSON value; --config FILE reads settings "
+         "from TOML\n";
+}
+
+bool is_help(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
+
+// The entry that the first one or two words name, and how many words that took.
+std::pair<const CommandEntry*, std::size_t> find_command(const Words& words) {
+  for (const CommandEntry& entry : commands()) {
+    const Words name = split(entry.name, ' ');
+    if (words.size() >= name.size() && std::equal(name.begin(), name.end(), words.begin()))
+      return {&entry, name.size()};
+  }
+  return {nullptr, 0};
+}
+
+[[noreturn]] void refuse_command(const Words& words) {
+  Words names;
+  for (const CommandEntry& entry : commands()) {
+    names.push_back(entry.name);
+    if (split(entry.name, ' ')[0] == words[0] && words.size() > 1)
+      throw UsageError("unknown command {}; optimus --help lists them", in_quotes(words[0] + " " + words[1]));
+  }
+  throw UsageError(
+      "unknown command {}{}", in_quotes(words[0]),
+      nearest(words[0], names).empty() ? "; optimus --help lists them" : did_you_mean(words[0], names));
+}
+
+// "data" alone: the commands that begin with it.
+std::string group_overview(const std::string& group) {
+  std::string result;
+  for (const CommandEntry& entry : commands())
+    if (entry.name.starts_with(group + " "))
+      result += fmt::format("  {:<14} {}\n", entry.name, entry.summary);
+  return result.empty() ? "" : fmt::format("usage: optimus {} COMMAND [options]\n\n{}", group, result);
+}
+
+// Keys that other commands know: a settings file may serve several commands.
+Words keys_of_all_commands() {
+  Words keys;
+  for (const CommandEntry& entry : commands()) {
+    const std::unique_ptr<Command> command = entry.make();
+    OptionTable table;
+    command->declare(table);
+    const Words names = table.names();
+    keys.insert(keys.end(), names.begin(), names.end());
+  }
+  return keys;
+}
+
+int run_command(const CommandEntry& entry, const Words& words) {
+  Console console;
+  Path config;
+  const std::unique_ptr<Command> command = entry.make();
+  OptionTable table;
+  command->declare(table);
+  table.add("config", config, "FILE", "read settings from a TOML file; flags win over it");
+  table.add("json", console.wants_json, "print one JSON value on standard output and nothing else there");
+  if (std::any_of(words.begin(), words.end(),
+                  [](const auto& word) { return word == "--help" || word == "-h"; })) {
+    fmt::print("{}", help_text(entry.name, entry.summary, table));
+    return 0;
+  }
+  read_flags(table, words);
+  if (!config.empty()) read_config_file(table, config, keys_of_all_commands());
+  for (const Option* option : table.options())
+    if (option->is_required && option->origin == Origin::built_in)
+      throw UsageError("{}{} is missing; see optimus {} --help", option->is_positional ? "" : "--",
+                       option->name, entry.name);
+  return command->run(console);
+}
+
+int run(const Words& words) {
+  if (words.empty()) {
+    fmt::print(stderr, "{}", overview());
+    return 2;
+  }
+  if (words[0] == "--version") {
+    fmt::print("optimus {}\n", OPTIMUS_VERSION);
+    return 0;
+  }
+  const auto [entry, used] = find_command(words);
+  if (entry != nullptr)
+    return run_command(*entry, Words(words.begin() + static_cast<std::ptrdiff_t>(used), words.end()));
+  if (is_help(words[0])) {
+    fmt::print("{}", overview());
+    return 0;
+  }
+  if (const std::string group = group_overview(words[0]);
+      !group.empty() && (words.size() == 1 || is_help(words[1]))) {
+    fmt::print(words.size() == 1 ? stderr : stdout, "{}", group);
+    return words.size() == 1 ? 2 : 0;
+  }
+  refuse_command(words);
+}
+
+}  // namespace
+}  // namespace optimus
+
+int main(int argc, char** argv) {
+  try {
+    return optimus::run({argv + 1, argv + argc});
+  } catch (const optimus::UsageError& error) {
+    fmt::print(stderr, "optimus: {}\n", error.what());
+    return 2;
+  } catch (const optimus::UserError& error) {
+    fmt::print(stderr, "optimus: {}\n", error.what());
+    return 1;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "optimus: out of memory\n");
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "optimus: internal error: {}\n", error.what());
+    return 1;
+  }
+}

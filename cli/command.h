@@ -1,0 +1,36 @@
+// A subcommand of `optimus`: declares its options, then runs. One file each; the table of all is in
+// commands.cpp.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/options.h"
+#include "cli/console.h"
+
+namespace optimus {
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual void declare(OptionTable& table) = 0;
+  // Called once, with the options filled. Returns the exit code; throws UserError.
+  virtual int run(Console& console) = 0;
+};
+
+struct CommandEntry {
+  std::string name;  // "profile", "data prepare"
+  std::string summary;
+  std::unique_ptr<Command> (*make)();
+};
+
+// The one visible table of subcommands, in the order of the help text.
+std::span<const CommandEntry> commands();
+
+std::unique_ptr<Command> make_profile_command();
+std::unique_ptr<Command> make_data_prepare_command();
+std::unique_ptr<Command> make_data_inspect_command();
+std::unique_ptr<Command> make_doctor_command();
+
+}  // namespace optimus

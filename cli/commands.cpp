@@ -1,0 +1,17 @@
+// The table of subcommands.
+#include "cli/command.h"
+
+namespace optimus {
+
+std::span<const CommandEntry> commands() {
+  static const CommandEntry entries[] = {
+      {"profile", "what a model and a data set are: parameters, work, memory; documents, tokens",
+       make_profile_command},
+      {"data prepare", "turn text, jsonl files and folders into token files", make_data_prepare_command},
+      {"data inspect", "what a token file holds", make_data_inspect_command},
+      {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},
+  };
+  return entries;
+}
+
+}  // namespace optimus

@@ -1,0 +1,52 @@
+// optimus data inspect PREFIX
+#include "cli/command.h"
+#include "data/open.h"
+#include "data/profile.h"
+
+namespace optimus {
+namespace {
+
+class DataInspect final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("prefix", prefix_, "PREFIX of PREFIX.bin and PREFIX.idx, or llm.c shards")
+        .is_required = true;
+    table.add("seq", sequence_length_, "N", "the sequence length for which packing is shown");
+    table.add("document", document_, "N", "also print this document's tokens, from 0");
+  }
+
+  int run(Console& console) override {
+    if (sequence_length_ < 1) throw UsageError("--seq: {} is not a length of at least 1", sequence_length_);
+    if (!is_tokenized(prefix_))
+      throw UserError("{0}: there is no {0}.idx; expected the prefix of token files", prefix_);
+    const std::unique_ptr<Tokenizer> unused = byte_tokenizer();
+    const auto tokens = open_data(prefix_, *unused, console);
+    const DatasetProfile profile = profile_data(*tokens, sequence_length_, prefix_);
+    OrderedJson json = to_json(profile);
+    std::string shown = text(profile);
+    if (document_) {
+      if (*document_ < 0 || *document_ >= tokens->num_documents())
+        throw UserError("--document: {} is not one of the {} documents, counted from 0", *document_,
+                        tokens->num_documents());
+      const std::int64_t begin = tokens->document_start(*document_),
+                         end = tokens->document_start(*document_ + 1);
+      std::vector<TokenId> ids(static_cast<std::size_t>(end - begin));
+      tokens->read(begin, ids);
+      json["document"] = {{"number", *document_}, {"ids", ids}};
+      shown += fmt::format("document {}: {}\n", *document_, fmt::join(ids, " "));
+    }
+    console.result(json, shown);
+    return 0;
+  }
+
+ private:
+  std::string prefix_;
+  std::int64_t sequence_length_ = 1024;
+  std::optional<std::int64_t> document_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_data_inspect_command() { return std::make_unique<DataInspect>(); }
+
+}  // namespace optimus

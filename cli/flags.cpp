@@ -1,0 +1,99 @@
+// CLI11 splits the words; values go through the same parsers as those of a settings file.
+#include "cli/flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace optimus {
+namespace {
+
+struct Given {
+  Option* option = nullptr;
+  CLI::Option* flag = nullptr;
+  std::vector<std::string> values;
+};
+
+bool is_switch(const Option& option) { return option.value_name.empty() && !option.is_positional; }
+
+void add_to(CLI::App& app, Given& given) {
+  const Option& option = *given.option;
+  if (is_switch(option)) {
+    given.flag = app.add_flag("--" + option.name);
+    return;
+  }
+  given.flag = app.add_option((option.is_positional ? "" : "--") + option.name, given.values);
+  if (option.is_list)
+    given.flag->expected(1, 1 << 20);
+  else
+    given.flag->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+[[noreturn]] void refuse_extra(const std::string& word, const OptionTable& table) {
+  if (!word.starts_with("-")) throw UsageError("unexpected word {}; see --help", in_quotes(word));
+  std::vector<std::string> known;
+  for (const std::string& name : table.names()) known.push_back("--" + name);
+  const std::string flag = word.substr(0, word.find('='));
+  const std::string hint = did_you_mean(flag, known);
+  throw UsageError("unknown option {}{}", in_quotes(flag), hint.empty() ? "; see --help" : hint);
+}
+
+std::string one_line(std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return message;
+}
+
+}  // namespace
+
+void read_flags(OptionTable& table, const std::vector<std::string>& words) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  std::vector<Given> all;
+  for (Option* option : table.options()) all.push_back({option, nullptr, {}});
+  for (Given& given : all) add_to(app, given);
+  try {
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const CLI::ParseError& error) {
+    throw UsageError("{}", one_line(error.what()));
+  }
+  if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
+  for (Given& given : all) {
+    if (given.flag->count() == 0) continue;
+    try {
+      table.set(*given.option, is_switch(*given.option) ? std::vector<std::string>{"true"} : given.values,
+                Origin::flag);
+    } catch (const UserError& error) {
+      throw UsageError("{}", error.what());
+    }
+  }
+}
+
+std::string help_text(const std::string& command, const std::string& summary, const OptionTable& table) {
+  std::string usage = fmt::format("usage: optimus {}", command);
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const Option* option : table.options()) {
+    if (option->is_positional) {
+      usage += fmt::format(" {}{}", option->name, option->is_list ? "…" : "");
+      rows.emplace_back(option->name, option->help);
+      continue;
+    }
+    const Json value = option->value();
+    const bool is_unset =
+        value.is_null() || value == "" || value == false || (value.is_array() && value.empty());
+    rows.emplace_back(
+        fmt::format("--{}{}{}", option->name, option->value_name.empty() ? "" : " ", option->value_name),
+        option->help +
+            (is_unset ? ""
+                      : fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump())));
+  }
+  std::string result = fmt::format("{} [options]\n{}\n\n", usage, summary);
+  std::size_t width = 0;
+  for (const auto& [left, right] : rows) width = std::max(width, std::min<std::size_t>(left.size(), 28));
+  for (const auto& [left, right] : rows) {
+    const bool is_wide = left.size() > width;
+    result += fmt::format("  {:<{}}{}{}\n", left, width,
+                          is_wide ? fmt::format("\n{:{}}", "", width + 4) : "  ", right);
+  }
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,132 @@
+// See documents.h.
+#include "data/documents.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/json.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+bool is_jsonl(const Path& path) { return path.extension() == ".jsonl" || path.extension() == ".ndjson"; }
+
+bool looks_binary(const Path& path) {
+  const Outcome<MappedFile> file = MappedFile::open(path);
+  if (!file) return false;  // the error is reported when the file is read
+  const auto head = file->bytes().first(std::min<std::size_t>(file->bytes().size(), 8192));
+  return std::find(head.begin(), head.end(), std::byte{0}) != head.end();
+}
+
+bool is_hidden(const Path& path) { return path.filename().string().starts_with('.'); }
+
+// The text files below a folder, in the order of their names, so that the result does not depend on the disk.
+std::vector<Path> files_below(const Path& folder, EventSink& events) {
+  std::vector<Path> files;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    if (is_hidden(at->path())) {
+      if (at->is_directory()) at.disable_recursion_pending();
+    } else if (at->is_regular_file()) {
+      files.push_back(at->path());
+    }
+  }
+  if (error) throw UserError("cannot read folder {}: {}", folder.string(), error.message());
+  std::sort(files.begin(), files.end());
+  const std::size_t num_found = files.size();
+  std::erase_if(files, looks_binary);
+  if (files.size() < num_found)
+    events.report(Warning{fmt::format("{}: {} of {} files are not text and were left out", folder.string(),
+                                      num_found - files.size(), num_found)});
+  if (files.empty()) throw UserError("{}: the folder holds no text file", folder.string());
+  return files;
+}
+
+}  // namespace
+
+std::string text_of(const RawDocument& document, const std::string& text_key) {
+  const std::string_view bytes(reinterpret_cast<const char*>(document.bytes.data()), document.bytes.size());
+  if (document.line == 0) return std::string(bytes);
+  const std::string place = fmt::format("{}: line {}", document.source, document.line);
+  Json line;
+  try {
+    line = parse_json(bytes, document.source);
+  } catch (const UserError& error) {
+    // The parser counted lines from this line's start: put the line of the file in place of its "line 1".
+    std::string what = error.what();
+    const std::string first = document.source + ": line 1";
+    throw UserError("{}{}", place, what.starts_with(first) ? what.substr(first.size()) : ": " + what);
+  }
+  if (!line.is_object()) throw UserError("{}: an object with key {} is expected", place, in_quotes(text_key));
+  const auto text = line.find(text_key);
+  if (text == line.end()) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : line.items()) keys.push_back(key);
+    throw UserError("{}: no key {} (found {}); name the right one with --text-key", place,
+                    in_quotes(text_key), in_quotes(join(keys, ", "), 100));
+  }
+  if (!text->is_string())
+    throw UserError("{}: {} must be a text, found {}", place, text_key, in_quotes(text->dump()));
+  return text->get<std::string>();
+}
+
+DocumentReader::DocumentReader(const std::vector<Path>& inputs, EventSink& events) {
+  for (const Path& input : inputs) {
+    std::error_code error;
+    if (std::filesystem::is_directory(input, error)) {
+      const std::vector<Path> below = files_below(input, events);
+      files_.insert(files_.end(), below.begin(), below.end());
+    } else if (std::filesystem::exists(input, error)) {
+      files_.push_back(input);
+    } else {
+      throw UserError("{} does not exist; expected a text file, a jsonl file or a folder", input.string());
+    }
+  }
+  for (const Path& file : files_) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(file, error);
+    if (!error) total_bytes_ += static_cast<std::int64_t>(size);
+  }
+}
+
+std::optional<RawDocument> DocumentReader::next() {
+  while (true) {
+    if (file_ != nullptr) {
+      if (std::optional<RawDocument> line = next_line()) return line;
+      file_.reset();
+      ++next_file_;
+    }
+    if (next_file_ == files_.size()) return std::nullopt;
+    const Path& path = files_[next_file_];
+    auto file = std::make_shared<const MappedFile>(value_or_throw(MappedFile::open(path)));
+    if (is_jsonl(path)) {
+      file_ = std::move(file), offset_ = 0, line_ = 0;
+      continue;
+    }
+    ++next_file_;
+    bytes_read_ += std::ssize(file->bytes());
+    const auto bytes = file->bytes();
+    return RawDocument{std::move(file), path.string(), 0, bytes};
+  }
+}
+
+std::optional<RawDocument> DocumentReader::next_line() {
+  const auto bytes = file_->bytes();
+  while (offset_ < bytes.size()) {
+    const auto rest = bytes.subspan(offset_);
+    const void* const found = std::memchr(rest.data(), '\n', rest.size());
+    const std::size_t length =
+        found == nullptr ? rest.size()
+                         : static_cast<std::size_t>(static_cast<const std::byte*>(found) - rest.data());
+    offset_ += length + 1, ++line_;
+    bytes_read_ += static_cast<std::int64_t>(length) + (found != nullptr);
+    const auto line = rest.first(length);
+    if (trim({reinterpret_cast<const char*>(line.data()), line.size()}).empty()) continue;
+    return RawDocument{file_, files_[next_file_].string(), line_, line};
+  }
+  return std::nullopt;
+}
+
+}  // namespace optimus

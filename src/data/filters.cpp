@@ -1,0 +1,83 @@
+// See filters.h.
+#include "data/filters.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "data/documents.h"
+
+namespace optimus {
+
+void declare(OptionTable& table, FilterOptions& options) {
+  table.add("min-tokens", options.min_tokens, "N",
+            "drop documents with fewer tokens than this (large corpora use 128)");
+  table.add("dedup", options.dedup, "drop documents whose text was seen before");
+  table.add("exclude", options.exclude, "FILE",
+            "drop documents found in these held-out texts (text, jsonl or folder)");
+  table.add(
+      "exclude-words", options.exclude_words, "N",
+      "a document is found in a held-out text when they share N words in a row (0: only whole documents)");
+}
+
+Fingerprint fingerprint(std::string_view text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {hash.high64, hash.low64};
+}
+
+namespace {
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (std::size_t at = 0; at < text.size();) {
+    while (at < text.size() && is_space(text[at])) ++at;
+    const std::size_t begin = at;
+    while (at < text.size() && !is_space(text[at])) ++at;
+    if (at > begin) words.push_back(text.substr(begin, at - begin));
+  }
+  return words;
+}
+
+// The words' own hashes are combined, so that a window costs num_words additions whatever the white space
+// between.
+Fingerprint combine(std::span<const std::uint64_t> hashes) {
+  const XXH128_hash_t hash = XXH3_128bits(hashes.data(), hashes.size_bytes());
+  return {hash.high64, hash.low64};
+}
+
+std::vector<std::uint64_t> word_hashes(std::string_view text) {
+  std::vector<std::uint64_t> hashes;
+  for (const std::string_view word : words_of(text)) hashes.push_back(XXH3_64bits(word.data(), word.size()));
+  return hashes;
+}
+
+}  // namespace
+
+HeldOut::HeldOut(const std::vector<Path>& inputs, const std::string& text_key, std::int64_t num_words,
+                 EventSink& events)
+    : num_words_(num_words) {
+  if (inputs.empty()) return;
+  DocumentReader reader(inputs, events);
+  while (const auto document = reader.next()) {
+    const std::vector<std::uint64_t> hashes = word_hashes(text_of(*document, text_key));
+    if (hashes.empty()) continue;
+    documents_.insert(combine(hashes));
+    const auto window = static_cast<std::size_t>(num_words_);
+    for (std::size_t i = 0; window > 0 && i + window <= hashes.size(); ++i)
+      windows_.insert(combine(std::span(hashes).subspan(i, window)));
+  }
+}
+
+bool HeldOut::contains(std::string_view text) const {
+  if (is_empty()) return false;
+  const std::vector<std::uint64_t> hashes = word_hashes(text);
+  if (hashes.empty()) return false;
+  if (documents_.contains(combine(hashes))) return true;
+  const auto window = static_cast<std::size_t>(num_words_);
+  for (std::size_t i = 0; window > 0 && i + window <= hashes.size(); ++i)
+    if (windows_.contains(combine(std::span(hashes).subspan(i, window)))) return true;
+  return false;
+}
+
+}  // namespace optimus

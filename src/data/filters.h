@@ -1,0 +1,51 @@
+// The filters of large-corpus training: documents too short, seen before, or part of a held-out set.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "base/event.h"
+#include "base/file.h"
+#include "base/options.h"
+
+namespace optimus {
+
+struct FilterOptions {
+  std::int64_t min_tokens = 0;
+  bool dedup = false;
+  std::vector<std::string> exclude;
+  std::int64_t exclude_words = 13;
+};
+void declare(OptionTable& table, FilterOptions& options);
+
+// 128 bits, so that two of 10^12 different documents collide with a chance of about 10^-15.
+struct Fingerprint {
+  std::uint64_t high = 0, low = 0;
+  bool operator==(const Fingerprint&) const = default;
+};
+struct FingerprintHash {
+  std::size_t operator()(const Fingerprint& print) const { return print.low; }
+};
+using FingerprintSet = std::unordered_set<Fingerprint, FingerprintHash>;
+
+Fingerprint fingerprint(std::string_view text);
+
+// Texts that must not be trained on. A document is found in the set when, runs of white space taken as one
+// space, it equals a held-out document, or shares `num_words` consecutive words with one (0: only equality
+// counts).
+class HeldOut {
+ public:
+  HeldOut() = default;
+  HeldOut(const std::vector<Path>& inputs, const std::string& text_key, std::int64_t num_words,
+          EventSink& events);
+  bool contains(std::string_view text) const;
+  bool is_empty() const { return documents_.empty(); }
+
+ private:
+  std::int64_t num_words_ = 0;
+  FingerprintSet documents_, windows_;
+};
+
+}  // namespace optimus

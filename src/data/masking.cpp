@@ -1,0 +1,47 @@
+// See masking.h.
+#include "data/masking.h"
+
+#include <algorithm>
+
+namespace optimus {
+
+void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
+  const auto is_special = [&](TokenId token) {
+    return std::find(options.special_tokens.begin(), options.special_tokens.end(), token) !=
+           options.special_tokens.end();
+  };
+  const RandomKey choose = key.with("choose"), act = key.with("act"), replace = key.with("replace");
+  std::vector<std::size_t> chosen;
+  std::size_t smallest = sample.inputs.size();  // the position that comes nearest to being chosen
+  double smallest_draw = 2;
+  for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
+    if (is_special(sample.inputs[i])) continue;
+    const double draw = random_uniform(choose, i);
+    if (draw < options.chosen) chosen.push_back(i);
+    if (draw < smallest_draw) smallest = i, smallest_draw = draw;
+  }
+  if (chosen.empty() && smallest < sample.inputs.size()) chosen.push_back(smallest);
+
+  std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
+  for (const std::size_t i : chosen) {
+    sample.targets[i] = sample.inputs[i];
+    const double draw = random_uniform(act, i);
+    if (draw < 0.8) {
+      sample.inputs[i] = options.mask_token;
+    } else if (draw < 0.9) {
+      TokenId random = sample.inputs[i];
+      // A special token drawn by chance is drawn again; a vocabulary of special tokens only leaves the input
+      // as it is.
+      for (std::uint64_t attempt = 0; attempt < 64; ++attempt) {
+        random = static_cast<TokenId>(
+            random_below(replace.with(i), attempt, static_cast<std::uint64_t>(options.vocab_size)));
+        if (!is_special(random)) break;
+        random = sample.inputs[i];
+      }
+      sample.inputs[i] = random;
+    }
+  }
+  sample.num_counted = static_cast<std::int64_t>(chosen.size());
+}
+
+}  // namespace optimus

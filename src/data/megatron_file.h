@@ -1,0 +1,52 @@
+// Writer of Megatron-LM's token files. The reader is open_megatron() in data/token_set.h; the bytes are
+// described in docs/formats.md, and the constants of both sides stand here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "data/token_set.h"
+
+namespace optimus {
+
+inline constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
+inline constexpr std::uint64_t kMegatronVersion = 1;
+inline constexpr std::int64_t kMegatronHeaderBytes = 34;
+
+// The element types that a token file may have, with Megatron's codes.
+enum class TokenType : std::uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
+
+// Megatron's own rule: uint16 below 65,500 tokens of vocabulary, else int32.
+TokenType token_type_for(std::int64_t vocab_size);
+std::string_view text(TokenType type);  // "uint16"
+
+// Writes PREFIX.bin while documents come and PREFIX.idx at finish(). Nothing appears under those names before
+// finish(), and an old pair is replaced whole: the old index is removed first, the new one comes last.
+class MegatronWriter {
+ public:
+  static Outcome<MegatronWriter> create(FileSystem& files, const Path& prefix, TokenType type);
+  // One document, one sequence. Tokens must fit the type.
+  Outcome<void> add(std::span<const TokenId> tokens);
+  Outcome<void> finish();
+
+  std::int64_t num_documents() const { return static_cast<std::int64_t>(lengths_.size()); }
+  std::int64_t num_tokens() const { return num_tokens_; }
+
+ private:
+  MegatronWriter(FileSystem& files, Path prefix, TokenType type, AtomicFile bin)
+      : files_(&files), prefix_(std::move(prefix)), type_(type), bin_(std::move(bin)) {}
+
+  FileSystem* files_;
+  Path prefix_;
+  TokenType type_;
+  AtomicFile bin_;
+  std::vector<std::int32_t> lengths_;
+  std::int64_t num_tokens_ = 0;
+  std::string buffer_;
+};
+
+// PREFIX with an extension put behind it, whatever dots it has itself.
+Path with_extension(const Path& prefix, std::string_view extension);
+
+}  // namespace optimus

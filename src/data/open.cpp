@@ -1,0 +1,64 @@
+// See open.h.
+#include "data/open.h"
+
+#include <algorithm>
+
+#include "data/megatron_file.h"
+#include "data/prepare.h"
+
+namespace optimus {
+namespace {
+
+bool is_there(const Path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// "corpus", "corpus.bin" and "corpus.idx" all mean the prefix "corpus", if there is an index.
+std::optional<Path> megatron_prefix(const Path& path) {
+  if (is_there(with_extension(path, ".idx"))) return path;
+  if (path.extension() != ".bin" && path.extension() != ".idx") return std::nullopt;
+  Path prefix = path;
+  prefix.replace_extension();
+  return is_there(with_extension(prefix, ".idx")) ? std::optional(prefix) : std::nullopt;
+}
+
+std::vector<Path> llmc_shards(const Path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error))
+    return path.extension() == ".bin" && is_llmc_shard(path) ? std::vector{path} : std::vector<Path>{};
+  std::vector<Path> shards;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error))
+    if (entry.path().extension() == ".bin" && is_llmc_shard(entry.path())) shards.push_back(entry.path());
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+}  // namespace
+
+bool is_tokenized(const std::string& name) { return megatron_prefix(name) || !llmc_shards(name).empty(); }
+
+std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokenizer& tokenizer,
+                                          EventSink& events) {
+  if (const auto prefix = megatron_prefix(name)) return open_megatron(*prefix);
+  if (const auto shards = llmc_shards(name); !shards.empty()) return open_llmc(shards);
+  if (Path(name).extension() == ".bin")
+    throw UserError("{}: neither an llm.c shard nor beside a .idx file of Megatron's token files", name);
+  if (!is_there(name))
+    throw UserError(
+        "{} does not exist; expected a text file, a jsonl file, a folder, or the prefix of token files "
+        "(NAME.bin, NAME.idx)",
+        name);
+  std::vector<TokenId> tokens;
+  std::vector<std::int64_t> starts;
+  PrepareOptions options;
+  options.inputs = {name};
+  tokenize_documents(options, tokenizer, events, [&](std::vector<TokenId> document) {
+    starts.push_back(std::ssize(tokens));
+    tokens.insert(tokens.end(), document.begin(), document.end());
+  });
+  if (tokens.empty()) throw UserError("{} holds no text", name);
+  return tokens_in_memory(std::move(tokens), std::move(starts));
+}
+
+}  // namespace optimus

@@ -1,0 +1,148 @@
+// See prepare.h. One thread finds documents and writes tokens; the others parse, filter and tokenize.
+#include "data/prepare.h"
+
+#include <chrono>
+#include <thread>
+
+#include "base/parallel.h"
+#include "base/text.h"
+#include "base/units.h"
+#include "data/documents.h"
+#include "data/megatron_file.h"
+
+namespace optimus {
+namespace {
+
+enum class Verdict { keep, empty, too_short, held_out };
+
+struct TokenizedDocument {
+  Verdict verdict = Verdict::keep;
+  Fingerprint print;
+  std::vector<TokenId> tokens;
+};
+
+using Batch = std::vector<RawDocument>;
+
+// Enough work for a thread to be worth the hand-over, little enough to keep all threads busy to the end.
+std::optional<Batch> next_batch(DocumentReader& reader) {
+  constexpr std::size_t kBytes = 256 * 1024, kDocuments = 1024;
+  Batch batch;
+  for (std::size_t bytes = 0; bytes < kBytes && batch.size() < kDocuments;) {
+    std::optional<RawDocument> document = reader.next();
+    if (!document) break;
+    bytes += document->bytes.size();
+    batch.push_back(std::move(*document));
+  }
+  return batch.empty() ? std::nullopt : std::optional(std::move(batch));
+}
+
+TokenizedDocument tokenize(const RawDocument& raw, const PrepareOptions& options, const Tokenizer& tokenizer,
+                           const HeldOut& held_out) {
+  TokenizedDocument result;
+  const std::string text = text_of(raw, options.text_key);
+  if (text.empty()) return {Verdict::empty, {}, {}};
+  if (held_out.contains(text)) return {Verdict::held_out, {}, {}};
+  if (options.filters.dedup) result.print = fingerprint(text);
+  tokenizer.encode(text, result.tokens);
+  if (result.tokens.empty()) return {Verdict::empty, {}, {}};
+  if (std::ssize(result.tokens) < options.filters.min_tokens) return {Verdict::too_short, {}, {}};
+  if (const auto end = tokenizer.end_of_document()) result.tokens.push_back(*end);
+  return result;
+}
+
+}  // namespace
+
+PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
+                                  EventSink& events, const std::function<void(std::vector<TokenId>)>& take) {
+  const auto begin = std::chrono::steady_clock::now();
+  const HeldOut held_out({options.filters.exclude.begin(), options.filters.exclude.end()}, options.text_key,
+                         options.filters.exclude_words, events);
+  DocumentReader reader({options.inputs.begin(), options.inputs.end()}, events);
+  PrepareSummary summary;
+  summary.threads = options.threads > 0 ? options.threads
+                                        : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  FingerprintSet seen;
+
+  const auto account = [&](TokenizedDocument document) {
+    ++summary.documents_read;
+    switch (document.verdict) {
+      case Verdict::empty:
+        ++summary.dropped_empty;
+        return;
+      case Verdict::too_short:
+        ++summary.dropped_short;
+        return;
+      case Verdict::held_out:
+        ++summary.dropped_held_out;
+        return;
+      case Verdict::keep:
+        break;
+    }
+    if (options.filters.dedup && !seen.insert(document.print).second)
+      return void(++summary.dropped_duplicate);
+    ++summary.documents_kept;
+    summary.tokens += std::ssize(document.tokens);
+    take(std::move(document.tokens));
+  };
+
+  using Results = std::vector<TokenizedDocument>;
+  transform_in_order<Batch, Results>(
+      summary.threads, [&] { return next_batch(reader); },
+      [&](Batch batch) {
+        Results results;
+        for (const RawDocument& raw : batch) results.push_back(tokenize(raw, options, tokenizer, held_out));
+        return results;
+      },
+      [&](Results results) {
+        for (TokenizedDocument& document : results) account(std::move(document));
+        events.report(Progress{"tokenizing", reader.bytes_read(), reader.total_bytes(), "bytes"});
+      });
+  summary.bytes_read = reader.bytes_read();
+  summary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return summary;
+}
+
+PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenizer& tokenizer,
+                                   const Path& prefix, FileSystem& files, EventSink& events) {
+  MegatronWriter writer =
+      value_or_throw(MegatronWriter::create(files, prefix, token_type_for(tokenizer.vocab_size())));
+  const PrepareSummary summary = tokenize_documents(
+      options, tokenizer, events, [&](std::vector<TokenId> tokens) { value_or_throw(writer.add(tokens)); });
+  if (summary.documents_kept == 0)
+    throw UserError("no document is left to write: {} read, {} empty, {} short, {} seen before, {} held out",
+                    summary.documents_read, summary.dropped_empty, summary.dropped_short,
+                    summary.dropped_duplicate, summary.dropped_held_out);
+  value_or_throw(writer.finish());
+  return summary;
+}
+
+OrderedJson to_json(const PrepareSummary& summary) {
+  return {{"documents_read", summary.documents_read},
+          {"documents", summary.documents_kept},
+          {"dropped",
+           {{"empty", summary.dropped_empty},
+            {"short", summary.dropped_short},
+            {"duplicate", summary.dropped_duplicate},
+            {"held_out", summary.dropped_held_out}}},
+          {"tokens", summary.tokens},
+          {"bytes", summary.bytes_read},
+          {"threads", summary.threads},
+          {"seconds", summary.seconds}};
+}
+
+std::string text(const PrepareSummary& s) {
+  const double megabytes = static_cast<double>(s.bytes_read) / 1e6;
+  std::string result = fmt::format(
+      "documents  {} of {} kept\ntokens     {} ({:.2f} bytes a token)\nread       {} in {}, {:.1f} MB/s on "
+      "{} threads\n",
+      with_commas(s.documents_kept), with_commas(s.documents_read), with_commas(s.tokens),
+      s.tokens == 0 ? 0.0 : static_cast<double>(s.bytes_read) / static_cast<double>(s.tokens),
+      text(Bytes(s.bytes_read)), text(Seconds(s.seconds)), megabytes / std::max(s.seconds, 1e-9), s.threads);
+  if (s.documents_kept < s.documents_read)
+    result += fmt::format("dropped    {} empty, {} short, {} seen before, {} held out\n",
+                          with_commas(s.dropped_empty), with_commas(s.dropped_short),
+                          with_commas(s.dropped_duplicate), with_commas(s.dropped_held_out));
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,186 @@
+// See samples.h. Masked-LM masking is in masking.cpp.
+#include "data/samples.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/text.h"
+#include "data/masking.h"
+#include "data/permutation.h"
+
+namespace optimus {
+
+void declare(OptionTable& table, SampleOptions& options) {
+  table.add_choice<Packing>("packing", options.packing,
+                            {{"stream", Packing::stream}, {"document", Packing::document}},
+                            "cut the stream of documents every --seq tokens, or each document by itself");
+  table.add_choice<DocumentMask>(
+      "document-mask", options.mask, {{"across", DocumentMask::across}, {"within", DocumentMask::within}},
+      "attention sees all documents of a window, or only its own (positions restart)");
+}
+
+Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fraction) {
+  const std::int64_t end = tokens->num_tokens();
+  const auto wanted = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
+  std::int64_t cut = end - wanted;
+  if (wanted > 0 && cut > 0 && cut < end) {
+    // The next document's start, unless that would take more than half of the validation part away.
+    const std::int64_t next = tokens->document_start(tokens->document_of(cut - 1) + 1);
+    if (next < end && next - cut <= wanted / 2) cut = next;
+  }
+  return {{tokens, 0, cut}, {tokens, cut, end}};
+}
+
+Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_length, bool next_token)
+    : range_(std::move(range)),
+      packing_(packing),
+      sequence_length_(sequence_length),
+      overlap_(next_token ? 1 : 0) {
+  if (sequence_length < 1)
+    throw UserError("--seq: a sequence needs at least 1 token, not {}", sequence_length);
+  const std::int64_t length = range_.end - range_.begin;
+  if (length <= overlap_)
+    throw UserError("the data holds {} tokens, a sample needs at least {}", std::max<std::int64_t>(length, 0),
+                    overlap_ + 1);
+  if (packing == Packing::stream) return;
+  first_document_ = range_.tokens->document_of(range_.begin);
+  const std::int64_t last_document = range_.tokens->document_of(range_.end - 1);
+  window_counts_.push_back(0);
+  for (std::int64_t d = first_document_; d <= last_document; ++d) {
+    const std::int64_t begin = std::max(range_.begin, range_.tokens->document_start(d));
+    const std::int64_t inputs = std::min(range_.end, range_.tokens->document_start(d + 1)) - begin - overlap_;
+    window_counts_.push_back(window_counts_.back() +
+                             std::max<std::int64_t>(0, (inputs + sequence_length - 1) / sequence_length));
+  }
+  if (size() == 0)
+    throw UserError("no document has the {} tokens that a sample needs at least", overlap_ + 1);
+}
+
+std::int64_t Windows::size() const {
+  if (packing_ == Packing::document) return window_counts_.back();
+  return (range_.end - range_.begin - overlap_ + sequence_length_ - 1) / sequence_length_;
+}
+
+Span Windows::operator[](std::int64_t window) const {
+  ensure(window >= 0 && window < size(), "window {} of {}", window, size());
+  std::int64_t begin = range_.begin, end = range_.end;
+  if (packing_ == Packing::document) {
+    const auto after = std::upper_bound(window_counts_.begin(), window_counts_.end(), window);
+    const std::int64_t document = after - window_counts_.begin() - 1;
+    begin = std::max(begin, range_.tokens->document_start(first_document_ + document));
+    end = std::min(end, range_.tokens->document_start(first_document_ + document + 1));
+    window -= window_counts_[static_cast<std::size_t>(document)];
+  }
+  const std::int64_t first = begin + window * sequence_length_;
+  return {first, std::min(first + sequence_length_, end - overlap_)};
+}
+
+Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64_t vocab_size,
+                 std::optional<MaskingOptions> masking)
+    : options_(options), vocab_size_(vocab_size), masking_(std::move(masking)) {
+  if (parts.empty()) throw UserError("no data was given");
+  double rest = 0;
+  for (const BlendPart& part : parts) {
+    if (!(part.weight > 0) || !std::isfinite(part.weight))
+      throw UserError("the weight of a data set in a blend must be above 0, found {}", part.weight);
+    windows_.emplace_back(part.range, options.packing, options.sequence_length, !masking_.has_value());
+    rest += part.weight;
+  }
+  for (const BlendPart& part : parts) {
+    shares_.push_back(static_cast<std::uint64_t>(std::min(1.0, part.weight / rest) * 0x1p63));
+    rest -= part.weight;
+  }
+  shares_.back() = std::uint64_t{1} << 63;
+}
+
+// Part 0 gets floor((n + 1) w) - floor(n w) of sample n; what it does not get is numbered anew and dealt to
+// the others in the same way. So after n samples every part has had its share up to rounding, and no table is
+// needed.
+Samples::Dealt Samples::deal(std::int64_t n) const {
+  __extension__ using Wide = unsigned __int128;
+  std::size_t part = 0;
+  auto index = static_cast<std::uint64_t>(n);
+  while (true) {
+    const auto before = static_cast<std::uint64_t>((static_cast<Wide>(index) * shares_[part]) >> 63);
+    const auto after = static_cast<std::uint64_t>((static_cast<Wide>(index + 1) * shares_[part]) >> 63);
+    if (after > before) return {part, static_cast<std::int64_t>(before)};
+    index -= before;
+    ++part;
+  }
+}
+
+std::int64_t Samples::epoch_size() const {
+  std::int64_t total = 0;
+  for (const Windows& windows : windows_) total += windows.size();
+  return total;
+}
+
+Sample Samples::read(std::int64_t n) const {
+  const Dealt dealt = deal(n);
+  const Windows& windows = windows_[dealt.part];
+  const std::int64_t epoch = dealt.index / windows.size(), place = dealt.index % windows.size();
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("epoch").with(dealt.part);
+  const Permutation shuffle(key.with(static_cast<std::uint64_t>(epoch)), windows.size());
+  Sample sample = cut(dealt.part, windows[shuffle(place)]);
+  if (masking_) {
+    const RandomKey mask_key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("mask");
+    mask_tokens(mask_key.with(static_cast<std::uint64_t>(n)), *masking_, sample);
+  }
+  return sample;
+}
+
+Sample Samples::cut(std::size_t part, Span window) const {
+  const StreamRange& range = windows_[part].range();
+  const bool next_token = !masking_.has_value();
+  std::vector<TokenId> tokens(static_cast<std::size_t>(window.size() + (next_token ? 1 : 0)));
+  range.tokens->read(window.begin, tokens);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] < 0 || tokens[i] >= vocab_size_)
+      throw UserError(
+          "the data holds token {} at position {}, but the model's vocabulary has {}; was it prepared with "
+          "another tokenizer?",
+          tokens[i], window.begin + static_cast<std::int64_t>(i), vocab_size_);
+
+  Sample sample;
+  const auto length = static_cast<std::size_t>(window.size());
+  sample.inputs.assign(tokens.begin(), tokens.begin() + window.size());
+  sample.targets.assign(length, kNoTarget);
+  sample.positions.resize(length);
+  sample.documents.resize(length);
+  if (next_token) std::copy(tokens.begin() + 1, tokens.end(), sample.targets.begin());
+
+  std::int64_t document = range.tokens->document_of(window.begin), number = 0, document_begin = window.begin;
+  for (std::int64_t at = window.begin; at < window.end; ++at) {
+    const auto i = static_cast<std::size_t>(at - window.begin);
+    const bool is_within = options_.mask == DocumentMask::within;
+    while (at >= range.tokens->document_start(document + 1)) {
+      ++document;
+      if (at < range.tokens->document_start(document + 1)) ++number, document_begin = at;
+    }
+    sample.documents[i] = static_cast<std::int32_t>(number);
+    sample.positions[i] = static_cast<std::int32_t>(at - (is_within ? document_begin : window.begin));
+    if (is_within && at + 1 == range.tokens->document_start(document + 1)) sample.targets[i] = kNoTarget;
+  }
+  sample.num_counted =
+      std::count_if(sample.targets.begin(), sample.targets.end(), [](TokenId t) { return t != kNoTarget; });
+  return sample;
+}
+
+std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& words) {
+  if (words.size() == 1) return {{1.0, words[0]}};
+  if (words.size() % 2 != 0)
+    throw UserError("--data: a blend is pairs of weight and name (0.7 a 0.3 b), found {} words",
+                    words.size());
+  std::vector<std::pair<double, std::string>> parts;
+  for (std::size_t i = 0; i < words.size(); i += 2) {
+    double weight = 0;
+    option_value::parse(weight, words[i], "--data: weight of " + words[i + 1]);
+    if (!(weight > 0))
+      throw UserError("--data: the weight of {} must be above 0, found {}", words[i + 1], words[i]);
+    parts.emplace_back(weight, words[i + 1]);
+  }
+  return parts;
+}
+
+}  // namespace optimus

@@ -1,0 +1,21 @@
+// --model and the flags that override its dimensions, as train, plan, profile and simulate share them.
+#pragma once
+
+#include <string>
+
+#include "base/options.h"
+#include "model/spec.h"
+
+namespace optimus {
+
+struct ModelOptions {
+  std::string model;
+  ModelOverrides overrides;
+  bool tied = false, untied = false;
+};
+void declare(OptionTable& table, ModelOptions& options);
+
+// The model that the options name, with its overrides. Throws UserError.
+ModelSpec resolve(const ModelOptions& options);
+
+}  // namespace optimus

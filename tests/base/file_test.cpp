@@ -1,0 +1,63 @@
+// Atomic writes: all or nothing, whichever call fails.
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+
+#include "base/failing_file_system.h"
+#include "base/temporary_folder.h"
+
+namespace optimus {
+namespace {
+
+TEST(File, WritesAndReadsBack) {
+  const TemporaryFolder folder;
+  RealFileSystem files;
+  std::string content(3 << 20, 'x');
+  content += "end";
+  ASSERT_TRUE(write_atomically(files, folder / "a", content));
+  EXPECT_EQ(*read_file(folder / "a"), content);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
+  const auto mapped = MappedFile::open(folder / "a");
+  ASSERT_TRUE(mapped);
+  EXPECT_EQ(mapped->bytes().size(), content.size());
+}
+
+TEST(File, AnyFailingCallLeavesTheOldFileWhole) {
+  // create, write, sync, rename, sync of the folder: let each be the one that fails.
+  for (int calls = 0; calls < 5; ++calls) {
+    const TemporaryFolder folder;
+    folder.write("a", "old");
+    FailingFileSystem files(calls);
+    const Outcome<void> done = write_atomically(files, folder / "a", "new");
+    ASSERT_TRUE(files.has_failed());
+    EXPECT_FALSE(done);
+    EXPECT_NE(done.error().why.find("No space left"), std::string::npos);
+    const std::string now = *read_file(folder / "a");
+    EXPECT_TRUE(now == "old" || now == "new") << now;
+    if (calls < 4) {
+      EXPECT_EQ(now, "old");
+    }
+    EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
+  }
+}
+
+TEST(File, MessagesNameTheFile) {
+  const TemporaryFolder folder;
+  EXPECT_NE(read_file(folder / "absent").error().why.find("absent: No such file"), std::string::npos);
+  EXPECT_NE(read_file(folder.path()).error().why.find("it is a folder"), std::string::npos);
+  folder.write("big", "12345");
+  EXPECT_NE(read_file(folder / "big", Bytes(4)).error().why.find("too large"), std::string::npos);
+  RealFileSystem files;
+  EXPECT_NE(write_atomically(files, folder / "no/such/place", "x").error().why.find("no/such/place"),
+            std::string::npos);
+}
+
+TEST(File, EmptyFilesMap) {
+  const TemporaryFolder folder;
+  folder.write("empty", "");
+  EXPECT_TRUE(MappedFile::open(folder / "empty")->bytes().empty());
+  EXPECT_EQ(*read_file(folder / "empty"), "");
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,103 @@
+// One declaration: flag, file key, origin, resolved settings.
+#include "base/options.h"
+
+#include <gtest/gtest.h>
+
+#include "base/temporary_folder.h"
+
+namespace optimus {
+namespace {
+
+enum class Color { red, green };
+
+struct Settings {
+  std::string model = "gpt2";
+  std::int64_t min_tokens = 0;
+  double rate = 0.5;
+  bool dedup = false;
+  std::optional<std::int64_t> layers;
+  std::vector<std::string> exclude;
+  Count tokens;
+  Color color = Color::red;
+};
+
+void declare(OptionTable& table, Settings& s) {
+  table.add("model", s.model, "M", "the model");
+  table.add("min-tokens", s.min_tokens, "N", "shortest document");
+  table.add("rate", s.rate, "R", "a rate");
+  table.add("dedup", s.dedup, "no doubles");
+  table.add("layers", s.layers, "N", "layers");
+  table.add("exclude", s.exclude, "FILE", "held out");
+  table.add("tokens", s.tokens, "N", "how many");
+  table.add_choice<Color>("color", s.color, {{"red", Color::red}, {"green", Color::green}}, "a colour");
+}
+
+TEST(Options, FileThenFlagEachWithItsOrigin) {
+  const TemporaryFolder folder;
+  const Path file =
+      folder.write("run.toml",
+                   "model = \"llama\"\nmin_tokens = 128\n[group]\nexclude = [\"a\", \"b\"]\ndedup = true\n"
+                   "tokens = \"15T\"\ncolor = \"green\"\nelsewhere = 3\n");
+  Settings s;
+  OptionTable table;
+  declare(table, s);
+  table.set(*table.find("model"), {"bert"}, Origin::flag);
+  const std::vector<std::string> elsewhere = {"elsewhere"};
+  read_config_file(table, file, elsewhere);
+  EXPECT_EQ(s.model, "bert");  // the flag wins, though the file was read later
+  EXPECT_EQ(s.min_tokens, 128);
+  EXPECT_EQ(s.exclude, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(s.dedup);
+  EXPECT_EQ(s.tokens.value, 15'000'000'000'000);
+  EXPECT_EQ(s.color, Color::green);
+  const std::string resolved = table.resolved_toml();
+  EXPECT_NE(resolved.find("model = \"bert\"  # flag\n"), std::string::npos);
+  EXPECT_NE(resolved.find("rate = 0.5  # default\n"), std::string::npos);
+  EXPECT_NE(resolved.find(fmt::format("min-tokens = 128  # {}:2\n", file.string())), std::string::npos);
+  EXPECT_EQ(resolved.find("layers"), std::string::npos);  // unset
+
+  // What was written reads back as the same settings.
+  const Path again = folder.write("settings.toml", resolved);
+  Settings t;
+  OptionTable second;
+  declare(second, t);
+  read_config_file(second, again);
+  EXPECT_EQ(t.model, "bert");
+  EXPECT_EQ(t.exclude, s.exclude);
+  EXPECT_EQ(t.color, Color::green);
+}
+
+TEST(Options, FileErrorsNameFileLineAndNearestKey) {
+  const TemporaryFolder folder;
+  const auto refuse = [&](const std::string& content) {
+    const Path file = folder.write("bad.toml", content);
+    Settings s;
+    OptionTable table;
+    declare(table, s);
+    std::string message = message_of([&] { read_config_file(table, file); });
+    return message.starts_with(folder.path().string()) ? message.substr(folder.path().string().size() + 1)
+                                                       : message;
+  };
+  EXPECT_EQ(refuse("# comment\nmodle = \"gpt2\"\n"),
+            "bad.toml:2: unknown key 'modle'; did you mean 'model'?");
+  EXPECT_EQ(refuse("\nmin-tokens = \"many\"\n"), "bad.toml:2: --min-tokens: 'many' is not a whole number");
+  EXPECT_EQ(refuse("color = \"gren\"\n"),
+            "bad.toml:1: --color: 'gren' is not one of red, green; did you mean 'green'?");
+  EXPECT_EQ(refuse("model = [1]\n"), "bad.toml:1: model must be a single value");
+  EXPECT_TRUE(refuse("model = \n").starts_with("bad.toml:1: not valid TOML")) << refuse("model = \n");
+  EXPECT_EQ(refuse("dedup = 3\n"), "bad.toml:1: --dedup: '3' is not true or false");
+}
+
+TEST(Options, NumbersMustBeWholeAndFinite) {
+  Settings s;
+  OptionTable table;
+  declare(table, s);
+  EXPECT_THROW(table.set(*table.find("rate"), {"nan"}, Origin::flag), UserError);
+  EXPECT_THROW(table.set(*table.find("rate"), {"1e999"}, Origin::flag), UserError);
+  EXPECT_THROW(table.set(*table.find("layers"), {"4x"}, Origin::flag), UserError);
+  EXPECT_THROW(table.set(*table.find("layers"), {""}, Origin::flag), UserError);
+  EXPECT_THROW(table.set(*table.find("layers"), {"99999999999999999999"}, Origin::flag), UserError);
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# run.sh PROGRAM SECONDS: one fuzzer for so long, from the committed seeds; prints its output only when it finds something.
+set -uo pipefail
+program=$1 seconds=$2
+name=$(basename "$program")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+seeds="$(dirname "${BASH_SOURCE[0]}")/corpus/${name#fuzz_}"
+mkdir -p "$folder/corpus"
+[ -d "$seeds" ] && cp "$seeds"/* "$folder/corpus/"
+if ! "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -artifact_prefix="$folder/" \
+  "$folder/corpus" >"$folder/log" 2>&1; then
+  tail -n 40 "$folder/log" >&2
+  for found in "$folder"/crash-* "$folder"/timeout-* "$folder"/oom-*; do [ -f "$found" ] && xxd "$found" | head -n 20 >&2; done
+  exit 1
+fi

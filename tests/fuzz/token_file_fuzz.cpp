@@ -1,0 +1,38 @@
+// Any bytes as a .idx beside a small .bin, and as an llm.c shard: opens and reads, or a UserError.
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+
+#include "data/token_set.h"
+
+namespace {
+
+void read_everything(const optimus::TokenSet& set) {
+  std::vector<optimus::TokenId> tokens(
+      static_cast<std::size_t>(std::min<std::int64_t>(set.num_tokens(), 1 << 16)));
+  set.read(0, tokens);
+  for (std::int64_t d = 0; d < std::min<std::int64_t>(set.num_documents(), 100); ++d)
+    (void)set.document_start(d + 1);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace optimus;
+  static const std::string prefix = "/dev/shm/optimus-fuzz-" + std::to_string(::getpid());
+  std::ofstream(prefix + ".idx", std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  std::ofstream(prefix + ".bin", std::ios::binary) << std::string(64, 'x');
+  try {
+    read_everything(*open_megatron(prefix));
+  } catch (const UserError&) {
+  }
+  try {
+    read_everything(*open_llmc({prefix + ".idx"}));
+  } catch (const UserError&) {
+  }
+  ::unlink((prefix + ".idx").c_str());
+  ::unlink((prefix + ".bin").c_str());
+  return 0;
+}

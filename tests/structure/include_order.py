@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""A folder of src/ includes only itself and the folders before it: dependencies point one way (docs/architecture.md)."""
+import pathlib
+import re
+import sys
+
+PURE = "base data model cluster layout plan schedule cost simulate search policy".split()
+REST = "comm kernels engine checkpoint reshard adapt elastic observe run".split()
+ORDER = PURE + REST
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+problems, files = [], 0
+for path in sorted((ROOT / "src").rglob("*")):
+    if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
+        continue
+    files += 1
+    folder = path.relative_to(ROOT / "src").parts[0]
+    if folder not in ORDER:
+        problems.append(f"{path}: folder {folder} is not in the order")
+        continue
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        quoted = re.match(r'#include "([^"]+)"', line)
+        if quoted:
+            used = quoted.group(1).split("/")[0]
+            if used not in ORDER:
+                problems.append(f'{path}:{number}: include "{quoted.group(1)}" by its folder, as in "base/error.h"')
+            elif ORDER.index(used) > ORDER.index(folder):
+                problems.append(f"{path}:{number}: {folder} comes before {used} and must not include it")
+        if folder in PURE and re.match(r"#include <(ATen|c10|torch|cuda)", line):
+            problems.append(f"{path}:{number}: {folder} is pure and must not see libtorch or CUDA")
+print("\n".join(problems), file=sys.stderr)
+sys.exit(1 if problems or not files else 0)
