@@ -1,0 +1,164 @@
+// See describe.h.
+#include "plan/describe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/text.h"
+#include "base/units.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+// The smallest and the largest of a property over all runs of blocks: "tp2", "tp1..4", or "" when it is
+// always `usual`.
+template <typename Property>
+std::string axis_text(const Plan& plan, const std::string& name, int usual, Property property) {
+  std::set<int> values;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs) values.insert(property(stage, run.strategy));
+  if (values.size() == 1 && *values.begin() == usual) return "";
+  if (values.size() == 1) return fmt::format(" {}{}", name, *values.begin());
+  return fmt::format(" {}{}..{}", name, *values.begin(), *values.rbegin());
+}
+
+std::string strategy_text(const Stage& stage, const LayerStrategy& s) {
+  std::string result;
+  const auto add = [&](const std::string& part) { result += (result.empty() ? "" : " ") + part; };
+  if (s.tp > 1) add(fmt::format("tp{}", s.tp));
+  if (s.sequence_parallel) add("sp");
+  if (s.cp > 1) add(fmt::format("cp{}", s.cp));
+  if (const int dp = data_parallel(stage, s); dp > 1) add(fmt::format("dp{}", dp));
+  if (s.zero > 0) add(fmt::format("zero{}", s.zero));
+  if (s.shard_group > 0) add(fmt::format("shard{}", s.shard_group));
+  if (s.recompute != RecomputeMode::none) add("recompute-" + text(s.recompute));
+  if (s.offload) add("offload");
+  return result.empty() ? "one device" : result;
+}
+
+std::string block_text(const Plan& plan, int first, int count) {
+  std::vector<std::string> parts;
+  int last = first + count - 1;
+  if (first == 0) parts.push_back("embedding"), ++first;
+  const bool has_head = last == plan.num_blocks - 1;
+  if (has_head) --last;
+  // People count layers from 0, without the embedding.
+  if (first == last) parts.push_back(fmt::format("layer {}", first - 1));
+  if (first < last) parts.push_back(fmt::format("layers {}–{}", first - 1, last - 1));
+  if (has_head) parts.push_back("head");
+  return join(parts, ", ");
+}
+
+std::string microbatch_text(const std::vector<int>& sizes) {
+  const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+  if (*least == *most) return fmt::format("{} micro-batches of {}", sizes.size(), *most);
+  return fmt::format("{} micro-batches of {} to {}", sizes.size(), *least, *most);
+}
+
+// A bar over the model's blocks, at most 64 columns: which part of the depth this chunk set covers.
+std::string depth_bar(const Plan& plan, const Stage& stage) {
+  const int columns = std::min(plan.num_blocks, 64);
+  std::string bar;
+  for (int column = 0; column < columns; ++column) {
+    const int begin = static_cast<int>(static_cast<std::int64_t>(column) * plan.num_blocks / columns);
+    const int end = std::max(
+        begin + 1, static_cast<int>(static_cast<std::int64_t>(column + 1) * plan.num_blocks / columns));
+    const bool is_held = std::any_of(stage.chunks.begin(), stage.chunks.end(), [&](const Chunk& chunk) {
+      return chunk.first() < end && chunk.end() > begin;
+    });
+    bar += is_held ? "█" : "·";
+  }
+  return bar;
+}
+
+}  // namespace
+
+std::string short_text(const Plan& plan) {
+  std::vector<std::string> depths;
+  for (const Pipeline& pipeline : plan.pipelines)
+    depths.push_back(fmt::format("pp{}", pipeline.stages.size()));
+  if (std::set<std::string>(depths.begin(), depths.end()).size() == 1 && depths.size() > 1)
+    depths = {fmt::format("{}x{}", depths.size(), depths.front())};
+  std::string result = depths == std::vector<std::string>{"pp1"} ? "" : " " + join(depths, "+");
+  result += axis_text(plan, "tp", 1, [](const Stage&, const LayerStrategy& s) { return s.tp; });
+  result += axis_text(plan, "sp", 0,
+                      [](const Stage&, const LayerStrategy& s) { return s.sequence_parallel ? 1 : 0; });
+  result += axis_text(plan, "cp", 1, [](const Stage&, const LayerStrategy& s) { return s.cp; });
+  result += axis_text(plan, "dp", 1,
+                      [](const Stage& stage, const LayerStrategy& s) { return data_parallel(stage, s); });
+  result += axis_text(plan, "zero", 0, [](const Stage&, const LayerStrategy& s) { return s.zero; });
+  const bool is_pipelined = std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
+                                        [](const Pipeline& p) { return p.stages.size() > 1; });
+  if (is_pipelined) result += " " + text(plan.schedule);
+  if (const auto chunks = plan.pipelines.front().stages.front().chunks.size(); chunks > 1)
+    result += fmt::format(" v{}", chunks);
+  return result.empty() ? "one device" : result.substr(1);
+}
+
+std::string picture(const Plan& plan) {
+  std::string result = fmt::format("{}  (plan {}, {} devices)\n", short_text(plan),
+                                   plan_hash(plan).substr(0, 4), num_devices(plan));
+  result += fmt::format("{}: {} layers, batch {} x {} tokens, {}, accumulators {}{}\n",
+                        plan.model.empty() ? "model" : plan.model, plan.num_blocks - 2, plan.batch,
+                        plan.sequence_length, text(plan.precision), text(plan.accumulators),
+                        plan.buddy > 0 ? fmt::format(", buddy {}", plan.buddy) : "");
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const Pipeline& pipeline = plan.pipelines[p];
+    result += fmt::format("\npipeline {}: {}\n", p, microbatch_text(pipeline.microbatches));
+    for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
+      const Stage& stage = pipeline.stages[s];
+      result += fmt::format("  stage {:<3} {}  devices {}\n", s, depth_bar(plan, stage),
+                            ranges_text(stage.devices));
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs)
+          result += fmt::format("            {}: {}\n", block_text(plan, run.first, run.count),
+                                strategy_text(stage, run.strategy));
+    }
+  }
+  return result;
+}
+
+std::vector<std::string> difference(const Plan& a, const Plan& b) {
+  std::vector<std::string> result;
+  const auto changed = [&](const std::string& what, const std::string& from, const std::string& to) {
+    if (from != to) result.push_back(fmt::format("{}: {} → {}", what, from, to));
+  };
+  changed("model", a.model, b.model);
+  changed("blocks", std::to_string(a.num_blocks), std::to_string(b.num_blocks));
+  changed("layout", short_text(a), short_text(b));
+  changed("batch", std::to_string(a.batch), std::to_string(b.batch));
+  changed("sequence length", std::to_string(a.sequence_length), std::to_string(b.sequence_length));
+  changed("schedule", text(a.schedule), text(b.schedule));
+  changed("precision", text(a.precision), text(b.precision));
+  changed("accumulators", text(a.accumulators), text(b.accumulators));
+  changed("buddy", std::to_string(a.buddy), std::to_string(b.buddy));
+  changed("devices", std::to_string(num_devices(a)), std::to_string(num_devices(b)));
+  changed("pipelines", std::to_string(a.pipelines.size()), std::to_string(b.pipelines.size()));
+  for (std::size_t p = 0; p < std::min(a.pipelines.size(), b.pipelines.size()); ++p) {
+    const Pipeline &from = a.pipelines[p], &to = b.pipelines[p];
+    const std::string name = fmt::format("pipeline {}", p);
+    changed(name, fmt::format("{} stages", from.stages.size()), fmt::format("{} stages", to.stages.size()));
+    changed(name + " micro-batches", microbatch_text(from.microbatches), microbatch_text(to.microbatches));
+    for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
+      const std::string stage = fmt::format("{}, stage {}", name, s);
+      changed(stage + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
+      const auto layers = [](const Plan& plan, const Stage& held) {
+        std::vector<std::string> parts;
+        for (const Chunk& chunk : held.chunks)
+          for (const BlockRun& run : chunk.runs)
+            parts.push_back(fmt::format("{} ({})", block_text(plan, run.first, run.count),
+                                        strategy_text(held, run.strategy)));
+        return join(parts, "; ");
+      };
+      changed(stage, layers(a, from.stages[s]), layers(b, to.stages[s]));
+    }
+  }
+  return result;
+}
+
+}  // namespace optimus

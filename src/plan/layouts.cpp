@@ -1,0 +1,123 @@
+// See layouts.h. The devices of a stage, in order, already are the grid [replicas][shards][tp].
+#include "plan/layouts.h"
+
+#include <map>
+
+#include "base/error.h"
+
+namespace optimus {
+
+int state_bytes(Precision precision, Precision accumulators, StateKind kind) {
+  const int element = bytes_of(precision);
+  switch (kind) {
+    case StateKind::weights:
+      return element;
+    case StateKind::gradients:
+      return bytes_of(accumulators);
+    // Two moments, and a master in fp32 where the weights are narrower than that.
+    case StateKind::optimizer:
+      return element >= 4 ? 2 * element : 12;
+  }
+  return 0;
+}
+
+std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
+  ensure(unit != CutUnit::none, "a whole tensor has no parts");
+  std::vector<Span> parts =
+      split_evenly(unit == CutUnit::kv_heads ? model.heads : num_units(model, unit), tp);
+  const std::int64_t queries_per_key = unit == CutUnit::kv_heads ? model.heads / model.kv_heads : 1;
+  for (Span& part : parts) {
+    const std::int64_t end = (part.end + queries_per_key - 1) / queries_per_key;
+    part = {part.begin / queries_per_key, part.size() == 0 ? part.begin / queries_per_key : end};
+    part.begin *= unit_width(model, unit), part.end *= unit_width(model, unit);
+  }
+  return parts;
+}
+
+namespace {
+
+int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind) {
+  const int first_sharding_stage = kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3;
+  return strategy.zero >= first_sharding_stage ? shard_count(stage, strategy) : 1;
+}
+
+// Gives each (pipeline, stage, tp, shards) its grid, once.
+class GridTable {
+ public:
+  explicit GridTable(Layout& layout) : layout_(layout) {}
+
+  int grid(const Plan& plan, int pipeline, int stage_number, int tp, int shards) {
+    const auto [at, is_new] =
+        known_.try_emplace({pipeline, stage_number, tp, shards}, static_cast<int>(layout_.grids.size()));
+    if (is_new) {
+      const Stage& stage =
+          plan.pipelines[static_cast<std::size_t>(pipeline)].stages[static_cast<std::size_t>(stage_number)];
+      DeviceGrid grid;
+      grid.num_parts = tp, grid.num_shards = shards;
+      grid.num_replicas = static_cast<int>(stage.devices.size()) / (tp * shards);
+      grid.ranks.reserve(stage.devices.size());
+      for (const int device : stage.devices) grid.ranks.push_back(Rank{device});
+      layout_.grids.push_back(std::move(grid));
+    }
+    return at->second;
+  }
+
+ private:
+  Layout& layout_;
+  std::map<std::array<int, 4>, int> known_;
+};
+
+struct StageOfBlock {
+  int stage = 0;
+  const LayerStrategy* strategy = nullptr;
+};
+
+// For each block of the model, the stage and strategy that holds it in one pipeline.
+std::vector<StageOfBlock> stages_of_blocks(const Plan& plan, const Pipeline& pipeline) {
+  std::vector<StageOfBlock> result(static_cast<std::size_t>(plan.num_blocks));
+  for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
+    for (const Chunk& chunk : pipeline.stages[s].chunks)
+      for (const BlockRun& run : chunk.runs)
+        for (int block = run.first; block < run.first + run.count; ++block)
+          result[static_cast<std::size_t>(block)] = {static_cast<int>(s), &run.strategy};
+  return result;
+}
+
+}  // namespace
+
+Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
+  Layout layout;
+  GridTable grids(layout);
+  const std::vector<LogicalTensor> tensors = logical_tensors(model);
+  const int bytes = state_bytes(plan.precision, plan.accumulators, kind);
+  for (const LogicalTensor& tensor : tensors)
+    layout.tensors.push_back({tensor.name, tensor.shape, bytes, tensor.block});
+  layout.placements.resize(tensors.size());
+  std::map<std::pair<CutUnit, int>, std::vector<Span>> parts;  // many tensors share few cuts
+
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const Pipeline& pipeline = plan.pipelines[p];
+    const std::vector<StageOfBlock> stages = stages_of_blocks(plan, pipeline);
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const auto place = [&](int block) {
+        const auto [stage, strategy] = stages[static_cast<std::size_t>(block)];
+        const int shards = shards_of(pipeline.stages[static_cast<std::size_t>(stage)], *strategy, kind);
+        Placement placement;
+        placement.grid = grids.grid(plan, static_cast<int>(p), stage, strategy->tp, shards);
+        if (const Cut cut = tensors[t].cut; cut.unit != CutUnit::none && strategy->tp > 1) {
+          placement.cut_dim = cut.dim;
+          std::vector<Span>& spans = parts[{cut.unit, strategy->tp}];
+          if (spans.empty()) spans = tensor_parts(model, cut.unit, strategy->tp);
+          placement.parts = spans;
+        }
+        std::vector<Placement>& all = layout.placements[t];
+        if (std::find(all.begin(), all.end(), placement) == all.end()) all.push_back(std::move(placement));
+      };
+      place(tensors[t].block);
+      if (tensors[t].is_also_head) place(plan.num_blocks - 1);
+    }
+  }
+  return layout;
+}
+
+}  // namespace optimus

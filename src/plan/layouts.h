@@ -1,0 +1,24 @@
+// From a plan to layouts: which device holds which piece of which parameter, gradient and optimizer state.
+#pragma once
+
+#include "layout/layout.h"
+#include "plan/plan.h"
+
+namespace optimus {
+
+// weights: what lies there between steps. gradients: accumulated, after reduction. optimizer: masters and
+// moments. The three differ by ZeRO stage: 1 shards the optimizer, 2 also gradients, 3 also weights.
+enum class StateKind { weights, gradients, optimizer };
+
+// bytes_per_element of a state under a precision: 2 for bf16 weights, 12 for their masters and moments, …
+int state_bytes(Precision precision, Precision accumulators, StateKind kind);
+
+// The whole model. Ranks are the plan's virtual devices. A tied embedding is placed wherever one of its two
+// blocks is. The plan must be valid for the model. O(devices + tensors * pipelines).
+Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
+
+// What each of tp parts holds of a dimension cut in `unit`, in elements: heads, ffn columns and vocabulary
+// rows evenly, key/value heads as the part's query heads need them (so several parts may hold the same ones).
+std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp);
+
+}  // namespace optimus

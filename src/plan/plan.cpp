@@ -1,0 +1,166 @@
+// Words, seats and the uniform grid. Everything else about plans has a file of its own.
+#include "plan/plan.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "layout/layout.h"
+
+namespace optimus {
+namespace {
+
+template <typename Enum>
+struct Word {
+  const char* word;
+  Enum value;
+};
+
+constexpr Word<Schedule> kSchedules[] = {{"gpipe", Schedule::gpipe},
+                                         {"1f1b", Schedule::one_f_one_b},
+                                         {"interleaved", Schedule::interleaved},
+                                         {"zero-bubble", Schedule::zero_bubble},
+                                         {"pipedream", Schedule::pipedream},
+                                         {"pipemare", Schedule::pipemare}};
+constexpr Word<Precision> kPrecisions[] = {{"fp64", Precision::fp64},
+                                           {"fp32", Precision::fp32},
+                                           {"bf16", Precision::bf16},
+                                           {"fp16", Precision::fp16},
+                                           {"fp8", Precision::fp8}};
+constexpr Word<RecomputeMode> kRecomputes[] = {
+    {"none", RecomputeMode::none}, {"selective", RecomputeMode::selective}, {"full", RecomputeMode::full}};
+
+template <typename Enum, std::size_t N>
+std::string word_of(const Word<Enum> (&words)[N], Enum value) {
+  for (const auto& row : words)
+    if (row.value == value) return row.word;
+  ensure(false, "value {} has no word", static_cast<int>(value));
+  return "";
+}
+
+template <typename Enum, std::size_t N>
+Enum value_of(const Word<Enum> (&words)[N], const std::string& word, const std::string& what) {
+  std::vector<std::string> known;
+  for (const auto& row : words) {
+    if (row.word == word) return row.value;
+    known.push_back(row.word);
+  }
+  throw UserError("{}: {} is not one of {}{}", what, in_quotes(word), join(known, ", "),
+                  did_you_mean(word, known));
+}
+
+}  // namespace
+
+std::string text(Schedule schedule) { return word_of(kSchedules, schedule); }
+std::string text(Precision precision) { return word_of(kPrecisions, precision); }
+std::string text(RecomputeMode mode) { return word_of(kRecomputes, mode); }
+Schedule parse_schedule(const std::string& word, const std::string& what) {
+  return value_of(kSchedules, word, what);
+}
+Precision parse_precision(const std::string& word, const std::string& what) {
+  return value_of(kPrecisions, word, what);
+}
+RecomputeMode parse_recompute(const std::string& word, const std::string& what) {
+  return value_of(kRecomputes, word, what);
+}
+
+bool is_asynchronous(Schedule schedule) {
+  return schedule == Schedule::pipedream || schedule == Schedule::pipemare;
+}
+
+int bytes_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return 8;
+    case Precision::fp32:
+      return 4;
+    case Precision::bf16:
+    case Precision::fp16:
+    case Precision::fp8:
+      return 2;
+  }
+  return 0;
+}
+
+int num_devices(const Plan& plan) {
+  std::size_t count = 0;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages) count += stage.devices.size();
+  return static_cast<int>(count);
+}
+
+int data_parallel(const Stage& stage, const LayerStrategy& strategy) {
+  return static_cast<int>(stage.devices.size()) / (strategy.tp * strategy.cp);
+}
+
+int shard_count(const Stage& stage, const LayerStrategy& strategy) {
+  if (strategy.zero == 0) return 1;
+  return strategy.shard_group > 0 ? strategy.shard_group : data_parallel(stage, strategy) * strategy.cp;
+}
+
+Seat seat_of(const Plan& plan, int device) {
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
+    for (std::size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
+      const std::vector<int>& devices = plan.pipelines[p].stages[s].devices;
+      const auto found = std::find(devices.begin(), devices.end(), device);
+      if (found != devices.end())
+        return {static_cast<int>(p), static_cast<int>(s), static_cast<int>(found - devices.begin())};
+    }
+  throw UserError("device {} is not in the plan, which has {} devices", device, num_devices(plan));
+}
+
+const LayerStrategy& strategy_of(const Stage& stage, int block) {
+  for (const Chunk& chunk : stage.chunks)
+    for (const BlockRun& run : chunk.runs)
+      if (block >= run.first && block < run.first + run.count) return run.strategy;
+  ensure(false, "block {} is not in this stage", block);
+  return stage.chunks.front().runs.front().strategy;
+}
+
+namespace {
+
+// The blocks of each of `parts` chunks: layers dealt evenly, more to the first where they do not divide; the
+// embedding belongs to the first chunk, the head to the last. Chunks of no layer are possible only with fewer
+// layers than parts.
+std::vector<Span> deal_blocks(std::int64_t layers, int parts) {
+  std::vector<Span> spans = split_evenly(layers, parts);
+  for (Span& span : spans) span.begin += 1, span.end += 1;
+  spans.front().begin = 0;
+  spans.back().end = layers + 2;
+  return spans;
+}
+
+std::vector<int> deal_microbatches(std::int64_t batch, int sequences) {
+  std::vector<int> sizes(static_cast<std::size_t>(batch / sequences), sequences);
+  if (batch % sequences != 0) sizes.push_back(static_cast<int>(batch % sequences));
+  return sizes;
+}
+
+}  // namespace
+
+Plan uniform_plan(const ModelSpec& model, const UniformPlan& shape) {
+  const int width = shape.dp * shape.strategy.cp * shape.strategy.tp;
+  const std::vector<Span> blocks = deal_blocks(model.layers, shape.pp * shape.chunks);
+  Pipeline pipeline;
+  for (int s = 0; s < shape.pp; ++s) {
+    Stage stage;
+    for (int i = 0; i < width; ++i) stage.devices.push_back(s * width + i);
+    for (int c = 0; c < shape.chunks; ++c) {
+      const Span span = blocks[static_cast<std::size_t>(c * shape.pp + s)];
+      stage.chunks.push_back(
+          {{{static_cast<int>(span.begin), static_cast<int>(span.size()), shape.strategy}}});
+    }
+    pipeline.stages.push_back(std::move(stage));
+  }
+  pipeline.microbatches = deal_microbatches(shape.batch, std::max(1, shape.microbatch * shape.dp));
+  Plan plan;
+  plan.model = model.name;
+  plan.num_blocks = num_blocks(model);
+  plan.batch = shape.batch;
+  plan.sequence_length = shape.sequence_length;
+  plan.schedule = shape.schedule;
+  plan.precision = shape.precision;
+  plan.accumulators = shape.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
+  plan.pipelines.push_back(std::move(pipeline));
+  return plan;
+}
+
+}  // namespace optimus

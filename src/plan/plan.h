@@ -1,0 +1,123 @@
+// Plan: who computes what. Plain data; everything that runs, times, moves or exports a training reads it.
+//
+//   batch ─┬─ pipeline 0: micro-batches ── stage 0 ── stage 1 ── …      each stage: devices, and chunks of
+//   blocks
+//          └─ pipeline 1: micro-batches ── stage 0 ── …                 each run of blocks: a LayerStrategy
+//
+// A micro-batch belongs to one pipeline. Inside a stage every layer splits the micro-batch's samples (dp),
+// positions (cp) and features (tp) over all devices of the stage: dp = devices / (tp * cp). Ordinary data
+// parallelism is a stage of several replicas; several pipelines are for pipelines of different depth, speed
+// or island.
+//
+// Devices are virtual; a DeviceMap (cluster) says which physical ones they are. Read next: plan/validate.h
+// (what makes a plan valid), plan/plan_json.h (its file), plan/layouts.h (who holds which parameters).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/operations.h"
+
+namespace optimus {
+
+enum class Schedule { gpipe, one_f_one_b, interleaved, zero_bubble, pipedream, pipemare };
+enum class Precision { fp64, fp32, bf16, fp16, fp8 };
+
+// How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp, context
+// part i / tp % cp, data part i / (tp * cp).
+struct LayerStrategy {
+  int tp = 1;                      // tensor parallel: heads, ffn columns and vocabulary are cut
+  bool sequence_parallel = false;  // norms and residuals are cut along positions over the tp devices
+  int cp = 1;                      // context parallel: positions are cut, attention goes round a ring
+  int ep = 1;                      // expert parallel; 1 for dense models
+  int zero = 0;                    // 0 nothing sharded; 1 optimizer; 2 and gradients; 3 and parameters
+  int shard_group = 0;             // devices that share one copy of the state; 0: all dp * cp (full sharding)
+  RecomputeMode recompute = RecomputeMode::none;
+  bool offload = false;  // optimizer state in host memory
+  bool operator==(const LayerStrategy&) const = default;
+};
+
+// Neighbouring blocks [first, first + count) of the model with one strategy. Block 0 is the embedding, the
+// last the head.
+struct BlockRun {
+  int first = 0, count = 0;
+  LayerStrategy strategy;
+  bool operator==(const BlockRun&) const = default;
+};
+
+struct Chunk {
+  std::vector<BlockRun> runs;  // contiguous
+  int first() const { return runs.front().first; }
+  int end() const { return runs.back().first + runs.back().count; }
+  bool operator==(const Chunk&) const = default;
+};
+
+// chunk c of stage s comes before chunk c of stage s + 1; chunk c of the last stage before chunk c + 1 of the
+// first.
+struct Stage {
+  std::vector<int> devices;
+  std::vector<Chunk> chunks;  // one, except for the interleaved schedule
+  bool operator==(const Stage&) const = default;
+};
+
+struct Pipeline {
+  std::vector<Stage> stages;
+  std::vector<int> microbatches;  // sequences in each; may differ
+  bool operator==(const Pipeline&) const = default;
+};
+
+struct Plan {
+  std::string model;   // its name, for people
+  int num_blocks = 0;  // layers + 2
+  std::int64_t batch = 0, sequence_length = 0;
+  Schedule schedule = Schedule::one_f_one_b;
+  Precision precision = Precision::bf16;
+  Precision accumulators = Precision::fp32;  // of gradients: fp32, or the plan's own precision
+  // A sharded state has a second copy: shard s is repeated by shard (s + buddy) mod shards of its group,
+  // which gets the reduced gradient and repeats the update. 0: no such copy.
+  int buddy = 0;
+  std::vector<Pipeline> pipelines;
+  bool operator==(const Plan&) const = default;
+};
+
+std::string text(Schedule schedule);    // "1f1b"
+std::string text(Precision precision);  // "bf16"
+std::string text(RecomputeMode mode);   // "selective"
+// Throw UserError naming `what` when the word is unknown.
+Schedule parse_schedule(const std::string& word, const std::string& what);
+Precision parse_precision(const std::string& word, const std::string& what);
+RecomputeMode parse_recompute(const std::string& word, const std::string& what);
+// PipeDream and PipeMare: weights change while micro-batches are under way.
+bool is_asynchronous(Schedule schedule);
+int bytes_of(
+    Precision precision);  // of one element; fp8 computes in 1 but keeps activations and weights in 2
+
+int num_devices(const Plan& plan);
+int data_parallel(const Stage& stage, const LayerStrategy& strategy);  // dp = devices / (tp * cp)
+int shard_count(const Stage& stage,
+                const LayerStrategy& strategy);  // devices that share one copy of the state
+
+// Where a device stands, and the strategy of a block there.
+struct Seat {
+  int pipeline = 0, stage = 0, index = 0;  // index into Stage::devices
+  bool operator==(const Seat&) const = default;
+};
+// Throws UserError when the plan has no such device. O(devices).
+Seat seat_of(const Plan& plan, int device);
+const LayerStrategy& strategy_of(const Stage& stage, int block);
+
+// A plan of equal stages in one pipeline: the usual pp x tp x cp x dp grid on devices 0 …, blocks dealt
+// evenly (the embedding goes with the first layers, the head with the last), micro-batches of dp * microbatch
+// sequences, the last one smaller when they do not divide the batch.
+struct UniformPlan {
+  int pp = 1, dp = 1, chunks = 1;
+  LayerStrategy strategy;
+  int microbatch = 1;  // sequences a data-parallel part
+  std::int64_t batch = 1, sequence_length = 1;
+  Schedule schedule = Schedule::one_f_one_b;
+  Precision precision = Precision::bf16;
+};
+Plan uniform_plan(const ModelSpec& model, const UniformPlan& shape);
+
+}  // namespace optimus

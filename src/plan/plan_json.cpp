@@ -1,0 +1,233 @@
+// See plan_json.h. Writer and reader stand side by side, in the order of the file.
+#include "plan/plan_json.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <charconv>
+
+#include "base/text.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kMostDevices = 1'000'000, kMostMicrobatches = 10'000'000;
+
+OrderedJson strategy_json(const BlockRun& run) {
+  const LayerStrategy& s = run.strategy;
+  OrderedJson json;
+  json["blocks"] = run.count == 1 ? std::to_string(run.first)
+                                  : fmt::format("{}..{}", run.first, run.first + run.count - 1);
+  if (s.tp != 1) json["tp"] = s.tp;
+  if (s.sequence_parallel) json["sequence_parallel"] = true;
+  if (s.cp != 1) json["cp"] = s.cp;
+  if (s.ep != 1) json["ep"] = s.ep;
+  if (s.zero != 0) json["zero"] = s.zero;
+  if (s.shard_group != 0) json["shard_group"] = s.shard_group;
+  if (s.recompute != RecomputeMode::none) json["recompute"] = text(s.recompute);
+  if (s.offload) json["offload"] = true;
+  return json;
+}
+
+int small_integer(const JsonView& object, std::string_view key, int otherwise) {
+  const auto member = object.find(key);
+  return member ? static_cast<int>(member->integer(0, kMostDevices)) : otherwise;
+}
+
+BlockRun parse_run(const JsonView& json) {
+  static const std::vector<std::string> keys = {"blocks", "tp",          "sequence_parallel", "cp",     "ep",
+                                                "zero",   "shard_group", "recompute",         "offload"};
+  json.allow_only(keys);
+  BlockRun run;
+  const JsonView blocks = json.at("blocks");
+  const std::vector<int> numbers = parse_ranges(blocks.text(), blocks.where());
+  run.first = numbers.front(), run.count = static_cast<int>(numbers.size());
+  for (int i = 0; i < run.count; ++i)
+    if (numbers[static_cast<std::size_t>(i)] != run.first + i)
+      blocks.refuse("one range of neighbouring blocks, such as 0..7");
+  LayerStrategy& s = run.strategy;
+  s.tp = small_integer(json, "tp", 1);
+  s.sequence_parallel = json.boolean_or("sequence_parallel", false);
+  s.cp = small_integer(json, "cp", 1);
+  s.ep = small_integer(json, "ep", 1);
+  s.zero = small_integer(json, "zero", 0);
+  s.shard_group = small_integer(json, "shard_group", 0);
+  if (const auto mode = json.find("recompute")) s.recompute = parse_recompute(mode->text(), mode->where());
+  s.offload = json.boolean_or("offload", false);
+  return run;
+}
+
+// A stage of one chunk says "layers": [runs]; of several, "chunks": [[runs], …].
+OrderedJson runs_json(const Chunk& chunk) {
+  OrderedJson json = OrderedJson::array();
+  for (const BlockRun& run : chunk.runs) json.push_back(strategy_json(run));
+  return json;
+}
+
+Chunk parse_chunk(const JsonView& json) {
+  Chunk chunk;
+  for (const JsonView& run : json.elements()) chunk.runs.push_back(parse_run(run));
+  return chunk;
+}
+
+OrderedJson stage_json(const Stage& stage) {
+  OrderedJson json;
+  json["devices"] = ranges_text(stage.devices);
+  if (stage.chunks.size() == 1) {
+    json["layers"] = runs_json(stage.chunks.front());
+  } else {
+    json["chunks"] = OrderedJson::array();
+    for (const Chunk& chunk : stage.chunks) json["chunks"].push_back(runs_json(chunk));
+  }
+  return json;
+}
+
+Stage parse_stage(const JsonView& json) {
+  static const std::vector<std::string> keys = {"devices", "layers", "chunks"};
+  json.allow_only(keys);
+  Stage stage;
+  stage.devices = parse_ranges(json.at("devices").text(), json.at("devices").where());
+  if (json.find("layers") && json.find("chunks"))
+    json.refuse("a stage with either layers or chunks, not both");
+  if (const auto chunks = json.find("chunks"))
+    for (const JsonView& chunk : chunks->elements()) stage.chunks.push_back(parse_chunk(chunk));
+  else
+    stage.chunks.push_back(parse_chunk(json.at("layers")));
+  return stage;
+}
+
+OrderedJson microbatches_json(const std::vector<int>& sizes) {
+  OrderedJson json = OrderedJson::array();
+  for (std::size_t i = 0; i < sizes.size();) {
+    std::size_t end = i;
+    while (end < sizes.size() && sizes[end] == sizes[i]) ++end;
+    json.push_back({{"count", end - i}, {"sequences", sizes[i]}});
+    i = end;
+  }
+  return json;
+}
+
+std::vector<int> parse_microbatches(const JsonView& json) {
+  static const std::vector<std::string> keys = {"count", "sequences"};
+  std::vector<int> sizes;
+  for (const JsonView& entry : json.elements()) {
+    entry.allow_only(keys);
+    const auto count = entry.at("count").integer(1, kMostMicrobatches - std::ssize(sizes));
+    const auto sequences = static_cast<int>(entry.at("sequences").integer(1, 1'000'000'000));
+    sizes.insert(sizes.end(), static_cast<std::size_t>(count), sequences);
+  }
+  return sizes;
+}
+
+Pipeline parse_pipeline(const JsonView& json) {
+  static const std::vector<std::string> keys = {"microbatches", "stages"};
+  json.allow_only(keys);
+  Pipeline pipeline;
+  pipeline.microbatches = parse_microbatches(json.at("microbatches"));
+  for (const JsonView& stage : json.at("stages").elements()) pipeline.stages.push_back(parse_stage(stage));
+  return pipeline;
+}
+
+Plan plan_from(const JsonView& json) {
+  static const std::vector<std::string> keys = {"format",       "version",         "model",    "blocks",
+                                                "batch",        "sequence_length", "schedule", "precision",
+                                                "accumulators", "buddy",           "pipelines"};
+  if (json.at("format").text() != "optimus-plan") json.at("format").refuse("\"optimus-plan\"");
+  const auto version = json.at("version").integer();
+  if (version != kPlanVersion)
+    throw UserError("{}: version {}, this program reads version {}", json.where(), version, kPlanVersion);
+  json.allow_only(keys);
+  Plan plan;
+  plan.model = json.text_or("model", "");
+  plan.num_blocks = static_cast<int>(json.at("blocks").integer(3, 1'000'000));
+  plan.batch = json.at("batch").integer(1, 1'000'000'000'000);
+  plan.sequence_length = json.at("sequence_length").integer(1, 1'000'000'000'000);
+  plan.schedule = parse_schedule(json.at("schedule").text(), json.at("schedule").where());
+  plan.precision = parse_precision(json.at("precision").text(), json.at("precision").where());
+  plan.accumulators = plan.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
+  if (const auto word = json.find("accumulators"))
+    plan.accumulators = parse_precision(word->text(), word->where());
+  plan.buddy = small_integer(json, "buddy", 0);
+  for (const JsonView& pipeline : json.at("pipelines").elements())
+    plan.pipelines.push_back(parse_pipeline(pipeline));
+  return plan;
+}
+
+}  // namespace
+
+std::string ranges_text(const std::vector<int>& numbers) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    parts.push_back(end - i == 1 ? std::to_string(numbers[i])
+                                 : fmt::format("{}..{}", numbers[i], numbers[end - 1]));
+    i = end;
+  }
+  return join(parts, ",");
+}
+
+std::vector<int> parse_ranges(const std::string& text, const std::string& where) {
+  const auto refuse = [&]() -> void {
+    throw UserError("{} must be numbers and ranges such as 0..7,12, found {}", where, in_quotes(text));
+  };
+  const auto number = [&](std::string_view word) {
+    int value = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc{} || rest != word.data() + word.size() || value < 0) refuse();
+    return value;
+  };
+  std::vector<int> numbers;
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t dots = part.find("..");
+    const int first = number(std::string_view(part).substr(0, dots));
+    const int last = dots == std::string::npos ? first : number(std::string_view(part).substr(dots + 2));
+    if (last < first) refuse();
+    if (last - first >= kMostDevices || std::ssize(numbers) + last - first >= kMostDevices)
+      throw UserError("{}: {} names more than {} numbers", where, in_quotes(text), kMostDevices);
+    for (int n = first; n <= last; ++n) numbers.push_back(n);
+  }
+  return numbers;
+}
+
+OrderedJson to_json(const Plan& plan) {
+  OrderedJson json = {{"format", "optimus-plan"}, {"version", kPlanVersion}, {"model", plan.model}};
+  json["blocks"] = plan.num_blocks;
+  json["batch"] = plan.batch;
+  json["sequence_length"] = plan.sequence_length;
+  json["schedule"] = text(plan.schedule);
+  json["precision"] = text(plan.precision);
+  json["accumulators"] = text(plan.accumulators);
+  if (plan.buddy != 0) json["buddy"] = plan.buddy;
+  json["pipelines"] = OrderedJson::array();
+  for (const Pipeline& pipeline : plan.pipelines) {
+    OrderedJson stages = OrderedJson::array();
+    for (const Stage& stage : pipeline.stages) stages.push_back(stage_json(stage));
+    json["pipelines"].push_back(
+        {{"microbatches", microbatches_json(pipeline.microbatches)}, {"stages", stages}});
+  }
+  return json;
+}
+
+std::string plan_text(const Plan& plan) { return to_json(plan).dump(2) + "\n"; }
+
+Plan parse_plan(std::string_view text, const std::string& source) {
+  const Json document = parse_json(text, source);
+  Plan plan = plan_from(JsonView(document, source));
+  validate(plan, source);
+  return plan;
+}
+
+Plan read_plan(const Path& path) {
+  return parse_plan(value_or_throw(read_file(path, Bytes(1 << 28))), path.string());
+}
+
+std::string plan_hash(const Plan& plan) {
+  OrderedJson json = to_json(plan);
+  json.erase("model");
+  const std::string content = json.dump();
+  return fmt::format("{:016x}", XXH3_64bits(content.data(), content.size()));
+}
+
+}  // namespace optimus

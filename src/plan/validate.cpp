@@ -1,0 +1,222 @@
+// The rules, from the plan's outside to its inside: numbers, pipelines, stages, strategies, then the
+// schedule's own and the model's. Each rule is one `if` with its sentence.
+#include "plan/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+using Problem = std::optional<std::string>;
+
+template <typename... Args>
+Problem because(fmt::format_string<Args...> format, Args&&... args) {
+  return fmt::format(format, std::forward<Args>(args)...);
+}
+
+std::string name_of(int pipeline, int stage) { return fmt::format("pipeline {}, stage {}", pipeline, stage); }
+
+Problem problem_in_numbers(const Plan& plan) {
+  if (plan.batch < 1) return because("the batch is {}, it must be at least 1", plan.batch);
+  if (plan.sequence_length < 1)
+    return because("the sequence length is {}, it must be at least 1", plan.sequence_length);
+  if (plan.num_blocks < 3)
+    return because("the model has {} blocks, it needs an embedding, a layer and a head: at least 3",
+                   plan.num_blocks);
+  if (plan.pipelines.empty()) return because("the plan has no pipeline, it needs at least one");
+  const bool fits = plan.accumulators == plan.precision ||
+                    (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
+  if (!fits || plan.accumulators == Precision::fp8)
+    return because("accumulators of {} do not go with precision {}; use fp32 or the plan's own precision",
+                   text(plan.accumulators), text(plan.precision));
+  if (plan.buddy < 0) return because("buddy is {}, it must be 0 or a distance between shards", plan.buddy);
+  return std::nullopt;
+}
+
+Problem problem_in_devices(const Plan& plan) {
+  constexpr int kMostDevices = 1'000'000;
+  std::vector<int> devices;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(devices.begin(), devices.end());
+  if (!devices.empty() && devices.front() < 0) return because("device {} is negative", devices.front());
+  if (!devices.empty() && devices.back() >= kMostDevices)
+    return because("device {} is beyond the {} devices that a plan may name", devices.back(), kMostDevices);
+  const auto twice = std::adjacent_find(devices.begin(), devices.end());
+  if (twice != devices.end())
+    return because("device {} is used twice, each may stand in one stage only", *twice);
+  return std::nullopt;
+}
+
+Problem problem_in_microbatches(const Plan& plan) {
+  std::int64_t total = 0;
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const std::vector<int>& sizes = plan.pipelines[p].microbatches;
+    if (sizes.empty()) return because("pipeline {} has no micro-batch, it needs at least one", p);
+    const auto small = std::find_if(sizes.begin(), sizes.end(), [](int n) { return n < 1; });
+    if (small != sizes.end())
+      return because("pipeline {} has a micro-batch of {} sequences, it must have at least 1", p, *small);
+    total = std::accumulate(sizes.begin(), sizes.end(), total);
+  }
+  if (total != plan.batch)
+    return because("the micro-batches hold {} sequences together, the batch has {}", total, plan.batch);
+  return std::nullopt;
+}
+
+// Chunk c of every stage, then chunk c + 1: they must tile [0, num_blocks) in that order.
+Problem problem_in_blocks(const Plan& plan, int p) {
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
+  const std::size_t num_chunks = pipeline.stages.front().chunks.size();
+  int next = 0;
+  for (std::size_t c = 0; c < num_chunks; ++c)
+    for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
+      const std::vector<BlockRun>& runs = pipeline.stages[s].chunks[c].runs;
+      if (runs.empty())
+        return because("{}, chunk {} holds no block, it must hold at least one",
+                       name_of(p, static_cast<int>(s)), c);
+      for (const BlockRun& run : runs) {
+        if (run.count < 1)
+          return because("{}, chunk {} has a run of {} blocks, it must have at least 1",
+                         name_of(p, static_cast<int>(s)), c, run.count);
+        if (run.first != next)
+          return because("{}, chunk {} begins at block {}, but block {} comes next",
+                         name_of(p, static_cast<int>(s)), c, run.first, next);
+        if (run.count > plan.num_blocks - next)
+          return because("pipeline {} holds blocks up to {}, the model has {}", p,
+                         static_cast<std::int64_t>(next) + run.count - 1, plan.num_blocks);
+        next += run.count;
+      }
+    }
+  if (next != plan.num_blocks)
+    return because("pipeline {} holds {} blocks, the model has {}", p, next, plan.num_blocks);
+  return std::nullopt;
+}
+
+Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std::int64_t num_devices,
+                            const std::string& where) {
+  if (strategy.tp < 1 || strategy.cp < 1 || strategy.ep < 1)
+    return because("{}: tp {}, cp {}, ep {} must each be at least 1", where, strategy.tp, strategy.cp,
+                   strategy.ep);
+  if (num_devices % (static_cast<std::int64_t>(strategy.tp) * strategy.cp) != 0)
+    return because(
+        "{}: {} devices cannot be shared out to tp {} x cp {}; the product must divide their number", where,
+        num_devices, strategy.tp, strategy.cp);
+  if (strategy.ep != 1)
+    return because("{}: ep is {}, but a dense model has no experts; use 1", where, strategy.ep);
+  if (strategy.cp > plan.sequence_length)
+    return because("{}: cp {} is larger than the {} positions of a sequence", where, strategy.cp,
+                   plan.sequence_length);
+  if (strategy.sequence_parallel && strategy.tp == 1)
+    return because("{}: sequence parallel needs tp above 1", where);
+  if (strategy.zero < 0 || strategy.zero > 3)
+    return because("{}: zero is {}, it must be 0, 1, 2 or 3", where, strategy.zero);
+  const std::int64_t group = num_devices / strategy.tp;
+  if (strategy.shard_group < 0 || (strategy.shard_group > 0 && group % strategy.shard_group != 0))
+    return because("{}: shard_group {} must divide the {} devices that hold the same part (dp x cp)", where,
+                   strategy.shard_group, group);
+  if (strategy.shard_group > 0 && strategy.zero == 0)
+    return because("{}: shard_group {} needs zero 1, 2 or 3", where, strategy.shard_group);
+  const std::int64_t shards = strategy.zero == 0         ? 1
+                              : strategy.shard_group > 0 ? strategy.shard_group
+                                                         : group;
+  if (plan.buddy > 0 && strategy.zero > 0 && plan.buddy % shards == 0)
+    return because("{}: buddy {} means itself among {} shards; sharded state needs another device", where,
+                   plan.buddy, shards);
+  return std::nullopt;
+}
+
+Problem problem_in_stages(const Plan& plan, int p) {
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
+  if (pipeline.stages.empty()) return because("pipeline {} has no stage, it needs at least one", p);
+  const std::size_t num_chunks = pipeline.stages.front().chunks.size();
+  for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
+    const Stage& stage = pipeline.stages[s];
+    const std::string name = name_of(p, static_cast<int>(s));
+    if (stage.devices.empty()) return because("{} has no device, it needs at least one", name);
+    if (stage.chunks.empty()) return because("{} has no chunk of blocks, it needs at least one", name);
+    if (stage.chunks.size() != num_chunks)
+      return because(
+          "{} has {} chunks, the first stage has {}; all stages of a pipeline have the same number", name,
+          stage.chunks.size(), num_chunks);
+  }
+  if (Problem problem = problem_in_blocks(plan, p)) return problem;
+  for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
+    for (const Chunk& chunk : pipeline.stages[s].chunks)
+      for (const BlockRun& run : chunk.runs) {
+        const std::string where = fmt::format("{}, block {}", name_of(p, static_cast<int>(s)), run.first);
+        const auto width = static_cast<std::int64_t>(pipeline.stages[s].devices.size());
+        if (Problem problem = problem_in_strategy(plan, run.strategy, width, where)) return problem;
+      }
+  return std::nullopt;
+}
+
+Problem problem_with_schedule(const Plan& plan) {
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const std::size_t num_chunks = plan.pipelines[p].stages.front().chunks.size();
+    if (plan.schedule != Schedule::interleaved && num_chunks != 1)
+      return because("pipeline {} has {} chunks a stage, schedule {} takes 1 (interleaved takes more)", p,
+                     num_chunks, text(plan.schedule));
+    if (plan.schedule == Schedule::interleaved && num_chunks < 2)
+      return because("pipeline {} has 1 chunk a stage, schedule interleaved needs at least 2", p);
+  }
+  if (!is_asynchronous(plan.schedule)) return std::nullopt;
+  if (plan.precision == Precision::fp16)
+    return because("schedule {} cannot scale losses, use another precision than fp16", text(plan.schedule));
+  if (plan.pipelines.size() > 1)
+    return because("schedule {} runs in one pipeline, the plan has {}", text(plan.schedule),
+                   plan.pipelines.size());
+  for (const Stage& stage : plan.pipelines.front().stages)
+    for (const BlockRun& run : stage.chunks.front().runs)
+      if (run.strategy.zero > 1)
+        return because("schedule {} keeps several versions of the weights and goes with zero 0 or 1, not {}",
+                       text(plan.schedule), run.strategy.zero);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> problem_in(const Plan& plan) {
+  if (Problem problem = problem_in_numbers(plan)) return problem;
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
+    if (Problem problem = problem_in_stages(plan, static_cast<int>(p))) return problem;
+  if (Problem problem = problem_in_devices(plan)) return problem;
+  if (Problem problem = problem_in_microbatches(plan)) return problem;
+  return problem_with_schedule(plan);
+}
+
+std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) {
+  if (Problem problem = problem_in(plan)) return problem;
+  if (plan.num_blocks != num_blocks(model))
+    return because("the plan is for a model of {} layers, {} has {}", plan.num_blocks - 2, model.name,
+                   model.layers);
+  if (plan.sequence_length > model.max_positions)
+    return because("the sequence length {} is longer than the {} positions of {}", plan.sequence_length,
+                   model.max_positions, model.name);
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs) {
+          const std::int64_t most = std::min({model.heads, model.ffn, model.vocab});
+          if (run.strategy.tp > most)
+            return because("block {}: tp {} is more than the {} {} of {}; each device needs at least one",
+                           run.first, run.strategy.tp, most, most == model.heads ? "heads" : "columns",
+                           model.name);
+        }
+  return std::nullopt;
+}
+
+void validate(const Plan& plan, const std::string& source) {
+  if (const Problem problem = problem_in(plan)) throw UserError("{}: {}", source, *problem);
+}
+
+void validate(const Plan& plan, const ModelSpec& model, const std::string& source) {
+  if (const Problem problem = problem_in(plan, model)) throw UserError("{}: {}", source, *problem);
+}
+
+}  // namespace optimus

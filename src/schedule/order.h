@@ -1,0 +1,57 @@
+// A schedule as data: in which order one stage of a pipeline works on its micro-batches.
+//
+//   text(one_f_one_b({.stage = 0, .num_stages = 2, .num_microbatches = 3})) == "F0 F1 B0 F2 B1 B2"
+//
+// F is a forward, B a backward; where the backward is split, B is the gradient of the input and W that of the weights;
+// U is an update of the weights (asynchronous schedules); F3.1 is micro-batch 3 in chunk 1. Four stages, time to the
+// right, forward 1 unit and backward 2:
+//
+//   GPipe          0 F0F1F2F3            B3B3B2B2B1B1B0B0
+//                  1   F0F1F2F3        B3B3B2B2B1B1B0B0
+//   1F1B           0 F0F1F2F3        B0B0  B1B1  B2B2  B3B3
+//                  3       F0B0B0F1B1B1F2B2B2F3B3B3
+//
+// Nothing here knows devices, tensors or time. Read next: schedule/program.h (from orders to instructions).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace optimus {
+
+enum class Work { forward, backward, backward_input, backward_weight, update };
+
+struct Slot {
+  Work work = Work::forward;
+  int microbatch = 0, chunk = 0;
+  bool operator==(const Slot&) const = default;
+};
+using Order = std::vector<Slot>;
+
+struct StagePosition {
+  int stage = 0, num_stages = 1, num_microbatches = 1, num_chunks = 1;
+};
+
+// All forwards, then all backwards, the last micro-batch first. Keeps num_microbatches micro-batches.
+Order gpipe(const StagePosition& at);
+// PipeDream-Flush: as few forwards ahead as keep the pipeline full. Keeps min(num_stages - stage, num_microbatches).
+Order one_f_one_b(const StagePosition& at);
+// Several chunks a stage, num_stages micro-batches of one chunk at a time: the bubble shrinks by the number of chunks.
+// Any number of micro-batches; those that do not fill a last round leave it short.
+Order interleaved(const StagePosition& at);
+// Weight gradients fill what would be bubbles (ZB-H1): memory as 1F1B's first stage on every stage.
+Order zero_bubble(const StagePosition& at);
+// 1F1B without flush: each micro-batch's update follows its backward. PipeDream keeps the weights that a forward used
+// for its backward; PipeMare uses the newest and corrects. The order is the same.
+Order asynchronous(const StagePosition& at);
+
+Order order_of(Schedule schedule, const StagePosition& at);
+
+// The most micro-batch chunks that a stage keeps activations of at one time, by the schedule's formula.
+int most_kept(Schedule schedule, const StagePosition& at);
+
+std::string text(const Order& order);
+
+}  // namespace optimus
