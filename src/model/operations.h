@@ -5,6 +5,11 @@
 // All numbers are per token of a sequence of given length, for the whole (unsplit) model; `cut` says what
 // tensor parallelism divides. Operations with cut none work on whole activations, which sequence parallelism
 // divides.
+//
+// What is assumed of the engine: attention is a flash kernel (no score matrix; it keeps one logarithm of a
+// sum per head and token), the loss goes over the vocabulary in chunks (no logits; one logarithm of a sum per
+// token), dropout masks are computed again from their keys, and a tensor that two operations need is kept
+// once, under the operation that is named first.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +21,12 @@
 
 namespace optimus {
 
-// The element type of a kept tensor: the plan's activation type, always fp32 (statistics), one byte (a
-// dropout mask is re-computed from its key and kept as nothing), or a 64-bit token id.
+// none keeps everything; selective computes the cheap, large ones again (outputs of norms and activation
+// functions); full keeps only the block's input. Each mode keeps a part of what the mode before it keeps.
+enum class RecomputeMode { none, selective, full };
+
+// The element type of a kept tensor: the plan's activation type, always fp32 (statistics), one byte, or a
+// 64-bit token id.
 enum class KeptType { activation, fp32, byte, index };
 
 struct KeptTensor {
@@ -25,15 +34,11 @@ struct KeptTensor {
   double elements_per_token = 0;
   KeptType type = KeptType::activation;
   CutUnit cut = CutUnit::none;
+  RecomputeMode kept_up_to = RecomputeMode::selective;  // the strongest mode that still keeps it
   bool operator==(const KeptTensor&) const = default;
 };
 
 enum class OperationKind { embedding, product, attention, norm, rope, activation, residual, loss };
-
-// Which recompute modes drop the kept tensors of an operation: selective re-computes the cheap, large ones
-// (attention's inside in the plain twin, activation functions, norms' outputs); full keeps only the block's
-// input.
-enum class RecomputeMode { none, selective, full };
 
 struct Operation {
   std::string name;  // "attention.q"
@@ -41,12 +46,17 @@ struct Operation {
   CutUnit cut = CutUnit::none;
   // A product is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any cut.
   std::int64_t inner = 0, outer = 0;
-  double forward_flops = 0;   // per token; products and attention by their multiplications and additions
-  double backward_flops = 0;  // per token; input and weight gradient together
-  double moved_elements =
-      0;  // activation elements read and written per token, forward: what bounds cheap operations
+  // Multiplications and additions of products and attention, per token; 0 for what memory bounds. Attention
+  // counts the positions it looks at: (length + 1) / 2 of them on average when causal, all of them otherwise.
+  double forward_flops = 0;
+  double backward_flops = 0;  // input and weight gradient together: twice forward
+  // Forward work that the backward repeats in every mode because its result is never stored: attention's
+  // scores, the logits. Real work, but not counted by MFU.
+  double repeated_flops = 0;
+  // Activation elements read and written per token, forward: what bounds cheap operations.
+  double moved_elements = 0;
   std::vector<KeptTensor> kept;
-  bool is_recomputed_by_selective = false;
+  bool is_recomputed_by_selective = false;  // runs a second time, in the backward
 };
 
 // The operations of one block, in order, for sequences of `sequence_length`.
@@ -56,9 +66,14 @@ std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::i
 double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
                             RecomputeMode mode, int activation_bytes);
 
+// Bytes per element of a kept tensor.
+int bytes_per_element(KeptType type, int activation_bytes);
+
 // Forward and backward of the whole model, per token. The field's convention for MFU: 6 per parameter in a
 // product, and attention over all positions (not only the causal half): 12 * layers * heads * head_dim *
-// sequence_length.
+// sequence_length. The word embedding counts as a product once, in the head, tied or not; its lookup, biases,
+// norms and position tables count nothing. Three times the forward flops of all operations is the same number
+// for BERT, and for causal models less by 6 * layers * heads * head_dim * (sequence_length - 1).
 double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
 }  // namespace optimus

@@ -65,8 +65,9 @@ struct ModelSpec {
 
 // Dimensions given on the command line; an absent one stays as the preset or folder has it.
 struct ModelOverrides {
-  std::optional<std::int64_t> layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions;
-  std::optional<bool> is_tied;
+  std::optional<std::int64_t> layers{}, hidden{}, heads{}, kv_heads{}, head_dim{}, ffn{}, vocab{},
+      max_positions{};
+  std::optional<bool> is_tied{};
 };
 
 // Applies overrides. When hidden or heads is overridden and head_dim is not, head_dim becomes hidden / heads;
@@ -74,7 +75,9 @@ struct ModelOverrides {
 // where they were equal. Throws UserError when the result is no model (see validate).
 ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides);
 
-// Throws UserError, in one sentence that names the dimension, its value and what would be right.
+// Throws UserError, in one sentence that names the dimension, its value and what would be right. A valid spec
+// is one that the family's class in transformers can hold too (model/family.h says what a family fixes), with
+// at most 10,000 layers and 1e17 parameters, so that counts and lists of tensors stay small integers.
 void validate(const ModelSpec& spec);
 
 std::string text(Family family);          // "gpt2"

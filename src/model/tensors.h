@@ -69,7 +69,7 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block);
 std::int64_t num_parameters(const ModelSpec& spec);
 
 // How many units the cut dimension of `unit` has (heads, kv_heads, ffn, vocab), and how many elements each is
-// wide.
+// wide; 1 and 1 for none.
 std::int64_t num_units(const ModelSpec& spec, CutUnit unit);
 std::int64_t unit_width(const ModelSpec& spec, CutUnit unit);
 

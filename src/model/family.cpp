@@ -1,0 +1,57 @@
+// See family.h.
+#include "model/family.h"
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr auto kLayer = NormKind::layer_norm;
+constexpr auto kRms = NormKind::rms_norm;
+constexpr auto kPre = NormPlace::pre;
+constexpr auto kPost = NormPlace::post;
+constexpr auto kLearned = PositionKind::learned;
+constexpr auto kRope = PositionKind::rope;
+
+// clang-format off
+constexpr FamilyTraits kFamilies[] = {
+  // family                model_type       architecture                norm    place  positions gated  grouped own dim qk norm causal
+  {Family::gpt2,          "gpt2",          "GPT2LMHeadModel",          kLayer, kPre,  kLearned, false, false,  false,  false,  true},
+  {Family::llama,         "llama",         "LlamaForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   false,  true},
+  {Family::mistral,       "mistral",       "MistralForCausalLM",       kRms,   kPre,  kRope,    true,  true,   true,   false,  true},
+  {Family::qwen2,         "qwen2",         "Qwen2ForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   false,  true},
+  {Family::qwen3,         "qwen3",         "Qwen3ForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   true,   true},
+  {Family::bert,          "bert",          "BertForMaskedLM",          kLayer, kPost, kLearned, false, false,  false,  false,  false},
+  {Family::megatron_bert, "megatron-bert", "MegatronBertForMaskedLM",  kLayer, kPre,  kLearned, false, false,  false,  false,  false},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const FamilyTraits> all_families() { return kFamilies; }
+
+const FamilyTraits& traits(Family family) {
+  for (const FamilyTraits& row : kFamilies)
+    if (row.family == family) return row;
+  ensure(false, "family {} is not in the table", static_cast<int>(family));
+  return kFamilies[0];
+}
+
+ModelSpec blank_spec(Family family) {
+  const FamilyTraits& fixed = traits(family);
+  ModelSpec spec;
+  spec.family = family;
+  spec.norm = fixed.norm;
+  spec.norm_place = fixed.norm_place;
+  spec.positions = fixed.positions;
+  spec.is_gated = fixed.is_gated;
+  spec.has_qk_norm = fixed.has_qk_norm;
+  spec.is_causal = fixed.is_causal;
+  const bool has_all_biases = !fixed.is_gated;
+  spec.has_qkv_bias = has_all_biases || family == Family::qwen2;
+  spec.has_out_bias = spec.has_mlp_bias = has_all_biases;
+  spec.is_tied = !fixed.is_gated;
+  return spec;
+}
+
+}  // namespace optimus

@@ -1,0 +1,216 @@
+// See hf_config.h. Defaults here are those of transformers' configuration classes.
+#include "model/hf_config.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/family.h"
+#include "model/hf_config_keys.h"
+#include "model/hf_rope.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr Bytes kLargestFile{std::int64_t{16} << 20};
+
+struct ActivationName {
+  std::string_view name;
+  Activation activation;
+};
+
+constexpr ActivationName kActivations[] = {
+    {"gelu", Activation::gelu},
+    {"gelu_python", Activation::gelu},
+    {"gelu_new", Activation::gelu_tanh},
+    {"gelu_pytorch_tanh", Activation::gelu_tanh},
+    {"gelu_python_tanh", Activation::gelu_tanh},
+    {"silu", Activation::silu},
+    {"swish", Activation::silu},
+    {"relu", Activation::relu},
+};
+
+Activation read_activation(const JsonView& config, std::string_view key, Activation otherwise) {
+  const auto value = config.find(key);
+  if (!value) return otherwise;
+  std::vector<std::string> known;
+  for (const ActivationName& row : kActivations) {
+    if (row.name == value->text()) return row.activation;
+    known.emplace_back(row.name);
+  }
+  throw UserError("{} is {}, which is not supported; supported are {}", value->where(),
+                  in_quotes(value->text()), join(known, ", "));
+}
+
+// A dimension under either of its names.
+JsonView one_of(const JsonView& config, std::string_view name, std::string_view other_name) {
+  const auto first = config.find(name), second = config.find(other_name);
+  if (first && second && first->raw() != second->raw())
+    throw UserError("{} and {} differ; keep one of them", first->where(), other_name);
+  if (second && !first) return *second;
+  return config.at(name);
+}
+
+std::int64_t dimension(const JsonView& value) { return value.integer(1, kLargest); }
+
+std::int64_t dimension_or(const JsonView& config, std::string_view key, std::int64_t otherwise) {
+  const auto value = config.find(key);
+  return value ? dimension(*value) : otherwise;
+}
+
+Family read_family(const JsonView& config) {
+  const JsonView model_type = config.at("model_type");
+  std::vector<std::string> known;
+  for (const FamilyTraits& row : all_families()) {
+    if (row.model_type == model_type.text()) return row.family;
+    known.emplace_back(row.model_type);
+  }
+  throw UserError("{} is {}, which is not supported; supported are {}", model_type.where(),
+                  in_quotes(model_type.text()), join(known, ", "));
+}
+
+void read_gpt2(const JsonView& config, ModelSpec& spec) {
+  spec.layers = dimension(one_of(config, "n_layer", "num_hidden_layers"));
+  spec.hidden = dimension(one_of(config, "n_embd", "hidden_size"));
+  spec.heads = spec.kv_heads = dimension(one_of(config, "n_head", "num_attention_heads"));
+  spec.head_dim = spec.hidden / spec.heads;
+  spec.ffn = dimension_or(config, "n_inner", 4 * spec.hidden);
+  const bool has_positions = config.find("n_positions") || config.find("max_position_embeddings");
+  spec.max_positions =
+      has_positions ? dimension(one_of(config, "n_positions", "max_position_embeddings")) : 1024;
+  spec.norm_eps = config.number_or("layer_norm_epsilon", 1e-5);
+  spec.activation = read_activation(config, "activation_function", Activation::gelu_tanh);
+  spec.embedding_dropout = config.number_or("embd_pdrop", 0.1);
+  spec.hidden_dropout = config.number_or("resid_pdrop", 0.1);
+  spec.attention_dropout = config.number_or("attn_pdrop", 0.1);
+}
+
+void read_bert(const JsonView& config, ModelSpec& spec) {
+  spec.layers = dimension(config.at("num_hidden_layers"));
+  spec.hidden = dimension(config.at("hidden_size"));
+  spec.heads = spec.kv_heads = dimension(config.at("num_attention_heads"));
+  spec.head_dim = spec.hidden / spec.heads;
+  spec.ffn = dimension(config.at("intermediate_size"));
+  spec.max_positions = dimension_or(config, "max_position_embeddings", 512);
+  spec.token_types = dimension_or(config, "type_vocab_size", 2);
+  spec.norm_eps = config.number_or("layer_norm_eps", 1e-12);
+  spec.activation = read_activation(config, "hidden_act", Activation::gelu);
+  spec.embedding_dropout = spec.hidden_dropout = config.number_or("hidden_dropout_prob", 0.1);
+  spec.attention_dropout = config.number_or("attention_probs_dropout_prob", 0.1);
+}
+
+// What an absent key of the Llama-like means; 0: derived from the other dimensions.
+struct LlamaDefaults {
+  std::int64_t max_positions, kv_heads, head_dim;
+};
+
+LlamaDefaults llama_defaults(Family family) {
+  switch (family) {
+    case Family::mistral:
+      return {131072, 8, 0};
+    case Family::qwen2:
+      return {32768, 32, 0};
+    case Family::qwen3:
+      return {32768, 32, 128};
+    case Family::llama:
+    case Family::gpt2:
+    case Family::bert:
+    case Family::megatron_bert:
+      return {2048, 0, 0};
+  }
+  return {};
+}
+
+// Windows that no sequence is long enough to notice are accepted; others change the computation.
+void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
+  const bool is_qwen = spec.family == Family::qwen2 || spec.family == Family::qwen3;
+  if (!is_qwen && spec.family != Family::mistral) return;
+  if (const auto types = is_qwen ? config.find("layer_types") : std::nullopt) {
+    for (const JsonView& type : types->elements())
+      if (type.text() != "full_attention")
+        throw UserError("{} is {}, which is not supported: it must be 'full_attention'", type.where(),
+                        in_quotes(type.text()));
+    return;
+  }
+  if (is_qwen && !config.boolean_or("use_sliding_window", false)) return;
+  const bool begins_behind_last_layer = config.integer_or("max_window_layers", 28) >= spec.layers;
+  if (is_qwen && begins_behind_last_layer) return;
+  const bool is_absent = !config.raw().contains("sliding_window");
+  const auto given = config.find("sliding_window");
+  if (!is_absent && !given) return;
+  const std::int64_t window = given ? given->integer(1) : 4096;
+  if (window < spec.max_positions)
+    throw UserError(
+        "{}: sliding_window is {}{}, which is not supported within max_position_embeddings {}: it must "
+        "be null, or the positions at most the window",
+        config.where(), window, is_absent ? " by default" : "", spec.max_positions);
+}
+
+void read_llama(const JsonView& config, ModelSpec& spec) {
+  const LlamaDefaults defaults = llama_defaults(spec.family);
+  spec.layers = dimension(config.at("num_hidden_layers"));
+  spec.hidden = dimension(config.at("hidden_size"));
+  spec.heads = dimension(config.at("num_attention_heads"));
+  const bool is_named = config.raw().contains("num_key_value_heads");  // null: as many as heads
+  const std::int64_t usual_kv_heads = is_named || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
+  spec.kv_heads = dimension_or(config, "num_key_value_heads", usual_kv_heads);
+  const std::int64_t usual_dim = defaults.head_dim > 0 ? defaults.head_dim : spec.hidden / spec.heads;
+  spec.head_dim = dimension_or(config, "head_dim", usual_dim);
+  spec.ffn = dimension(config.at("intermediate_size"));
+  spec.max_positions = dimension_or(config, "max_position_embeddings", defaults.max_positions);
+  spec.norm_eps = config.number_or("rms_norm_eps", 1e-6);
+  spec.activation = read_activation(config, "hidden_act", Activation::silu);
+  spec.attention_dropout = config.number_or("attention_dropout", 0);
+  if (spec.family == Family::llama || spec.family == Family::qwen3)
+    spec.has_qkv_bias = spec.has_out_bias = config.boolean_or("attention_bias", false);
+  if (spec.family == Family::llama) spec.has_mlp_bias = config.boolean_or("mlp_bias", false);
+  const RopeSettings rope = read_hf_rope(config, spec.max_positions);
+  spec.rope_theta = rope.theta;
+  spec.rope_scaling = rope.scaling;
+  refuse_active_window(config, spec);
+}
+
+}  // namespace
+
+ModelSpec spec_from_hf_config(const Json& document, const std::string& source) {
+  const JsonView config(document, source);
+  const Family family = read_family(config);
+  refuse_unhonoured_keys(config, family);
+  ModelSpec spec = blank_spec(family);
+  spec.name = config.text_or("_name_or_path", "");
+  spec.vocab = dimension(config.at("vocab_size"));
+  spec.is_tied = config.boolean_or("tie_word_embeddings", spec.is_tied);
+  spec.init_range = config.number_or("initializer_range", 0.02);
+  switch (family) {
+    case Family::gpt2:
+      read_gpt2(config, spec);
+      break;
+    case Family::llama:
+    case Family::mistral:
+    case Family::qwen2:
+    case Family::qwen3:
+      read_llama(config, spec);
+      break;
+    case Family::bert:
+    case Family::megatron_bert:
+      read_bert(config, spec);
+      break;
+  }
+  try {
+    validate(spec);
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", source, error.what());
+  }
+  return spec;
+}
+
+ModelSpec read_hf_config(const Path& path) {
+  std::error_code ignored;
+  const Path file = std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
+  const std::string text = value_or_throw(read_file(file, kLargestFile));
+  ModelSpec spec = spec_from_hf_config(parse_json(text, file.string()), file.string());
+  const Path folder = std::filesystem::absolute(file, ignored).lexically_normal().parent_path();
+  spec.name = folder.filename().string();
+  return spec;
+}
+
+}  // namespace optimus

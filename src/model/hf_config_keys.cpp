@@ -1,0 +1,164 @@
+// See hf_config_keys.h.
+#include "model/hf_config_keys.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+// A key that changes the computation in a way that we do not follow, unless it has this value (or null).
+struct NeutralKey {
+  std::string_view key;
+  std::string_view neutral;  // as JSON
+};
+
+struct FamilyKeys {
+  Family family;
+  std::vector<std::string_view> honoured;  // read by hf_config.cpp
+  std::vector<NeutralKey> neutral;
+};
+
+// clang-format off
+FamilyKeys own_keys(Family family) {
+  switch (family) {
+    case Family::gpt2: return {family,
+        {"n_embd", "hidden_size", "n_layer", "num_hidden_layers", "n_head", "num_attention_heads", "n_positions",
+         "max_position_embeddings", "n_inner", "activation_function", "layer_norm_epsilon", "embd_pdrop",
+         "resid_pdrop", "attn_pdrop"},
+        {{"scale_attn_weights", "true"}, {"scale_attn_by_inverse_layer_idx", "false"},
+         {"reorder_and_upcast_attn", "false"}, {"position_embedding_type", "\"absolute\""}}};
+    case Family::llama: return {family,
+        {"attention_bias", "mlp_bias"},
+        {{"sliding_window", "null"}}};
+    case Family::mistral: return {family,
+        {"sliding_window"},
+        {{"attention_bias", "false"}, {"mlp_bias", "false"}, {"layer_types", "null"}}};
+    case Family::qwen2: return {family,
+        {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"},
+        {{"use_mrope", "false"}, {"mlp_bias", "false"}}};
+    case Family::qwen3: return {family,
+        {"attention_bias", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"},
+        {{"use_mrope", "false"}, {"mlp_bias", "false"}}};
+    case Family::bert:
+    case Family::megatron_bert: return {family,
+        {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+         "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+         "layer_norm_eps"},
+        {{"position_embedding_type", "\"absolute\""}, {"is_decoder", "false"}}};
+  }
+  return {family, {}, {}};
+}
+
+constexpr std::string_view kHonouredByAll[] = {
+    "model_type", "vocab_size", "tie_word_embeddings", "initializer_range"};
+
+constexpr std::string_view kHonouredByLlamaLike[] = {
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "intermediate_size", "hidden_act", "max_position_embeddings", "rms_norm_eps", "attention_dropout",
+    "rope_theta", "rope_scaling", "rope_parameters"};
+
+constexpr NeutralKey kNeutralForAll[] = {
+    {"is_encoder_decoder", "false"}, {"add_cross_attention", "false"},
+    {"cross_attention_hidden_size", "null"}, {"tie_encoder_decoder", "false"}, {"pruned_heads", "{}"},
+    {"per_layer_config", "null"}, {"quantization_config", "null"}, {"compression_config", "null"}};
+
+constexpr NeutralKey kNeutralForLlamaLike[] = {
+    {"partial_rotary_factor", "1.0"}, {"rope_interleaved", "false"}};
+
+// Names, versions, tokens, other heads, how outputs are returned, how text is generated, what other tools
+// left behind: nothing that the trained computation depends on.
+constexpr std::string_view kBookkeeping[] = {
+    // where it comes from
+    "_name_or_path", "name_or_path", "architectures", "transformers_version", "_commit_hash", "auto_map",
+    "custom_pipelines", "_from_auto", "is_llama_config", "unsloth_version", "unsloth_fixed", "model_name",
+    "transformers.js_config", "_diffusers_version", "framework", "license", "language", "tokenizer_class",
+    "vocab_file", "model_max_length", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
+    "base_model_tp_plan", "base_model_pp_plan", "base_model_fsdp_plan", "base_model_ep_plan",
+    // stored or computed how: results agree up to rounding
+    "torch_dtype", "dtype", "use_bfloat16", "torchscript", "gradient_checkpointing", "pretraining_tp",
+    "chunk_size_feed_forward", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset",
+    "_attn_implementation_internal", "_flash_attn_2_enabled", "_experts_implementation",
+    "_experts_implementation_internal", "experts_implementation", "tie_last_hidden_states", "is_decoder",
+    // tokens
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
+    "unk_token_id", "decoder_start_token_id", "prefix", "bos_token", "eos_token", "pad_token",
+    // outputs
+    "use_cache", "output_attentions", "output_hidden_states", "return_dict", "keys_to_ignore_at_inference",
+    // other heads
+    "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
+    "classifier_dropout", "task_specific_params", "summary_type", "summary_use_proj", "summary_activation",
+    "summary_proj_to_labels", "summary_first_dropout", "summary_last_dropout", "predict_special_tokens",
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "pooler_size_per_head", "pooler_type",
+    // generation
+    "max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams",
+    "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
+    "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "epsilon_cutoff",
+    "eta_cutoff", "encoder_repetition_penalty", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind",
+    // TensorFlow's and JAX's own
+    "tf_legacy_loss", "use_tf", "xla_device",
+};
+// clang-format on
+
+FamilyKeys all_keys(Family family) {
+  FamilyKeys keys = own_keys(family);
+  const auto add = [](auto& list, const auto& more) {
+    list.insert(list.end(), std::begin(more), std::end(more));
+  };
+  add(keys.honoured, kHonouredByAll);
+  add(keys.neutral, kNeutralForAll);
+  const bool is_llama_like = family == Family::llama || family == Family::mistral ||
+                             family == Family::qwen2 || family == Family::qwen3;
+  if (is_llama_like) {
+    add(keys.honoured, kHonouredByLlamaLike);
+    add(keys.neutral, kNeutralForLlamaLike);
+  }
+  return keys;
+}
+
+std::string shown(const Json& value) {
+  return in_quotes(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+bool is_listed(std::span<const std::string_view> keys, std::string_view key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+// Whether the key is one that must be neutral; refuses it when it is not.
+bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView& value) {
+  const auto row = std::find_if(keys.neutral.begin(), keys.neutral.end(),
+                                [&](const NeutralKey& candidate) { return candidate.key == key; });
+  if (row == keys.neutral.end()) return false;
+  if (value.raw() != Json::parse(row->neutral))
+    throw UserError("{} is {}, which is not supported: it must be {} or absent", value.where(),
+                    shown(value.raw()), row->neutral);
+  return true;
+}
+
+}  // namespace
+
+void refuse_unhonoured_keys(const JsonView& config, Family family) {
+  const FamilyKeys keys = all_keys(family);
+  for (const auto& [key, value] : config.members()) {
+    const bool asks_for_nothing = value.is_null();
+    if (asks_for_nothing || is_listed(keys.honoured, key) || is_neutral_key(keys, key, value) ||
+        is_listed(kBookkeeping, key))
+      continue;
+    const std::vector<std::string> known(keys.honoured.begin(), keys.honoured.end());
+    throw UserError(
+        "{}: key {} (value {}) is not known for model_type {}; remove it if the model does not "
+        "depend on it{}",
+        config.where(), in_quotes(key), shown(value.raw()), text(family), did_you_mean(key, known));
+  }
+}
+
+}  // namespace optimus

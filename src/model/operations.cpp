@@ -1,0 +1,235 @@
+// See operations.h. Each block is written down once, operation by operation.
+#include "model/operations.h"
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr RecomputeMode kBlockInput = RecomputeMode::full;  // kept in every mode
+constexpr RecomputeMode kUsual = RecomputeMode::selective;  // kept unless the whole block is computed again
+constexpr RecomputeMode kCheap = RecomputeMode::none;       // the first to go
+
+double as_double(std::int64_t number) { return static_cast<double>(number); }
+
+// Collects the operations of one block.
+class BlockWork {
+ public:
+  BlockWork(const ModelSpec& spec, std::int64_t length)
+      : spec_(spec),
+        length_(as_double(length)),
+        hidden_(as_double(spec.hidden)),
+        query_(as_double(spec.query_width())),
+        kv_(as_double(spec.kv_width())),
+        ffn_(as_double(spec.ffn)) {}
+
+  void embedding() {
+    const bool is_learned = spec_.positions == PositionKind::learned;
+    const double num_tables = 1 + (is_learned ? 1 : 0) + (spec_.token_types > 0 ? 1 : 0);
+    Operation& lookup = cheap("embedding.lookup", OperationKind::embedding, CutUnit::vocab);
+    lookup.moved_elements = (num_tables + 1) * hidden_;
+    lookup.kept = {{"embedding.ids", 1, KeptType::index, CutUnit::none, kBlockInput}};
+    if (spec_.token_types > 0)
+      lookup.kept.push_back({"embedding.token_types", 1, KeptType::index, CutUnit::none, kBlockInput});
+    if (spec_.norm_place == NormPlace::post) norm("embedding.norm", kUsual, false);
+  }
+
+  void layer() {
+    if (spec_.norm_place == NormPlace::pre) {
+      norm("norm1", kBlockInput);
+      attention({"norm1.output", hidden_, KeptType::activation, CutUnit::none, kCheap});
+      residual("residual1");
+      norm("norm2", kUsual);
+      mlp("norm2.output");
+      residual("residual2");
+    } else {
+      attention({"attention.input", hidden_, KeptType::activation, CutUnit::none, kBlockInput});
+      residual("residual1");
+      norm("norm1", kUsual);
+      mlp("norm1.output");
+      residual("residual2");
+      norm("norm2", kUsual, false);  // its output is the next block's input and kept there
+    }
+  }
+
+  void head() {
+    const bool is_pre = spec_.norm_place == NormPlace::pre;
+    if (is_pre) norm("head.norm", kBlockInput);
+    if (spec_.is_bert()) {
+      product("head.transform", spec_.hidden, spec_.hidden, CutUnit::none)
+          .kept.push_back({is_pre ? "head.norm.output" : "head.input", hidden_, KeptType::activation,
+                           CutUnit::none, is_pre ? kCheap : kBlockInput});
+      Operation& activation = cheap("head.transform_activation", OperationKind::activation, CutUnit::none);
+      activation.moved_elements = 2 * hidden_;
+      activation.kept = {{"head.transform.output", hidden_, KeptType::activation, CutUnit::none, kUsual}};
+      activation.is_recomputed_by_selective = true;
+      // Its input is an activation function's output, so selective computes that again as well.
+      norm("head.transform_norm", kCheap);
+    }
+    Operation& output = product("head.output", spec_.hidden, spec_.vocab, CutUnit::vocab);
+    output.repeated_flops = output.forward_flops;
+    output.kept = {{"head.output.input", hidden_, KeptType::activation, CutUnit::none, kCheap}};
+    Operation& loss = cheap("head.loss", OperationKind::loss, CutUnit::vocab);
+    loss.moved_elements = 2 * as_double(spec_.vocab);
+    loss.kept = {{"head.loss.targets", 1, KeptType::index, CutUnit::none, kBlockInput},
+                 {"head.loss.logsumexp", 1, KeptType::fp32, CutUnit::none, kUsual}};
+  }
+
+  std::vector<Operation> take() { return std::move(work_); }
+
+ private:
+  void attention(KeptTensor input) {
+    product("attention.q", spec_.hidden, spec_.query_width(), CutUnit::heads).kept = {std::move(input)};
+    product("attention.k", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
+    product("attention.v", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
+    if (spec_.has_qk_norm) {
+      head_norm("attention.q_norm", query_, as_double(spec_.heads), CutUnit::heads);
+      head_norm("attention.k_norm", kv_, as_double(spec_.kv_heads), CutUnit::kv_heads);
+    }
+    if (spec_.positions == PositionKind::rope) {
+      rope("attention.rope_q", query_, CutUnit::heads);
+      rope("attention.rope_k", kv_, CutUnit::kv_heads);
+    }
+    flash_attention();
+    product("attention.out", spec_.query_width(), spec_.hidden, CutUnit::heads);  // input: attention.output
+  }
+
+  void flash_attention() {
+    const double positions = spec_.is_causal ? (length_ + 1) / 2 : length_;
+    Operation& attention = cheap("attention.core", OperationKind::attention, CutUnit::heads);
+    attention.forward_flops = 4 * query_ * positions;  // scores, then weighted values
+    attention.backward_flops = 2 * attention.forward_flops;
+    attention.repeated_flops = 2 * query_ * positions;  // the scores
+    attention.moved_elements = 2 * query_ + 2 * kv_;
+    // With norms on q and k, what stood before the norm is kept already and leads here cheaply.
+    const RecomputeMode of_qk = spec_.has_qk_norm ? kCheap : kUsual;
+    attention.kept = {
+        {"attention.query", query_, KeptType::activation, CutUnit::heads, of_qk},
+        {"attention.key", kv_, KeptType::activation, CutUnit::kv_heads, of_qk},
+        {"attention.value", kv_, KeptType::activation, CutUnit::kv_heads, kUsual},
+        {"attention.output", query_, KeptType::activation, CutUnit::heads, kUsual},
+        {"attention.logsumexp", as_double(spec_.heads), KeptType::fp32, CutUnit::heads, kUsual},
+    };
+  }
+
+  void mlp(std::string input) {
+    const KeptTensor kept_input{std::move(input), hidden_, KeptType::activation, CutUnit::none, kCheap};
+    if (spec_.is_gated) product("mlp.gate", spec_.hidden, spec_.ffn, CutUnit::ffn).kept = {kept_input};
+    Operation& up = product("mlp.up", spec_.hidden, spec_.ffn, CutUnit::ffn);
+    if (!spec_.is_gated) up.kept = {kept_input};
+    Operation& activation = cheap("mlp.activation", OperationKind::activation, CutUnit::ffn);
+    activation.moved_elements = (spec_.is_gated ? 3 : 2) * ffn_;
+    if (spec_.is_gated)
+      activation.kept.push_back({"mlp.gate.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual});
+    activation.kept.push_back({"mlp.up.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual});
+    activation.is_recomputed_by_selective = true;
+    product("mlp.down", spec_.ffn, spec_.hidden, CutUnit::ffn).kept = {
+        {"mlp.activation.output", ffn_, KeptType::activation, CutUnit::ffn, kCheap}};
+  }
+
+  double statistics_per_row() const { return spec_.norm == NormKind::layer_norm ? 2 : 1; }
+
+  void norm(const std::string& name, RecomputeMode input_kept_up_to, bool is_recomputed = true) {
+    Operation& op = cheap(name, OperationKind::norm, CutUnit::none);
+    op.moved_elements = 2 * hidden_;
+    op.kept = {{name + ".input", hidden_, KeptType::activation, CutUnit::none, input_kept_up_to},
+               {name + ".statistics", statistics_per_row(), KeptType::fp32, CutUnit::none, kUsual}};
+    op.is_recomputed_by_selective = is_recomputed;
+  }
+
+  void head_norm(const std::string& name, double width, double num_heads, CutUnit cut) {
+    Operation& op = cheap(name, OperationKind::norm, cut);
+    op.moved_elements = 2 * width;
+    op.kept = {{name + ".input", width, KeptType::activation, cut, kUsual},
+               {name + ".statistics", num_heads * statistics_per_row(), KeptType::fp32, cut, kUsual}};
+    op.is_recomputed_by_selective = true;
+  }
+
+  void rope(const std::string& name, double width, CutUnit cut) {
+    Operation& op = cheap(name, OperationKind::rope, cut);
+    op.moved_elements = 2 * width;
+    op.is_recomputed_by_selective = spec_.has_qk_norm;
+  }
+
+  void residual(const std::string& name) {
+    cheap(name, OperationKind::residual, CutUnit::none).moved_elements = 3 * hidden_;
+  }
+
+  Operation& product(const std::string& name, std::int64_t inner, std::int64_t outer, CutUnit cut) {
+    Operation& op = cheap(name, OperationKind::product, cut);
+    op.inner = inner, op.outer = outer;
+    op.forward_flops = 2 * as_double(inner) * as_double(outer);
+    op.backward_flops = 2 * op.forward_flops;
+    op.moved_elements = as_double(inner) + as_double(outer);
+    return op;
+  }
+
+  Operation& cheap(const std::string& name, OperationKind kind, CutUnit cut) {
+    Operation op;
+    op.name = name, op.kind = kind, op.cut = cut;
+    work_.push_back(std::move(op));
+    return work_.back();
+  }
+
+  const ModelSpec& spec_;
+  double length_, hidden_, query_, kv_, ffn_;
+  std::vector<Operation> work_;
+};
+
+}  // namespace
+
+std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length) {
+  ensure(sequence_length >= 1, "a sequence of {} tokens", sequence_length);
+  BlockWork work(spec, sequence_length);
+  switch (block) {
+    case BlockKind::embedding:
+      work.embedding();
+      break;
+    case BlockKind::layer:
+      work.layer();
+      break;
+    case BlockKind::head:
+      work.head();
+      break;
+  }
+  return work.take();
+}
+
+int bytes_per_element(KeptType type, int activation_bytes) {
+  switch (type) {
+    case KeptType::activation:
+      return activation_bytes;
+    case KeptType::fp32:
+      return 4;
+    case KeptType::byte:
+      return 1;
+    case KeptType::index:
+      return 8;
+  }
+  return 0;
+}
+
+double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
+                            RecomputeMode mode, int activation_bytes) {
+  double total = 0;
+  for (const Operation& operation : operations(spec, block, sequence_length))
+    for (const KeptTensor& kept : operation.kept)
+      if (kept.kept_up_to >= mode)
+        total += kept.elements_per_token * bytes_per_element(kept.type, activation_bytes);
+  return total;
+}
+
+double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
+  const auto product_parameters = [&](BlockKind block) {
+    double total = 0;
+    for (const Operation& operation : operations(spec, block, sequence_length))
+      total += as_double(operation.inner) * as_double(operation.outer);
+    return total;
+  };
+  const double layers = as_double(spec.layers);
+  const double parameters =
+      layers * product_parameters(BlockKind::layer) + product_parameters(BlockKind::head);
+  return 6 * parameters + 12 * layers * as_double(spec.query_width()) * as_double(sequence_length);
+}
+
+}  // namespace optimus

@@ -1,0 +1,82 @@
+// See profile.h. How a profile looks is in profile_text.cpp.
+#include "model/profile.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
+
+double fraction(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+void count_parameters(const ModelSpec& spec, int block, BlockProfile& profile) {
+  double cut = 0;
+  for (const LogicalTensor& tensor : logical_tensors(spec, block)) {
+    const std::int64_t elements = tensor.shape.num_elements();
+    profile.parameters += elements;
+    if (tensor.cut.unit != CutUnit::none) cut += static_cast<double>(elements);
+  }
+  profile.cut_parameters = fraction(cut, static_cast<double>(profile.parameters));
+}
+
+void count_work(const ModelSpec& spec, std::int64_t length, BlockProfile& profile) {
+  double cut_flops = 0, cut_kept = 0, kept = 0;
+  for (const Operation& operation : operations(spec, profile.kind, length)) {
+    profile.forward_flops += operation.forward_flops;
+    profile.backward_flops += operation.backward_flops;
+    profile.repeated_flops += operation.repeated_flops;
+    if (operation.cut != CutUnit::none) cut_flops += operation.forward_flops;
+    for (const KeptTensor& tensor : operation.kept) {
+      const double bytes = tensor.elements_per_token * bytes_per_element(tensor.type, 2);
+      kept += bytes;
+      if (tensor.cut != CutUnit::none) cut_kept += bytes;
+    }
+  }
+  profile.cut_flops = fraction(cut_flops, profile.forward_flops);
+  profile.cut_kept = fraction(cut_kept, kept);
+  for (const RecomputeMode mode : kModes) {
+    const auto index = static_cast<std::size_t>(mode);
+    profile.kept_bytes_bf16[index] = kept_bytes_per_token(spec, profile.kind, length, mode, 2);
+    profile.kept_bytes_fp32[index] = kept_bytes_per_token(spec, profile.kind, length, mode, 4);
+  }
+}
+
+BlockProfile profile_block(const ModelSpec& spec, int block, std::int64_t length) {
+  BlockProfile profile;
+  profile.kind = block_kind(spec, block);
+  const bool is_layer = profile.kind == BlockKind::layer;
+  profile.count = is_layer ? spec.layers : 1;
+  profile.most_parts = is_layer ? std::min(spec.heads, spec.ffn) : spec.vocab;
+  count_parameters(spec, block, profile);
+  count_work(spec, length, profile);
+  return profile;
+}
+
+}  // namespace
+
+ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) {
+  validate(spec);
+  if (sequence_length < 1) throw UserError("a sequence length of {} must be at least 1", sequence_length);
+  if (spec.positions == PositionKind::learned && sequence_length > spec.max_positions)
+    throw UserError("sequence length {} is beyond the {} learned positions of {}", sequence_length,
+                    spec.max_positions, spec.name.empty() ? "the model" : spec.name);
+  ModelProfile profile;
+  profile.spec = spec;
+  profile.sequence_length = sequence_length;
+  profile.parameters = num_parameters(spec);
+  profile.flops_per_token = model_flops_per_token(spec, sequence_length);
+  for (const int block : {0, 1, num_blocks(spec) - 1})
+    profile.blocks.push_back(profile_block(spec, block, sequence_length));
+  profile.most_stages = num_blocks(spec);
+  profile.cut_elements = spec.hidden;
+  return profile;
+}
+
+std::int64_t usual_sequence_length(const ModelSpec& spec) {
+  return std::min<std::int64_t>(spec.max_positions, 8192);
+}
+
+}  // namespace optimus

@@ -1,0 +1,163 @@
+// The profile of a model for scripts (JSON) and for people (a table).
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "base/units.h"
+#include "model/profile.h"
+
+namespace optimus {
+namespace {
+
+constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
+
+OrderedJson by_mode(const std::array<double, 3>& bytes) {
+  OrderedJson result;
+  for (const RecomputeMode mode : kModes) result[text(mode)] = bytes[static_cast<std::size_t>(mode)];
+  return result;
+}
+
+OrderedJson state_json(std::int64_t parameters, StateBytes per_parameter) {
+  return {{"weights", parameters * per_parameter.weight},
+          {"gradients", parameters * per_parameter.gradient},
+          {"optimizer", parameters * per_parameter.optimizer},
+          {"total", parameters * per_parameter.total()}};
+}
+
+OrderedJson block_json(const BlockProfile& block) {
+  OrderedJson result;
+  result["kind"] = text(block.kind);
+  result["count"] = block.count;
+  result["parameters"] = block.parameters;
+  result["state_bytes"] = {{"bf16", state_json(block.parameters, kBf16State)},
+                           {"fp32", state_json(block.parameters, kFp32State)}};
+  result["flops_per_token"] = {{"forward", block.forward_flops},
+                               {"backward", block.backward_flops},
+                               {"repeated", block.repeated_flops}};
+  result["kept_bytes_per_token"] = {{"bf16", by_mode(block.kept_bytes_bf16)},
+                                    {"fp32", by_mode(block.kept_bytes_fp32)}};
+  result["tensor_parallel"] = {{"parameters", block.cut_parameters},
+                               {"flops", block.cut_flops},
+                               {"kept", block.cut_kept},
+                               {"most_parts", block.most_parts}};
+  return result;
+}
+
+// Per token, over all blocks.
+std::array<double, 3> total_kept(const ModelProfile& profile, std::array<double, 3> BlockProfile::*kept) {
+  std::array<double, 3> total{};
+  for (const BlockProfile& block : profile.blocks)
+    for (std::size_t mode = 0; mode < total.size(); ++mode)
+      total[mode] += static_cast<double>(block.count) * (block.*kept)[mode];
+  return total;
+}
+
+double total_flops(const ModelProfile& profile, double BlockProfile::*flops) {
+  double total = 0;
+  for (const BlockProfile& block : profile.blocks) total += static_cast<double>(block.count) * block.*flops;
+  return total;
+}
+
+std::string kept_text(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
+std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
+
+std::string heads_text(const ModelSpec& spec) {
+  if (spec.kv_heads == spec.heads) return fmt::format("{} heads of {}", spec.heads, spec.head_dim);
+  return fmt::format("{} heads of {} ({} key/value)", spec.heads, spec.head_dim, spec.kv_heads);
+}
+
+std::string table_text(const ModelProfile& profile) {
+  TextTable table({"block", "count", "parameters", "state bf16", "forward", "backward", "kept", "selective",
+                   "full", "tp: flops", "params", "kept"});
+  for (const BlockProfile& block : profile.blocks)
+    table.row({text(block.kind), fmt::format("{}", block.count), with_commas(block.parameters),
+               text(Bytes(block.parameters * kBf16State.total())), text(Flops(block.forward_flops)),
+               text(Flops(block.backward_flops)), kept_text(block.kept_bytes_bf16[0]),
+               kept_text(block.kept_bytes_bf16[1]), kept_text(block.kept_bytes_bf16[2]),
+               percent(block.cut_flops), percent(block.cut_parameters), percent(block.cut_kept)});
+  const auto kept = total_kept(profile, &BlockProfile::kept_bytes_bf16);
+  table.row({"all", fmt::format("{}", profile.most_stages), with_commas(profile.parameters),
+             text(Bytes(profile.parameters * kBf16State.total())),
+             text(Flops(total_flops(profile, &BlockProfile::forward_flops))),
+             text(Flops(total_flops(profile, &BlockProfile::backward_flops))), kept_text(kept[0]),
+             kept_text(kept[1]), kept_text(kept[2])});
+  return table.text();
+}
+
+}  // namespace
+
+OrderedJson to_json(const ModelProfile& profile) {
+  const ModelSpec& spec = profile.spec;
+  OrderedJson result;
+  result["name"] = spec.name;
+  result["family"] = text(spec.family);
+  result["parameters"] = profile.parameters;
+  result["layers"] = spec.layers;
+  result["flops_per_token"] = profile.flops_per_token;
+  result["sequence_length"] = profile.sequence_length;
+  result["dimensions"] = {{"hidden", spec.hidden},
+                          {"heads", spec.heads},
+                          {"kv_heads", spec.kv_heads},
+                          {"head_dim", spec.head_dim},
+                          {"ffn", spec.ffn},
+                          {"vocab", spec.vocab},
+                          {"max_positions", spec.max_positions},
+                          {"tied", spec.is_tied}};
+  result["state_bytes"] = {{"bf16", state_json(profile.parameters, kBf16State)},
+                           {"fp32", state_json(profile.parameters, kFp32State)}};
+  result["kept_bytes_per_token"] = {{"bf16", by_mode(total_kept(profile, &BlockProfile::kept_bytes_bf16))},
+                                    {"fp32", by_mode(total_kept(profile, &BlockProfile::kept_bytes_fp32))}};
+  result["blocks"] = OrderedJson::array();
+  for (const BlockProfile& block : profile.blocks) result["blocks"].push_back(block_json(block));
+  result["pipeline"] = {{"most_stages", profile.most_stages}, {"elements_per_token", profile.cut_elements}};
+  return result;
+}
+
+std::string text(const ModelProfile& profile) {
+  const ModelSpec& spec = profile.spec;
+  const std::int64_t all = profile.parameters;
+  std::string result =
+      fmt::format("{} ({}): {} layers, hidden {}, {}, ffn {}, vocabulary {}, {}\n",
+                  spec.name.empty() ? "model" : spec.name, text(spec.family), spec.layers, spec.hidden,
+                  heads_text(spec), spec.ffn, spec.vocab, spec.is_tied ? "tied" : "untied");
+  TextTable facts({"parameters", with_commas(all)});
+  facts.row({"state, bf16 with fp32 optimizer", text(Bytes(all * kBf16State.total()))});
+  facts.row({"state, fp32", text(Bytes(all * kFp32State.total()))});
+  facts.row({fmt::format("flops a token, sequences of {}", profile.sequence_length),
+             text(Flops(profile.flops_per_token))});
+  const double executed = total_flops(profile, &BlockProfile::forward_flops) +
+                          total_flops(profile, &BlockProfile::backward_flops);
+  if (spec.is_causal) facts.row({"  without attention to what comes later", text(Flops(executed))});
+  result += facts.text() +
+            "\nOf each block; flops and kept activations (bf16) a token; tp: part that tensor parallelism "
+            "divides\n";
+  result += table_text(profile);
+  result += fmt::format("Pipelines: up to {} stages, {} elements a token between two\n", profile.most_stages,
+                        profile.cut_elements);
+  return result;
+}
+
+std::string text(BlockKind kind) {
+  switch (kind) {
+    case BlockKind::embedding:
+      return "embedding";
+    case BlockKind::layer:
+      return "layer";
+    case BlockKind::head:
+      return "head";
+  }
+  return "";
+}
+
+std::string text(RecomputeMode mode) {
+  switch (mode) {
+    case RecomputeMode::none:
+      return "none";
+    case RecomputeMode::selective:
+      return "selective";
+    case RecomputeMode::full:
+      return "full";
+  }
+  return "";
+}
+
+}  // namespace optimus

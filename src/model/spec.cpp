@@ -1,0 +1,210 @@
+// See spec.h.
+#include "model/spec.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/family.h"
+
+namespace optimus {
+namespace {
+
+// Far beyond any model; small enough that no product of dimensions overflows and no list of tensors is huge.
+constexpr std::int64_t kMostLayers = 10'000;
+constexpr std::int64_t kLargestDimension = std::int64_t{1} << 30;
+constexpr double kMostParameters = 1e17;
+
+std::string label(const ModelSpec& spec) {
+  return spec.name.empty() ? std::string("model") : "model " + in_quotes(spec.name);
+}
+
+void check_ranges(const ModelSpec& spec) {
+  struct Row {
+    const char* name;
+    std::int64_t value, smallest, largest;
+  };
+  const std::int64_t large = kLargestDimension;
+  const Row rows[] = {
+      {"layers", spec.layers, 1, kMostLayers},
+      {"hidden", spec.hidden, 1, large},
+      {"heads", spec.heads, 1, large},
+      {"kv-heads", spec.kv_heads, 1, large},
+      {"head-dim", spec.head_dim, 1, large},
+      {"ffn", spec.ffn, 1, large},
+      {"vocab", spec.vocab, 1, large},
+      {"max-positions", spec.max_positions, 1, large},
+      {"token-types", spec.token_types, 0, large},
+  };
+  for (const Row& row : rows)
+    if (row.value < row.smallest || row.value > row.largest)
+      throw UserError("{}: {} is {}, must be from {} to {}", label(spec), row.name, row.value, row.smallest,
+                      row.largest);
+}
+
+void check_numbers(const ModelSpec& spec) {
+  const auto refuse = [&](const char* name, double value, const char* right) {
+    throw UserError("{}: {} is {}, must be {}", label(spec), name, value, right);
+  };
+  if (!(spec.norm_eps > 0 && spec.norm_eps < 1)) refuse("norm-eps", spec.norm_eps, "above 0 and below 1");
+  if (!(spec.init_range > 0 && spec.init_range <= 1))
+    refuse("init-range", spec.init_range, "above 0 and at most 1");
+  const auto is_fraction = [](double value) { return value >= 0 && value < 1; };
+  if (!is_fraction(spec.embedding_dropout))
+    refuse("embedding dropout", spec.embedding_dropout, "from 0 to below 1");
+  if (!is_fraction(spec.hidden_dropout)) refuse("hidden dropout", spec.hidden_dropout, "from 0 to below 1");
+  if (!is_fraction(spec.attention_dropout))
+    refuse("attention dropout", spec.attention_dropout, "from 0 to below 1");
+}
+
+// Before anything multiplies dimensions as integers.
+void check_size(const ModelSpec& spec) {
+  const auto d = [](std::int64_t value) { return static_cast<double>(value); };
+  const double tables = d(spec.vocab) * (spec.is_tied ? 1 : 2) + d(spec.max_positions) + d(spec.token_types);
+  const double widths = 2 * d(spec.head_dim) * (d(spec.heads) + d(spec.kv_heads)) + 3 * d(spec.ffn);
+  const double total = d(spec.hidden) * (tables + d(spec.layers) * widths);
+  if (total > kMostParameters)
+    throw UserError("{}: {:.1e} parameters, more than the {:.0e} that can be counted", label(spec), total,
+                    kMostParameters);
+}
+
+void check_heads(const ModelSpec& spec) {
+  const FamilyTraits& fixed = traits(spec.family);
+  if (spec.heads % spec.kv_heads != 0)
+    throw UserError("{}: kv-heads {} must divide heads {}", label(spec), spec.kv_heads, spec.heads);
+  if (!fixed.has_grouped_heads && spec.kv_heads != spec.heads)
+    throw UserError("{}: {} has no grouped heads: kv-heads {} must equal heads {}", label(spec),
+                    fixed.model_type, spec.kv_heads, spec.heads);
+  // Llama's own config class insists on it, even where head_dim is given apart.
+  const bool must_divide = !fixed.has_own_head_dim || spec.family == Family::llama;
+  if (must_divide && spec.hidden % spec.heads != 0)
+    throw UserError("{}: heads {} must divide hidden {}", label(spec), spec.heads, spec.hidden);
+  if (!fixed.has_own_head_dim && spec.head_dim != spec.hidden / spec.heads)
+    throw UserError("{}: head-dim {} must be hidden / heads = {} in {}", label(spec), spec.head_dim,
+                    spec.hidden / spec.heads, fixed.model_type);
+  if (spec.positions == PositionKind::rope && spec.head_dim % 2 != 0)
+    throw UserError("{}: head-dim {} must be even for rotary positions", label(spec), spec.head_dim);
+}
+
+void check_rope(const ModelSpec& spec) {
+  const RopeScaling& scaling = spec.rope_scaling;
+  const auto is_positive = [](double value) { return std::isfinite(value) && value > 0; };
+  if (spec.positions == PositionKind::learned) {
+    if (scaling.kind != RopeScalingKind::none)
+      throw UserError("{}: rotary scaling needs rotary positions, {} has learned ones", label(spec),
+                      text(spec.family));
+    return;
+  }
+  if (!is_positive(spec.rope_theta))
+    throw UserError("{}: rope-theta is {}, must be above 0", label(spec), spec.rope_theta);
+  if (!is_positive(scaling.factor))
+    throw UserError("{}: the factor of rotary scaling is {}, must be above 0", label(spec), scaling.factor);
+  if (scaling.kind != RopeScalingKind::llama3) return;
+  if (!is_positive(scaling.low_freq_factor) || !is_positive(scaling.high_freq_factor) ||
+      scaling.low_freq_factor >= scaling.high_freq_factor)
+    throw UserError("{}: rotary scaling llama3 needs 0 < low_freq_factor < high_freq_factor, found {} and {}",
+                    label(spec), scaling.low_freq_factor, scaling.high_freq_factor);
+  if (scaling.original_max_positions < 1 || scaling.original_max_positions > kLargestDimension)
+    throw UserError(
+        "{}: rotary scaling llama3 needs original_max_position_embeddings of at least 1, found {}",
+        label(spec), scaling.original_max_positions);
+}
+
+void check_biases(const ModelSpec& spec) {
+  const auto demand = [&](bool is_right, const char* rule) {
+    if (!is_right)
+      throw UserError("{}: {} {}, found qkv {}, out {}, mlp {}", label(spec), text(spec.family), rule,
+                      spec.has_qkv_bias, spec.has_out_bias, spec.has_mlp_bias);
+  };
+  const bool has_all = spec.has_qkv_bias && spec.has_out_bias && spec.has_mlp_bias;
+  const bool has_some = spec.has_qkv_bias || spec.has_out_bias || spec.has_mlp_bias;
+  switch (spec.family) {
+    case Family::gpt2:
+    case Family::bert:
+    case Family::megatron_bert:
+      return demand(has_all, "has biases everywhere");
+    case Family::mistral:
+      return demand(!has_some, "has no biases");
+    case Family::qwen2:
+      return demand(spec.has_qkv_bias && !spec.has_out_bias && !spec.has_mlp_bias,
+                    "has biases in q, k, v only");
+    case Family::qwen3:
+      return demand(spec.has_qkv_bias == spec.has_out_bias && !spec.has_mlp_bias,
+                    "has attention biases together or not at all, and none in the mlp");
+    case Family::llama:
+      return demand(spec.has_qkv_bias == spec.has_out_bias, "has attention biases together or not at all");
+  }
+}
+
+void check_family(const ModelSpec& spec) {
+  const FamilyTraits& fixed = traits(spec.family);
+  const bool is_as_fixed = spec.norm == fixed.norm && spec.norm_place == fixed.norm_place &&
+                           spec.positions == fixed.positions && spec.is_gated == fixed.is_gated &&
+                           spec.has_qk_norm == fixed.has_qk_norm && spec.is_causal == fixed.is_causal;
+  if (!is_as_fixed)
+    throw UserError("{}: norms, positions, gating or causality are not those of {}", label(spec),
+                    fixed.model_type);
+  check_biases(spec);
+  if (spec.is_bert() && !spec.is_tied)
+    throw UserError("{}: {}'s output projection is its word embedding; it cannot be untied", label(spec),
+                    fixed.model_type);
+  if (spec.is_bert() != (spec.token_types > 0))
+    throw UserError("{}: token-types is {}, must be {}", label(spec), spec.token_types,
+                    spec.is_bert() ? "at least 1" : "0");
+}
+
+}  // namespace
+
+void validate(const ModelSpec& spec) {
+  check_ranges(spec);
+  check_numbers(spec);
+  check_size(spec);
+  check_family(spec);
+  check_heads(spec);
+  check_rope(spec);
+}
+
+ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
+  const bool had_one_kv_head_each = spec.kv_heads == spec.heads;
+  const auto take = [](auto& field, const auto& override) {
+    if (override) field = *override;
+  };
+  take(spec.layers, overrides.layers);
+  take(spec.hidden, overrides.hidden);
+  take(spec.heads, overrides.heads);
+  take(spec.vocab, overrides.vocab);
+  take(spec.max_positions, overrides.max_positions);
+  take(spec.is_tied, overrides.is_tied);
+  if (had_one_kv_head_each) spec.kv_heads = spec.heads;
+  take(spec.kv_heads, overrides.kv_heads);
+  check_ranges(spec);
+  if ((overrides.hidden || overrides.heads) && !overrides.head_dim) {
+    if (spec.hidden % spec.heads != 0)
+      throw UserError("{}: heads {} must divide hidden {}, or head-dim must be given", label(spec),
+                      spec.heads, spec.hidden);
+    spec.head_dim = spec.hidden / spec.heads;
+  }
+  take(spec.head_dim, overrides.head_dim);
+  if (overrides.hidden && !spec.is_gated) spec.ffn = 4 * spec.hidden;
+  take(spec.ffn, overrides.ffn);
+  validate(spec);
+  return spec;
+}
+
+std::string text(Family family) { return std::string(traits(family).model_type); }
+
+std::string text(Activation activation) {
+  switch (activation) {
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+    case Activation::silu:
+      return "silu";
+    case Activation::relu:
+      return "relu";
+  }
+  return "";
+}
+
+}  // namespace optimus

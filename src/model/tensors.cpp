@@ -1,0 +1,228 @@
+// See tensors.h. Each block is written down once, in the order of use; everything else is read off that list.
+#include "model/tensors.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "model/hf_names.h"
+
+namespace optimus {
+namespace {
+
+constexpr Cut kWhole{};
+
+// Where a tensor stands inside a checkpoint's tensor that holds several of ours.
+struct Fusion {
+  std::int64_t offset = 0, total = 0;  // rows; total 0: alone
+};
+
+// Collects the tensors of one block.
+class BlockList {
+ public:
+  BlockList(const ModelSpec& spec, int block) : spec_(spec), names_(hf_names(spec.family)), block_(block) {
+    if (block_kind(spec, block) != BlockKind::layer) return;
+    ours_ = fmt::format("layers.{}.", block - 1);
+    theirs_ = fmt::format("{}{}.", names_.layers, block - 1);
+  }
+
+  void embedding() {
+    table("embedding.words", names_.words, spec_.vocab, {CutUnit::vocab, 0});
+    tensors_.back().is_also_head = spec_.is_tied;
+    if (spec_.positions == PositionKind::learned)
+      table("embedding.positions", names_.positions, spec_.max_positions, kWhole);
+    if (spec_.token_types > 0) table("embedding.token_types", names_.token_types, spec_.token_types, kWhole);
+    if (spec_.norm_place == NormPlace::post) norm("embedding.norm", names_.embedding_norm, spec_.hidden);
+  }
+
+  void layer() {
+    const bool is_pre = spec_.norm_place == NormPlace::pre;
+    if (is_pre) norm("norm1", names_.norm1, spec_.hidden);
+    attention();
+    norm(is_pre ? "norm2" : "norm1", is_pre ? names_.norm2 : names_.norm1, spec_.hidden);
+    mlp();
+    if (!is_pre) norm("norm2", names_.norm2, spec_.hidden);
+  }
+
+  void head() {
+    const std::int64_t hidden = spec_.hidden;
+    if (spec_.norm_place == NormPlace::pre) norm("head.norm", names_.final_norm, hidden);
+    if (spec_.is_bert()) {
+      matrix("head.transform", names_.transform, {hidden, hidden}, kWhole, spec_.init_range);
+      bias("head.transform", names_.transform, hidden, kWhole);
+      norm("head.transform_norm", names_.transform_norm, hidden);
+    }
+    if (!spec_.is_tied) table("head.output", names_.output, spec_.vocab, {CutUnit::vocab, 0});
+    if (spec_.is_bert()) bias("head.output", names_.output, spec_.vocab, {CutUnit::vocab, 0});
+  }
+
+  std::vector<LogicalTensor> take() { return std::move(tensors_); }
+
+ private:
+  void attention() {
+    const std::int64_t q_width = spec_.query_width(), kv_width = spec_.kv_width();
+    const bool is_fused = names_.has_conv1d;
+    const std::int64_t total = is_fused ? q_width + 2 * kv_width : 0;
+    const auto project = [&](const char* ours, const char* theirs, std::int64_t width, CutUnit unit,
+                             std::int64_t offset) {
+      const Fusion fusion{is_fused ? offset : 0, total};
+      matrix(ours, theirs, {width, spec_.hidden}, {unit, 0}, spec_.init_range, fusion);
+      if (spec_.has_qkv_bias) bias(ours, theirs, width, {unit, 0}, fusion);
+    };
+    project("attention.q", names_.q, q_width, CutUnit::heads, 0);
+    project("attention.k", names_.k, kv_width, CutUnit::kv_heads, q_width);
+    project("attention.v", names_.v, kv_width, CutUnit::kv_heads, q_width + kv_width);
+    if (spec_.has_qk_norm) {
+      norm("attention.q_norm", names_.q_norm, spec_.head_dim);
+      norm("attention.k_norm", names_.k_norm, spec_.head_dim);
+    }
+    matrix("attention.out", names_.out, {spec_.hidden, q_width}, {CutUnit::heads, 1}, residual_deviation());
+    if (spec_.has_out_bias) bias("attention.out", names_.out, spec_.hidden, kWhole);
+  }
+
+  void mlp() {
+    const auto widen = [&](const char* ours, const char* theirs) {
+      matrix(ours, theirs, {spec_.ffn, spec_.hidden}, {CutUnit::ffn, 0}, spec_.init_range);
+      if (spec_.has_mlp_bias) bias(ours, theirs, spec_.ffn, {CutUnit::ffn, 0});
+    };
+    if (spec_.is_gated) widen("mlp.gate", names_.gate);
+    widen("mlp.up", names_.up);
+    matrix("mlp.down", names_.down, {spec_.hidden, spec_.ffn}, {CutUnit::ffn, 1}, residual_deviation());
+    if (spec_.has_mlp_bias) bias("mlp.down", names_.down, spec_.hidden, kWhole);
+  }
+
+  // GPT-2 starts what is added to the residual stream smaller, the deeper the model; the others do not.
+  double residual_deviation() const {
+    if (spec_.family != Family::gpt2) return spec_.init_range;
+    return spec_.init_range / std::sqrt(2.0 * static_cast<double>(spec_.layers));
+  }
+
+  // Looked up by row or multiplied by its transpose; never stored transposed.
+  void table(const char* ours, const char* theirs, std::int64_t rows, Cut cut) {
+    const Shape shape{rows, spec_.hidden};
+    add(ours, theirs, ".weight", shape, cut, {InitKind::normal, spec_.init_range}, {false, 0, shape});
+  }
+
+  void matrix(const char* ours, const char* theirs, Shape shape, Cut cut, double deviation,
+              Fusion fusion = {}) {
+    const bool is_transposed = names_.has_conv1d;
+    const std::int64_t rows = fusion.total > 0 ? fusion.total : shape[0];
+    const Shape stored = is_transposed ? Shape{shape[1], rows} : Shape{rows, shape[1]};
+    add(ours, theirs, ".weight", shape, cut, {InitKind::normal, deviation},
+        {is_transposed, fusion.offset, stored});
+  }
+
+  void bias(const char* ours, const char* theirs, std::int64_t width, Cut cut, Fusion fusion = {}) {
+    const Shape stored{fusion.total > 0 ? fusion.total : width};
+    add(ours, theirs, ".bias", {width}, cut, {InitKind::zeros, 0}, {false, fusion.offset, stored});
+  }
+
+  void norm(const char* ours, const char* theirs, std::int64_t width) {
+    add(ours, theirs, ".weight", {width}, kWhole, {InitKind::ones, 0}, {false, 0, {width}});
+    if (spec_.norm == NormKind::layer_norm) bias(ours, theirs, width, kWhole);
+  }
+
+  struct Stored {
+    bool is_transposed;
+    std::int64_t offset;
+    Shape shape;
+  };
+
+  void add(const char* ours, const char* theirs, const char* suffix, Shape shape, Cut cut, Init init,
+           Stored stored) {
+    ensure(theirs != nullptr, "{} has no place in a checkpoint", ours);
+    LogicalTensor tensor;
+    tensor.name = ours_ + ours + suffix;
+    tensor.shape = shape;
+    tensor.block = block_;
+    tensor.cut = cut;
+    tensor.init = init;
+    tensor.has_weight_decay = shape.num_dims > 1;
+    tensor.hf = {theirs_ + theirs + suffix, stored.is_transposed, stored.offset, stored.shape};
+    tensors_.push_back(std::move(tensor));
+  }
+
+  const ModelSpec& spec_;
+  const HfNames& names_;
+  int block_;
+  std::string ours_, theirs_;  // prefixes
+  std::vector<LogicalTensor> tensors_;
+};
+
+std::int64_t count_elements(const std::vector<LogicalTensor>& tensors) {
+  std::int64_t total = 0;
+  for (const LogicalTensor& tensor : tensors) total += tensor.shape.num_elements();
+  return total;
+}
+
+}  // namespace
+
+int num_blocks(const ModelSpec& spec) { return static_cast<int>(spec.layers) + 2; }
+
+BlockKind block_kind(const ModelSpec& spec, int block) {
+  ensure(block >= 0 && block < num_blocks(spec), "block {} of {}", block, num_blocks(spec));
+  if (block == 0) return BlockKind::embedding;
+  return block <= spec.layers ? BlockKind::layer : BlockKind::head;
+}
+
+std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
+  BlockList list(spec, block);
+  switch (block_kind(spec, block)) {
+    case BlockKind::embedding:
+      list.embedding();
+      break;
+    case BlockKind::layer:
+      list.layer();
+      break;
+    case BlockKind::head:
+      list.head();
+      break;
+  }
+  return list.take();
+}
+
+std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec) {
+  std::vector<LogicalTensor> all;
+  for (int block = 0; block < num_blocks(spec); ++block) {
+    std::vector<LogicalTensor> some = logical_tensors(spec, block);
+    std::move(some.begin(), some.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+std::int64_t num_parameters(const ModelSpec& spec) {
+  const auto of_block = [&](int block) { return count_elements(logical_tensors(spec, block)); };
+  return of_block(0) + spec.layers * of_block(1) + of_block(num_blocks(spec) - 1);
+}
+
+std::int64_t num_units(const ModelSpec& spec, CutUnit unit) {
+  switch (unit) {
+    case CutUnit::none:
+      return 1;
+    case CutUnit::heads:
+      return spec.heads;
+    case CutUnit::kv_heads:
+      return spec.kv_heads;
+    case CutUnit::ffn:
+      return spec.ffn;
+    case CutUnit::vocab:
+      return spec.vocab;
+  }
+  return 1;
+}
+
+std::int64_t unit_width(const ModelSpec& spec, CutUnit unit) {
+  switch (unit) {
+    case CutUnit::none:
+    case CutUnit::ffn:
+    case CutUnit::vocab:
+      return 1;
+    case CutUnit::heads:
+    case CutUnit::kv_heads:
+      return spec.head_dim;
+  }
+  return 1;
+}
+
+}  // namespace optimus

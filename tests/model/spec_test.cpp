@@ -1,0 +1,120 @@
+// What is a model and what is not.
+#include "model/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "base/error.h"
+#include "model/presets.h"
+#include "model/random_spec.h"
+
+namespace optimus {
+namespace {
+
+std::string refusal_of(const ModelSpec& spec) {
+  try {
+    validate(spec);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string refusal_with(const char* preset, const std::function<void(ModelSpec&)>& change) {
+  ModelSpec spec = *find_preset(preset);
+  change(spec);
+  return refusal_of(spec);
+}
+
+TEST(Spec, EveryPresetAndEveryRandomSpecIsValid) {
+  for (const std::string& name : preset_names()) EXPECT_EQ(refusal_of(*find_preset(name)), "") << name;
+  for (std::uint64_t seed = 0; seed < 700; ++seed) EXPECT_EQ(refusal_of(random_spec(seed)), "") << seed;
+}
+
+TEST(Spec, RefusesEachDimensionByNameAndValue) {
+  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.layers = 0; }),
+            "model 'gpt2': layers is 0, must be from 1 to 10000");
+  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.vocab = -5; }),
+            "model 'gpt2': vocab is -5, must be from 1 to 1073741824");
+  EXPECT_EQ(refusal_with("llama3-8b", [](auto& s) { s.kv_heads = 7; }),
+            "model 'llama3-8b': kv-heads 7 must divide heads 32");
+  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
+            "model 'gpt2': gpt2 has no grouped heads: kv-heads 4 must equal heads 12");
+  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.head_dim = 32; }),
+            "model 'gpt2': head-dim 32 must be hidden / heads = 64 in gpt2");
+  EXPECT_EQ(refusal_with("qwen3-8b", [](auto& s) { s.head_dim = 65; }),
+            "model 'qwen3-8b': head-dim 65 must be even for rotary positions");
+  EXPECT_EQ(refusal_with("bert-base", [](auto& s) { s.is_tied = false; }),
+            "model 'bert-base': bert's output projection is its word embedding; it cannot be untied");
+  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.token_types = 2; }),
+            "model 'gpt2': token-types is 2, must be 0");
+}
+
+TEST(Spec, RefusesWhatTheFamilyDoesNotHave) {
+  const std::function<void(ModelSpec&)> changes[] = {
+      [](auto& s) { s.norm = NormKind::rms_norm; },
+      [](auto& s) { s.norm_place = NormPlace::post; },
+      [](auto& s) { s.positions = PositionKind::rope; },
+      [](auto& s) { s.is_gated = true; },
+      [](auto& s) { s.has_qk_norm = true; },
+      [](auto& s) { s.is_causal = false; },
+      [](auto& s) { s.has_mlp_bias = false; },
+      [](auto& s) { s.rope_scaling.kind = RopeScalingKind::linear; },
+  };
+  for (const auto& change : changes) EXPECT_NE(refusal_with("gpt2", change), "");
+  EXPECT_NE(refusal_with("mistral-7b", [](auto& s) { s.has_qkv_bias = true; }), "");
+  EXPECT_NE(refusal_with("qwen2.5-7b", [](auto& s) { s.has_out_bias = true; }), "");
+  EXPECT_NE(refusal_with("llama3-8b", [](auto& s) { s.has_qkv_bias = true; }), "");
+}
+
+TEST(Spec, RefusesNumbersOutsideTheirRange) {
+  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.norm_eps = 0; }), "");
+  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.norm_eps = std::nan(""); }), "");
+  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.init_range = -1; }), "");
+  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.hidden_dropout = 1; }), "");
+  EXPECT_NE(refusal_with("llama3-8b", [](auto& s) { s.rope_theta = INFINITY; }), "");
+  EXPECT_NE(refusal_with("llama3.1-8b", [](auto& s) { s.rope_scaling.factor = 0; }), "");
+  EXPECT_NE(refusal_with("llama3.1-8b", [](auto& s) { s.rope_scaling.low_freq_factor = 4; }), "");
+  EXPECT_NE(refusal_with("llama3.1-8b", [](auto& s) { s.rope_scaling.original_max_positions = 0; }), "");
+}
+
+TEST(Spec, RefusesMoreParametersThanCanBeCounted) {
+  const std::string why = refusal_with("llama3-8b", [](auto& s) { s.ffn = s.vocab = 1 << 30; });
+  EXPECT_EQ(why, "");  // 4e14: absurd, but counted
+  EXPECT_NE(refusal_with("qwen3-8b", [](auto& s) { s.hidden = s.ffn = 1 << 30; }), "");
+}
+
+TEST(Spec, OverridesFollowEachOther) {
+  const ModelSpec gpt2 = *find_preset("gpt2");
+  const ModelSpec small = with_overrides(gpt2, {.layers = 4, .hidden = 96, .heads = 6, .vocab = 257});
+  EXPECT_EQ(small.head_dim, 16);
+  EXPECT_EQ(small.kv_heads, 6);
+  EXPECT_EQ(small.ffn, 384);
+  EXPECT_EQ(small.vocab, 257);
+  EXPECT_EQ(with_overrides(gpt2, {.hidden = 96, .ffn = 100}).ffn, 100);
+  const ModelSpec llama =
+      with_overrides(*find_preset("llama3-8b"), {.hidden = 64, .heads = 8, .kv_heads = 2});
+  EXPECT_EQ(llama.ffn, 14336);
+  EXPECT_EQ(llama.head_dim, 8);
+  EXPECT_EQ(llama.kv_heads, 2);
+  const ModelSpec qwen =
+      with_overrides(*find_preset("qwen3-8b"), {.heads = 8, .head_dim = 20, .is_tied = true});
+  EXPECT_EQ(qwen.head_dim, 20);
+  EXPECT_EQ(qwen.kv_heads, 8);
+  EXPECT_TRUE(qwen.is_tied);
+  EXPECT_EQ(with_overrides(gpt2, {}), gpt2);
+}
+
+TEST(Spec, OverridesThatDoNotFitAreRefused) {
+  const ModelSpec gpt2 = *find_preset("gpt2");
+  EXPECT_THROW(with_overrides(gpt2, {.heads = 7}), UserError);
+  EXPECT_THROW(with_overrides(gpt2, {.heads = 0}), UserError);
+  EXPECT_THROW(with_overrides(gpt2, {.hidden = INT64_MAX, .head_dim = 64}), UserError);
+  EXPECT_THROW(with_overrides(gpt2, {.kv_heads = 3}), UserError);
+  EXPECT_THROW(with_overrides(*find_preset("llama3-8b"), {.heads = 6}), UserError);
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,116 @@
+"""Our models against transformers' own: names, shapes, counts and initialisation of all parameters.
+
+usage: model_parity.py PATH_OF_MODEL_TOOL
+
+Every preset is built on torch's meta device from the config.json that we write; small random models of every family
+are built for real, so that their initial values can be compared too. Configs that transformers saves are read back.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch
+import transformers
+from transformers import AutoConfig
+
+tool = sys.argv[1]
+num_random = 210 if os.environ.get("OPTIMUS_LONG") == "1" else 42
+first_seed = random.randrange(10**9)
+
+
+def ask(*arguments):
+    answer = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise SystemExit(f"model_tool {' '.join(map(str, arguments))}: {answer.stderr.strip()}")
+    return json.loads(answer.stdout)
+
+
+def open_config(config, folder):
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
+    return AutoConfig.from_pretrained(folder)
+
+
+def build(config, device):
+    with torch.device(device):
+        return getattr(transformers, config.architectures[0])(config)
+
+
+def piece_of(ours, theirs):
+    """Our tensor inside theirs, as [out, in]."""
+    whole = theirs.t() if ours["hf"]["transposed"] else theirs
+    return whole[ours["hf"]["offset"] : ours["hf"]["offset"] + ours["shape"][0]]
+
+
+def check_places(label, ours, model):
+    """Every parameter is covered exactly once by our tensors, and nothing else is named."""
+    theirs = dict(model.named_parameters())  # a tied parameter appears once
+    rows_covered = {name: [] for name in theirs}
+    for tensor in ours["tensors"]:
+        place = tensor["hf"]
+        assert place["name"] in theirs, f"{label}: transformers has no {place['name']}"
+        parameter = theirs[place["name"]]
+        assert list(parameter.shape) == place["shape"], f"{label}: {place['name']} is {list(parameter.shape)}, ours {place['shape']}"
+        assert list(piece_of(tensor, parameter).shape) == tensor["shape"], f"{label}: {tensor['name']} does not fit {place['name']}"
+        assert tensor["decay"] == (parameter.dim() > 1), f"{label}: weight decay of {tensor['name']}"
+        rows_covered[place["name"]].append((place["offset"], place["offset"] + tensor["shape"][0], place["transposed"]))
+    for name, spans in rows_covered.items():
+        rows = theirs[name].shape[1] if spans and spans[0][2] else theirs[name].shape[0]
+        at = 0
+        for begin, end, _ in sorted(spans):
+            assert begin == at, f"{label}: {name} is covered {'twice' if begin < at else 'not at all'} at row {min(begin, at)}"
+            at = end
+        assert at == rows, f"{label}: rows {at} to {rows} of {name} are not ours"
+    count = sum(parameter.numel() for parameter in theirs.values())
+    assert count == ours["parameters"], f"{label}: {count} parameters, ours {ours['parameters']}"
+
+
+def check_initial_values(label, ours, model):
+    theirs = dict(model.named_parameters())
+    for tensor in ours["tensors"]:
+        values = piece_of(tensor, theirs[tensor["hf"]["name"]]).detach().double()
+        if tensor["init"] != "normal":
+            expected = 1.0 if tensor["init"] == "ones" else 0.0
+            assert (values == expected).all(), f"{label}: {tensor['name']} does not start as {tensor['init']}"
+            continue
+        # The standard deviation of n normal values is off by 1 / sqrt(2 n); six of those never happen.
+        spread = values.square().mean().sqrt().item() / tensor["deviation"] - 1
+        assert abs(spread) < 6 / (2 * values.numel()) ** 0.5, f"{label}: {tensor['name']} starts {spread:+.2f} wider than {tensor['deviation']}"
+
+
+def check_config_round_trip(label, ours, config, folder):
+    """What transformers saves after reading our config is the same model to us."""
+    config.save_pretrained(folder)
+    again = ask("config", os.path.join(folder, "config.json"))
+    written = {key: value for key, value in ours["config"].items() if key != "_name_or_path"}  # which it drops
+    assert again["config"] == written, f"{label}: {again['config']} after transformers, {written} before"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        presets = ask("list")
+        for name in presets:
+            ours = ask("preset", name)
+            config = open_config(ours["config"], folder)
+            check_places(name, ours, build(config, "meta"))
+            check_config_round_trip(name, ours, config, folder)
+        print(f"{len(presets)} presets: names, shapes and counts equal transformers {transformers.__version__}")
+        for seed in range(first_seed, first_seed + num_random):
+            label = f"random model {seed}"
+            ours = ask("random", seed)
+            config = open_config(ours["config"], folder)
+            model = build(config, "cpu")
+            check_places(label, ours, model)
+            check_initial_values(label, ours, model)
+            check_config_round_trip(label, ours, config, folder)
+        print(f"{num_random} random models (seeds from {first_seed}): as well, and their initial values")
+
+
+main()
