@@ -31,6 +31,8 @@ std::span<const CommandEntry> commands();
 std::unique_ptr<Command> make_profile_command();
 std::unique_ptr<Command> make_data_prepare_command();
 std::unique_ptr<Command> make_data_inspect_command();
+std::unique_ptr<Command> make_explain_command();
+std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_doctor_command();
 
 }  // namespace optimus

@@ -9,6 +9,9 @@ std::span<const CommandEntry> commands() {
        make_profile_command},
       {"data prepare", "turn text, jsonl files and folders into token files", make_data_prepare_command},
       {"data inspect", "what a token file holds", make_data_inspect_command},
+      {"explain", "a plan in words and pictures; one device's program; the step as a timeline",
+       make_explain_command},
+      {"plan", "what changes from one plan to another (--diff A B)", make_plan_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},
   };
   return entries;

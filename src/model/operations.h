@@ -24,6 +24,7 @@ namespace optimus {
 // none keeps everything; selective computes the cheap, large ones again (outputs of norms and activation
 // functions); full keeps only the block's input. Each mode keeps a part of what the mode before it keeps.
 enum class RecomputeMode { none, selective, full };
+std::string text(RecomputeMode mode);  // "selective"
 
 // The element type of a kept tensor: the plan's activation type, always fp32 (statistics), one byte, or a
 // 64-bit token id.

@@ -55,7 +55,4 @@ std::int64_t usual_sequence_length(const ModelSpec& spec);
 OrderedJson to_json(const ModelProfile& profile);
 std::string text(const ModelProfile& profile);
 
-std::string text(BlockKind kind);      // "layer"
-std::string text(RecomputeMode mode);  // "selective"
-
 }  // namespace optimus

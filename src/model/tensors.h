@@ -18,6 +18,7 @@
 namespace optimus {
 
 enum class BlockKind { embedding, layer, head };
+std::string text(BlockKind kind);  // "layer"
 
 // What a tensor-parallel cut counts in: whole heads, whole key/value heads, single ffn columns, vocabulary
 // rows.

@@ -51,7 +51,6 @@ Enum value_of(const Word<Enum> (&words)[N], const std::string& word, const std::
 
 std::string text(Schedule schedule) { return word_of(kSchedules, schedule); }
 std::string text(Precision precision) { return word_of(kPrecisions, precision); }
-std::string text(RecomputeMode mode) { return word_of(kRecomputes, mode); }
 Schedule parse_schedule(const std::string& word, const std::string& what) {
   return value_of(kSchedules, word, what);
 }

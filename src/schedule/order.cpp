@@ -89,12 +89,17 @@ Order asynchronous(const StagePosition& at) {
 
 Order order_of(Schedule schedule, const StagePosition& at) {
   switch (schedule) {
-    case Schedule::gpipe: return gpipe(at);
-    case Schedule::one_f_one_b: return one_f_one_b(at);
-    case Schedule::interleaved: return interleaved(at);
-    case Schedule::zero_bubble: return zero_bubble(at);
+    case Schedule::gpipe:
+      return gpipe(at);
+    case Schedule::one_f_one_b:
+      return one_f_one_b(at);
+    case Schedule::interleaved:
+      return interleaved(at);
+    case Schedule::zero_bubble:
+      return zero_bubble(at);
     case Schedule::pipedream:
-    case Schedule::pipemare: return asynchronous(at);
+    case Schedule::pipemare:
+      return asynchronous(at);
   }
   return {};
 }
@@ -102,35 +107,50 @@ Order order_of(Schedule schedule, const StagePosition& at) {
 int most_kept(Schedule schedule, const StagePosition& at) {
   const int m = at.num_microbatches, p = at.num_stages;
   switch (schedule) {
-    case Schedule::gpipe: return m;
+    case Schedule::gpipe:
+      return m;
     case Schedule::one_f_one_b:
     case Schedule::pipedream:
-    case Schedule::pipemare: return std::min(p - at.stage, m);
+    case Schedule::pipemare:
+      return std::min(p - at.stage, m);
     case Schedule::interleaved: {
       // Whole rounds: the forwards ahead and the one under way. A short last round keeps what its order says.
-      if (m % p == 0) return std::min(m * at.num_chunks, (p - at.stage - 1) * 2 + (at.num_chunks - 1) * p + 1);
+      if (m % p == 0)
+        return std::min(m * at.num_chunks, (p - at.stage - 1) * 2 + (at.num_chunks - 1) * p + 1);
       int kept = 0, most = 0;
-      for (const Slot& slot : interleaved(at)) most = std::max(most, kept += slot.work == Work::forward ? 1 : -1);
+      for (const Slot& slot : interleaved(at))
+        most = std::max(most, kept += slot.work == Work::forward ? 1 : -1);
       return most;
     }
-    case Schedule::zero_bubble: return std::min(p, m);  // p - stage forwards ahead, and `stage` late weight gradients
+    case Schedule::zero_bubble:
+      return std::min(p, m);  // p - stage forwards ahead, and `stage` late weight gradients
   }
   return 0;
 }
 
 std::string text(const Order& order) {
-  const bool has_chunks = std::any_of(order.begin(), order.end(), [](const Slot& slot) { return slot.chunk > 0; });
+  const bool has_chunks =
+      std::any_of(order.begin(), order.end(), [](const Slot& slot) { return slot.chunk > 0; });
   std::vector<std::string> words;
   for (const Slot& slot : order) {
     const char* letter = "";
     switch (slot.work) {
-      case Work::forward: letter = "F"; break;
+      case Work::forward:
+        letter = "F";
+        break;
       case Work::backward:
-      case Work::backward_input: letter = "B"; break;
-      case Work::backward_weight: letter = "W"; break;
-      case Work::update: letter = "U"; break;
+      case Work::backward_input:
+        letter = "B";
+        break;
+      case Work::backward_weight:
+        letter = "W";
+        break;
+      case Work::update:
+        letter = "U";
+        break;
     }
-    words.push_back(has_chunks ? fmt::format("{}{}.{}", letter, slot.microbatch, slot.chunk) : fmt::format("{}{}", letter, slot.microbatch));
+    words.push_back(has_chunks ? fmt::format("{}{}.{}", letter, slot.microbatch, slot.chunk)
+                               : fmt::format("{}{}", letter, slot.microbatch));
   }
   return join(words, " ");
 }

@@ -1,0 +1,98 @@
+// optimus explain PLAN [--program --rank R] [--timeline]: a plan in words and pictures.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "model/options.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "plan/validate.h"
+#include "schedule/picture.h"
+#include "schedule/program.h"
+
+namespace optimus {
+namespace {
+
+int terminal_columns() {
+  winsize size{};
+  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
+  return is_known ? size.ws_col - 11 : 149;
+}
+
+std::string memory_text(const MemoryUse& memory) {
+  return fmt::format("memory: weights {}, gradients {}, optimizer {}, activations {}, buffers {}; peak {}\n",
+                     text(memory.weights), text(memory.gradients), text(memory.optimizer),
+                     text(memory.activations), text(memory.buffers), text(memory.peak));
+}
+
+OrderedJson memory_json(const MemoryUse& memory) {
+  return {{"weights", memory.weights.value},     {"gradients", memory.gradients.value},
+          {"optimizer", memory.optimizer.value}, {"activations", memory.activations.value},
+          {"buffers", memory.buffers.value},     {"peak", memory.peak.value}};
+}
+
+class Explain final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("plan", plan_, "a plan file").is_required = true;
+    table.add("program", wants_program_, "the instructions of one device");
+    table.add("rank", rank_, "R", "whose program (default: the first device of the plan)");
+    table.add("timeline", wants_timeline_, "the step drawn with unit times: forward 1, backward 2");
+    optimus::declare(table, model_);
+  }
+
+  int run(Console& console) override {
+    const Plan plan = read_plan(plan_);
+    OrderedJson json = {{"plan", to_json(plan)},
+                        {"hash", plan_hash(plan)},
+                        {"text", short_text(plan)},
+                        {"devices", num_devices(plan)}};
+    std::string shown;
+    if (!wants_program_ && !wants_timeline_) shown = picture(plan);
+    if (wants_program_) explain_program(plan, json, shown);
+    if (wants_timeline_) {
+      shown += draw_timeline(plan, terminal_columns());
+      for (const Pipeline& pipeline : plan.pipelines)
+        json["bubble"].push_back(unit_times(plan.schedule, static_cast<int>(pipeline.stages.size()),
+                                            static_cast<int>(pipeline.microbatches.size()),
+                                            static_cast<int>(pipeline.stages.front().chunks.size()))
+                                     .bubble());
+    }
+    console.result(json, shown);
+    return 0;
+  }
+
+ private:
+  void explain_program(const Plan& plan, OrderedJson& json, std::string& shown) {
+    if (model_.model.empty()) model_.model = plan.model;
+    if (model_.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
+    if (!model_.overrides.layers) model_.overrides.layers = plan.num_blocks - 2;
+    if (!model_.overrides.max_positions)
+      model_.overrides.max_positions = std::max(plan.sequence_length, resolve(model_).max_positions);
+    const ModelSpec model = resolve(model_);
+    validate(plan, model, plan_.string());
+    const Program program =
+        compile(plan, model, rank_.value_or(plan.pipelines.front().stages.front().devices.front()));
+    shown += text(program) + memory_text(memory_use(program));
+    json["program"] = {{"device", program.device},
+                       {"instructions", program.instructions.size()},
+                       {"memory_bytes", memory_json(memory_use(program))}};
+    for (const Instruction& at : program.instructions)
+      json["program"]["list"].push_back({{"lane", text(at.lane)},
+                                         {"op", text(at.op)},
+                                         {"block", at.block},
+                                         {"micro_batch", at.microbatch},
+                                         {"bytes", at.bytes}});
+  }
+
+  Path plan_;
+  bool wants_program_ = false, wants_timeline_ = false;
+  std::optional<int> rank_;
+  ModelOptions model_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_explain_command() { return std::make_unique<Explain>(); }
+
+}  // namespace optimus

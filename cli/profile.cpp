@@ -1,0 +1,57 @@
+// optimus profile [--model M] [--data D]: what a model and a data set are.
+#include "data/profile.h"
+#include "cli/command.h"
+#include "data/open.h"
+#include "model/options.h"
+#include "model/profile.h"
+
+namespace optimus {
+namespace {
+
+class Profile final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    optimus::declare(table, model_);
+    table.add("data", data_, "D", "text, jsonl, a folder, or the prefix of token files");
+    table.add("tokenizer", tokenizer_, "bytes|FILE", "how text is tokenized; token files need none");
+    table.add("seq", sequence_length_, "N",
+              "the sequence length; default: the model's longest, at most 8192");
+  }
+
+  int run(Console& console) override {
+    if (model_.model.empty() && data_.empty())
+      throw UsageError("nothing to profile: give --model M, --data D, or both");
+    if (sequence_length_ && *sequence_length_ < 1)
+      throw UsageError("--seq: {} is not a length of at least 1", *sequence_length_);
+    OrderedJson json;
+    std::string shown;
+    std::int64_t sequence_length = sequence_length_.value_or(1024);
+    if (!model_.model.empty()) {
+      const ModelSpec spec = resolve(model_);
+      if (!sequence_length_) sequence_length = std::min<std::int64_t>(spec.max_positions, 8192);
+      const ModelProfile profile = profile_model(spec, sequence_length);
+      json["model"] = to_json(profile);
+      shown += text(profile);
+    }
+    if (!data_.empty()) {
+      const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(tokenizer_);
+      const DatasetProfile profile =
+          profile_data(*open_data(data_, *tokenizer, console), sequence_length, data_);
+      json["data"] = to_json(profile);
+      shown += (shown.empty() ? "" : "\n") + text(profile);
+    }
+    console.result(json, shown);
+    return 0;
+  }
+
+ private:
+  ModelOptions model_;
+  std::string data_, tokenizer_ = "bytes";
+  std::optional<std::int64_t> sequence_length_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_profile_command() { return std::make_unique<Profile>(); }
+
+}  // namespace optimus

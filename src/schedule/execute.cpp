@@ -1,0 +1,183 @@
+// See execute.h. Instructions that meet (messages, collectives) are merged into one event; then the events are taken in
+// topological order.
+#include "schedule/execute.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+namespace optimus {
+namespace {
+
+bool is_send(Op op) { return op == Op::send || op == Op::send_buddy; }
+bool is_receive(Op op) { return op == Op::receive || op == Op::receive_buddy; }
+
+// Kinds of messages that have an order of their own: activations, gradients, buddies.
+int message_kind(const Instruction& i) {
+  if (i.op == Op::send_buddy || i.op == Op::receive_buddy) return 2;
+  return i.is_backward ? 1 : 0;
+}
+
+// Gives each instruction its event: a number of its own, or one that it shares with those it meets.
+class Meetings {
+ public:
+  explicit Meetings(const std::vector<Program>& programs) : programs_(programs) {
+    for (const Program& program : programs) event_of_.emplace_back(program.instructions.size(), -1);
+  }
+
+  Outcome<void> assign() {
+    for (std::size_t p = 0; p < programs_.size(); ++p)
+      for (std::size_t i = 0; i < programs_[p].instructions.size(); ++i) assign_one(p, i);
+    for (const auto& [key, message] : messages_)
+      if (message.sends.size() != message.receives.size())
+        return failure("device {} sends {} messages to device {}, which receives {}", std::get<0>(key),
+                       message.sends.size(), std::get<1>(key), message.receives.size());
+    for (const auto& [key, events] : collectives_)
+      for (std::size_t k = 0; k < events.size(); ++k) {
+        const std::size_t expected = key.second.empty() ? programs_.size() : key.second.size();
+        if (events[k].members != expected)
+          return failure("collective {} of a group of {} is reached by {} of them", k, expected,
+                         events[k].members);
+      }
+    return {};
+  }
+
+  int event_of(std::size_t program, std::size_t instruction) const { return event_of_[program][instruction]; }
+  int num_events() const { return num_events_; }
+
+ private:
+  struct Message {
+    std::vector<int> sends, receives;  // events, in order
+  };
+  struct Collective {
+    int event = -1;
+    std::size_t members = 0;
+  };
+
+  void assign_one(std::size_t p, std::size_t i) {
+    const Program& program = programs_[p];
+    const Instruction& instruction = program.instructions[i];
+    int& event = event_of_[p][i];
+    if (is_send(instruction.op) || is_receive(instruction.op)) {
+      const bool sends = is_send(instruction.op);
+      const int from = sends ? program.device : instruction.peer,
+                to = sends ? instruction.peer : program.device;
+      Message& message = messages_[{from, to, message_kind(instruction)}];
+      std::vector<int>&mine = sends ? message.sends : message.receives,
+      &theirs = sends ? message.receives : message.sends;
+      event = mine.size() < theirs.size() ? theirs[mine.size()] : num_events_++;
+      mine.push_back(event);
+    } else if (instruction.group >= 0) {
+      const Group& group = program.groups[static_cast<std::size_t>(instruction.group)];
+      std::vector<Collective>& all = collectives_[{group.role, group.members}];
+      const std::size_t k = passed_[{p, instruction.group}]++;
+      if (all.size() == k) all.push_back({num_events_++, 0});
+      event = all[k].event;
+      ++all[k].members;
+    } else {
+      event = num_events_++;
+    }
+  }
+
+  const std::vector<Program>& programs_;
+  std::vector<std::vector<int>> event_of_;
+  int num_events_ = 0;
+  std::map<std::tuple<int, int, int>, Message> messages_;
+  std::map<std::pair<Role, std::vector<int>>, std::vector<Collective>> collectives_;
+  std::map<std::pair<std::size_t, int>, std::size_t> passed_;  // (program, group) -> collectives so far
+};
+
+struct EventGraph {
+  std::vector<double> duration, start;
+  std::vector<int> unmet;
+  std::vector<std::vector<int>> next;
+};
+
+// What came last on each lane; on the transfer lane for each peer, direction and kind.
+using LaneKey = std::tuple<Lane, int, bool, int>;
+LaneKey lane_key(const Instruction& i) {
+  if (i.lane != Lane::transfer) return {i.lane, -1, false, 0};
+  return {i.lane, i.peer, is_send(i.op), message_kind(i)};
+}
+
+EventGraph build_graph(const std::vector<Program>& programs, const Meetings& meetings,
+                       const DurationOf& duration) {
+  const auto n = static_cast<std::size_t>(meetings.num_events());
+  EventGraph graph{std::vector<double>(n), std::vector<double>(n), std::vector<int>(n),
+                   std::vector<std::vector<int>>(n)};
+  for (std::size_t p = 0; p < programs.size(); ++p) {
+    std::map<LaneKey, int> last;
+    for (std::size_t i = 0; i < programs[p].instructions.size(); ++i) {
+      const Instruction& instruction = programs[p].instructions[i];
+      const int event = meetings.event_of(p, i);
+      const auto after = [&](int earlier) {
+        graph.next[static_cast<std::size_t>(earlier)].push_back(event);
+        ++graph.unmet[static_cast<std::size_t>(event)];
+      };
+      for (const int wait : programs[p].waits(instruction))
+        after(meetings.event_of(p, static_cast<std::size_t>(wait)));
+      const auto [at, is_first] = last.try_emplace(lane_key(instruction), event);
+      if (!is_first) after(std::exchange(at->second, event));
+      double& longest = graph.duration[static_cast<std::size_t>(event)];
+      longest = std::max(longest, duration(programs[p], instruction));
+    }
+  }
+  return graph;
+}
+
+// Takes every event whose conditions are met; returns how many there were.
+std::size_t run(EventGraph& graph) {
+  std::vector<int> ready;
+  for (std::size_t e = 0; e < graph.unmet.size(); ++e)
+    if (graph.unmet[e] == 0) ready.push_back(static_cast<int>(e));
+  std::size_t done = 0;
+  while (!ready.empty()) {
+    const auto event = static_cast<std::size_t>(ready.back());
+    ready.pop_back();
+    ++done;
+    const double end = graph.start[event] + graph.duration[event];
+    for (const int next : graph.next[event]) {
+      double& start = graph.start[static_cast<std::size_t>(next)];
+      start = std::max(start, end);
+      if (--graph.unmet[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
+    }
+  }
+  return done;
+}
+
+std::string first_stuck(const std::vector<Program>& programs, const Meetings& meetings,
+                        const EventGraph& graph) {
+  for (std::size_t p = 0; p < programs.size(); ++p)
+    for (std::size_t i = 0; i < programs[p].instructions.size(); ++i)
+      if (graph.unmet[static_cast<std::size_t>(meetings.event_of(p, i))] > 0) {
+        const Instruction& at = programs[p].instructions[i];
+        return fmt::format("device {}, instruction {}: {} of block {}, micro-batch {}", programs[p].device, i,
+                           text(at.op), at.block, at.microbatch);
+      }
+  return "nothing";
+}
+
+}  // namespace
+
+Outcome<Timeline> execute(const std::vector<Program>& programs, const DurationOf& duration) {
+  Meetings meetings(programs);
+  if (Outcome<void> fits = meetings.assign(); !fits) return tl::unexpected(fits.error());
+  EventGraph graph = build_graph(programs, meetings, duration);
+  if (run(graph) < graph.unmet.size())
+    return failure("the programs wait in a circle; the first that cannot go on: {}",
+                   first_stuck(programs, meetings, graph));
+  Timeline timeline;
+  for (std::size_t p = 0; p < programs.size(); ++p) {
+    timeline.times.emplace_back();
+    for (std::size_t i = 0; i < programs[p].instructions.size(); ++i) {
+      const auto event = static_cast<std::size_t>(meetings.event_of(p, i));
+      const double start = graph.start[event], end = start + graph.duration[event];
+      timeline.times.back().push_back({start, end});
+      timeline.length = std::max(timeline.length, end);
+    }
+  }
+  return timeline;
+}
+
+}  // namespace optimus

@@ -1,0 +1,132 @@
+// See picture.h.
+#include "schedule/picture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// (work, micro-batch, virtual stage) of what a slot hands on; both kinds of backward hand on an input gradient.
+using Result = std::tuple<bool, int, int>;
+
+std::optional<Result> needed_by(const Slot& slot, int stage, int num_stages, int num_chunks) {
+  const int place = slot.chunk * num_stages + stage, last = num_stages * num_chunks - 1;
+  switch (slot.work) {
+    case Work::forward:
+      if (place == 0) return std::nullopt;
+      return Result{false, slot.microbatch, place - 1};
+    case Work::backward:
+    case Work::backward_input:
+      if (place == last) return Result{false, slot.microbatch, place};
+      return Result{true, slot.microbatch, place + 1};
+    case Work::backward_weight:
+    case Work::update:
+      return std::nullopt;  // its input gradient stands before it in the same order
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+double unit_time(Work work) {
+  switch (work) {
+    case Work::forward:
+    case Work::backward_input:
+    case Work::backward_weight:
+      return 1;
+    case Work::backward:
+      return 2;
+    case Work::update:
+      return 0;
+  }
+  return 0;
+}
+
+SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, int num_chunks) {
+  SlotTimes times;
+  for (int s = 0; s < num_stages; ++s) {
+    times.orders.push_back(order_of(schedule, {s, num_stages, num_microbatches, num_chunks}));
+    times.start.emplace_back();
+  }
+  std::map<Result, double> done;
+  std::vector<double> now(static_cast<std::size_t>(num_stages));
+  bool has_moved = true;
+  while (has_moved) {
+    has_moved = false;
+    for (std::size_t s = 0; s < times.orders.size(); ++s)
+      while (times.start[s].size() < times.orders[s].size()) {
+        const Slot& slot = times.orders[s][times.start[s].size()];
+        double start = now[s];
+        if (const auto needed = needed_by(slot, static_cast<int>(s), num_stages, num_chunks)) {
+          const auto found = done.find(*needed);
+          if (found == done.end()) break;
+          start = std::max(start, found->second);
+        }
+        times.start[s].push_back(start);
+        now[s] = start + unit_time(slot.work);
+        if (slot.work != Work::backward_weight && slot.work != Work::update)
+          done[{slot.work != Work::forward, slot.microbatch, slot.chunk * num_stages + static_cast<int>(s)}] =
+              now[s];
+        times.length = std::max(times.length, now[s]);
+        has_moved = true;
+      }
+  }
+  for (std::size_t s = 0; s < times.orders.size(); ++s)
+    ensure(times.start[s].size() == times.orders[s].size(), "stage {} of {} stops after {} of {} slots", s,
+           num_stages, times.start[s].size(), times.orders[s].size());
+  for (const Slot& slot : times.orders.front()) times.busy += unit_time(slot.work);
+  return times;
+}
+
+namespace {
+
+std::string label(const Slot& slot) {
+  const Order one = {slot};
+  return text(one);
+}
+
+std::string draw_stage(const SlotTimes& times, std::size_t stage, std::size_t width, std::size_t columns) {
+  std::string row(static_cast<std::size_t>(times.length) * width, ' ');
+  for (std::size_t i = 0; i < times.orders[stage].size(); ++i) {
+    const Slot& slot = times.orders[stage][i];
+    const double units = unit_time(slot.work);
+    if (units == 0) continue;
+    std::string cell = label(slot).substr(0, width);
+    cell.resize(static_cast<std::size_t>(units) * width, '-');
+    if (units * static_cast<double>(width) > 1) cell.back() = ' ';
+    row.replace(static_cast<std::size_t>(times.start[stage][i]) * width, cell.size(), cell);
+  }
+  if (row.size() > columns) row = row.substr(0, columns - 1) + ">";
+  return row;
+}
+
+}  // namespace
+
+std::string draw_timeline(const Plan& plan, int columns) {
+  std::string result;
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const Pipeline& pipeline = plan.pipelines[p];
+    const auto num_chunks = static_cast<int>(pipeline.stages.front().chunks.size());
+    const auto num_stages = static_cast<int>(pipeline.stages.size()),
+               m = static_cast<int>(pipeline.microbatches.size());
+    const SlotTimes times = unit_times(plan.schedule, num_stages, m, num_chunks);
+    const std::size_t width = label({Work::forward, m - 1, num_chunks - 1}).size() + 1;
+    result += fmt::format("pipeline {}: {}, {} stages, {} micro-batches; bubble {:.1f} % of the work\n", p,
+                          text(plan.schedule), num_stages, m, 100 * times.bubble());
+    for (std::size_t s = 0; s < times.orders.size(); ++s)
+      result +=
+          fmt::format("stage {:<3} {}\n", s, draw_stage(times, s, width, static_cast<std::size_t>(columns)));
+    if (times.length * static_cast<double>(width) > columns)
+      result += fmt::format("(the first {} of {:.0f} units; a wider terminal shows more)\n",
+                            columns / static_cast<int>(width), times.length);
+  }
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,29 @@
+// The step drawn in the terminal: one row a stage, time to the right, every forward one unit, every backward two.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "schedule/order.h"
+
+namespace optimus {
+
+struct SlotTimes {
+  std::vector<Order> orders;               // [stage]
+  std::vector<std::vector<double>> start;  // [stage][slot]
+  double length = 0;
+  double busy = 0;  // of each stage; all stages are equally busy
+  // Idle time over busy time: (p - 1) / m for 1F1B.
+  double bubble() const { return (length - busy) / busy; }
+};
+
+// What a unit of work takes, for all stages alike.
+double unit_time(Work work);
+
+SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, int num_chunks);
+
+// At most `columns` wide; what does not fit is cut, and said.
+std::string draw_timeline(const Plan& plan, int columns);
+
+}  // namespace optimus

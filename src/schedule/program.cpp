@@ -1,0 +1,213 @@
+// What can be read off a finished program: memory, kept micro-batches, text.
+#include "schedule/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+// First and last instruction that uses each buffer; {0, end} for those that live all step long.
+std::vector<Span> lifetimes(const Program& program) {
+  const auto end = std::ssize(program.instructions);
+  std::vector<Span> result(program.buffers.size(), Span{0, end});
+  std::vector<bool> is_used(program.buffers.size());
+  for (std::int64_t i = 0; i < end; ++i)
+    for (const Use& use : program.uses(program.instructions[static_cast<std::size_t>(i)])) {
+      const auto b = static_cast<std::size_t>(use.buffer);
+      if (!is_used[b]) result[b].begin = i;
+      result[b].end = i + 1;
+      is_used[b] = true;
+    }
+  return result;
+}
+
+enum class Cause { weights, gradients, optimizer, activations, buffers };
+
+Cause cause_of(BufferKind kind) {
+  switch (kind) {
+    case BufferKind::weights:
+    case BufferKind::stashed_weights:
+      return Cause::weights;
+    case BufferKind::gradients:
+      return Cause::gradients;
+    case BufferKind::optimizer_state:
+    case BufferKind::buddy_state:
+      return Cause::optimizer;
+    case BufferKind::kept_activations:
+      return Cause::activations;
+    case BufferKind::gathered_weights:
+    case BufferKind::working:
+    case BufferKind::boundary:
+      return Cause::buffers;
+  }
+  return Cause::buffers;
+}
+
+}  // namespace
+
+MemoryUse memory_use(const Program& program) {
+  struct Change {
+    std::int64_t at, bytes;
+    Cause cause;
+  };
+  std::vector<Change> changes;
+  const std::vector<Span> lives = lifetimes(program);
+  for (std::size_t b = 0; b < lives.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    changes.push_back({lives[b].begin, buffer.bytes.value, cause_of(buffer.kind)});
+    changes.push_back({lives[b].end, -buffer.bytes.value, cause_of(buffer.kind)});
+  }
+  // Where one buffer ends and another begins, the end comes first.
+  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+    return std::pair(a.at, a.bytes) < std::pair(b.at, b.bytes);
+  });
+  std::array<std::int64_t, 5> now{}, most{};
+  std::int64_t total = 0, peak = 0;
+  for (const Change& change : changes) {
+    const auto cause = static_cast<std::size_t>(change.cause);
+    most[cause] = std::max(most[cause], now[cause] += change.bytes);
+    peak = std::max(peak, total += change.bytes);
+  }
+  return {Bytes(most[0]), Bytes(most[1]), Bytes(most[2]), Bytes(most[3]), Bytes(most[4]), Bytes(peak)};
+}
+
+int most_kept(const Program& program) {
+  std::map<std::pair<int, int>, Span>
+      lives;  // (micro-batch, chunk) -> from its first forward to its last backward
+  for (std::int64_t i = 0; i < std::ssize(program.instructions); ++i) {
+    const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)];
+    if (instruction.lane != Lane::compute || instruction.microbatch < 0 || instruction.op == Op::optimizer)
+      continue;
+    const auto [at, is_new] = lives.try_emplace({instruction.microbatch, instruction.chunk}, Span{i, i + 1});
+    at->second.end = i + 1;
+  }
+  std::vector<std::pair<std::int64_t, int>> changes;
+  for (const auto& [key, life] : lives)
+    changes.emplace_back(life.begin, 1), changes.emplace_back(life.end, -1);
+  std::sort(changes.begin(), changes.end());
+  int now = 0, most = 0;
+  for (const auto& [at, change] : changes) most = std::max(most, now += change);
+  return most;
+}
+
+std::string text(Op op) {
+  switch (op) {
+    case Op::load_batch:
+      return "load_batch";
+    case Op::forward:
+      return "forward";
+    case Op::recompute:
+      return "recompute";
+    case Op::backward_input:
+      return "backward_input";
+    case Op::backward_weight:
+      return "backward_weight";
+    case Op::send:
+      return "send";
+    case Op::receive:
+      return "receive";
+    case Op::all_gather:
+      return "all_gather";
+    case Op::reduce_scatter:
+      return "reduce_scatter";
+    case Op::all_reduce:
+      return "all_reduce";
+    case Op::ring_exchange:
+      return "ring_exchange";
+    case Op::gather_parameters:
+      return "gather_parameters";
+    case Op::reduce_gradients:
+      return "reduce_gradients";
+    case Op::sync_gradients:
+      return "sync_gradients";
+    case Op::send_buddy:
+      return "send_buddy";
+    case Op::receive_buddy:
+      return "receive_buddy";
+    case Op::step_gate:
+      return "step_gate";
+    case Op::optimizer:
+      return "optimizer";
+  }
+  return "";
+}
+
+std::string text(Lane lane) {
+  switch (lane) {
+    case Lane::compute:
+      return "compute";
+    case Lane::tensor:
+      return "tensor";
+    case Lane::gather:
+      return "gather";
+    case Lane::reduce:
+      return "reduce";
+    case Lane::transfer:
+      return "transfer";
+    case Lane::host:
+      return "host";
+  }
+  return "";
+}
+
+std::string text(Part part) {
+  switch (part) {
+    case Part::whole:
+      return "";
+    case Part::attention:
+      return "attention";
+    case Part::mlp:
+      return "mlp";
+    case Part::attention_input:
+      return "attention input";
+    case Part::attention_hop:
+      return "attention hop";
+    case Part::attention_output:
+      return "attention output";
+  }
+  return "";
+}
+
+namespace {
+
+std::string group_text(const Group& group) {
+  if (group.role == Role::world) return "all devices";
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> members;
+  for (std::size_t i = 0; i < std::min(kShown, group.members.size()); ++i)
+    members.push_back(std::to_string(group.members[i]));
+  return fmt::format("{{{}{}}}", join(members, " "),
+                     group.members.size() > kShown ? fmt::format(" … {} devices", group.members.size()) : "");
+}
+
+}  // namespace
+
+std::string text(const Program& program) {
+  std::string result = fmt::format("device {}: pipeline {}, stage {}, {} instructions\n", program.device,
+                                   program.seat.pipeline, program.seat.stage, program.instructions.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    std::string line = fmt::format("{:5} {:<9} {}", i, text(at.lane), text(at.op));
+    if (at.is_backward && at.lane != Lane::compute) line += " gradient";
+    if (at.block >= 0) line += fmt::format(" block {}", at.block);
+    if (at.part != Part::whole) line += " " + text(at.part) + (at.hop >= 0 ? fmt::format(" {}", at.hop) : "");
+    if (at.microbatch >= 0) line += fmt::format(" micro-batch {}", at.microbatch);
+    if (at.peer >= 0)
+      line +=
+          fmt::format(" {} device {}", at.op == Op::send || at.op == Op::send_buddy ? "to" : "from", at.peer);
+    if (at.group >= 0) line += " over " + group_text(program.groups[static_cast<std::size_t>(at.group)]);
+    if (at.bytes > 0) line += fmt::format(", {}", text(Bytes(at.bytes)));
+    if (const auto waits = program.waits(at); !waits.empty())
+      line += fmt::format("  after {}", fmt::join(waits, " "));
+    result += line + "\n";
+  }
+  return result;
+}
+
+}  // namespace optimus

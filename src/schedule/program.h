@@ -1,0 +1,137 @@
+// A step program: what one device does in one training step, as a list of instructions.
+//
+// The engine executes it, the simulator times it, the memory model counts its buffers; none of them knows schedules or
+// strategies. Instructions of one lane run in the order of the list; those of the transfer lane only with respect to
+// the same peer, direction and kind. An instruction also waits for those it names (`waits`), which always stand before it.
+// A collective starts when all members of its group have reached it; the k-th send to a peer meets that peer's k-th
+// receive of the same kind (activation, gradient, buddy). Every program is built so that no timing can make them wait in a circle (schedule/execute.h checks).
+//
+// What the engine does inside an instruction and what the cost model charges follow from (op, part, block) and the
+// plan; messages carry their bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "plan/plan.h"
+#include "schedule/share.h"
+
+namespace optimus {
+
+// compute: products and everything between; tensor: collectives of tensor and context parallelism; gather and reduce:
+// parameters and gradients over data-parallel groups; transfer: between single devices; host: the processor.
+enum class Lane : std::uint8_t { compute, tensor, gather, reduce, transfer, host };
+
+enum class Op : std::uint8_t {
+  load_batch,       // host: this device's token ids of the whole step
+  forward,          // compute
+  recompute,        // compute: a forward again, for the backward
+  backward_input,   // compute: gradient of the input
+  backward_weight,  // compute: gradient of the weights, added to the accumulator
+  send,             // transfer: activations or their gradients to another device
+  receive,          // transfer
+  all_gather,       // tensor: slices of an activation to the whole
+  reduce_scatter,   // tensor: sum of partial activations, each keeps its slice
+  all_reduce,       // tensor: sum of partial activations
+  ring_exchange,    // tensor: keys and values one step round the context ring
+  gather_parameters,  // gather: shards to whole weights (before use with ZeRO 3, after the update with ZeRO 1 and 2)
+  reduce_gradients,  // reduce: sum over the devices of a group, each keeps its shard where the state is sharded
+  sync_gradients,  // reduce: sum over owners in other stages or pipelines (tied embeddings, uneven pipelines)
+  send_buddy,      // transfer: the reduced gradient shard to the device that repeats its update
+  receive_buddy,   // transfer
+  step_gate,       // reduce: gradient norm and finiteness over all devices
+  optimizer,       // compute, or host when offloaded: the update of one block's shard
+};
+
+// Which part of a block. Layers have two, so that tensor-parallel collectives stand between; with a context ring
+// attention falls into its input, one hop per ring position, and its output.
+enum class Part : std::uint8_t { whole, attention, mlp, attention_input, attention_hop, attention_output };
+
+enum class Role : std::uint8_t { tensor, context, shard, replica, sync, world };
+
+// Devices that act together, in rank order of the group. world lists none: it is everybody in the plan.
+struct Group {
+  Role role = Role::world;
+  std::vector<int> members;
+  bool operator==(const Group&) const = default;
+};
+
+// What a buffer is for; the memory model adds them up by cause.
+enum class BufferKind : std::uint8_t {
+  weights,
+  gathered_weights,
+  stashed_weights,
+  gradients,
+  optimizer_state,
+  buddy_state,
+  kept_activations,  // from a block's forward to its backward
+  working,           // activations computed again, a whole gradient before it is sharded
+  boundary,          // an activation or gradient on its way between stages
+};
+
+struct Buffer {
+  BufferKind kind = BufferKind::weights;
+  int block = -1, microbatch = -1;
+  Bytes bytes;
+};
+
+struct Instruction {
+  Op op = Op::forward;
+  Lane lane = Lane::compute;
+  Part part = Part::whole;
+  bool is_backward = false;  // messages and collectives: of a gradient
+  int microbatch = -1, chunk = -1, block = -1, hop = -1;
+  int group = -1;          // collectives: index into Program::groups
+  int peer = -1;           // messages: the other device
+  std::int64_t bytes = 0;  // of the message, or of the collective's whole tensor on one device
+  std::uint32_t waits_begin = 0, waits_end = 0;  // into Program::wait_pool
+  std::uint32_t uses_begin = 0, uses_end = 0;    // into Program::use_pool
+  bool is_waited_for = false;                    // from another lane: it signals when done
+};
+
+// An instruction touches a buffer; it is live from its first use to its last. Buffers without uses live all step long.
+struct Use {
+  int buffer = 0;
+  bool is_write = false;
+};
+
+struct Program {
+  int device = 0;
+  Seat seat;
+  std::vector<Instruction> instructions;
+  std::vector<Group> groups;
+  std::vector<Buffer> buffers;
+  std::vector<int> wait_pool;
+  std::vector<Use> use_pool;
+
+  std::span<const int> waits(const Instruction& i) const {
+    return std::span(wait_pool).subspan(i.waits_begin, i.waits_end - i.waits_begin);
+  }
+  std::span<const Use> uses(const Instruction& i) const {
+    return std::span(use_pool).subspan(i.uses_begin, i.uses_end - i.uses_begin);
+  }
+};
+
+// The program of one device. The plan must be valid for the model. O(own instructions + devices of the plan).
+Program compile(const Plan& plan, const ModelSpec& model, int device);
+// Those of all devices, in the order of pipelines, stages and devices.
+std::vector<Program> compile_all(const Plan& plan, const ModelSpec& model);
+
+// The most bytes that the buffers of each kind hold at one time, when instructions run in the order of the list.
+struct MemoryUse {
+  Bytes weights, gradients, optimizer, activations, buffers;
+  Bytes peak;  // of all together; at most their sum
+};
+MemoryUse memory_use(const Program& program);
+// The most micro-batch chunks that keep activations at one time.
+int most_kept(const Program& program);
+
+std::string text(Op op);
+std::string text(Lane lane);
+std::string text(Part part);
+std::string text(const Program& program);  // one line an instruction
+
+}  // namespace optimus

@@ -1,0 +1,145 @@
+// See share.h.
+#include "schedule/share.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// Part `index` of split_evenly(n, parts), without building the others.
+Span even_share(std::int64_t n, int parts, int index) {
+  const std::int64_t base = n / parts, extra = n % parts;
+  const std::int64_t begin = index * base + std::min<std::int64_t>(index, extra);
+  return {begin, begin + base + (index < extra ? 1 : 0)};
+}
+
+struct Coordinates {
+  int data, context, tensor;
+};
+
+Coordinates coordinates(const LayerStrategy& strategy, int index) {
+  return {index / (strategy.tp * strategy.cp), index / strategy.tp % strategy.cp, index % strategy.tp};
+}
+
+std::vector<Span> context_positions(std::int64_t sequence_length, int cp, int part) {
+  if (cp == 1) return {{0, sequence_length}};
+  std::vector<Span> result;
+  for (const int piece : {part, 2 * cp - 1 - part}) {
+    const Span span = even_share(sequence_length, 2 * cp, piece);
+    if (span.size() > 0) result.push_back(span);
+  }
+  return result;
+}
+
+// Positions number [slice.begin, slice.end) of those in `spans`.
+std::vector<Span> slice_of(const std::vector<Span>& spans, Span slice) {
+  std::vector<Span> result;
+  std::int64_t before = 0;
+  for (const Span& span : spans) {
+    const std::int64_t begin = std::max(slice.begin - before, std::int64_t{0}),
+                       end = std::min(slice.end - before, span.size());
+    if (begin < end) result.push_back({span.begin + begin, span.begin + end});
+    before += span.size();
+  }
+  return result;
+}
+
+std::int64_t total(const std::vector<Span>& spans) {
+  std::int64_t sum = 0;
+  for (const Span& span : spans) sum += span.size();
+  return sum;
+}
+
+}  // namespace
+
+std::int64_t ActivationShare::num_tokens() const { return samples.size() * total(positions); }
+
+ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,
+                         bool between_blocks) {
+  const LayerStrategy& s = side.strategy;
+  const Coordinates at = coordinates(s, index);
+  ActivationShare share;
+  share.samples = even_share(sequences, side.num_devices / (s.tp * s.cp), at.data);
+  share.positions = context_positions(sequence_length, s.cp, at.context);
+  if (between_blocks && s.sequence_parallel)
+    share.positions = slice_of(share.positions, even_share(total(share.positions), s.tp, at.tensor));
+  return share;
+}
+
+std::vector<Box> boundary_boxes(const Side& side, int index, int sequences, std::int64_t sequence_length,
+                                std::int64_t hidden) {
+  const ActivationShare share = share_of(side, index, sequences, sequence_length, true);
+  const bool cuts_hidden = !side.strategy.sequence_parallel;
+  const Span features = cuts_hidden
+                            ? even_share(hidden, side.strategy.tp, coordinates(side.strategy, index).tensor)
+                            : Span{0, hidden};
+  std::vector<Box> boxes;
+  for (const Span& positions : share.positions) {
+    const Box box{share.samples, positions, features};
+    if (!box.is_empty()) boxes.push_back(box);
+  }
+  return boxes;
+}
+
+namespace {
+
+// Devices of `side` whose samples meet `samples`: a range of data parts, found by bisection.
+Span peers_with_samples(const Side& side, Span samples, int sequences) {
+  const int width = side.strategy.tp * side.strategy.cp, dp = side.num_devices / width;
+  const auto first_where = [&](auto predicate) {
+    int low = 0, high = dp;
+    while (low < high) {
+      const int middle = low + (high - low) / 2;
+      if (predicate(even_share(sequences, dp, middle)))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  };
+  const int first = first_where([&](Span span) { return span.end > samples.begin; });
+  const int end = first_where([&](Span span) { return span.begin >= samples.end; });
+  return {static_cast<std::int64_t>(first) * width, static_cast<std::int64_t>(end) * width};
+}
+
+std::vector<Route> routes(const Side& mine, const Side& theirs, int index, int sequences,
+                          std::int64_t sequence_length, std::int64_t hidden) {
+  const std::vector<Box> boxes = boundary_boxes(mine, index, sequences, sequence_length, hidden);
+  std::vector<Route> result;
+  if (boxes.empty()) return result;
+  const Span peers = peers_with_samples(theirs, boxes.front()[0], sequences);
+  for (std::int64_t peer = peers.begin; peer < peers.end; ++peer) {
+    Route route;
+    route.peer = static_cast<int>(peer);
+    for (const Box& theirs_box : boundary_boxes(theirs, route.peer, sequences, sequence_length, hidden))
+      for (const Box& box : boxes)
+        if (const auto common = intersect(box, theirs_box)) {
+          route.boxes.push_back(*common);
+          route.num_elements += common->num_elements();
+        }
+    // Both sides list the boxes of a message in one order.
+    std::sort(route.boxes.begin(), route.boxes.end());
+    if (!route.boxes.empty()) result.push_back(std::move(route));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Route> routes_out(const Side& from, const Side& to, int index, int sequences,
+                              std::int64_t sequence_length, std::int64_t hidden) {
+  return routes(from, to, index, sequences, sequence_length, hidden);
+}
+
+std::vector<Route> routes_in(const Side& from, const Side& to, int index, int sequences,
+                             std::int64_t sequence_length, std::int64_t hidden) {
+  return routes(to, from, index, sequences, sequence_length, hidden);
+}
+
+bool is_same_split(const LayerStrategy& a, const LayerStrategy& b) {
+  return a.tp == b.tp && a.cp == b.cp && a.sequence_parallel == b.sequence_parallel;
+}
+
+}  // namespace optimus

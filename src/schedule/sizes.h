@@ -1,0 +1,47 @@
+// Bytes of what one device holds: weights and state of a block, activations that a block keeps.
+#pragma once
+
+#include "base/units.h"
+#include "plan/layouts.h"
+#include "plan/plan.h"
+#include "schedule/share.h"
+
+namespace optimus {
+
+// One device's view of a stage under the plan; caches what is the same for all layers.
+class DeviceSizes {
+ public:
+  DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& seat);
+
+  // State of one block on this device, shards padded to equal size.
+  Bytes state(int block, StateKind kind) const;
+  // The whole weights of the block's tensor-parallel part: what a gather makes, and what a reduction sums.
+  Bytes part(int block, StateKind kind) const;
+  // The part of a block's gradients that every tensor part sees only partly, though it holds the whole: norms under
+  // sequence parallelism, key/value heads that several parts share.
+  Bytes partial(int block) const;
+  // The part of a block's gradients that another stage of the pipeline holds too: a tied embedding.
+  Bytes shared(int block) const;
+  // Kept from the forward of one micro-batch to its backward.
+  Bytes kept(int block, int sequences, RecomputeMode mode) const;
+  // One activation between blocks, on this device (its slice with sequence parallelism), and the whole of its group.
+  Bytes boundary(int block, int sequences) const;
+  Bytes whole_activation(int block, int sequences) const;
+  // Keys and values of one context part, which go round the ring.
+  Bytes ring(int block, int sequences) const;
+
+ private:
+  std::int64_t elements(int block, int shards) const;
+  int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }
+  ActivationShare share(int block, int sequences, bool between_blocks) const;
+
+  const Plan& plan_;
+  const ModelSpec& model_;
+  Seat seat_;
+  const Stage& stage_;
+  std::vector<LogicalTensor> tensors_[3];  // by BlockKind
+  std::vector<Operation> operations_[3];
+  bool has_own_copy_of_tied_embedding_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,95 @@
+// Writes one device's step program, slot by slot of its stage's order. One object per program; see compile.cpp for the
+// order of things, step_compute.cpp for a block's forward and backward, step_reduce.cpp for gradients and updates.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "schedule/builder.h"
+#include "schedule/order.h"
+#include "schedule/sizes.h"
+
+namespace optimus {
+
+class StepCompiler {
+ public:
+  StepCompiler(const Plan& plan, const ModelSpec& model, int device);
+  Program compile();
+
+ private:
+  // compile.cpp: slots, boundaries between stages, parameters on their way.
+  void slot(const Slot& slot);
+  void forward(int microbatch, int chunk);
+  void backward(int microbatch, int chunk, bool with_weights);
+  void weights_only(int microbatch, int chunk);
+  struct Neighbour {
+    const Stage* stage;
+    int block;  // its block next to ours
+  };
+  Neighbour before(int chunk) const;
+  Neighbour after(int chunk) const;
+  // An activation (or its gradient) goes from block `from_block` of `from` to block `to_block` of `to`; this device is in
+  // one of them or in both. Returns what the receiving block waits for.
+  Frontier cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
+                 bool is_backward, const Frontier& ready);
+  Frontier gather_parameters(int block, Frontier waits);
+
+  // step_compute.cpp
+  Frontier forward_block(int microbatch, int block, Frontier ready, Op op);
+  Frontier forward_attention(int microbatch, int block, const Frontier& ready, Op op);
+  Frontier backward_block(int microbatch, int block, Frontier ready, bool with_weights);
+  Frontier backward_attention_input(int microbatch, int block, const Frontier& ready);
+  void backward_weight(Part part, int microbatch, int block);
+  void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
+  void weights_done(int microbatch, int block);
+  int compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop = -1);
+  int tensor_collective(Op op, int microbatch, int block, bool is_backward, Bytes bytes,
+                        const Frontier& waits);
+  int ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits);
+  Frontier gather_sequence(int microbatch, int block, bool is_backward, Frontier ready);
+  Frontier reduce_partial(int microbatch, int block, bool is_backward, Frontier ready);
+
+  // step_reduce.cpp
+  void reduce_gradients(int block, int microbatch, bool is_last);
+  void sync_gradients();
+  void exchange_buddies();
+  void update_blocks(const Frontier& gate, int microbatch);
+  void finish_step();
+
+  const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
+  BlockKind kind(int block) const { return block_kind(model_, block); }
+  int chunk_of(int block) const;
+  int sequences(int microbatch) const { return pipeline_.microbatches[static_cast<std::size_t>(microbatch)]; }
+  std::vector<int> own_blocks() const;
+  int tensor_group(int block);
+  int context_group(int block);
+  int data_group(int block, Role role);  // shard or replica
+  Bytes kept_bytes(int block, int microbatch, RecomputeMode mode);
+  int kept_buffer(int block, int microbatch);
+  void use_working_buffers(int block, int microbatch, bool is_weight);
+
+  const Plan& plan_;
+  const ModelSpec& model_;
+  const Seat seat_;
+  const Pipeline& pipeline_;
+  const Stage& stage_;
+  const int device_;
+  DeviceSizes sizes_;
+  ProgramBuilder builder_;
+  int batch_loaded_ = -1;
+  int last_compute_ = -1;
+  bool needs_sync_ = false;  // gradients of a block also come from other pipelines
+
+  using BlockMicrobatch = std::pair<int, int>;
+  std::map<BlockMicrobatch, int> kept_, again_, whole_gradients_;  // buffers
+  std::map<BlockMicrobatch, Frontier> arrived_;  // gradients that the embedding's update waits for
+  std::map<int, int> gathered_;                  // block -> buffer of its whole weights, ZeRO 3
+  std::vector<int> recent_computes_;             // the last compute of each block passed
+  std::map<int, int> weights_left_;  // block -> micro-batches whose weight gradient is still to come
+  Frontier buddies_;                 // gradients of others' shards that this device repeats the update of
+  Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
+  std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction
+  std::map<std::tuple<BlockKind, const LayerStrategy*, int, RecomputeMode>, Bytes> kept_sizes_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,218 @@
+// A block's forward and backward as instructions. A layer is two halves, attention and mlp; with tensor parallelism
+// each ends in a sum over the group, with sequence parallelism it begins with a gather and ends in a reduce-scatter:
+//
+//   forward    [all_gather] attention [all_reduce | reduce_scatter] [all_gather] mlp [all_reduce | reduce_scatter]
+//   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient; attention
+#include "schedule/step_compiler.h"
+
+namespace optimus {
+
+int StepCompiler::tensor_group(int block) {
+  const int tp = strategy(block).tp, first = seat_.index / tp * tp;
+  return builder_.group(Role::tensor, {stage_.devices.begin() + first, stage_.devices.begin() + first + tp});
+}
+
+int StepCompiler::context_group(int block) {
+  const LayerStrategy& s = strategy(block);
+  const int first = seat_.index / (s.tp * s.cp) * (s.tp * s.cp) + seat_.index % s.tp;
+  std::vector<int> members;
+  for (int i = 0; i < s.cp; ++i)
+    members.push_back(stage_.devices[static_cast<std::size_t>(first + i * s.tp)]);
+  return builder_.group(Role::context, std::move(members));
+}
+
+Bytes StepCompiler::kept_bytes(int block, int microbatch, RecomputeMode mode) {
+  const auto [at, is_new] =
+      kept_sizes_.try_emplace({kind(block), &strategy(block), sequences(microbatch), mode});
+  if (is_new) at->second = sizes_.kept(block, sequences(microbatch), mode);
+  return at->second;
+}
+
+int StepCompiler::kept_buffer(int block, int microbatch) {
+  const auto [at, is_new] = kept_.try_emplace({block, microbatch}, -1);
+  if (is_new)
+    at->second = builder_.buffer(BufferKind::kept_activations, block, microbatch,
+                                 kept_bytes(block, microbatch, strategy(block).recompute));
+  return at->second;
+}
+
+int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop) {
+  const int index = builder_.add({.op = op,
+                                  .lane = Lane::compute,
+                                  .part = part,
+                                  .is_backward = op == Op::backward_input || op == Op::backward_weight,
+                                  .microbatch = microbatch,
+                                  .chunk = chunk_of(block),
+                                  .block = block,
+                                  .hop = hop},
+                                 waits);
+  last_compute_ = index;
+  builder_.use(kept_buffer(block, microbatch), op == Op::forward);
+  if (op != Op::forward) use_working_buffers(block, microbatch, op == Op::backward_weight);
+  if (const auto whole = gathered_.find(block); whole != gathered_.end() && op != Op::backward_weight)
+    builder_.use(whole->second, false);
+  return index;
+}
+
+// What a backward needs beside what was kept: activations computed again, and with ZeRO 2 and 3 one micro-batch's whole
+// gradient on its way to the shards.
+void StepCompiler::use_working_buffers(int block, int microbatch, bool is_weight) {
+  const LayerStrategy& s = strategy(block);
+  if (s.recompute != RecomputeMode::none) {
+    const auto [at, is_new] = again_.try_emplace({block, microbatch}, -1);
+    const Bytes again =
+        kept_bytes(block, microbatch, RecomputeMode::none) - kept_bytes(block, microbatch, s.recompute);
+    if (is_new) at->second = builder_.buffer(BufferKind::working, block, microbatch, again);
+    builder_.use(at->second, true);
+  }
+  if (!is_weight || s.zero < 2 || shard_count(stage_, s) == 1) return;
+  const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
+  if (is_new)
+    at->second =
+        builder_.buffer(BufferKind::working, block, microbatch, sizes_.part(block, StateKind::gradients));
+  builder_.use(at->second, true);
+}
+
+int StepCompiler::tensor_collective(Op op, int microbatch, int block, bool is_backward, Bytes bytes,
+                                    const Frontier& waits) {
+  Instruction instruction{
+      .op = op, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
+  instruction.chunk = chunk_of(block), instruction.block = block;
+  instruction.group = tensor_group(block);
+  instruction.bytes = bytes.value;
+  return builder_.add(instruction, waits);
+}
+
+int StepCompiler::ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits) {
+  Instruction instruction{
+      .op = Op::ring_exchange, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
+  instruction.chunk = chunk_of(block), instruction.block = block, instruction.hop = hop;
+  instruction.group = context_group(block);
+  // Backward: keys and values go round with their gradients.
+  instruction.bytes = sizes_.ring(block, sequences(microbatch)).value * (is_backward ? 2 : 1);
+  return builder_.add(instruction, waits);
+}
+
+Frontier StepCompiler::gather_sequence(int microbatch, int block, bool is_backward, Frontier ready) {
+  if (!strategy(block).sequence_parallel) return ready;
+  const Bytes whole = sizes_.whole_activation(block, sequences(microbatch));
+  // What came before may stand on other lanes than the gather: keep waiting for it as well.
+  ready.push_back(tensor_collective(Op::all_gather, microbatch, block, is_backward, whole, ready));
+  return ready;
+}
+
+Frontier StepCompiler::reduce_partial(int microbatch, int block, bool is_backward, Frontier ready) {
+  const LayerStrategy& s = strategy(block);
+  if (s.tp == 1) return ready;
+  const Bytes whole = sizes_.whole_activation(block, sequences(microbatch));
+  return {tensor_collective(s.sequence_parallel ? Op::reduce_scatter : Op::all_reduce, microbatch, block,
+                            is_backward, whole, ready)};
+}
+
+Frontier StepCompiler::forward_attention(int microbatch, int block, const Frontier& ready, Op op) {
+  const int cp = strategy(block).cp;
+  if (cp == 1) return {compute(op, Part::attention, microbatch, block, ready)};
+  Frontier keys = {compute(op, Part::attention_input, microbatch, block, ready)};
+  for (int hop = 0; hop < cp; ++hop) {
+    // The next keys and values travel while these are worked on.
+    const Frontier here = keys;
+    if (hop + 1 < cp) keys = {ring(microbatch, block, hop, false, here)};
+    compute(op, Part::attention_hop, microbatch, block, here, hop);
+  }
+  return {compute(op, Part::attention_output, microbatch, block, {})};
+}
+
+Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, Op op) {
+  switch (kind(block)) {
+    case BlockKind::embedding:
+      ready = {compute(op, Part::whole, microbatch, block, ready)};
+      ready = reduce_partial(microbatch, block, false, std::move(ready));
+      break;
+    case BlockKind::layer:
+      ready = gather_sequence(microbatch, block, false, std::move(ready));
+      ready = reduce_partial(microbatch, block, false, forward_attention(microbatch, block, ready, op));
+      ready = gather_sequence(microbatch, block, false, std::move(ready));
+      ready = reduce_partial(microbatch, block, false, {compute(op, Part::mlp, microbatch, block, ready)});
+      break;
+    case BlockKind::head: {
+      ready = gather_sequence(microbatch, block, false, std::move(ready));
+      ready = {compute(op, Part::whole, microbatch, block, ready)};
+      if (strategy(block).tp > 1) {
+        // Largest logit, sum of exponentials and the target's logit of each token, in fp32.
+        const Side side{static_cast<int>(stage_.devices.size()), strategy(block)};
+        const std::int64_t tokens =
+            share_of(side, seat_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
+        ready = {tensor_collective(Op::all_reduce, microbatch, block, false, Bytes(tokens * 3 * 4), ready)};
+      }
+      break;
+    }
+  }
+  recent_computes_.push_back(last_compute_);
+  return ready;
+}
+
+Frontier StepCompiler::backward_attention_input(int microbatch, int block, const Frontier& ready) {
+  const int cp = strategy(block).cp;
+  if (cp == 1) return {compute(Op::backward_input, Part::attention, microbatch, block, ready)};
+  Frontier keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, ready)};
+  for (int hop = 0; hop < cp; ++hop)
+    // The gradients of keys and values travel with them and come home with the last exchange.
+    keys = {ring(microbatch, block, hop, true,
+                 {compute(Op::backward_input, Part::attention_hop, microbatch, block, keys, hop)})};
+  return {compute(Op::backward_input, Part::attention_input, microbatch, block, keys)};
+}
+
+Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready, bool with_weights) {
+  if (strategy(block).recompute == RecomputeMode::full && kind(block) == BlockKind::layer) {
+    const Frontier again = forward_block(microbatch, block, ready, Op::recompute);
+    ready.insert(ready.end(), again.begin(), again.end());
+  }
+  // A weight gradient stands behind the sum of the input gradient, so that the two overlap.
+  switch (kind(block)) {
+    case BlockKind::embedding:
+      arrived_[{block, microbatch}] = ready;  // no input gradient; the weight gradient waits for what came
+      if (with_weights) backward_weight(Part::whole, microbatch, block);
+      break;
+    case BlockKind::layer:
+      ready = gather_sequence(microbatch, block, true, std::move(ready));
+      ready = reduce_partial(microbatch, block, true,
+                             {compute(Op::backward_input, Part::mlp, microbatch, block, ready)});
+      if (with_weights) backward_weight(Part::mlp, microbatch, block);
+      ready = gather_sequence(microbatch, block, true, std::move(ready));
+      ready = reduce_partial(microbatch, block, true, backward_attention_input(microbatch, block, ready));
+      if (with_weights) backward_weight(Part::attention, microbatch, block);
+      break;
+    case BlockKind::head:
+      ready = reduce_partial(microbatch, block, true,
+                             {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
+      if (with_weights) backward_weight(Part::whole, microbatch, block);
+      break;
+  }
+  recent_computes_.push_back(last_compute_);
+  if (with_weights) weights_done(microbatch, block);
+  return ready;
+}
+
+void StepCompiler::backward_weight(Part part, int microbatch, int block) {
+  Frontier ready;
+  if (const auto found = arrived_.find({block, microbatch}); found != arrived_.end()) ready = found->second;
+  if (kind(block) != BlockKind::embedding) ready = gather_sequence(microbatch, block, false, {});
+  compute(Op::backward_weight, part, microbatch, block, ready);
+}
+
+void StepCompiler::backward_weights(int microbatch, int block) {
+  if (kind(block) == BlockKind::layer) {
+    backward_weight(Part::mlp, microbatch, block);
+    backward_weight(Part::attention, microbatch, block);
+  } else {
+    backward_weight(Part::whole, microbatch, block);
+  }
+  weights_done(microbatch, block);
+}
+
+void StepCompiler::weights_done(int microbatch, int block) {
+  const int left = --weights_left_[block];
+  reduce_gradients(block, microbatch, left == 0);
+}
+
+}  // namespace optimus

@@ -1,0 +1,142 @@
+// Gradients and updates: reductions inside the stage as weight gradients become complete, sums with other stages and
+// pipelines, the step gate, the optimizer, and the gathers that spread updated weights.
+//
+// Inside a stage the devices with the same tensor part form a data group. A sharded state is first reduced to shards
+// inside its shard group, then summed over the replicas of the shard. A tensor that other stages or pipelines hold too
+// (a tied embedding; everything when there are several pipelines) is left out of the sum over replicas and summed once
+// over all its owners instead.
+#include <algorithm>
+
+#include "layout/sync.h"
+#include "schedule/step_compiler.h"
+
+namespace optimus {
+
+int StepCompiler::data_group(int block, Role role) {
+  const LayerStrategy& s = strategy(block);
+  const int shards = shard_count(stage_, s), data = seat_.index / s.tp, part = seat_.index % s.tp;
+  const int total = static_cast<int>(stage_.devices.size()) / s.tp;
+  const bool is_shard = role == Role::shard;
+  const int first = is_shard ? data / shards * shards : data % shards;
+  const int step = is_shard ? 1 : shards, count = is_shard ? shards : total / shards;
+  std::vector<int> members;
+  for (int i = 0; i < count; ++i)
+    members.push_back(stage_.devices[static_cast<std::size_t>((first + i * step) * s.tp + part)]);
+  return builder_.group(role, std::move(members));
+}
+
+void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
+  const LayerStrategy& s = strategy(block);
+  const bool is_async = is_asynchronous(plan_.schedule);
+  const int shards = shard_count(stage_, s),
+            replicas = static_cast<int>(stage_.devices.size()) / (s.tp * shards);
+  const auto reduce = [&](int group, Bytes bytes) {
+    Instruction instruction{
+        .op = Op::reduce_gradients, .lane = Lane::reduce, .microbatch = microbatch, .chunk = chunk_of(block)};
+    instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
+    reduced_[block] = builder_.add(instruction, {last_compute_});
+    if (const auto whole = whole_gradients_.find({block, microbatch}); whole != whole_gradients_.end())
+      builder_.use(whole->second, false);
+  };
+  const bool is_time = is_last || is_async;
+  if (is_time && sizes_.partial(block).value > 0) reduce(tensor_group(block), sizes_.partial(block));
+  // ZeRO 2 and 3 keep only the shard of the sum, so each micro-batch is reduced as it comes.
+  if (shards > 1 && (is_time || s.zero >= 2))
+    reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
+  if (replicas > 1 && is_time && !needs_sync_) {
+    const Bytes own = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
+    if (own.value > 0) reduce(data_group(block, Role::replica), Bytes(own.value / shards));
+  }
+}
+
+void StepCompiler::sync_gradients() {
+  // What this device holds together with devices of other stages or pipelines: a tied embedding, and everything when
+  // there are several pipelines. Replicas inside the pipeline are members too, so they are not summed before.
+  Layout layout = layout_of(plan_, model_, StateKind::optimizer);
+  std::vector<std::size_t> shared;
+  for (std::size_t t = 0; t < layout.tensors.size(); ++t)
+    if (layout.placements[t].size() > 1) shared.push_back(t);
+  if (shared.empty()) return;
+  Layout joint;
+  joint.grids = layout.grids;
+  for (const std::size_t t : shared) {
+    joint.tensors.push_back(layout.tensors[t]);
+    joint.placements.push_back(layout.placements[t]);
+  }
+  const GradientSync sums = sync(joint);
+  // One sum per block and group; every device meets them in the same order, the last block first.
+  std::map<std::pair<int, std::vector<int>>, std::int64_t> bytes;
+  for (const Reduction& reduction : sums.reductions) {
+    const std::vector<Rank>& owners = sums.groups[static_cast<std::size_t>(reduction.group)];
+    if (!std::binary_search(owners.begin(), owners.end(), Rank{device_}) || owners.size() == 1) continue;
+    std::vector<int> members;
+    for (const Rank rank : owners) members.push_back(rank.value);
+    const int block = joint.tensors[static_cast<std::size_t>(reduction.tensor)].block;
+    bytes[{-block, std::move(members)}] +=
+        reduction.box.num_elements() * state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
+  }
+  for (const auto& [key, size] : bytes) {
+    const auto& [negative_block, members] = key;
+    Instruction instruction{.op = Op::sync_gradients, .lane = Lane::reduce, .block = -negative_block};
+    instruction.group = builder_.group(Role::sync, members);
+    instruction.bytes = size;
+    reduced_[-negative_block] = builder_.add(instruction, {last_compute_});
+  }
+}
+
+void StepCompiler::exchange_buddies() {
+  if (plan_.buddy == 0) return;
+  const auto message = [&](Op op, int block, int distance) {
+    const LayerStrategy& s = strategy(block);
+    const int shards = shard_count(stage_, s), data = seat_.index / s.tp;
+    const int shard = data % shards, other = ((shard + distance) % shards + shards) % shards;
+    Instruction instruction{.op = op, .lane = Lane::transfer, .chunk = chunk_of(block), .block = block};
+    instruction.peer =
+        stage_.devices[static_cast<std::size_t>((data - shard + other) * s.tp + seat_.index % s.tp)];
+    instruction.bytes = sizes_.part(block, StateKind::gradients).value / shards;
+    return instruction;
+  };
+  for (const int block : own_blocks()) {
+    if (strategy(block).zero == 0) continue;
+    const auto reduced = reduced_.find(block);
+    builder_.add(message(Op::send_buddy, block, plan_.buddy),
+                 reduced == reduced_.end() ? Frontier{last_compute_} : Frontier{reduced->second});
+    buddies_.push_back(builder_.add(message(Op::receive_buddy, block, -plan_.buddy), {}));
+  }
+}
+
+void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
+  for (const int block : own_blocks()) {
+    const LayerStrategy& s = strategy(block);
+    Frontier waits = gate;
+    if (const auto reduced = reduced_.find(block); reduced != reduced_.end())
+      waits.push_back(reduced->second);
+    Instruction update{
+        .op = Op::optimizer, .lane = s.offload ? Lane::host : Lane::compute, .microbatch = microbatch};
+    update.chunk = chunk_of(block), update.block = block;
+    const int updated = builder_.add(update, waits);
+    if (s.zero == 0 || s.zero == 3 || shard_count(stage_, s) == 1) continue;
+    Instruction gather{.op = Op::gather_parameters,
+                       .lane = Lane::gather,
+                       .microbatch = microbatch,
+                       .chunk = chunk_of(block)};
+    gather.block = block;
+    gather.group = data_group(block, Role::shard);
+    gather.bytes = sizes_.part(block, StateKind::weights).value;
+    const int gathered = builder_.add(gather, {updated});
+    if (is_asynchronous(plan_.schedule)) fresh_.push_back(gathered);
+  }
+}
+
+void StepCompiler::finish_step() {
+  sync_gradients();
+  exchange_buddies();
+  Instruction gate{.op = Op::step_gate, .lane = Lane::reduce};
+  gate.group = builder_.group(Role::world, {});
+  gate.bytes = 16;  // the sum of squares in double, and whether all are finite
+  Frontier waits = buddies_;
+  waits.push_back(last_compute_);
+  update_blocks({builder_.add(gate, waits)}, -1);
+}
+
+}  // namespace optimus
