@@ -13,10 +13,9 @@
 #include <vector>
 
 #include "base/file.h"
+#include "data/token_id.h"
 
 namespace optimus {
-
-using TokenId = std::int32_t;
 
 class Tokenizer {
  public:

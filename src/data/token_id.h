@@ -1,0 +1,10 @@
+// What a token is called in memory and in token files.
+#pragma once
+
+#include <cstdint>
+
+namespace optimus {
+
+using TokenId = std::int32_t;
+
+}  // namespace optimus

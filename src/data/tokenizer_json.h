@@ -1,0 +1,15 @@
+// Understands a tokenizer.json: makes the parts of the tokenizer that it describes. What we do not do is
+// refused by name (file, field, value), never ignored. The format is summed up in docs/formats.md.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "data/pipeline_tokenizer.h"
+
+namespace optimus {
+
+// Throws UserError.
+TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& source);
+
+}  // namespace optimus

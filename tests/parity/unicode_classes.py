@@ -1,0 +1,92 @@
+"""What the tokenizers library takes each code point for, asked from the library itself.
+
+Its parts carry Unicode tables of different ages (the regular expressions' are younger than the BERT normalizer's), so
+asking is the only way to agree on every code point. `python unicode_classes.py > src/data/unicode_classes.inc` renews
+our table; tokenizer_parity.py compares the compiled table with classes() on every code point.
+"""
+import sys
+
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+# In step with CharClass in src/data/unicode.h.
+LETTER, NUMBER, SPACE, WORD, PUNCTUATION, CONTROL, ACCENT, NFC, NFD, NFKD = (1 << bit for bit in range(10))
+
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+def kept(pre_tokenizer) -> set[int]:
+    everything = "".join(map(chr, CODE_POINTS))
+    return {ord(c) for piece, _ in pre_tokenizer.pre_tokenize_str(everything) for c in piece}
+
+
+def matching(pattern: str) -> set[int]:
+    return kept(pre_tokenizers.Split(Regex(pattern), "removed", invert=True))
+
+
+def bert(**chosen):
+    options = {"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False}
+    return normalizers.BertNormalizer(**(options | chosen))
+
+
+def changes(normalize) -> set[int]:
+    return {c for c in CODE_POINTS if normalize(chr(c)) != chr(c)}
+
+
+def reordered(nfd) -> set[int]:
+    """Canonical combining class not zero: moves before U+0345, whose class is the largest."""
+    last = "\u0345"
+    return {c for c in CODE_POINTS if nfd(last + chr(c)) != last + nfd(chr(c))} | {ord(last)}
+
+
+def classes() -> list[int]:
+    """One mask per code point; 0 for surrogates."""
+    everything = set(CODE_POINTS)
+    space = matching(r"\s")
+    words = pre_tokenizers.Whitespace()
+    nfc, nfd, nfkd = (form().normalize_str for form in (normalizers.NFC, normalizers.NFD, normalizers.NFKD))
+    clean, strip = bert(clean_text=True).normalize_str, bert(strip_accents=True).normalize_str
+    marks, decomposed = reordered(nfd), changes(nfd)
+    # What may join with the character before it.
+    joining = {ord(c) for composite in decomposed for c in nfd(chr(composite))[1:]}
+    members = {
+        LETTER: matching(r"\p{L}"),
+        NUMBER: matching(r"\p{N}"),
+        SPACE: space,
+        WORD: {c for c in everything - space if len(words.pre_tokenize_str("a" + chr(c))) == 1},
+        PUNCTUATION: everything - kept(pre_tokenizers.Punctuation("removed")),
+        CONTROL: {c for c in CODE_POINTS if clean("a" + chr(c)) == "a"},
+        ACCENT: {c for c in CODE_POINTS if strip("a" + chr(c)) == "a"},
+        NFC: marks | changes(nfc) | joining,
+        NFD: marks | decomposed,
+        NFKD: marks | changes(nfkd),
+    }
+    masks = [0] * 0x110000
+    for bit, code_points in members.items():
+        for c in code_points:
+            masks[c] |= bit
+    return masks
+
+
+def change_points(masks: list[int]) -> list[tuple[int, int]]:
+    """(first code point, mask) wherever the mask changes. Surrogates take the mask before them."""
+    result = [(0, masks[0])]
+    for c in CODE_POINTS:
+        if masks[c] != result[-1][1]:
+            result.append((c, masks[c]))
+    return result
+
+
+def main() -> None:
+    print("// {first code point, classes from there on}: made by tests/parity/unicode_classes.py, not by hand.")
+    line = ""
+    for first, mask in change_points(classes()):
+        entry = f"{{0x{first:x}, {mask}}},"
+        if len(line) + len(entry) + 1 > 110:
+            print(line)
+            line = ""
+        line += (" " if line else "") + entry
+    print(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
