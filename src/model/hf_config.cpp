@@ -209,7 +209,10 @@ ModelSpec read_hf_config(const Path& path) {
   const std::string text = value_or_throw(read_file(file, kLargestFile));
   ModelSpec spec = spec_from_hf_config(parse_json(text, file.string()), file.string());
   const Path folder = std::filesystem::absolute(file, ignored).lexically_normal().parent_path();
-  spec.name = folder.filename().string();
+  // A folder's name may be any bytes; ours goes into JSON.
+  const std::string name =
+      Json(folder.filename().string()).dump(-1, ' ', false, Json::error_handler_t::replace);
+  spec.name = Json::parse(name).get<std::string>();
   return spec;
 }
 
