@@ -9,10 +9,17 @@
 // structured form, never as one box per rank, so that it costs the same for 8 and for 100,000 devices; boxes
 // are computed when asked for.
 //
+// Example: a 4 x 6 matrix, one group of 2 replicas x 2 shards x 2 parts, cut_dim 1, parts 0:3 and 3:6:
+//
+//             columns 0:3        3:6
+//   rows 0:2  ranks 0 and 4   1 and 5       shard 0
+//        2:4  ranks 2 and 6   3 and 7       shard 1
+//
 // Read next: layout/diff.h (from one layout to another), layout/sync.h (which ranks add up which gradients).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,10 +68,20 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+// Ranks are used as indices; whoever names a larger one has made a mistake.
+inline constexpr int kMaxRanks = 1 << 24;
+
+// Throws UserError, naming the tensor or grid, the value and what would be right, unless: sizes agree,
+// tensors have 1 to 4 dims and fit 63 bits of bytes, grids list each rank once, parts lie inside the cut
+// dimension and cover it. The other functions of this folder take this for granted; diff() and sync() check
+// it themselves.
+void validate(const Layout& layout);
+
 // n things over `parts`, sizes differing by at most one, larger ones first.
 std::vector<Span> split_evenly(std::int64_t n, int parts);
-// n things over parts in proportion to `weights` (largest remainders); every thing is given to exactly one
-// part.
+// n things over parts in proportion to `weights` (largest remainders, ties to the lower part); every thing is
+// given to exactly one part. Throws UserError unless the weights are finite, not negative and one is
+// positive.
 std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& weights);
 // Shard `index` of [0, n): blocks of ceil(n / shards), so that all but the last used shard are equal; may be
 // empty.
@@ -80,22 +97,28 @@ struct HeldBox {
   bool operator==(const HeldBox&) const = default;
 };
 
-// Where a rank stands in the grids of a layout; built once, O(ranks).
+// One more than the highest rank that a grid names.
+int num_ranks(const Layout& layout);
+
+// Where a rank stands in the grids of a layout; built once, O(ranks). Does not refer to the layout.
 class RankIndex {
  public:
   struct Seat {
     int grid, replica, shard, part;
+    bool operator==(const Seat&) const = default;
   };
   explicit RankIndex(const Layout& layout);
-  const std::vector<Seat>& seats(Rank rank) const;
-  int num_ranks() const { return static_cast<int>(seats_.size()); }
+  // In the order of the grids; nothing for a rank that the layout does not name.
+  std::span<const Seat> seats(Rank rank) const;
+  int num_ranks() const { return static_cast<int>(first_.size()) - 1; }
 
  private:
-  std::vector<std::vector<Seat>> seats_;
+  std::vector<int> first_;  // [rank] into seats_, and the end
+  std::vector<Seat> seats_;
 };
 
-// Everything one rank holds, without empty boxes; a tensor that it holds through several groups is listed
-// once per distinct box. O(tensors of the layout).
+// Everything one rank holds, in tensor order, without empty boxes; a tensor that it holds through several
+// groups is listed once per distinct box. O(placements of the layout).
 std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank);
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank);
 

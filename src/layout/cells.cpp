@@ -1,0 +1,111 @@
+// Cutting a region into cells: collect the edges of each dimension, lay the grid that they span, and enter
+// each slot into the cells that it covers.
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "layout/slots.h"
+
+namespace optimus {
+namespace {
+
+using Edges = std::array<std::vector<std::int64_t>, kMaxDims>;
+
+void add_edges(const std::vector<SlotBox>& slots, Edges& edges) {
+  for (const SlotBox& slot : slots)
+    for (int d = 0; d < slot.box.num_dims; ++d) {
+      edges[static_cast<std::size_t>(d)].push_back(slot.box[d].begin);
+      edges[static_cast<std::size_t>(d)].push_back(slot.box[d].end);
+    }
+}
+
+Edges sorted_edges(const Box& region, const std::vector<SlotBox>& slots, const Slots* others) {
+  Edges edges;
+  for (int d = 0; d < region.num_dims; ++d)
+    edges[static_cast<std::size_t>(d)] = {region[d].begin, region[d].end};
+  add_edges(slots, edges);
+  if (others != nullptr) {
+    std::vector<SlotBox> found;
+    find_slots(*others, region, found);
+    add_edges(found, edges);
+  }
+  for (auto& edge : edges) {
+    std::sort(edge.begin(), edge.end());
+    edge.erase(std::unique(edge.begin(), edge.end()), edge.end());
+  }
+  return edges;
+}
+
+// The grid of cells between edges, row-major.
+class CellGrid {
+ public:
+  CellGrid(int num_dims, Edges edges) : num_dims_(num_dims), edges_(std::move(edges)) {
+    for (int d = 0; d < num_dims; ++d) num_cells_ *= width(d);
+  }
+  std::size_t num_cells() const { return num_cells_; }
+
+  Box box(std::size_t cell) const {
+    Box result;
+    result.num_dims = num_dims_;
+    for (int d = num_dims_ - 1; d >= 0; --d) {
+      const auto& edge = edges_[static_cast<std::size_t>(d)];
+      result[d] = {edge[cell % width(d)], edge[cell % width(d) + 1]};
+      cell /= width(d);
+    }
+    return result;
+  }
+
+  template <typename Use>
+  void for_each_in(const Box& box, const Use& use) const {
+    std::array<std::size_t, kMaxDims> begin{}, end{};
+    begin.fill(0), end.fill(1);
+    for (int d = 0; d < num_dims_; ++d) {
+      const auto i = static_cast<std::size_t>(d);
+      begin[i] = index_of(edges_[i], box[d].begin), end[i] = index_of(edges_[i], box[d].end);
+    }
+    for (std::size_t a = begin[0]; a < end[0]; ++a)
+      for (std::size_t b = begin[1]; b < end[1]; ++b)
+        for (std::size_t c = begin[2]; c < end[2]; ++c)
+          for (std::size_t e = begin[3]; e < end[3]; ++e)
+            use(((a * width(1) + b) * width(2) + c) * width(3) + e);
+  }
+
+ private:
+  std::size_t width(int d) const {
+    return d < num_dims_ ? edges_[static_cast<std::size_t>(d)].size() - 1 : 1;
+  }
+  static std::size_t index_of(const std::vector<std::int64_t>& edge, std::int64_t at) {
+    return static_cast<std::size_t>(std::lower_bound(edge.begin(), edge.end(), at) - edge.begin());
+  }
+
+  int num_dims_;
+  Edges edges_;
+  std::size_t num_cells_ = 1;
+};
+
+}  // namespace
+
+void append_cells(const Slots& holders, const Slots* others, const Box& region, SlotSets& sets,
+                  std::vector<Cell>& cells) {
+  if (region.is_empty()) return;
+  std::vector<SlotBox> slots;
+  find_slots(holders, region, slots);
+  if (slots.size() == 1 && slots[0].box == region && others == nullptr) {
+    cells.push_back({region, sets.intern(std::span(&slots[0].slot, 1))});
+    return;
+  }
+  const CellGrid grid(region.num_dims, sorted_edges(region, slots, others));
+  std::vector<int> first(grid.num_cells() + 1);
+  for (const SlotBox& slot : slots) grid.for_each_in(slot.box, [&](std::size_t cell) { ++first[cell + 1]; });
+  for (std::size_t cell = 0; cell < grid.num_cells(); ++cell) first[cell + 1] += first[cell];
+  std::vector<int> next(first), members(static_cast<std::size_t>(first.back()));
+  for (const SlotBox& slot : slots)
+    grid.for_each_in(slot.box,
+                     [&](std::size_t cell) { members[static_cast<std::size_t>(next[cell]++)] = slot.slot; });
+  for (std::size_t cell = 0; cell < grid.num_cells(); ++cell) {
+    const auto begin = static_cast<std::size_t>(first[cell]), end = static_cast<std::size_t>(first[cell + 1]);
+    cells.push_back({grid.box(cell), sets.intern(std::span(members).subspan(begin, end - begin))});
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,195 @@
+// Preparing two layouts, and the small questions that diff and diff_for both ask.
+#include "layout/change.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+void check_same_tensors(const Layout& from, const Layout& to) {
+  validate(from);
+  validate(to);
+  if (from.tensors.size() != to.tensors.size())
+    throw UserError("a layout of {} tensors cannot become one of {}", from.tensors.size(), to.tensors.size());
+  for (std::size_t t = 0; t < from.tensors.size(); ++t) {
+    const TensorInfo &a = from.tensors[t], &b = to.tensors[t];
+    if (a.name != b.name || a.shape != b.shape || a.bytes_per_element != b.bytes_per_element)
+      throw UserError(
+          "tensor {} is {} {} of {} bytes an element in the old layout and {} {} of {} in the new one", t,
+          in_quotes(a.name), text(a.shape), a.bytes_per_element, in_quotes(b.name), text(b.shape),
+          b.bytes_per_element);
+  }
+}
+
+// Whether a rank sits in two of the grids; `seen[rank]` is the last mark.
+bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector<int>& seen) {
+  int num_grids = 0;
+  for (const Partition& partition : slots.partitions) num_grids += static_cast<int>(partition.grids.size());
+  if (num_grids < 2) return false;
+  for (const Partition& partition : slots.partitions)
+    for (const int g : partition.grids)
+      for (const Rank rank : layout.grids[static_cast<std::size_t>(g)].ranks)
+        if (std::exchange(seen[static_cast<std::size_t>(rank.value)], mark) == mark) return true;
+  return false;
+}
+
+std::vector<int> places_of(std::vector<Rank> ranks, const Places& places) {
+  std::vector<int> result;
+  result.reserve(ranks.size());
+  for (const Rank rank : ranks) result.push_back(places.place_of(rank));
+  if (!std::is_sorted(result.begin(), result.end())) std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+std::vector<bool> marked(const std::vector<Rank>& ranks, int num_ranks) {
+  std::vector<bool> marks(static_cast<std::size_t>(num_ranks));
+  for (const Rank rank : ranks)
+    if (rank.value >= 0 && rank.value < num_ranks) marks[static_cast<std::size_t>(rank.value)] = true;
+  return marks;
+}
+
+// Slots of `slots` whose box is exactly `box`.
+std::vector<int> equal_slots(const Slots& slots, const Box& box) {
+  Box corner = box;
+  for (int d = 0; d < box.num_dims; ++d) corner[d].end = corner[d].begin + 1;
+  std::vector<SlotBox> found;
+  find_slots(slots, corner, found);
+  std::vector<int> equal;
+  for (const SlotBox& slot : found)
+    if (slots.box(slot.slot) == box) equal.push_back(slot.slot);
+  return equal;
+}
+
+// As many equal chunks of whole rows as needed.
+void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vector<Box>& boxes) {
+  const std::int64_t rows = box[0].size();
+  const std::int64_t row_bytes = box.num_elements() / rows * bytes_per_element;
+  std::int64_t rows_each = std::max<std::int64_t>(1, chunk.value / row_bytes);
+  constexpr std::int64_t kMaxChunks = 4096;
+  rows_each = std::max(rows_each, (rows + kMaxChunks - 1) / kMaxChunks);
+  const std::int64_t num_chunks = (rows + rows_each - 1) / rows_each;
+  for (std::int64_t i = 0; i < num_chunks; ++i) {
+    Box piece = box;
+    const Span mine = shard_span(rows, static_cast<int>(num_chunks), static_cast<int>(i));
+    piece[0] = {box[0].begin + mine.begin, box[0].begin + mine.end};
+    boxes.push_back(piece);
+  }
+}
+
+}  // namespace
+
+Change::Change(const Layout& old_layout, const Layout& new_layout, DiffOptions diff_options)
+    : from((check_same_tensors(old_layout, new_layout), old_layout)),
+      to(new_layout),
+      options(std::move(diff_options)),
+      from_index(from),
+      to_index(to),
+      places(options.topology, std::max(from_index.num_ranks(), to_index.num_ranks())),
+      is_dead(marked(options.dead, places.num_places())) {
+  for (const Rank rank : options.dead)
+    if (!to_index.seats(rank).empty())
+      throw UserError("rank {} is dead, but the new layout names it", rank.value);
+  const std::array<const Layout*, 2> layouts{&from, &to};
+  Kinds grouped = kinds_of(layouts);
+  kind_of = std::move(grouped.kind_of);
+  ordinal_of = std::move(grouped.ordinal_of);
+  std::vector<int> seen(static_cast<std::size_t>(places.num_places()), -1);
+  for (auto& tensors : grouped.tensors) {
+    Kind kind{{},
+              from.tensors[static_cast<std::size_t>(tensors[0])].bytes_per_element,
+              slots_of(from, tensors[0]),
+              slots_of(to, tensors[0]),
+              false};
+    kind.has_shared_ranks = share_ranks(kind.to, to, static_cast<int>(kinds.size()), seen);
+    kind.tensors = std::move(tensors);
+    kinds.push_back(std::move(kind));
+  }
+}
+
+void append_pieces(const Change::Kind& kind, Bytes chunk, int to_slot, const Box& region, PieceList& list) {
+  std::vector<Cell> cells;
+  append_cells(kind.from, kind.has_shared_ranks ? &kind.to : nullptr, region, list.sets, cells);
+  for (const Cell& cell : cells) {
+    Piece piece{.to_slot = to_slot, .owners = cell.holders, .first_box = static_cast<int>(list.boxes.size())};
+    append_chunks(cell.box, kind.bytes_per_element, chunk, list.boxes);
+    piece.num_boxes = static_cast<int>(list.boxes.size()) - piece.first_box;
+    if (const auto owners = list.sets[cell.holders]; !owners.empty()) {
+      const SlotCount count = count_slots(kind.to, kind.from.box(owners[0]), to_slot);
+      piece.turn = count.before, piece.num_turns = count.all;
+    }
+    list.pieces.push_back(piece);
+  }
+}
+
+Box whole_box(const PieceList& list, const Piece& piece) {
+  Box box = list.boxes[static_cast<std::size_t>(piece.first_box)];
+  box[0].end = list.boxes[static_cast<std::size_t>(piece.first_box + piece.num_boxes - 1)][0].end;
+  return box;
+}
+
+std::vector<int> owners_of(const Change& change, const Change::Kind& kind, std::span<const int> from_slots) {
+  std::vector<Rank> ranks;
+  for (const int slot : from_slots) append_holders(kind.from, slot, change.from, ranks);
+  std::erase_if(ranks, [&](Rank rank) { return change.is_dead[static_cast<std::size_t>(rank.value)]; });
+  return places_of(std::move(ranks), change.places);
+}
+
+std::vector<int> receivers_of(const Change& change, const Change::Kind& kind, int to_slot) {
+  std::vector<Rank> ranks;
+  append_holders(kind.to, to_slot, change.to, ranks);
+  std::vector<int> receivers = places_of(std::move(ranks), change.places);
+  const Box box = kind.to.box(to_slot);
+  if (box.is_empty()) return {};
+  const std::vector<int> same = equal_slots(kind.from, box);
+  if (same.empty()) return receivers;
+  const std::vector<int> keepers = owners_of(change, kind, same);
+  std::vector<int> result;
+  std::set_difference(receivers.begin(), receivers.end(), keepers.begin(), keepers.end(),
+                      std::back_inserter(result));
+  return result;
+}
+
+void remove_served(const Change& change, const Change::Kind& kind, int to_slot, const Box& piece,
+                   std::vector<int>& receivers) {
+  std::erase_if(receivers, [&](int receiver) {
+    const Rank rank = change.places.rank_at(receiver);
+    const std::vector<int> old_slots = slots_of_rank(kind.from, change.from_index, rank);
+    for (const int slot : slots_of_rank(kind.to, change.to_index, rank)) {
+      if (slot >= to_slot) break;
+      const Box box = kind.to.box(slot);
+      const bool is_kept = std::any_of(old_slots.begin(), old_slots.end(),
+                                       [&](int old_slot) { return kind.from.box(old_slot) == box; });
+      if (!is_kept && box.contains(piece)) return true;
+    }
+    return false;
+  });
+}
+
+std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank) {
+  std::vector<int> result;
+  for (const Partition& partition : slots.partitions)
+    for (const RankIndex::Seat& seat : index.seats(rank))
+      if (const int slot = slot_of(partition, seat); slot >= 0) result.push_back(slot);
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+DiffFailure lost_failure(const Change& change, std::vector<HeldBox> lost) {
+  const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
+    return std::pair(a.tensor, a.box) < std::pair(b.tensor, b.box);
+  };
+  std::sort(lost.begin(), lost.end(), comes_before);
+  lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
+  const HeldBox& first = lost.front();
+  return {{fmt::format("no living rank holds {} of tensor {} ({} such pieces)", text(first.box),
+                       change.to.tensors[static_cast<std::size_t>(first.tensor)].name, lost.size())},
+          std::move(lost),
+          Bytes(0)};
+}
+
+}  // namespace optimus

@@ -1,0 +1,64 @@
+#include "layout/cover.h"
+
+#include <algorithm>
+
+namespace optimus {
+namespace {
+
+using Boxes = std::vector<const Box*>;
+
+// Boxes of a list that contain the present interval of one dimension, as the sweep moves up.
+class Active {
+ public:
+  Active(const Boxes& boxes, int dim) : dim_(dim), waiting_(boxes) {
+    std::sort(waiting_.begin(), waiting_.end(),
+              [dim](const Box* a, const Box* b) { return (*a)[dim].begin > (*b)[dim].begin; });
+  }
+  const Boxes& at(std::int64_t position) {
+    std::erase_if(boxes_, [&](const Box* box) { return (*box)[dim_].end <= position; });
+    while (!waiting_.empty() && (*waiting_.back())[dim_].begin <= position) {
+      boxes_.push_back(waiting_.back());
+      waiting_.pop_back();
+    }
+    return boxes_;
+  }
+
+ private:
+  int dim_;
+  Boxes waiting_, boxes_;
+};
+
+std::optional<CoverMistake> sweep(const Boxes& wanted, const Boxes& pieces, Box interval, int dim) {
+  if (wanted.empty() && pieces.empty()) return std::nullopt;
+  if (dim == interval.num_dims) {
+    if (pieces.size() == 1 && !wanted.empty()) return std::nullopt;
+    return CoverMistake{interval, static_cast<int>(pieces.size())};
+  }
+  std::vector<std::int64_t> edges;
+  for (const Boxes* list : {&wanted, &pieces})
+    for (const Box* box : *list) edges.push_back((*box)[dim].begin), edges.push_back((*box)[dim].end);
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  Active active_wanted(wanted, dim), active_pieces(pieces, dim);
+  for (std::size_t i = 0; i + 1 < edges.size(); ++i) {
+    interval[dim] = {edges[i], edges[i + 1]};
+    if (auto mistake = sweep(active_wanted.at(edges[i]), active_pieces.at(edges[i]), interval, dim + 1))
+      return mistake;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
+                                               const std::vector<Box>& pieces) {
+  if (wanted == pieces && wanted.size() <= 1) return std::nullopt;
+  Boxes all_wanted, all_pieces;
+  for (const Box& box : wanted) all_wanted.push_back(&box);
+  for (const Box& box : pieces) all_pieces.push_back(&box);
+  Box interval;
+  interval.num_dims = wanted.empty() ? pieces[0].num_dims : wanted[0].num_dims;
+  return sweep(all_wanted, all_pieces, interval, 0);
+}
+
+}  // namespace optimus

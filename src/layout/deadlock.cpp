@@ -1,0 +1,93 @@
+// The abstract execution behind verify: who meets whom, and does everybody come to the end.
+#include <deque>
+#include <unordered_map>
+
+#include "layout/verify.h"
+
+namespace optimus {
+namespace {
+
+class Execution {
+ public:
+  explicit Execution(std::span<const std::vector<PostedOperation>> programs)
+      : programs_(programs), next_(programs.size()), open_(programs.size()) {}
+
+  Outcome<void> run() {
+    for (std::size_t rank = 0; rank < programs_.size(); ++rank) post_from(static_cast<int>(rank));
+    while (!ready_.empty() && mismatch_.empty()) {
+      const int rank = ready_.front();
+      ready_.pop_front();
+      post_from(rank);
+    }
+    if (!mismatch_.empty()) return failure("{}", mismatch_);
+    for (std::size_t rank = 0; rank < programs_.size(); ++rank)
+      if (open_[rank] > 0) return waits_for_ever(static_cast<int>(rank));
+    return {};
+  }
+
+ private:
+  // A one-way channel holds what has been posted on one of its sides and not yet met.
+  struct Channel {
+    bool holds_sends = false;
+    std::size_t num_met = 0;  // of posted, from the front
+    std::vector<std::uint64_t> posted;
+  };
+
+  // Posts the rank's next wave; goes on to the one after it when nothing of it stays open.
+  void post_from(int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    const auto& program = programs_[r];
+    while (open_[r] == 0 && next_[r] < program.size() && mismatch_.empty()) {
+      const int wave = program[next_[r]].wave;
+      for (; next_[r] < program.size() && program[next_[r]].wave == wave; ++next_[r]) {
+        ++open_[r];
+        post(rank, program[next_[r]]);
+      }
+    }
+  }
+
+  void post(int rank, const PostedOperation& operation) {
+    const int sender = operation.is_send ? rank : operation.peer;
+    const int receiver = operation.is_send ? operation.peer : rank;
+    const auto key = static_cast<std::uint64_t>(sender) << 32 | static_cast<std::uint64_t>(receiver);
+    Channel& channel = channels_[key];
+    if (channel.posted.empty() || channel.holds_sends == operation.is_send) {
+      channel.holds_sends = operation.is_send;
+      channel.posted.push_back(operation.what);
+      return;
+    }
+    if (channel.posted[channel.num_met] != operation.what && mismatch_.empty())
+      mismatch_ = fmt::format("in wave {}, rank {} sends to rank {} something else than it expects",
+                              operation.wave, sender, receiver);
+    if (++channel.num_met == channel.posted.size()) channel.posted.clear(), channel.num_met = 0;
+    --open_[static_cast<std::size_t>(rank)];
+    const auto peer = static_cast<std::size_t>(operation.peer);
+    if (--open_[peer] == 0 && operation.peer != rank) ready_.push_back(operation.peer);
+  }
+
+  Outcome<void> waits_for_ever(int rank) const {
+    const auto r = static_cast<std::size_t>(rank);
+    return failure("rank {} waits for ever in wave {} for {} of its sends and receives", rank,
+                   programs_[r][next_[r] - 1].wave, open_[r]);
+  }
+
+  std::span<const std::vector<PostedOperation>> programs_;
+  std::vector<std::size_t> next_;
+  std::vector<int> open_;
+  std::deque<int> ready_;
+  std::unordered_map<std::uint64_t, Channel> channels_;
+  std::string mismatch_;
+};
+
+}  // namespace
+
+Outcome<void> check_no_deadlock(std::span<const std::vector<PostedOperation>> programs) {
+  for (const auto& program : programs)
+    for (const PostedOperation& operation : program)
+      if (operation.peer < 0 || operation.peer >= static_cast<int>(programs.size()))
+        return failure("an operation of wave {} names rank {}, there are {}", operation.wave, operation.peer,
+                       programs.size());
+  return Execution(programs).run();
+}
+
+}  // namespace optimus

@@ -1,0 +1,28 @@
+// Demand: what moving a tensor costs the memory of each rank. Ranks that have the same demands throughout are
+// one class, so that ordering the waves of 100,000 ranks is a matter of a few hundred classes. Internal to
+// src/layout.
+#pragma once
+
+#include <vector>
+
+#include "layout/change.h"
+
+namespace optimus {
+
+// While a tensor moves, a rank of the class holds `allocated` more; afterwards `freed` less. Boxes that are
+// kept count in neither.
+struct Demand {
+  int rank_class = 0;
+  std::int64_t allocated = 0, freed = 0;
+};
+
+struct Demands {
+  int num_classes = 0;
+  std::vector<std::vector<Demand>>
+      of_kind;               // for one tensor of the kind; without classes that are not concerned
+  Bytes lower_bound, naive;  // of the whole change, as in TransferPlan
+};
+
+Demands demands_of(const Change& change);
+
+}  // namespace optimus

@@ -1,0 +1,239 @@
+// The whole plan. What one tensor of a kind needs is worked out once (a pattern); the tensors of the kind
+// repeat it, each with its own turn of senders.
+#include "layout/diff.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "layout/change.h"
+#include "layout/fanout.h"
+
+namespace optimus {
+namespace {
+
+// The pieces of tensors that are cut alike, whoever holds them. Their boxes start at first_box of the plan's
+// table.
+struct Geometry {
+  const Change::Kind* kind = nullptr;
+  PieceList list;  // pieces ordered by to_slot; boxes moved into the plan
+  int first_box = 0;
+};
+
+struct PatternPiece {
+  const Piece* piece = nullptr;
+  int first_owner = 0;  // into Pattern::owners
+  int first_fanout = 0, num_fanouts = 0, first_need = 0, num_needs = 0, first_holder = 0, num_holders = 0;
+};
+
+// Who needs which piece of one tensor of a kind from which owners.
+struct Pattern {
+  int first_box = 0;
+  std::vector<PatternPiece> pieces;
+  std::vector<int> owners;  // places
+  std::vector<Fanout> fanouts;
+  std::vector<Need> needs;
+  std::vector<int> holders;
+};
+
+class GeometryTable {
+ public:
+  GeometryTable(const Change& change, std::vector<Box>& boxes) : change_(change), boxes_(boxes) {}
+
+  const Geometry& of(const Change::Kind& kind) {
+    for (const auto& known : geometries_)
+      if (is_same(*known->kind, kind)) return *known;
+    auto added = std::make_unique<Geometry>(Geometry{&kind, {}, static_cast<int>(boxes_.size())});
+    for (int slot = 0; slot < kind.to.num_slots(); ++slot)
+      append_pieces(kind, change_.options.chunk, slot, kind.to.box(slot), added->list);
+    boxes_.insert(boxes_.end(), added->list.boxes.begin(), added->list.boxes.end());
+    return *geometries_.emplace_back(std::move(added));
+  }
+
+ private:
+  static bool is_same(const Change::Kind& a, const Change::Kind& b) {
+    return a.bytes_per_element == b.bytes_per_element && a.has_shared_ranks == b.has_shared_ranks &&
+           a.from.cuts_like(b.from) && a.to.cuts_like(b.to);
+  }
+  const Change& change_;
+  std::vector<Box>& boxes_;
+  std::vector<std::unique_ptr<Geometry>> geometries_;
+};
+
+class PatternBuilder {
+ public:
+  PatternBuilder(const Change& change, const Change::Kind& kind, const Geometry& geometry)
+      : change_(change), kind_(kind), list_(geometry.list) {
+    pattern_.first_box = geometry.first_box;
+    owners_of_set_.resize(static_cast<std::size_t>(list_.sets.size()), {-1, 0});
+  }
+
+  // `lost` takes the pieces that are needed and have no owner.
+  Pattern build(std::vector<Box>& lost) {
+    std::vector<int> receivers, here;
+    int slot = -1;
+    for (const Piece& piece : list_.pieces) {
+      if (piece.to_slot != slot) receivers = receivers_of(change_, kind_, slot = piece.to_slot);
+      if (receivers.empty()) continue;
+      const Box box = whole_box(list_, piece);
+      const auto owners = owners_of_set(piece.owners);
+      if (owners.empty()) {
+        lost.push_back(box);
+      } else if (kind_.has_shared_ranks) {
+        here = receivers;
+        remove_served(change_, kind_, slot, box, here);
+        add(piece, here, owners);
+      } else {
+        add(piece, receivers, owners);
+      }
+    }
+    return std::move(pattern_);
+  }
+
+ private:
+  struct Range {
+    int begin, size;
+  };
+  std::span<const int> owners_of_set(int set) {
+    Range& range = owners_of_set_[static_cast<std::size_t>(set)];
+    if (range.begin < 0) {
+      const std::vector<int> owners = owners_of(change_, kind_, list_.sets[set]);
+      range = {static_cast<int>(pattern_.owners.size()), static_cast<int>(owners.size())};
+      pattern_.owners.insert(pattern_.owners.end(), owners.begin(), owners.end());
+    }
+    return std::span(pattern_.owners)
+        .subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size));
+  }
+
+  void add(const Piece& piece, std::span<const int> receivers, std::span<const int> owners) {
+    split_receivers(receivers, owners, change_.places, fanouts_);
+    const auto append = [](auto& all, const auto& some, int& first, int& size) {
+      first = static_cast<int>(all.size()), size = static_cast<int>(some.size());
+      all.insert(all.end(), some.begin(), some.end());
+    };
+    PatternPiece added{.piece = &piece,
+                       .first_owner = static_cast<int>(owners.data() - pattern_.owners.data())};
+    append(pattern_.fanouts, fanouts_.fanouts, added.first_fanout, added.num_fanouts);
+    append(pattern_.needs, fanouts_.needs, added.first_need, added.num_needs);
+    append(pattern_.holders, fanouts_.holders, added.first_holder, added.num_holders);
+    pattern_.pieces.push_back(added);
+  }
+
+  const Change& change_;
+  const Change::Kind& kind_;
+  const PieceList& list_;
+  Pattern pattern_;
+  std::vector<Range> owners_of_set_;
+  Fanouts fanouts_;
+};
+
+// Turns patterns into transfers and counts them.
+class PlanWriter {
+ public:
+  PlanWriter(const Change& change, TransferPlan& plan)
+      : change_(change),
+        plan_(plan),
+        sent_(static_cast<std::size_t>(change.places.num_places())),
+        received_(sent_) {
+    plan_.moved_at.resize(static_cast<std::size_t>(change.places.num_levels()));
+  }
+
+  void write(const Pattern& pattern, int tensor) {
+    const int ordinal = change_.ordinal_of[static_cast<std::size_t>(tensor)];
+    const int bytes_per_element = change_.from.tensors[static_cast<std::size_t>(tensor)].bytes_per_element;
+    for (const PatternPiece& at : pattern.pieces)
+      for (int chunk = 0; chunk < at.piece->num_boxes; ++chunk) {
+        const int box = pattern.first_box + at.piece->first_box + chunk;
+        const std::int64_t bytes =
+            plan_.boxes[static_cast<std::size_t>(box)].num_elements() * bytes_per_element;
+        write_transfers(pattern, at, tensor, box, at.piece->round(ordinal, chunk), bytes);
+        for (int i = at.first_holder; i < at.first_holder + at.num_holders; ++i)
+          plan_.copies.push_back({tensor, box, rank_at(pattern.holders, i)});
+      }
+  }
+
+  void finish() {
+    const auto most = [](const std::vector<std::int64_t>& bytes) {
+      return Bytes(bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end()));
+    };
+    plan_.max_sent = most(sent_), plan_.max_received = most(received_);
+    for (const Bytes bytes : plan_.moved_at) plan_.moved += bytes;
+  }
+
+ private:
+  Rank rank_at(const std::vector<int>& places, int index) const {
+    return change_.places.rank_at(places[static_cast<std::size_t>(index)]);
+  }
+
+  void write_transfers(const Pattern& pattern, const PatternPiece& at, int tensor, int box,
+                       std::int64_t round, std::int64_t bytes) {
+    for (int i = at.first_need; i < at.first_need + at.num_needs; ++i) {
+      const Need& need = pattern.needs[static_cast<std::size_t>(i)];
+      const Fanout& fanout = pattern.fanouts[static_cast<std::size_t>(at.first_fanout + need.fanout)];
+      const int owner =
+          pattern.owners[static_cast<std::size_t>(at.first_owner + fanout.owner(need.k, round))];
+      plan_.transfers.push_back(
+          {tensor, box, change_.places.rank_at(owner), change_.places.rank_at(need.receiver)});
+      sent_[static_cast<std::size_t>(owner)] += bytes;
+      received_[static_cast<std::size_t>(need.receiver)] += bytes;
+      plan_.moved_at[static_cast<std::size_t>(fanout.level)] += Bytes(bytes);
+    }
+  }
+
+  const Change& change_;
+  TransferPlan& plan_;
+  std::vector<std::int64_t> sent_, received_;  // [place]
+};
+
+std::int64_t num_transfers(const Pattern& pattern) {
+  std::int64_t count = 0;
+  for (const PatternPiece& at : pattern.pieces)
+    count += static_cast<std::int64_t>(at.num_needs + at.num_holders) * at.piece->num_boxes;
+  return count;
+}
+
+}  // namespace
+
+DiffOutcome<TransferPlan> diff(const Change& change, const WaveOrder& order) {
+  TransferPlan plan;
+  plan.reserve = order.reserve, plan.lower_bound = order.lower_bound, plan.naive = order.naive;
+  GeometryTable geometries(change, plan.boxes);
+  std::vector<Pattern> patterns;
+  std::vector<HeldBox> lost;
+  std::int64_t count = 0;
+  for (const Change::Kind& kind : change.kinds) {
+    std::vector<Box> lost_here;
+    patterns.push_back(PatternBuilder(change, kind, geometries.of(kind)).build(lost_here));
+    for (const Box& box : lost_here)
+      for (const int tensor : kind.tensors) lost.push_back({tensor, box});
+    count += num_transfers(patterns.back()) * static_cast<std::int64_t>(kind.tensors.size());
+    if (count > kMaxTransfers)
+      return tl::unexpected(DiffFailure{
+          {fmt::format("the plan has more than {} transfers; ask for the share of one rank at a time",
+                       kMaxTransfers)},
+          {},
+          Bytes(0)});
+  }
+  if (!lost.empty()) return tl::unexpected(lost_failure(change, std::move(lost)));
+
+  plan.transfers.reserve(static_cast<std::size_t>(count));
+  PlanWriter writer(change, plan);
+  for (const std::vector<int>& tensors : order.waves) {
+    Wave wave{tensors, plan.transfers.size(), 0, plan.copies.size(), 0};
+    for (const int tensor : tensors)
+      writer.write(patterns[static_cast<std::size_t>(change.kind_of[static_cast<std::size_t>(tensor)])],
+                   tensor);
+    wave.transfers_end = plan.transfers.size(), wave.copies_end = plan.copies.size();
+    plan.waves.push_back(std::move(wave));
+  }
+  writer.finish();
+  return plan;
+}
+
+DiffOutcome<TransferPlan> diff(const Layout& from, const Layout& to, const DiffOptions& options) {
+  const Change change(from, to, options);
+  const auto order = order_waves(change);
+  if (!order) return tl::unexpected(order.error());
+  return diff(change, *order);
+}
+
+}  // namespace optimus

@@ -1,0 +1,134 @@
+// The boxes of a layout, computed when asked for. What is wrong with a layout is said in layout_validity.cpp.
+#include "layout/layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace optimus {
+
+std::vector<Span> split_evenly(std::int64_t n, int parts) {
+  ensure(n >= 0 && parts >= 1, "split_evenly of {} into {}", n, parts);
+  std::vector<Span> spans;
+  spans.reserve(static_cast<std::size_t>(parts));
+  std::int64_t begin = 0;
+  for (int i = 0; i < parts; ++i) {
+    const std::int64_t size = n / parts + (i < n % parts ? 1 : 0);
+    spans.push_back({begin, begin + size});
+    begin += size;
+  }
+  return spans;
+}
+
+std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& weights) {
+  ensure(n >= 0, "split_by_weight of {}", n);
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (const double weight : weights)
+    if (!std::isfinite(weight) || weight < 0)
+      throw UserError("the weight {} of a split is not a positive number", weight);
+  if (!(sum > 0) || !std::isfinite(sum))
+    throw UserError("the weights of a split add up to {}, expected a positive number", sum);
+
+  std::vector<std::int64_t> sizes;
+  std::vector<double> remainders;
+  std::int64_t left = n;
+  for (const double weight : weights) {
+    const double share = static_cast<double>(n) * (weight / sum);
+    sizes.push_back(std::min(static_cast<std::int64_t>(share), left));  // rounding must not give more than n
+    remainders.push_back(weight > 0 ? share - static_cast<double>(sizes.back()) : -1);
+    left -= sizes.back();
+  }
+  std::vector<std::size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
+  // A part without weight gets nothing; its remainder of -1 stands last, and fewer things are left than parts
+  // with weight, except when n is beyond the precision of a double: then the first takes them.
+  for (std::size_t i = 0; left > 0 && i < order.size() && remainders[order[i]] >= 0; ++i, --left)
+    ++sizes[order[i]];
+  sizes[order[0]] += left;
+
+  std::vector<Span> spans;
+  std::int64_t begin = 0;
+  for (const std::int64_t size : sizes) spans.push_back({begin, begin + size}), begin += size;
+  return spans;
+}
+
+Span shard_span(std::int64_t n, int shards, int index) {
+  const std::int64_t block = (n + shards - 1) / shards;
+  return {std::min(n, index * block), std::min(n, (index + 1) * block)};
+}
+
+Box held_box(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
+             int part) {
+  Box box(tensor.shape);
+  if (placement.cut_dim >= 0) box[placement.cut_dim] = placement.parts[static_cast<std::size_t>(part)];
+  const Span rows = box[0];
+  const Span mine = shard_span(rows.size(), grid.num_shards, shard);
+  box[0] = {rows.begin + mine.begin, rows.begin + mine.end};
+  return box;
+}
+
+int num_ranks(const Layout& layout) {
+  int count = 0;
+  for (const DeviceGrid& grid : layout.grids)
+    for (const Rank rank : grid.ranks) count = std::max(count, rank.value + 1);
+  return count;
+}
+
+RankIndex::RankIndex(const Layout& layout)
+    : first_(static_cast<std::size_t>(optimus::num_ranks(layout)) + 1) {
+  for (const DeviceGrid& grid : layout.grids)
+    for (const Rank rank : grid.ranks) ++first_[static_cast<std::size_t>(rank.value) + 1];
+  std::partial_sum(first_.begin(), first_.end(), first_.begin());
+  seats_.resize(static_cast<std::size_t>(first_.back()));
+  std::vector<int> next(first_);
+  for (int g = 0; g < static_cast<int>(layout.grids.size()); ++g) {
+    const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
+    const Rank* rank = grid.ranks.data();
+    for (int replica = 0; replica < grid.num_replicas; ++replica)
+      for (int shard = 0; shard < grid.num_shards; ++shard)
+        for (int part = 0; part < grid.num_parts; ++part, ++rank) {
+          int& at = next[static_cast<std::size_t>(rank->value)];
+          seats_[static_cast<std::size_t>(at++)] = {g, replica, shard, part};
+        }
+  }
+}
+
+std::span<const RankIndex::Seat> RankIndex::seats(Rank rank) const {
+  if (rank.value < 0 || rank.value >= num_ranks()) return {};
+  const auto r = static_cast<std::size_t>(rank.value);
+  return std::span(seats_).subspan(static_cast<std::size_t>(first_[r]),
+                                   static_cast<std::size_t>(first_[r + 1] - first_[r]));
+}
+
+std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank) {
+  std::vector<HeldBox> boxes;
+  const auto seats = index.seats(rank);
+  for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+    const auto first_of_tensor = static_cast<std::ptrdiff_t>(boxes.size());
+    for (const Placement& placement : layout.placements[t])
+      for (const RankIndex::Seat& seat : seats) {
+        if (seat.grid != placement.grid) continue;
+        const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(seat.grid)];
+        HeldBox held{static_cast<int>(t),
+                     held_box(layout.tensors[t], placement, grid, seat.shard, seat.part)};
+        if (!held.box.is_empty() &&
+            std::find(boxes.begin() + first_of_tensor, boxes.end(), held) == boxes.end())
+          boxes.push_back(held);
+      }
+  }
+  return boxes;
+}
+
+Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank) {
+  Bytes sum;
+  for (const HeldBox& held : boxes_of(layout, index, rank))
+    sum += Bytes(held.box.num_elements() *
+                 layout.tensors[static_cast<std::size_t>(held.tensor)].bytes_per_element);
+  return sum;
+}
+
+}  // namespace optimus

@@ -1,0 +1,112 @@
+// What makes a layout one that the rest of the folder can rely on.
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "layout/layout.h"
+
+namespace optimus {
+namespace {
+
+void validate_tensor(const TensorInfo& tensor) {
+  if (tensor.shape.num_dims < 1 || tensor.shape.num_dims > kMaxDims)
+    throw UserError("tensor {} has {} dims, expected 1 to {}", in_quotes(tensor.name), tensor.shape.num_dims,
+                    kMaxDims);
+  if (tensor.bytes_per_element < 1)
+    throw UserError("tensor {} has {} bytes an element, expected at least 1", in_quotes(tensor.name),
+                    tensor.bytes_per_element);
+  std::int64_t bytes = tensor.bytes_per_element;
+  for (int d = 0; d < tensor.shape.num_dims; ++d) {
+    const std::int64_t size = tensor.shape[d];
+    if (size < 0)
+      throw UserError("tensor {} has shape {}, expected no negative size", in_quotes(tensor.name),
+                      text(tensor.shape));
+    if (size > 0 && bytes > std::numeric_limits<std::int64_t>::max() / size)
+      throw UserError("tensor {} of shape {} has more bytes than 63 bits can count", in_quotes(tensor.name),
+                      text(tensor.shape));
+    bytes *= std::max<std::int64_t>(size, 1);
+  }
+}
+
+// `seen[rank]` is the last grid that named the rank.
+void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
+  if (grid.num_replicas < 1 || grid.num_shards < 1 || grid.num_parts < 1)
+    throw UserError("grid {} is {} x {} x {}, expected at least 1 of each", g, grid.num_replicas,
+                    grid.num_shards, grid.num_parts);
+  const std::int64_t replicas_and_shards = static_cast<std::int64_t>(grid.num_replicas) * grid.num_shards;
+  if (replicas_and_shards > kMaxRanks || replicas_and_shards * grid.num_parts > kMaxRanks)
+    throw UserError("grid {} is {} x {} x {}, more than {} ranks", g, grid.num_replicas, grid.num_shards,
+                    grid.num_parts, kMaxRanks);
+  if (static_cast<std::int64_t>(grid.ranks.size()) != grid.size())
+    throw UserError("grid {} lists {} ranks, its shape {} x {} x {} asks for {}", g, grid.ranks.size(),
+                    grid.num_replicas, grid.num_shards, grid.num_parts, grid.size());
+  for (const Rank rank : grid.ranks) {
+    if (rank.value < 0 || rank.value >= kMaxRanks)
+      throw UserError("grid {} names rank {}, expected 0 to {}", g, rank.value, kMaxRanks - 1);
+    if (static_cast<std::size_t>(rank.value) >= seen.size())
+      seen.resize(std::max(seen.size() * 2, static_cast<std::size_t>(rank.value) + 1), -1);
+    int& last = seen[static_cast<std::size_t>(rank.value)];
+    if (last == g) throw UserError("grid {} names rank {} twice", g, rank.value);
+    last = g;
+  }
+}
+
+// For parts in ascending order, as nearly all are.
+bool covers_in_order(const std::vector<Span>& parts, std::int64_t size) {
+  std::int64_t covered = 0;
+  for (const Span& part : parts) {
+    if (part.size() == 0) continue;
+    if (part.begin > covered) return false;
+    covered = std::max(covered, part.end);
+  }
+  return covered == size;
+}
+
+bool covers(const std::vector<Span>& parts, std::int64_t size) {
+  if (covers_in_order(parts, size)) return true;
+  std::vector<Span> sorted = parts;
+  std::sort(sorted.begin(), sorted.end());
+  return covers_in_order(sorted, size);
+}
+
+void validate_placement(const TensorInfo& tensor, const Placement& placement, const Layout& layout) {
+  if (placement.grid < 0 || placement.grid >= static_cast<int>(layout.grids.size()))
+    throw UserError("tensor {} is placed on grid {}, the layout has {}", in_quotes(tensor.name),
+                    placement.grid, layout.grids.size());
+  const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
+  if (placement.cut_dim < -1 || placement.cut_dim >= tensor.shape.num_dims)
+    throw UserError("tensor {} of shape {} is cut along dimension {}", in_quotes(tensor.name),
+                    text(tensor.shape), placement.cut_dim);
+  const std::size_t num_parts = placement.cut_dim < 0 ? 0 : static_cast<std::size_t>(grid.num_parts);
+  if (placement.parts.size() != num_parts)
+    throw UserError("tensor {} is cut into {} parts, grid {} asks for {}", in_quotes(tensor.name),
+                    placement.parts.size(), placement.grid, num_parts);
+  if (num_parts == 0) return;
+  const std::int64_t size = tensor.shape[placement.cut_dim];
+  for (const Span& part : placement.parts)
+    if (part.begin < 0 || part.begin > part.end || part.end > size)
+      throw UserError("tensor {}: part {}:{} is not inside dimension {} of shape {}", in_quotes(tensor.name),
+                      part.begin, part.end, placement.cut_dim, text(tensor.shape));
+  if (!covers(placement.parts, size))
+    throw UserError("tensor {}: the parts on grid {} do not cover dimension {} of shape {}",
+                    in_quotes(tensor.name), placement.grid, placement.cut_dim, text(tensor.shape));
+}
+
+}  // namespace
+
+void validate(const Layout& layout) {
+  if (layout.placements.size() != layout.tensors.size())
+    throw UserError("a layout of {} tensors has placements for {}", layout.tensors.size(),
+                    layout.placements.size());
+  std::vector<int> seen;
+  for (std::size_t g = 0; g < layout.grids.size(); ++g)
+    validate_grid(layout.grids[g], static_cast<int>(g), seen);
+  for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+    validate_tensor(layout.tensors[t]);
+    for (const Placement& placement : layout.placements[t])
+      validate_placement(layout.tensors[t], placement, layout);
+  }
+}
+
+}  // namespace optimus

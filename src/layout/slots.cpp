@@ -1,0 +1,143 @@
+// Slots of one tensor: numbering, search by region, sets. Cells are in cells.cpp.
+#include "layout/slots.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+Span rows_of_part(const Shape& shape, const Partition& partition, int part) {
+  return partition.cut_dim == 0 ? partition.parts[static_cast<std::size_t>(part)] : Span{0, shape[0]};
+}
+
+// Shards of a part that meet `rows`: [begin, end) of the shard's number.
+Span shards_meeting(const Span& part_rows, int num_shards, const Span& rows) {
+  const Span clipped{std::max(rows.begin, part_rows.begin), std::min(rows.end, part_rows.end)};
+  if (clipped.begin >= clipped.end) return {};
+  if (num_shards == 1) return {0, 1};
+  const std::int64_t block = (part_rows.size() + num_shards - 1) / num_shards;
+  return {(clipped.begin - part_rows.begin) / block, (clipped.end - part_rows.begin + block - 1) / block};
+}
+
+// Calls use(part, shards) for every part that meets the region.
+template <typename Use>
+void for_each_part(const Shape& shape, const Partition& partition, const Box& region, const Use& use) {
+  for (int part = 0; part < partition.num_parts; ++part) {
+    if (partition.cut_dim > 0) {
+      const Span& columns = partition.parts[static_cast<std::size_t>(part)];
+      const Span& wanted = region[partition.cut_dim];
+      if (columns.begin >= wanted.end || columns.end <= wanted.begin || columns.size() == 0) continue;
+    }
+    const Span shards = shards_meeting(rows_of_part(shape, partition, part), partition.num_shards, region[0]);
+    if (shards.size() > 0) use(part, shards);
+  }
+}
+
+}  // namespace
+
+int Slots::num_slots() const {
+  if (partitions.empty()) return 0;
+  const Partition& last = partitions.back();
+  return last.first_slot + last.num_parts * last.num_shards;
+}
+
+const Partition& Slots::partition_of(int slot) const {
+  std::size_t p = 0;
+  while (p + 1 < partitions.size() && partitions[p + 1].first_slot <= slot) ++p;
+  return partitions[p];
+}
+
+Box Slots::box(int slot) const {
+  const Partition& partition = partition_of(slot);
+  const int part = (slot - partition.first_slot) / partition.num_shards;
+  const int shard = (slot - partition.first_slot) % partition.num_shards;
+  Box box(shape);
+  if (partition.cut_dim >= 0) box[partition.cut_dim] = partition.parts[static_cast<std::size_t>(part)];
+  const Span mine = shard_span(box[0].size(), partition.num_shards, shard);
+  box[0] = {box[0].begin + mine.begin, box[0].begin + mine.end};
+  return box;
+}
+
+bool Slots::cuts_like(const Slots& other) const {
+  return shape == other.shape &&
+         std::equal(partitions.begin(), partitions.end(), other.partitions.begin(), other.partitions.end(),
+                    [](const Partition& a, const Partition& b) { return a.cuts_like(b); });
+}
+
+Slots slots_of(const Layout& layout, int tensor) {
+  Slots slots{layout.tensors[static_cast<std::size_t>(tensor)].shape, {}};
+  for (const Placement& placement : layout.placements[static_cast<std::size_t>(tensor)]) {
+    const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
+    Partition partition{placement.cut_dim, placement.parts, grid.num_shards, grid.num_parts, 0, {}};
+    const auto same = std::find_if(slots.partitions.begin(), slots.partitions.end(),
+                                   [&](const Partition& known) { return known.cuts_like(partition); });
+    if (same != slots.partitions.end()) {
+      same->grids.push_back(placement.grid);
+      continue;
+    }
+    partition.first_slot = slots.num_slots();
+    partition.grids = {placement.grid};
+    slots.partitions.push_back(std::move(partition));
+  }
+  return slots;
+}
+
+int slot_of(const Partition& partition, const RankIndex::Seat& seat) {
+  if (std::find(partition.grids.begin(), partition.grids.end(), seat.grid) == partition.grids.end())
+    return -1;
+  return partition.first_slot + seat.part * partition.num_shards + seat.shard;
+}
+
+void append_holders(const Slots& slots, int slot, const Layout& layout, std::vector<Rank>& ranks) {
+  const Partition& partition = slots.partition_of(slot);
+  const int part = (slot - partition.first_slot) / partition.num_shards;
+  const int shard = (slot - partition.first_slot) % partition.num_shards;
+  for (const int g : partition.grids) {
+    const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
+    for (int replica = 0; replica < grid.num_replicas; ++replica)
+      ranks.push_back(grid.at(replica, shard, part));
+  }
+}
+
+void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found) {
+  for (const Partition& partition : slots.partitions)
+    for_each_part(slots.shape, partition, region, [&](int part, const Span& shards) {
+      for (std::int64_t shard = shards.begin; shard < shards.end; ++shard) {
+        const int slot = partition.first_slot + part * partition.num_shards + static_cast<int>(shard);
+        if (const auto clipped = intersect(slots.box(slot), region)) found.push_back({slot, *clipped});
+      }
+    });
+}
+
+SlotCount count_slots(const Slots& slots, const Box& region, int slot) {
+  SlotCount count;
+  for (const Partition& partition : slots.partitions)
+    for_each_part(slots.shape, partition, region, [&](int part, const Span& shards) {
+      const std::int64_t first = partition.first_slot + part * partition.num_shards + shards.begin;
+      count.all += static_cast<int>(shards.size());
+      count.before += static_cast<int>(std::clamp<std::int64_t>(slot - first, 0, shards.size()));
+    });
+  return count;
+}
+
+int SlotSets::intern(std::span<const int> slots) {
+  std::size_t hash = slots.size();
+  for (const int slot : slots) hash = (hash ^ static_cast<std::size_t>(slot)) * 0x9e3779b97f4a7c15ULL + 1;
+  const auto [begin, end] = by_hash_.equal_range(hash);
+  for (auto it = begin; it != end; ++it)
+    if (std::ranges::equal((*this)[it->second], slots)) return it->second;
+  slots_.insert(slots_.end(), slots.begin(), slots.end());
+  first_.push_back(static_cast<int>(slots_.size()));
+  by_hash_.emplace(hash, size() - 1);
+  return size() - 1;
+}
+
+std::span<const int> SlotSets::operator[](int set) const {
+  const auto s = static_cast<std::size_t>(set);
+  return std::span(slots_).subspan(static_cast<std::size_t>(first_[s]),
+                                   static_cast<std::size_t>(first_[s + 1] - first_[s]));
+}
+
+}  // namespace optimus

@@ -1,0 +1,63 @@
+// Distances and places of ranks.
+#include "layout/topology.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+
+int distance(const Topology& topology, Rank a, Rank b) {
+  int level = 0;
+  for (const std::vector<int>& domain_of : topology.domain_of) {
+    if (domain_of[static_cast<std::size_t>(a.value)] == domain_of[static_cast<std::size_t>(b.value)]) break;
+    ++level;
+  }
+  return level;
+}
+
+Places::Places(const Topology& topology, int num_ranks) {
+  if (topology.domain_of.size() > kMaxLevels)
+    throw UserError("the topology has {} levels, expected at most {}", topology.domain_of.size(), kMaxLevels);
+  for (std::size_t level = 0; level < topology.domain_of.size(); ++level)
+    if (topology.domain_of[level].size() < static_cast<std::size_t>(num_ranks))
+      throw UserError("level {} of the topology names {} ranks, expected {}", level,
+                      topology.domain_of[level].size(), num_ranks);
+  for (int r = 0; r < num_ranks; ++r) rank_at_.push_back(Rank{r});
+  const auto& levels = topology.domain_of;
+  const auto comes_before = [&](Rank a, Rank b) {
+    for (std::size_t level = levels.size(); level-- > 0;) {
+      const int da = levels[level][static_cast<std::size_t>(a.value)];
+      const int db = levels[level][static_cast<std::size_t>(b.value)];
+      if (da != db) return da < db;
+    }
+    return a < b;
+  };
+  if (!std::is_sorted(rank_at_.begin(), rank_at_.end(), comes_before))
+    std::sort(rank_at_.begin(), rank_at_.end(), comes_before);
+  place_of_.resize(rank_at_.size());
+  for (int place = 0; place < num_places(); ++place)
+    place_of_[static_cast<std::size_t>(rank_at(place).value)] = place;
+
+  for (std::size_t level = 0; level < levels.size(); ++level) {
+    const auto domain_at = [&](int place) {
+      return levels[level][static_cast<std::size_t>(rank_at(place).value)];
+    };
+    std::vector<int> seen;
+    std::vector<Range> ranges(rank_at_.size());
+    for (int begin = 0; begin < num_places();) {
+      int end = begin + 1;
+      while (end < num_places() && domain_at(end) == domain_at(begin)) ++end;
+      std::fill(ranges.begin() + begin, ranges.begin() + end, Range{begin, end});
+      seen.push_back(domain_at(begin));
+      begin = end;
+    }
+    std::sort(seen.begin(), seen.end());
+    if (const auto twice = std::adjacent_find(seen.begin(), seen.end()); twice != seen.end())
+      throw UserError("domain {} of level {} lies in two domains of a higher level, expected domains to nest",
+                      *twice, level);
+    domains_.push_back(std::move(ranges));
+  }
+}
+
+}  // namespace optimus
