@@ -111,7 +111,7 @@ const LayerStrategy& strategy_of(const Stage& stage, int block);
 // sequences, the last one smaller when they do not divide the batch.
 struct UniformPlan {
   int pp = 1, dp = 1, chunks = 1;
-  LayerStrategy strategy;
+  LayerStrategy strategy{};
   int microbatch = 1;  // sequences a data-parallel part
   std::int64_t batch = 1, sequence_length = 1;
   Schedule schedule = Schedule::one_f_one_b;

@@ -198,6 +198,11 @@ std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) 
   if (plan.sequence_length > model.max_positions)
     return because("the sequence length {} is longer than the {} positions of {}", plan.sequence_length,
                    model.max_positions, model.name);
+  if (is_asynchronous(plan.schedule) && model.is_tied && plan.pipelines.front().stages.size() > 1)
+    return because(
+        "schedule {} updates stages at different times and needs an untied embedding when first and last "
+        "stage differ",
+        text(plan.schedule));
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)

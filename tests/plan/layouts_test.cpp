@@ -1,0 +1,80 @@
+// From plans to layouts: every element has its owners, in the right number and of the right size.
+#include "plan/layouts.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "plan/random_plan.h"
+
+namespace optimus {
+namespace {
+
+TEST(Layouts, EveryPipelineHoldsEveryElementAtLeastOnce) {
+  EXPECT_TRUE(rc::check([] {
+    const Plan plan =
+        random_plan::plan_for(random_small_model(), {.most_stages = 3, .most_width = 4, .most_pipelines = 2});
+    const ModelSpec model = small_model(plan.num_blocks - 2, *rc::gen::arbitrary<bool>());
+    const auto kind = *rc::gen::element(StateKind::weights, StateKind::gradients, StateKind::optimizer);
+    const Layout layout = layout_of(plan, model, kind);
+    validate(layout);
+    for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+      const TensorInfo& tensor = layout.tensors[t];
+      for (const Placement& placement : layout.placements[t]) {
+        // Count how often each element is held by one replica: once, or more where key/value heads are shared.
+        const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
+        RC_ASSERT(std::ssize(grid.ranks) == grid.size());
+        std::int64_t held = 0;
+        for (int shard = 0; shard < grid.num_shards; ++shard)
+          for (int part = 0; part < grid.num_parts; ++part)
+            held += held_box(tensor, placement, grid, shard, part).num_elements();
+        const std::int64_t whole = tensor.shape.num_elements();
+        if (placement.cut_dim < 0)
+          RC_ASSERT(held == whole * grid.num_parts);
+        else if (tensor.name.find(".k.") == std::string::npos && tensor.name.find(".v.") == std::string::npos)
+          RC_ASSERT(held == whole);
+        else
+          RC_ASSERT(held >= whole);
+      }
+    }
+  }));
+}
+
+TEST(Layouts, KeyValueHeadsFollowTheirQueries) {
+  const ModelSpec model = small_model(1, true);  // 6 heads, 2 key/value heads of width 4
+  EXPECT_EQ(tensor_parts(model, CutUnit::heads, 4), (std::vector<Span>{{0, 8}, {8, 16}, {16, 20}, {20, 24}}));
+  EXPECT_EQ(tensor_parts(model, CutUnit::kv_heads, 4), (std::vector<Span>{{0, 4}, {0, 8}, {4, 8}, {4, 8}}));
+  EXPECT_EQ(tensor_parts(model, CutUnit::kv_heads, 2), (std::vector<Span>{{0, 4}, {4, 8}}));
+  EXPECT_EQ(tensor_parts(model, CutUnit::vocab, 3), (std::vector<Span>{{0, 13}, {13, 25}, {25, 37}}));
+}
+
+TEST(Layouts, ATiedEmbeddingLiesAtBothEnds) {
+  const ModelSpec model = small_model(4, true);
+  const Plan plan = uniform_plan(model, {.pp = 2, .batch = 2, .sequence_length = 8});
+  const Layout layout = layout_of(plan, model, StateKind::weights);
+  EXPECT_EQ(layout.placements[0].size(), 2u);
+  EXPECT_EQ(layout.placements[1].size(), 1u);
+}
+
+TEST(Layouts, ZeroSavesWhatThePaperSays) {
+  // bf16 weights, fp32 accumulators, masters and moments: 18 bytes a parameter -> 6 + 12/N, 2 + 16/N, 18/N.
+  ModelSpec model = small_model(2, false);
+  const std::int64_t parameters = num_parameters(model);
+  const int n = 4;
+  const double expected[] = {18.0, 6 + 12.0 / n, 2 + 16.0 / n, 18.0 / n};
+  for (int zero = 0; zero <= 3; ++zero) {
+    const Plan plan =
+        uniform_plan(model, {.dp = n, .strategy = {.zero = zero}, .batch = 8, .sequence_length = 8});
+    std::int64_t bytes = 0;
+    for (const StateKind kind : {StateKind::weights, StateKind::gradients, StateKind::optimizer}) {
+      const Layout layout = layout_of(plan, model, kind);
+      const RankIndex index(layout);
+      for (int rank = 0; rank < n; ++rank) bytes += bytes_of(layout, index, Rank{rank}).value;
+    }
+    // Summed over the ranks nothing is padded, so the formula holds exactly.
+    EXPECT_DOUBLE_EQ(static_cast<double>(bytes) / n / static_cast<double>(parameters), expected[zero])
+        << "zero " << zero;
+  }
+}
+
+}  // namespace
+}  // namespace optimus

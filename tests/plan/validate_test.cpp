@@ -1,0 +1,234 @@
+// Validity against an independent check by brute force, and the sentence of each rule.
+#include "plan/validate.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "plan/random_plan.h"
+
+namespace optimus {
+namespace {
+
+// Says only whether, never why, and by counting instead of by rules: every block of every pipeline is written down in
+// the order in which it is computed, every device is counted, every split is searched for.
+bool is_valid_by_hand(const Plan& plan) {
+  if (plan.batch < 1 || plan.sequence_length < 1 || plan.num_blocks < 3 || plan.pipelines.empty() ||
+      plan.buddy < 0)
+    return false;
+  const std::set<std::pair<Precision, Precision>> pairs = {
+      {Precision::fp64, Precision::fp64}, {Precision::fp32, Precision::fp32},
+      {Precision::bf16, Precision::fp32}, {Precision::bf16, Precision::bf16},
+      {Precision::fp16, Precision::fp32}, {Precision::fp16, Precision::fp16},
+      {Precision::fp8, Precision::fp32}};
+  if (!pairs.contains({plan.precision, plan.accumulators})) return false;
+  const bool is_async = plan.schedule == Schedule::pipedream || plan.schedule == Schedule::pipemare;
+  if (is_async && (plan.precision == Precision::fp16 || plan.pipelines.size() != 1)) return false;
+  std::map<int, int> uses;
+  std::int64_t sequences = 0;
+  for (const Pipeline& pipeline : plan.pipelines) {
+    if (pipeline.stages.empty() || pipeline.microbatches.empty()) return false;
+    for (const int n : pipeline.microbatches) {
+      if (n < 1) return false;
+      sequences += n;
+    }
+    std::vector<std::vector<int>> by_chunk;  // blocks in order of computation
+    for (const Stage& stage : pipeline.stages) {
+      const int n = static_cast<int>(stage.devices.size());
+      if (n == 0 || stage.chunks.size() != pipeline.stages[0].chunks.size() || stage.chunks.empty())
+        return false;
+      if ((stage.chunks.size() > 1) != (plan.schedule == Schedule::interleaved)) return false;
+      by_chunk.resize(stage.chunks.size());
+      for (const int device : stage.devices) ++uses[device];
+      for (std::size_t c = 0; c < stage.chunks.size(); ++c) {
+        int blocks = 0;
+        for (const BlockRun& run : stage.chunks[c].runs) {
+          if (run.count < 1) return false;
+          for (int b = run.first; b < run.first + run.count && b < 1000; ++b)
+            by_chunk[c].push_back(b), ++blocks;
+          const LayerStrategy& s = run.strategy;
+          if (s.tp < 1 || s.cp < 1 || s.ep != 1 || s.zero < 0 || s.zero > 3 || s.cp > plan.sequence_length)
+            return false;
+          if (s.sequence_parallel && s.tp < 2) return false;
+          bool has_split = false, has_groups = s.shard_group == 0;
+          for (int dp = 1; dp <= n; ++dp) has_split |= s.tp * s.cp * dp == n;
+          for (int groups = 1; groups <= n; ++groups) has_groups |= s.tp * s.shard_group * groups == n;
+          if (!has_split || !has_groups || (s.shard_group != 0 && s.zero == 0)) return false;
+          if (is_async && s.zero > 1) return false;
+          if (plan.buddy > 0 && s.zero > 0) {
+            const int shards = s.shard_group > 0 ? s.shard_group : n / s.tp;
+            if (plan.buddy % shards == 0) return false;
+          }
+        }
+        if (blocks == 0) return false;
+      }
+    }
+    std::vector<int> order;
+    for (const auto& blocks : by_chunk) order.insert(order.end(), blocks.begin(), blocks.end());
+    std::vector<int> wanted(static_cast<std::size_t>(plan.num_blocks));
+    std::iota(wanted.begin(), wanted.end(), 0);
+    if (order != wanted) return false;
+  }
+  for (const auto& [device, count] : uses)
+    if (count != 1 || device < 0 || device >= 1'000'000) return false;
+  return sequences == plan.batch;
+}
+
+// One random change, most of which break something.
+void disturb(Plan& plan) {
+  using random_plan::pick;
+  Pipeline& pipeline =
+      plan.pipelines[static_cast<std::size_t>(pick(0, static_cast<int>(plan.pipelines.size()) - 1))];
+  if (pipeline.stages.empty()) return;
+  Stage& stage =
+      pipeline.stages[static_cast<std::size_t>(pick(0, static_cast<int>(pipeline.stages.size()) - 1))];
+  if (stage.chunks.empty() || stage.chunks[0].runs.empty()) return;
+  BlockRun& run =
+      stage.chunks[0]
+          .runs[static_cast<std::size_t>(pick(0, static_cast<int>(stage.chunks[0].runs.size()) - 1))];
+  switch (pick(0, 20)) {
+    case 0:
+      plan.batch += pick(-1, 1);
+      break;
+    case 1:
+      run.first += pick(-1, 1);
+      break;
+    case 2:
+      run.count += pick(-2, 2);
+      break;
+    case 3:
+      run.strategy.tp = pick(0, 6);
+      break;
+    case 4:
+      run.strategy.cp = pick(0, 6);
+      break;
+    case 5:
+      run.strategy.zero = pick(-1, 4);
+      break;
+    case 6:
+      run.strategy.shard_group = pick(-1, 6);
+      break;
+    case 7:
+      run.strategy.sequence_parallel = !run.strategy.sequence_parallel;
+      break;
+    case 8:
+      run.strategy.ep = pick(1, 2);
+      break;
+    case 9:
+      stage.devices.push_back(pick(-1, 30));
+      break;
+    case 10:
+      stage.devices.pop_back();
+      break;
+    case 11:
+      stage.chunks.push_back(stage.chunks[0]);
+      break;
+    case 12:
+      stage.chunks.pop_back();
+      break;
+    case 13:
+      pipeline.microbatches.push_back(pick(0, 1));
+      break;
+    case 14:
+      plan.schedule = *rc::gen::element(Schedule::gpipe, Schedule::interleaved, Schedule::pipedream);
+      break;
+    case 15:
+      plan.precision = *rc::gen::element(Precision::fp16, Precision::fp8, Precision::fp32);
+      break;
+    case 16:
+      plan.accumulators =
+          *rc::gen::element(Precision::fp16, Precision::bf16, Precision::fp32, Precision::fp8);
+      break;
+    case 17:
+      plan.buddy = pick(-1, 4);
+      break;
+    case 18:
+      plan.num_blocks += pick(-1, 1);
+      break;
+    case 19:
+      pipeline.stages.pop_back();
+      break;
+    case 20:
+      stage.devices[0] = pick(0, 1) == 0 ? 1'000'000 : stage.devices.back();
+      break;
+  }
+}
+
+TEST(Validate, AgreesWithACheckByBruteForce) {
+  int valid = 0, invalid = 0;
+  EXPECT_TRUE(rc::check([&] {
+    Plan plan = random_plan::plan_for(random_small_model());
+    RC_ASSERT(!problem_in(plan).has_value());
+    const int changes = random_plan::pick(1, 2);
+    for (int i = 0; i < changes; ++i) disturb(plan);
+    const auto problem = problem_in(plan);
+    ++(problem ? invalid : valid);
+    if (problem) RC_LOG() << *problem << std::endl;
+    RC_ASSERT(problem.has_value() == !is_valid_by_hand(plan));
+    if (problem) RC_ASSERT(!problem->empty() && problem->find('\n') == std::string::npos);
+  }));
+  EXPECT_GT(valid, 0);
+  EXPECT_GT(invalid, 0);
+}
+
+Plan base_plan() {
+  return uniform_plan(
+      small_model(4, false),
+      {.pp = 2, .dp = 2, .strategy = {.tp = 2}, .microbatch = 1, .batch = 8, .sequence_length = 16});
+}
+
+TEST(Validate, EachRuleHasItsSentence) {
+  const auto says = [](auto change) {
+    Plan plan = base_plan();
+    change(plan);
+    return problem_in(plan).value_or("valid");
+  };
+  const auto strategy = [](Plan& plan) -> LayerStrategy& {
+    return plan.pipelines[0].stages[0].chunks[0].runs[0].strategy;
+  };
+  EXPECT_EQ(says([](Plan&) {}), "valid");
+  EXPECT_EQ(says([](Plan& p) { p.batch = 9; }),
+            "the micro-batches hold 8 sequences together, the batch has 9");
+  EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].devices[0] = 0; }),
+            "device 0 is used twice, each may stand in one stage only");
+  EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first = 4; }),
+            "pipeline 0, stage 1, chunk 0 begins at block 4, but block 3 comes next");
+  EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
+            "pipeline 0, stage 0, block 0: 4 devices cannot be shared out to tp 3 x cp 1; the product must "
+            "divide their number");
+  EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
+            "pipeline 0, stage 0, block 0: zero is 4, it must be 0, 1, 2 or 3");
+  EXPECT_EQ(says([&](Plan& p) { strategy(p).shard_group = 2; }),
+            "pipeline 0, stage 0, block 0: shard_group 2 needs zero 1, 2 or 3");
+  EXPECT_EQ(says([](Plan& p) { p.schedule = Schedule::interleaved; }),
+            "pipeline 0 has 1 chunk a stage, schedule interleaved needs at least 2");
+  EXPECT_EQ(says([&](Plan& p) { p.schedule = Schedule::pipedream, strategy(p).zero = 3; }),
+            "schedule pipedream keeps several versions of the weights and goes with zero 0 or 1, not 3");
+  EXPECT_EQ(says([](Plan& p) { p.accumulators = Precision::bf16, p.precision = Precision::fp32; }),
+            "accumulators of bf16 do not go with precision fp32; use fp32 or the plan's own precision");
+}
+
+TEST(Validate, AgainstTheModel) {
+  const ModelSpec model = small_model(4, false);
+  EXPECT_EQ(problem_in(base_plan(), model), std::nullopt);
+  EXPECT_EQ(*problem_in(base_plan(), small_model(5, false)),
+            "the plan is for a model of 4 layers, llama3-8b has 5");
+  Plan wide = uniform_plan(model, {.strategy = {.tp = 8}, .batch = 1, .sequence_length = 16});
+  EXPECT_EQ(*problem_in(wide, model),
+            "block 0: tp 8 is more than the 6 heads of llama3-8b; each device needs at least one");
+  Plan longer = base_plan();
+  longer.sequence_length = 65;
+  EXPECT_EQ(*problem_in(longer, model),
+            "the sequence length 65 is longer than the 64 positions of llama3-8b");
+  Plan async = base_plan();
+  async.schedule = Schedule::pipedream;
+  EXPECT_EQ(*problem_in(async, small_model(4, true)),
+            "schedule pipedream updates stages at different times and needs an untied embedding when first "
+            "and last stage differ");
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,263 @@
+// Programs of random plans: they end under any timing, in an order that respects what depends on what, and do all the
+// work exactly once.
+#include "schedule/program.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <map>
+#include <set>
+
+#include "base/random.h"
+#include "layout/property.h"
+#include "plan/random_plan.h"
+#include "schedule/execute.h"
+#include "schedule/order.h"
+#include "schedule/picture.h"
+
+namespace optimus {
+namespace {
+
+struct Case {
+  ModelSpec model;
+  Plan plan;
+};
+
+Case random_case(const random_plan::Limits& limits = {
+                     .most_stages = 4, .most_width = 4, .most_pipelines = 2, .most_microbatches = 4}) {
+  Case result;
+  result.plan = random_plan::plan_for(random_small_model(), limits);
+  result.model = small_model(result.plan.num_blocks - 2,
+                             !is_asynchronous(result.plan.schedule) && *rc::gen::arbitrary<bool>());
+  RC_ASSERT(problem_in(result.plan, result.model) == std::nullopt);
+  return result;
+}
+
+// Durations by a keyed random number, some instructions taking none, some a hundred times as long.
+DurationOf random_durations(std::uint64_t seed) {
+  return [seed](const Program& program, const Instruction& at) {
+    const auto index = static_cast<std::uint64_t>(&at - program.instructions.data());
+    const double u = random_uniform(RandomKey(seed).with(static_cast<std::uint64_t>(program.device)), index);
+    return u < 0.1 ? 0.0 : u > 0.9 ? 100 * u : u;
+  };
+}
+
+TEST(Program, EndsUnderAnyTimingAndInOrder) {
+  EXPECT_TRUE(holds("programs", 60, [] {
+    const auto [model, plan] = random_case();
+    const std::vector<Program> programs = compile_all(plan, model);
+    const auto timeline = execute(programs, random_durations(*rc::gen::arbitrary<std::uint64_t>()));
+    if (!timeline) RC_FAIL(timeline.error().why);
+
+    // When each device finished block b of micro-batch m forward, and when it started it.
+    using Key = std::tuple<int, int, int>;  // pipeline, micro-batch, block
+    std::map<Key, std::map<int, Timeline::Time>> forward, backward;
+    double last_backward = 0, first_update = 1e300;
+    for (std::size_t p = 0; p < programs.size(); ++p)
+      for (std::size_t i = 0; i < programs[p].instructions.size(); ++i) {
+        const Instruction& at = programs[p].instructions[i];
+        const Timeline::Time time = timeline->times[p][i];
+        for (const int wait : programs[p].waits(at))
+          RC_ASSERT(timeline->times[p][static_cast<std::size_t>(wait)].end <= time.start);
+        const Key key{programs[p].seat.pipeline, at.microbatch, at.block};
+        const auto note = [&](auto& map) {
+          const auto [found, is_new] = map[key].try_emplace(programs[p].device, time);
+          found->second.start = std::min(found->second.start, time.start),
+          found->second.end = std::max(found->second.end, time.end);
+        };
+        if (at.op == Op::forward) note(forward);
+        if (at.op == Op::backward_input) note(backward);
+        if (at.op == Op::backward_weight) last_backward = std::max(last_backward, time.end);
+        if (at.op == Op::optimizer) first_update = std::min(first_update, time.start);
+      }
+    // A device starts a block after every device that holds a part of its input has finished the block before.
+    const auto side = [&](const Seat& seat, const Stage& stage, int block) {
+      (void)seat;
+      return Side{static_cast<int>(stage.devices.size()), strategy_of(stage, block)};
+    };
+    for (const Program& program : programs) {
+      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)];
+      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.seat.stage)];
+      for (const auto& [key, devices] : forward) {
+        const auto [p, m, block] = key;
+        if (p != program.seat.pipeline || block == 0 || !devices.contains(program.device)) continue;
+        for (const Stage& before : pipeline.stages) {
+          const bool holds_it = std::any_of(
+              before.chunks.begin(), before.chunks.end(),
+              [b = block](const Chunk& chunk) { return b - 1 >= chunk.first() && b - 1 < chunk.end(); });
+          if (!holds_it) continue;
+          const int sequences = pipeline.microbatches[static_cast<std::size_t>(m)];
+          for (const Route& route :
+               routes_in(side(program.seat, before, block - 1), side(program.seat, stage, block),
+                         program.seat.index, sequences, plan.sequence_length, model.hidden)) {
+            const int peer = before.devices[static_cast<std::size_t>(route.peer)];
+            RC_ASSERT(forward.at({p, m, block - 1}).at(peer).end <= devices.at(program.device).start);
+            if (block - 1 > 0)
+              RC_ASSERT(backward.at({p, m, block}).at(program.device).end <=
+                        backward.at({p, m, block - 1}).at(peer).end);
+          }
+        }
+      }
+    }
+    if (!is_asynchronous(plan.schedule)) RC_ASSERT(last_backward <= first_update);
+  }));
+}
+
+TEST(Program, DoesEveryPieceOfWorkOnce) {
+  EXPECT_TRUE(holds("work", 60, [] {
+    const auto [model, plan] = random_case();
+    for (const Program& program : compile_all(plan, model)) {
+      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)];
+      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.seat.stage)];
+      std::map<std::tuple<Op, int, int, Part, int>, int> count;
+      for (const Instruction& at : program.instructions)
+        if (at.lane == Lane::compute && at.op != Op::optimizer)
+          ++count[{at.op, at.microbatch, at.block, at.part, at.hop}];
+      const auto once = [&](Op op, int m, int block, Part part, int hop = -1) {
+        const std::tuple key{op, m, block, part, hop};
+        RC_ASSERT(count[key] == 1);
+        count.erase(key);
+      };
+      for (int m = 0; m < std::ssize(pipeline.microbatches); ++m)
+        for (const Chunk& chunk : stage.chunks)
+          for (int block = chunk.first(); block < chunk.end(); ++block) {
+            const LayerStrategy& s = strategy_of(stage, block);
+            const bool is_layer = block_kind(model, block) == BlockKind::layer;
+            std::vector<Op> passes = {Op::forward};
+            if (is_layer && s.recompute == RecomputeMode::full) passes.push_back(Op::recompute);
+            if (block > 0) passes.push_back(Op::backward_input);
+            for (const Op op : passes) {
+              if (!is_layer) {
+                once(op, m, block, Part::whole);
+              } else if (s.cp == 1) {
+                once(op, m, block, Part::attention), once(op, m, block, Part::mlp);
+              } else {
+                once(op, m, block, Part::mlp), once(op, m, block, Part::attention_input),
+                    once(op, m, block, Part::attention_output);
+                for (int hop = 0; hop < s.cp; ++hop) once(op, m, block, Part::attention_hop, hop);
+              }
+            }
+            if (is_layer)
+              once(Op::backward_weight, m, block, Part::attention),
+                  once(Op::backward_weight, m, block, Part::mlp);
+            else
+              once(Op::backward_weight, m, block, Part::whole);
+          }
+      RC_ASSERT(count.empty());
+    }
+  }));
+}
+
+TEST(Program, MessagesCarryEachActivationOnceAcrossStages) {
+  EXPECT_TRUE(holds("messages", 60, [] {
+    const auto [model, plan] = random_case();
+    // (pipeline, stage that sends, micro-batch, chunk, gradient?) -> bytes
+    std::map<std::tuple<int, int, int, int, bool>, std::int64_t> sent;
+    std::int64_t received = 0, total = 0;
+    for (const Program& program : compile_all(plan, model)) {
+      const Stage& own = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)]
+                             .stages[static_cast<std::size_t>(program.seat.stage)];
+      const auto is_inside = [&](int peer) {
+        return std::find(own.devices.begin(), own.devices.end(), peer) != own.devices.end();
+      };
+      for (const Instruction& at : program.instructions) {
+        if (at.op == Op::receive) received += at.bytes;
+        if (at.op != Op::send) continue;
+        total += at.bytes;
+        if (!is_inside(at.peer))
+          sent[{program.seat.pipeline, program.seat.stage, at.microbatch, at.chunk, at.is_backward}] +=
+              at.bytes;
+      }
+    }
+    RC_ASSERT(total == received);
+    for (const auto& [key, bytes] : sent) {
+      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(std::get<0>(key))];
+      const int sequences = pipeline.microbatches[static_cast<std::size_t>(std::get<2>(key))];
+      RC_ASSERT(bytes == sequences * plan.sequence_length * model.hidden * bytes_of(plan.precision));
+    }
+  }));
+}
+
+TEST(Program, KeepsAsManyMicrobatchesAsTheFormulaSays) {
+  EXPECT_TRUE(holds("kept", 60, [] {
+    const auto [model, plan] = random_case();
+    for (const Program& program : compile_all(plan, model)) {
+      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)];
+      const StagePosition at{program.seat.stage, static_cast<int>(pipeline.stages.size()),
+                             static_cast<int>(pipeline.microbatches.size()),
+                             static_cast<int>(pipeline.stages.front().chunks.size())};
+      RC_ASSERT(most_kept(program) == most_kept(plan.schedule, at));
+    }
+  }));
+}
+
+TEST(Program, TakesAsLongAsItsScheduleUnderUnitTimes) {
+  // Equal blocks, no cost of communication: the programs' length is the picture's.
+  for (const Schedule schedule :
+       {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zero_bubble})
+    for (const int pp : {1, 2, 4})
+      for (const int m : {4, 8, 5}) {
+        const int chunks = schedule == Schedule::interleaved ? 2 : 1;
+        const ModelSpec model = small_model(pp * chunks * 2, false);
+        Plan plan = uniform_plan(
+            model, {.pp = pp, .chunks = chunks, .batch = m, .sequence_length = 8, .schedule = schedule});
+        ASSERT_EQ(problem_in(plan, model), std::nullopt);
+        const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
+          // Only layers take time: two layers a chunk, two parts each, a quarter of a unit. An undivided backward takes
+          // its two units with the input gradient; otherwise its last weight gradient would overlap with the next stage.
+          const bool is_layer = at.block > 0 && at.block < plan.num_blocks - 1;
+          if (!is_layer || at.lane != Lane::compute || at.op == Op::optimizer) return 0.0;
+          if (schedule == Schedule::zero_bubble) return 0.25;
+          return at.op == Op::backward_input ? 0.5 : at.op == Op::backward_weight ? 0.0 : 0.25;
+        });
+        ASSERT_TRUE(timeline) << timeline.error().why;
+        EXPECT_NEAR(timeline->length, unit_times(schedule, pp, m, chunks).length, 1e-9)
+            << text(schedule) << " pp " << pp << " m " << m;
+      }
+}
+
+TEST(Program, MemoryOfOneDeviceIsWhatItHolds) {
+  const ModelSpec model = small_model(3, true);
+  const Plan plan = uniform_plan(model, {.batch = 4, .sequence_length = 8});
+  const MemoryUse memory = memory_use(compile(plan, model, 0));
+  EXPECT_EQ(memory.weights.value, 2 * num_parameters(model));
+  EXPECT_EQ(memory.gradients.value, 4 * num_parameters(model));
+  EXPECT_EQ(memory.optimizer.value, 12 * num_parameters(model));
+  double kept = 0;
+  for (const BlockKind kind : {BlockKind::embedding, BlockKind::layer, BlockKind::head})
+    kept +=
+        (kind == BlockKind::layer ? 3 : 1) * kept_bytes_per_token(model, kind, 8, RecomputeMode::none, 2) * 8;
+  EXPECT_NEAR(static_cast<double>(memory.activations.value), kept, 1);
+  EXPECT_EQ(memory.peak.value, 18 * num_parameters(model) + memory.activations.value);
+}
+
+TEST(Program, SeededMistakesAreFound) {
+  const ModelSpec model = small_model(4, false);
+  const Plan plan = uniform_plan(model, {.pp = 2, .strategy = {.tp = 2}, .batch = 4, .sequence_length = 8});
+  const auto no_time = [](const Program&, const Instruction&) { return 0.0; };
+  std::vector<Program> programs = compile_all(plan, model);
+  ASSERT_TRUE(execute(programs, no_time));
+  // A lost receive, and a backward that is waited for before its forward was sent.
+  std::vector<Program> lost = programs;
+  auto& list = lost[2].instructions;
+  list.erase(
+      std::find_if(list.begin(), list.end(), [](const Instruction& at) { return at.op == Op::receive; }));
+  EXPECT_FALSE(execute(lost, no_time));
+  std::vector<Program> circle = programs;
+  auto& first = circle[0].instructions;
+  const auto send = std::find_if(first.begin(), first.end(), [](const Instruction& at) {
+    return at.op == Op::send && at.microbatch == 0;
+  });
+  const auto gradient = std::find_if(first.begin(), first.end(), [](const Instruction& at) {
+    return at.op == Op::receive && at.is_backward;
+  });
+  circle[0].wait_pool.push_back(static_cast<int>(gradient - first.begin()));
+  send->waits_begin = static_cast<std::uint32_t>(circle[0].wait_pool.size()) - 1,
+  send->waits_end = send->waits_begin + 1;
+  const auto stuck = execute(circle, no_time);
+  ASSERT_FALSE(stuck);
+  EXPECT_NE(stuck.error().why.find("wait in a circle"), std::string::npos) << stuck.error().why;
+}
+
+}  // namespace
+}  // namespace optimus
