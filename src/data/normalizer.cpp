@@ -58,12 +58,16 @@ void append_decomposed(CodePoint c, bool is_compatible, std::vector<CodePoint>& 
   out.insert(out.end(), parts, parts + count);
 }
 
-void append_run(UnicodeForm form, std::string_view text, std::vector<CodePoint>& run, std::string& out) {
+void append_run(UnicodeForm form, std::string_view text, const CharClasses& classes,
+                std::vector<CodePoint>& run, std::string& out) {
   run.clear();
   const bool is_compatible = form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd;
   for (std::size_t at = 0; at < text.size();) {
     const DecodedChar next = decode_char(text.data() + at);
-    append_decomposed(next.code_point, is_compatible, run);
+    if (classes.is(next.code_point, is_compatible ? kNfkdUnstable : kNfdUnstable))
+      append_decomposed(next.code_point, is_compatible, run);
+    else
+      run.push_back(next.code_point);
     at += static_cast<std::size_t>(next.size);
   }
   order_marks(run);
@@ -178,14 +182,17 @@ void append_normal_form(UnicodeForm form, std::string_view text, const CharClass
       at += static_cast<std::size_t>(decode_char(text.data() + at).size);
       continue;
     }
-    const std::size_t begin = composes(form) ? previous : at;
+    // A stable mark is one that only younger tables than the library's know as a mark: it stays where it is.
+    const bool joins_previous = composes(form) && previous < at &&
+                                combining_class(decode_char(text.data() + previous).code_point) == 0;
+    const std::size_t begin = joins_previous ? previous : at;
     while (at < text.size()) {
       const std::size_t size = size_if_unstable(at);
       if (size == 0) break;
       at += size;
     }
     out += text.substr(copied, begin - copied);
-    append_run(form, text.substr(begin, at - begin), run, out);
+    append_run(form, text.substr(begin, at - begin), classes, run, out);
     copied = previous = at;
   }
   out += text.substr(copied);

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -49,6 +50,7 @@ using PreTokenizerStep = std::variant<FastSplit, PatternSplit, ClassSplit, WordS
 class PieceSink {
  public:
   template <typename Callable>
+    requires(!std::is_same_v<std::remove_const_t<Callable>, PieceSink>)
   explicit PieceSink(Callable& callable)
       : object_(&callable), call_([](void* object, std::string_view piece, const char* readable_end) {
           (*static_cast<Callable*>(object))(piece, readable_end);

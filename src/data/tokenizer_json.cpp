@@ -159,7 +159,7 @@ void read_class_split(const JsonView& view, PreTokenizer& pre_tokenizer) {
   if (type == "Digits") {
     allow_only(view, {"type", "individual_digits"});
     const bool is_single = view.at("individual_digits").boolean();
-    pre_tokenizer.add(ClassSplit{kNumber, is_single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
+    pre_tokenizer.add(ClassSplit{kDigit, is_single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
   } else if (type == "Punctuation") {
     allow_only(view, {"type", "behavior"});
     const auto behavior = view.find("behavior");

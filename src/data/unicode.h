@@ -54,6 +54,7 @@ enum CharClass : std::uint16_t {
   kNfcUnstable = 128,   // may change, move or join with its left neighbour under NFC
   kNfdUnstable = 256,   // may change or move under NFD
   kNfkdUnstable = 512,  // may change or move under NFKD
+  kDigit = 1024,        // what the Digits pre-tokenizer takes for one: kNumber and some younger ones
 };
 
 // A table of all code points; 2 MiB, made in less than a millisecond. Read-only after that: any thread.

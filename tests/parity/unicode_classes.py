@@ -9,7 +9,7 @@ import sys
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 # In step with CharClass in src/data/unicode.h.
-LETTER, NUMBER, SPACE, WORD, PUNCTUATION, CONTROL, ACCENT, NFC, NFD, NFKD = (1 << bit for bit in range(10))
+LETTER, NUMBER, SPACE, WORD, PUNCTUATION, CONTROL, ACCENT, NFC, NFD, NFKD, DIGIT = (1 << bit for bit in range(11))
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
@@ -42,7 +42,7 @@ def classes() -> list[int]:
     """One mask per code point; 0 for surrogates."""
     everything = set(CODE_POINTS)
     space = matching(r"\s")
-    words = pre_tokenizers.Whitespace()
+    words, digits = pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)
     nfc, nfd, nfkd = (form().normalize_str for form in (normalizers.NFC, normalizers.NFD, normalizers.NFKD))
     clean, strip = bert(clean_text=True).normalize_str, bert(strip_accents=True).normalize_str
     marks, decomposed = reordered(nfd), changes(nfd)
@@ -59,6 +59,7 @@ def classes() -> list[int]:
         NFC: marks | changes(nfc) | joining,
         NFD: marks | decomposed,
         NFKD: marks | changes(nfkd),
+        DIGIT: {c for c in CODE_POINTS if len(digits.pre_tokenize_str("a" + chr(c))) == 2},
     }
     masks = [0] * 0x110000
     for bit, code_points in members.items():

@@ -148,3 +148,64 @@ def sentencepiece_like(texts: list[str], style: str, size: int = 4000) -> Tokeni
         single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
     )
     return tokenizer
+
+
+def regular_expressions(texts: list[str], size: int = 3000) -> Tokenizer:
+    """Patterns that we do not know by hand: those of GPT-4o and DeepSeek, and every splitting behaviour."""
+    gpt4o = (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated"),
+            pre_tokenizers.Split(Regex("[一-龥぀-ゟ゠-ヿ]+"), "isolated"),
+            pre_tokenizers.Split(Regex(r"[\r\n]"), "isolated"),
+            pre_tokenizers.Split(Regex(r"\s+$"), "isolated"),
+            pre_tokenizers.Split(Regex(gpt4o), "removed", invert=True),
+            pre_tokenizers.Split(Regex(r"\p{Greek}+|\p{Han}"), "contiguous"),
+            pre_tokenizers.Split(Regex(r"x*"), "merged_with_next"),
+            pre_tokenizers.Split(Regex(r"[aeiou]{2}"), "merged_with_previous"),
+            pre_tokenizers.Split("-", "merged_with_next"),
+            pre_tokenizers.Split("th", "contiguous", invert=True),
+            pre_tokenizers.Split("_", "merged_with_previous"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def small_steps(texts: list[str], size: int = 2000) -> Tokenizer:
+    """Normal forms, replacements and pre-tokenizers that the families above do not use; unknown characters fused."""
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKC(),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(r"[0-9]{4,}"), "#"),
+            normalizers.Replace("``", '"'),
+            normalizers.NFD(),
+            normalizers.NFKD(),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Whitespace(),
+            pre_tokenizers.Punctuation("merged_with_previous"),
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.WhitespaceSplit(),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=["[UNK]"], limit_alphabet=100, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[UNK]", 0), ("[UNK]", 0))
+    return tokenizer
