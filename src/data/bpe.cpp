@@ -19,26 +19,42 @@ constexpr std::size_t kShortWord = 64;
 constexpr std::size_t kNumJoints = 1 << 18;
 constexpr std::uint32_t kNoNeighbour = UINT32_MAX;
 
+// The place of the smallest number, of equal ones the first. Four comparisons at a time do not wait for each
+// other, which std::min_element's do: half the time of encoding text without spaces goes here.
+std::size_t place_of_smallest(const std::vector<std::uint32_t>& numbers) {
+  std::array<std::uint32_t, 4> smallest;
+  smallest.fill(UINT32_MAX);
+  std::size_t i = 0;
+  for (; i + 4 <= numbers.size(); i += 4)
+    for (std::size_t lane = 0; lane < 4; ++lane) smallest[lane] = std::min(smallest[lane], numbers[i + lane]);
+  for (; i < numbers.size(); ++i) smallest[0] = std::min(smallest[0], numbers[i]);
+  const std::uint32_t best = std::min(std::min(smallest[0], smallest[1]), std::min(smallest[2], smallest[3]));
+  return static_cast<std::size_t>(std::find(numbers.begin(), numbers.end(), best) - numbers.begin());
+}
+
 }  // namespace
 
 void MergeTable::put(std::uint64_t key, std::uint32_t rank) {
   std::size_t slot = (key * kHash) >> shift_;
   while (slots_[slot] != kEmpty && (slots_[slot] >> 20) != key) slot = (slot + 1) & (slots_.size() - 1);
   slots_[slot] = (key << 20) | rank;
+  const std::uint64_t bit = (key * kHash) >> (shift_ - 3);
+  present_[bit / 64] |= std::uint64_t{1} << (bit % 64);
 }
 
 void MergeTable::reserve(std::size_t num_merges) {
-  const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(16, num_merges * 2));
+  const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(16, num_merges + num_merges / 2));
   if (num_slots <= slots_.size()) return;
   const std::vector<std::uint64_t> old = std::exchange(slots_, std::vector<std::uint64_t>(num_slots, kEmpty));
   shift_ = 64 - std::countr_zero(num_slots);
+  present_.assign(num_slots / 8, 0);
   for (const std::uint64_t slot : old)
     if (slot != kEmpty) put(slot >> 20, static_cast<std::uint32_t>(slot) & kNone);
 }
 
 void MergeTable::add(TokenId left, TokenId right, TokenId merged) {
   ensure(merged_.size() < kMostMerges, "more than {} merges", kMostMerges);
-  if ((merged_.size() + 1) * 2 > slots_.size()) reserve(slots_.size());
+  if ((merged_.size() + 1) * 4 > slots_.size() * 3) reserve(slots_.size());
   put(key_of(left, right), static_cast<std::uint32_t>(merged_.size()));
   merged_.push_back(merged);
 }
@@ -155,12 +171,11 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   ranks.clear();
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) ranks.push_back(merges_.find(ids[i], ids[i + 1]));
   while (!ranks.empty()) {
-    const auto best = std::min_element(ranks.begin(), ranks.end());
-    if (*best == MergeTable::kNone) break;
-    const auto i = static_cast<std::size_t>(best - ranks.begin());
-    ids[i] = merges_.merged(*best);
+    const std::size_t i = place_of_smallest(ranks);
+    if (ranks[i] == MergeTable::kNone) break;
+    ids[i] = merges_.merged(ranks[i]);
     ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    ranks.erase(best);
+    ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(i));
     if (i > 0) ranks[i - 1] = merges_.find(ids[i - 1], ids[i]);
     if (i + 1 < ids.size()) ranks[i] = merges_.find(ids[i], ids[i + 1]);
   }

@@ -28,8 +28,9 @@ class MergeTable {
 
   // The rank, or kNone.
   std::uint32_t find(TokenId left, TokenId right) const {
-    const std::uint64_t key = key_of(left, right);
-    for (std::size_t slot = (key * kHash) >> shift_;; slot = (slot + 1) & (slots_.size() - 1)) {
+    const std::uint64_t key = key_of(left, right), hash = key * kHash;
+    if (!may_have(hash)) return kNone;
+    for (std::size_t slot = hash >> shift_;; slot = (slot + 1) & (slots_.size() - 1)) {
       const std::uint64_t found = slots_[slot];
       if ((found >> 20) == key) return static_cast<std::uint32_t>(found) & kNone;
       if (found == kEmpty) return kNone;
@@ -50,13 +51,19 @@ class MergeTable {
   static std::uint64_t key_of(TokenId left, TokenId right) {
     return (static_cast<std::uint64_t>(left) << 22) | static_cast<std::uint64_t>(right);
   }
+  // Most pairs have no merge; this small set of hashes tells so without a cache miss, 15 times out of 16.
+  bool may_have(std::uint64_t hash) const {
+    const std::uint64_t bit = hash >> (shift_ - 3);
+    return ((present_[bit / 64] >> (bit % 64)) & 1) != 0;
+  }
   void put(std::uint64_t key, std::uint32_t rank);
 
   // 22 bits of left id, 22 of right id, 20 of rank: one word a merge, because cache misses here are what
   // encoding waits for. Open addressing, a power of two.
   std::vector<std::uint64_t> slots_ = std::vector<std::uint64_t>(16, kEmpty);
   int shift_ = 60;
-  std::vector<TokenId> merged_;  // by rank
+  std::vector<std::uint64_t> present_ = std::vector<std::uint64_t>(2);  // 8 bits a slot
+  std::vector<TokenId> merged_;                                         // by rank
 };
 
 struct BpeOptions {

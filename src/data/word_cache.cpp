@@ -53,7 +53,7 @@ bool WordCache::find(std::string_view word, const char* readable_end, std::vecto
     ++entry;
     if (entry->low != key.low || entry->high != key.high) return find_long(word, out);
   }
-  out.insert(out.end(), entry->ids.begin(), entry->ids.begin() + entry->num_ids);
+  for (std::uint32_t i = 0; i < entry->num_ids; ++i) out.push_back(entry->ids[i]);
   return true;
 }
 
