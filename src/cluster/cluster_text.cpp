@@ -1,0 +1,71 @@
+// A cluster in a few aligned lines.
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "base/units.h"
+#include "cluster/cluster.h"
+
+namespace optimus {
+namespace {
+
+std::string rate(double per_second, const char* unit) {
+  constexpr const char* kPrefixes[] = {"", "K", "M", "G", "T", "P"};
+  std::size_t prefix = 0;
+  while (per_second >= 1000 && prefix + 1 < std::size(kPrefixes)) per_second /= 1000, ++prefix;
+  return fmt::format("{:.4g} {}{}/s", per_second, kPrefixes[prefix], unit);
+}
+
+// The precision people compare devices by.
+Precision usual_precision(const DeviceType& type) {
+  if (type.peak.bf16 > 0) return Precision::bf16;
+  return type.peak.fp16 > 0 ? Precision::fp16 : Precision::fp32;
+}
+
+std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGroup& group) {
+  const DeviceType& type = profile.types[static_cast<std::size_t>(group.type)];
+  const Precision precision = usual_precision(type);
+  const double share = group.network.nic.bytes_per_second * group.network.nics_per_node /
+                       group.devices_per_node / group.network.oversubscription;
+  return {type.name,
+          with_commas(group.num_devices),
+          fmt::format("{} x {}", group.num_nodes(), group.devices_per_node),
+          fmt::format("{}", group.devices_per_domain),
+          text(type.memory),
+          fmt::format("{} {}", rate(peak_flops(type, precision), "FLOP"), text(precision)),
+          rate(type.memory_bytes_per_second, "B"),
+          rate(group.domain_link.bytes_per_second, "B"),
+          rate(share, "B"),
+          fmt::format("{}", group.island)};
+}
+
+}  // namespace
+
+std::string text(const Cluster& cluster) {
+  const HardwareProfile& profile = cluster.profile();
+  constexpr std::size_t kMostRows = 20;
+  const auto count = [](int number, const char* what) {
+    return fmt::format("{} {}{}", with_commas(number), what, number == 1 ? "" : "s");
+  };
+  std::string result = fmt::format("{}: {}, {}, {}\n", profile.name.empty() ? "cluster" : profile.name,
+                                   count(cluster.num_devices(), "device"), count(cluster.num_nodes(), "node"),
+                                   count(cluster.num_islands(), "island"));
+  TextTable table({"type", "devices", "nodes", "domain", "memory", "peak", "memory speed", "fast link",
+                   "network share", "island"});
+  for (std::size_t i = 0; i < profile.groups.size() && i < kMostRows; ++i)
+    table.row(group_row(profile, profile.groups[i]));
+  result += table.text();
+  if (profile.groups.size() > kMostRows)
+    result += fmt::format("and {} more groups\n", profile.groups.size() - kMostRows);
+  for (std::size_t i = 0; i < profile.island_links.size() && i < kMostRows; ++i)
+    result += fmt::format("islands {} and {}: {}, {}\n", profile.island_links[i].first,
+                          profile.island_links[i].second, rate(profile.island_links[i].bytes_per_second, "B"),
+                          text(profile.island_links[i].latency));
+  if (!profile.missing_devices.empty())
+    result += fmt::format("missing: {}\n", count(static_cast<int>(profile.missing_devices.size()), "device"));
+  if (!profile.speed_factors.empty())
+    result += fmt::format("of another speed: {}\n",
+                          count(static_cast<int>(profile.speed_factors.size()), "device"));
+  return result;
+}
+
+}  // namespace optimus

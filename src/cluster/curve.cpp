@@ -1,0 +1,37 @@
+// See curve.h.
+#include "cluster/curve.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace optimus {
+
+double Curve::at(double size) const {
+  if (points.empty()) return 1;
+  const auto right = std::upper_bound(points.begin(), points.end(), size,
+                                      [](double x, const CurvePoint& point) { return x < point.size; });
+  if (right == points.begin()) return points.front().fraction;
+  if (right == points.end()) return points.back().fraction;
+  const auto left = right - 1;
+  const double part = std::log(size / left->size) / std::log(right->size / left->size);
+  return left->fraction * std::pow(right->fraction / left->fraction, part);
+}
+
+void validate(const Curve& curve, const std::string& where) {
+  if (curve.points.size() > kMostCurvePoints)
+    throw UserError("{} has {} points, may have {}", where, curve.points.size(), kMostCurvePoints);
+  CurvePoint before;
+  for (const CurvePoint& point : curve.points) {
+    if (!(std::isfinite(point.size) && point.size > before.size))
+      throw UserError("{}: sizes must be above 0 and ascend, found {} after {}", where, point.size,
+                      before.size);
+    if (!(point.fraction > 0 && point.fraction <= 1 && point.fraction >= before.fraction))
+      throw UserError("{}: fractions must be above 0, at most 1 and not descend, found {} after {}", where,
+                      point.fraction, before.fraction);
+    before = point;
+  }
+}
+
+}  // namespace optimus

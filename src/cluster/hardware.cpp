@@ -1,0 +1,183 @@
+// See hardware.h.
+#include "cluster/hardware.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+void require_positive(double value, const std::string& where, const char* what) {
+  if (!(std::isfinite(value) && value > 0))
+    throw UserError("{}: {} is {}, must be above 0", where, what, value);
+}
+
+void require_range(std::int64_t value, std::int64_t smallest, std::int64_t largest, const std::string& where,
+                   const char* what) {
+  if (value < smallest || value > largest)
+    throw UserError("{}: {} is {}, must be from {} to {}", where, what, value, smallest, largest);
+}
+
+void check_type(const DeviceType& type, const std::string& where) {
+  if (type.name.empty()) throw UserError("{}: name is empty", where);
+  require_positive(static_cast<double>(type.memory.value), where, "memory");
+  require_positive(type.memory_bytes_per_second, where, "memory_bytes_per_second");
+  if (!(std::isfinite(type.watts) && type.watts >= 0))
+    throw UserError("{}: watts is {}, must be at least 0", where, type.watts);
+  if (type.price_per_hour && !(std::isfinite(*type.price_per_hour) && *type.price_per_hour >= 0))
+    throw UserError("{}: price_per_hour is {}, must be at least 0", where, *type.price_per_hour);
+  require_positive(type.peak.fp32, where, "peak_flops.fp32");
+  const PeakFlops& peak = type.peak;
+  for (const double value : {peak.fp64, peak.tf32, peak.bf16, peak.fp16, peak.fp8, peak.fp4})
+    if (!(std::isfinite(value) && value >= 0))
+      throw UserError("{}: a peak of {} operations per second must be at least 0", where, value);
+  validate(type.product_efficiency, where + ": product_efficiency");
+}
+
+void check_types(const HardwareProfile& profile, const std::string& source) {
+  require_range(static_cast<std::int64_t>(profile.types.size()), 1, kMostDeviceTypes, source,
+                "the number of device types");
+  std::set<std::string> names;
+  for (const DeviceType& type : profile.types) {
+    const std::string where = fmt::format("{}: device type {}", source, in_quotes(type.name));
+    check_type(type, where);
+    if (!names.insert(type.name).second) throw UserError("{} is there twice", where);
+  }
+}
+
+void check_link(const LinkSpec& link, const std::string& where) {
+  require_positive(link.bytes_per_second, where, "bytes_per_second");
+  if (!(std::isfinite(link.latency.value) && link.latency.value >= 0))
+    throw UserError("{}: latency_seconds is {}, must be at least 0", where, link.latency.value);
+  validate(link.efficiency, where + ": efficiency");
+}
+
+void check_group(const HardwareProfile& profile, const NodeGroup& group, const std::string& where) {
+  require_range(group.type, 0, static_cast<std::int64_t>(profile.types.size()) - 1, where, "the device type");
+  require_range(group.island, 0, kMostIslands - 1, where, "island");
+  require_range(group.num_devices, 1, kMostDevices, where, "devices");
+  require_range(group.devices_per_node, 1, kMostDevices, where, "devices_per_node");
+  require_range(group.devices_per_domain, 1, kMostDevices, where, "devices_per_domain");
+  const int larger = std::max(group.devices_per_node, group.devices_per_domain);
+  const int smaller = std::min(group.devices_per_node, group.devices_per_domain);
+  if (larger % smaller != 0)
+    throw UserError("{}: devices_per_domain is {}, must divide or be a multiple of devices_per_node {}",
+                    where, group.devices_per_domain, group.devices_per_node);
+  require_range(group.host_memory.value, 0, INT64_MAX, where, "host_memory");
+  require_range(group.network.nics_per_node, 1, 1000, where, "network.nics_per_node");
+  if (!(std::isfinite(group.network.oversubscription) && group.network.oversubscription >= 1))
+    throw UserError("{}: network.oversubscription is {}, must be at least 1", where,
+                    group.network.oversubscription);
+  check_link(group.domain_link, where + ": domain_link");
+  check_link(group.node_link, where + ": node_link");
+  check_link(group.host_link, where + ": host_link");
+  check_link(group.network.nic, where + ": network");
+}
+
+// Returns the number of devices.
+std::int64_t check_groups(const HardwareProfile& profile, const std::string& source) {
+  std::int64_t num_devices = 0;
+  for (std::size_t i = 0; i < profile.groups.size(); ++i) {
+    check_group(profile, profile.groups[i], fmt::format("{}: groups[{}]", source, i));
+    num_devices += profile.groups[i].num_devices;
+  }
+  require_range(num_devices, 1, kMostDevices, source, "the number of devices");
+  return num_devices;
+}
+
+void check_islands(const HardwareProfile& profile, const std::string& source) {
+  std::set<int> islands;
+  for (const NodeGroup& group : profile.groups) islands.insert(group.island);
+  const int num_islands = static_cast<int>(islands.size());
+  if (*islands.rbegin() != num_islands - 1)
+    throw UserError("{}: islands must be numbered from 0 without gaps, found {} islands up to number {}",
+                    source, num_islands, *islands.rbegin());
+  std::set<std::pair<int, int>> pairs;
+  for (const IslandLink& link : profile.island_links) {
+    const std::string where =
+        fmt::format("{}: the link of islands {} and {}", source, link.first, link.second);
+    if (link.first < 0 || link.second >= num_islands || link.first >= link.second)
+      throw UserError("{} must join two of the {} islands, the smaller first", where, num_islands);
+    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} is there twice", where);
+    check_link({link.bytes_per_second, link.latency, {}}, where);
+  }
+  const auto needed = static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;
+  if (pairs.size() != needed)
+    throw UserError("{}: {} islands need {} island_links, one for each pair, found {}", source, num_islands,
+                    needed, pairs.size());
+}
+
+void check_devices(const HardwareProfile& profile, std::int64_t num_devices, const std::string& source) {
+  std::int64_t before = -1;
+  for (const SpeedFactor& slow : profile.speed_factors) {
+    require_range(slow.device, 0, num_devices - 1, source, "a device in speed_factors");
+    if (slow.device <= before) throw UserError("{}: devices in speed_factors must ascend", source);
+    require_positive(slow.factor, source, "a factor in speed_factors");
+    before = slow.device;
+  }
+  before = -1;
+  for (const int device : profile.missing_devices) {
+    require_range(device, 0, num_devices - 1, source, "a device in missing_devices");
+    if (device <= before) throw UserError("{}: missing_devices must ascend", source);
+    before = device;
+  }
+  if (static_cast<std::int64_t>(profile.missing_devices.size()) == num_devices)
+    throw UserError("{}: all {} devices are missing", source, num_devices);
+}
+
+}  // namespace
+
+void validate(const HardwareProfile& profile, const std::string& source) {
+  require_range(static_cast<std::int64_t>(profile.groups.size()), 1, kMostNodeGroups, source,
+                "the number of groups");
+  check_types(profile, source);
+  const std::int64_t num_devices = check_groups(profile, source);
+  check_islands(profile, source);
+  check_devices(profile, num_devices, source);
+}
+
+double peak_flops(const DeviceType& type, Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return type.peak.fp64;
+    case Precision::fp32:
+      return type.peak.fp32;
+    case Precision::tf32:
+      return type.peak.tf32;
+    case Precision::bf16:
+      return type.peak.bf16;
+    case Precision::fp16:
+      return type.peak.fp16;
+    case Precision::fp8:
+      return type.peak.fp8;
+    case Precision::fp4:
+      return type.peak.fp4;
+  }
+  return 0;
+}
+
+std::string text(Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return "fp64";
+    case Precision::fp32:
+      return "fp32";
+    case Precision::tf32:
+      return "tf32";
+    case Precision::bf16:
+      return "bf16";
+    case Precision::fp16:
+      return "fp16";
+    case Precision::fp8:
+      return "fp8";
+    case Precision::fp4:
+      return "fp4";
+  }
+  return "";
+}
+
+}  // namespace optimus

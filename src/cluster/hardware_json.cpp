@@ -1,0 +1,196 @@
+// Reading half of hardware_json.h.
+#include "cluster/hardware_json.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/standard.h"
+
+namespace optimus {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Bytes read_bytes(const JsonView& value) {
+  if (value.raw().is_string()) return parse_bytes(value.text(), value.where());
+  return Bytes(value.integer(0));
+}
+
+int read_count(const JsonView& value, int smallest) {
+  return static_cast<int>(value.integer(smallest, kMostDevices));
+}
+
+void read_count_into(int& target, const JsonView& parent, std::string_view key, int smallest) {
+  if (const auto value = parent.find(key)) target = read_count(*value, smallest);
+}
+
+// The list's length is looked at before a view of each element is made.
+std::vector<JsonView> at_most(int most, const JsonView& list) {
+  if (list.raw().is_array() && list.raw().size() > static_cast<std::size_t>(most))
+    list.refuse(fmt::format("a list of at most {}", most));
+  return list.elements();
+}
+
+// [[a, b], …]
+template <typename Item, typename Make>
+std::vector<Item> read_pairs(const JsonView& list, int most, std::string_view form, Make make) {
+  std::vector<Item> items;
+  for (const JsonView& entry : at_most(most, list)) {
+    if (!entry.raw().is_array() || entry.raw().size() != 2) entry.refuse(form);
+    const std::vector<JsonView> pair = entry.elements();
+    items.push_back(make(pair[0], pair[1]));
+  }
+  return items;
+}
+
+Curve read_curve(const JsonView& parent, std::string_view key) {
+  const auto list = parent.find(key);
+  if (!list) return {};
+  return {read_pairs<CurvePoint>(*list, kMostCurvePoints, "a pair of size and fraction",
+                                 [](const JsonView& size, const JsonView& part) {
+                                   return CurvePoint{size.number(), part.number()};
+                                 })};
+}
+
+PeakFlops read_peak(const JsonView& value) {
+  value.allow_only(Names{"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"});
+  return {value.number_or("fp64", 0), value.at("fp32").number(),  value.number_or("tf32", 0),
+          value.number_or("bf16", 0), value.number_or("fp16", 0), value.number_or("fp8", 0),
+          value.number_or("fp4", 0)};
+}
+
+DeviceType read_type(const JsonView& value) {
+  value.allow_only(Names{"name", "memory", "peak_flops", "memory_bytes_per_second", "watts", "price_per_hour",
+                         "product_efficiency"});
+  DeviceType type;
+  type.name = value.at("name").text();
+  type.memory = read_bytes(value.at("memory"));
+  type.peak = read_peak(value.at("peak_flops"));
+  type.memory_bytes_per_second = value.at("memory_bytes_per_second").number();
+  type.watts = value.number_or("watts", 0);
+  if (const auto price = value.find("price_per_hour")) type.price_per_hour = price->number();
+  type.product_efficiency = read_curve(value, "product_efficiency");
+  return type;
+}
+
+LinkSpec read_link_fields(const JsonView& value) {
+  return {value.at("bytes_per_second").number(), Seconds(value.at("latency_seconds").number()),
+          read_curve(value, "efficiency")};
+}
+
+void read_link_into(LinkSpec& target, const JsonView& group, std::string_view key, bool is_required) {
+  const auto value = group.find(key);
+  if (!value && !is_required) return;
+  const JsonView link = value ? *value : group.at(key);
+  link.allow_only(Names{"bytes_per_second", "latency_seconds", "efficiency"});
+  target = read_link_fields(link);
+}
+
+void read_network_into(NetworkSpec& target, const JsonView& group, bool is_required) {
+  const auto value = group.find("network");
+  if (!value && !is_required) return;
+  const JsonView network = value ? *value : group.at("network");
+  network.allow_only(
+      Names{"nics_per_node", "bytes_per_second", "latency_seconds", "efficiency", "oversubscription"});
+  target.nics_per_node = static_cast<int>(network.at("nics_per_node").integer(1, 1000));
+  target.nic = read_link_fields(network);
+  target.oversubscription = network.number_or("oversubscription", 1);
+}
+
+// The group's type: one that the file defines, else a shipped one, which then belongs to the profile too.
+int find_type(std::vector<DeviceType>& types, const JsonView& name) {
+  const auto find = [&](std::string_view wanted) {
+    return std::find_if(types.begin(), types.end(),
+                        [&](const DeviceType& type) { return type.name == wanted; });
+  };
+  auto found = find(name.text());
+  if (found == types.end()) {
+    const auto shipped = find_device_type(name.text());
+    if (!shipped) {
+      Names known = device_type_names();
+      for (const DeviceType& type : types) known.push_back(type.name);
+      throw UserError("{} is {}, which is neither in device_types nor shipped{}", name.where(),
+                      in_quotes(name.text()), did_you_mean(name.text(), known));
+    }
+    found = find(shipped->name);
+    if (found == types.end()) found = types.insert(types.end(), *shipped);
+  }
+  return static_cast<int>(found - types.begin());
+}
+
+NodeGroup read_group(std::vector<DeviceType>& types, const JsonView& value) {
+  value.allow_only(Names{"type", "devices", "devices_per_node", "devices_per_domain", "domain_link",
+                         "node_link", "host_link", "host_memory", "network", "island"});
+  const int type = find_type(types, value.at("type"));
+  const int num_devices = read_count(value.at("devices"), 1);
+  const std::string& type_name = types[static_cast<std::size_t>(type)].name;
+  const bool is_shipped = find_device_type(type_name).has_value();
+  NodeGroup group;
+  if (is_shipped) group = standard_group(type_name, type, num_devices);
+  group.type = type, group.num_devices = num_devices;
+  if (!is_shipped) {
+    group.devices_per_node = read_count(value.at("devices_per_node"), 1);
+    group.devices_per_domain = group.devices_per_node;
+  }
+  const bool is_node_one_domain = group.devices_per_domain == group.devices_per_node;
+  read_count_into(group.devices_per_node, value, "devices_per_node", 1);
+  if (is_node_one_domain) group.devices_per_domain = group.devices_per_node;
+  read_count_into(group.devices_per_domain, value, "devices_per_domain", 1);
+  read_count_into(group.island, value, "island", 0);
+  read_link_into(group.domain_link, value, "domain_link", !is_shipped);
+  read_link_into(group.node_link, value, "node_link", !is_shipped);
+  read_link_into(group.host_link, value, "host_link", !is_shipped);
+  read_network_into(group.network, value, !is_shipped);
+  if (const auto memory = value.find("host_memory")) group.host_memory = read_bytes(*memory);
+  return group;
+}
+
+IslandLink read_island_link(const JsonView& value) {
+  value.allow_only(Names{"islands", "bytes_per_second", "latency_seconds"});
+  const std::vector<JsonView> islands = at_most(2, value.at("islands"));
+  if (islands.size() != 2) value.at("islands").refuse("a list of two islands");
+  IslandLink link;
+  link.first = read_count(islands[0], 0), link.second = read_count(islands[1], 0);
+  if (link.first > link.second) std::swap(link.first, link.second);
+  link.bytes_per_second = value.at("bytes_per_second").number();
+  link.latency = Seconds(value.at("latency_seconds").number());
+  return link;
+}
+
+void read_devices(const JsonView& document, HardwareProfile& profile) {
+  if (const auto list = document.find("speed_factors"))
+    profile.speed_factors =
+        read_pairs<SpeedFactor>(*list, kMostDevices, "a pair of device and factor",
+                                [](const JsonView& device, const JsonView& factor) {
+                                  return SpeedFactor{read_count(device, 0), factor.number()};
+                                });
+  if (const auto list = document.find("missing_devices"))
+    for (const JsonView& device : at_most(kMostDevices, *list))
+      profile.missing_devices.push_back(read_count(device, 0));
+  std::sort(profile.speed_factors.begin(), profile.speed_factors.end(),
+            [](const SpeedFactor& a, const SpeedFactor& b) { return a.device < b.device; });
+  std::sort(profile.missing_devices.begin(), profile.missing_devices.end());
+}
+
+}  // namespace
+
+HardwareProfile hardware_from_json(const Json& document, const std::string& source) {
+  const JsonView view(document, source);
+  view.allow_only(
+      Names{"name", "device_types", "groups", "island_links", "speed_factors", "missing_devices"});
+  HardwareProfile profile;
+  profile.name = view.text_or("name", "");
+  if (const auto types = view.find("device_types"))
+    for (const JsonView& type : at_most(kMostDeviceTypes, *types)) profile.types.push_back(read_type(type));
+  for (const JsonView& group : at_most(kMostNodeGroups, view.at("groups")))
+    profile.groups.push_back(read_group(profile.types, group));
+  if (const auto links = view.find("island_links"))
+    for (const JsonView& link : at_most(kMostIslands * kMostIslands, *links))
+      profile.island_links.push_back(read_island_link(link));
+  read_devices(view, profile);
+  validate(profile, source);
+  return profile;
+}
+
+}  // namespace optimus
