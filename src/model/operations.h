@@ -8,8 +8,9 @@
 //
 // What is assumed of the engine: attention is a flash kernel (no score matrix; it keeps one logarithm of a
 // sum per head and token), the loss goes over the vocabulary in chunks (no logits; one logarithm of a sum per
-// token), dropout masks are computed again from their keys, and a tensor that two operations need is kept
-// once, under the operation that is named first.
+// token; BERT's counts every position, though only masked ones have a target), dropout masks are computed
+// again from their keys, and a tensor that two operations need is kept once, under the operation that is
+// named first.
 #pragma once
 
 #include <cstdint>
