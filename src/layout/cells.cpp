@@ -90,8 +90,12 @@ void append_cells(const Slots& holders, const Slots* others, const Box& region, 
   if (region.is_empty()) return;
   std::vector<SlotBox> slots;
   find_slots(holders, region, slots);
-  if (slots.size() == 1 && slots[0].box == region && others == nullptr) {
-    cells.push_back({region, sets.intern(std::span(&slots[0].slot, 1))});
+  const bool is_uncut =
+      std::all_of(slots.begin(), slots.end(), [&](const SlotBox& slot) { return slot.box == region; });
+  if (is_uncut && others == nullptr) {
+    std::vector<int> all;
+    for (const SlotBox& slot : slots) all.push_back(slot.slot);
+    cells.push_back({region, sets.intern(all)});
     return;
   }
   const CellGrid grid(region.num_dims, sorted_edges(region, slots, others));

@@ -32,13 +32,14 @@ class HoldingCollector {
     for (const Partition& partition : slots.partitions)
       for (const int g : partition.grids) {
         const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
-        const Rank* rank = grid.ranks.data();
-        for (int replica = 0; replica < grid.num_replicas; ++replica)
-          for (int shard = 0; shard < grid.num_shards; ++shard)
-            for (int part = 0; part < grid.num_parts; ++part, ++rank) {
-              int& slot = holding(rank->value).*side;
-              slot = slot == kNone ? partition.first_slot + part * grid.num_shards + shard : kSeveral;
+        for (int part = 0; part < grid.num_parts; ++part)  // slot by slot, for the sake of the cache
+          for (int shard = 0; shard < grid.num_shards; ++shard) {
+            const int held = slot_of(partition, {g, 0, shard, part});
+            for (int replica = 0; replica < grid.num_replicas; ++replica) {
+              int& slot = holding(grid.at(replica, shard, part).value).*side;
+              slot = slot == kNone ? held : kSeveral;
             }
+          }
       }
   }
   Holding& holding(int rank) {
@@ -63,24 +64,27 @@ struct Cost {
 struct SlotBoxes {
   const Change::Kind* kind = nullptr;
   std::vector<Box> from, to;
+  std::vector<std::int64_t> from_sizes, to_sizes;
 };
 
 SlotBoxes boxes_of_kind(const Change::Kind& kind) {
-  SlotBoxes boxes{&kind, {}, {}};
+  SlotBoxes boxes{&kind, {}, {}, {}, {}};
   for (int slot = 0; slot < kind.from.num_slots(); ++slot) boxes.from.push_back(kind.from.box(slot));
   for (int slot = 0; slot < kind.to.num_slots(); ++slot) boxes.to.push_back(kind.to.box(slot));
+  for (const Box& box : boxes.from) boxes.from_sizes.push_back(box.num_elements());
+  for (const Box& box : boxes.to) boxes.to_sizes.push_back(box.num_elements());
   return boxes;
 }
 
 Cost simple_cost(const Holding& holding, const SlotBoxes& boxes) {
+  const auto from = static_cast<std::size_t>(holding.from), to = static_cast<std::size_t>(holding.to);
   Cost cost;
-  const Box* from = holding.from < 0 ? nullptr : &boxes.from[static_cast<std::size_t>(holding.from)];
-  const Box* to = holding.to < 0 ? nullptr : &boxes.to[static_cast<std::size_t>(holding.to)];
-  if (from != nullptr) cost.freed = from->num_elements();
-  if (to != nullptr) cost.allocated = cost.missing = cost.needed = to->num_elements();
-  if (from == nullptr || to == nullptr) return cost;
-  if (*from == *to) return {0, 0, 0, cost.needed};
-  if (const auto common = intersect(*from, *to)) cost.missing -= common->num_elements();
+  if (holding.from != kNone) cost.freed = boxes.from_sizes[from];
+  if (holding.to == kNone) return cost;
+  cost.allocated = cost.missing = cost.needed = boxes.to_sizes[to];
+  if (holding.from == kNone) return cost;
+  if (const auto common = intersect(boxes.from[from], boxes.to[to])) cost.missing -= common->num_elements();
+  if (cost.missing == 0 && cost.freed == cost.allocated) cost.freed = cost.allocated = 0;  // the same box
   return cost;
 }
 
@@ -125,88 +129,89 @@ Cost general_cost(const Change& change, const Change::Kind& kind, int rank, cons
   return cost;
 }
 
-// Splits the classes of ranks whenever two ranks of one class turn out to have different demands.
+// Splits the classes of ranks whenever two ranks of one class turn out to have different demands. A class
+// knows the one that it was split from, and by which demand.
 class ClassRefiner {
  public:
-  explicit ClassRefiner(int num_ranks) : class_of_(static_cast<std::size_t>(num_ranks)) {}
+  explicit ClassRefiner(int num_ranks)
+      : class_of_(static_cast<std::size_t>(num_ranks)), splits_{{-1, -1, 0, 0}} {}
 
-  void begin_kind() { splits_.clear(), last_ = {-1, 0, 0}; }
-  void refine(int rank, std::int64_t allocated, std::int64_t freed) {
+  void refine(int rank, int kind, std::int64_t allocated, std::int64_t freed) {
     int& rank_class = class_of_[static_cast<std::size_t>(rank)];
-    const Key key{rank_class, allocated, freed};
-    if (!(key == last_)) {
-      const auto [it, is_new] = splits_.try_emplace(key, num_classes_);
-      if (is_new) ++num_classes_;
-      last_ = key, last_class_ = it->second;
+    const Split split{rank_class, kind, allocated, freed};
+    if (!(split == splits_[static_cast<std::size_t>(last_)])) {
+      const auto [known, is_new] = known_.try_emplace(split, static_cast<int>(splits_.size()));
+      if (is_new) splits_.push_back(split);
+      last_ = known->second;
     }
-    rank_class = last_class_;
+    rank_class = last_;
   }
-  int class_of(int rank) const { return class_of_[static_cast<std::size_t>(rank)]; }
-  int num_classes() const { return num_classes_; }
+
+  // Classes that have ranks are numbered anew.
+  void write(Demands& demands) const {
+    std::vector<bool> is_done(splits_.size());
+    for (const int rank_class : class_of_) {
+      if (is_done[static_cast<std::size_t>(rank_class)]) continue;
+      is_done[static_cast<std::size_t>(rank_class)] = true;
+      for (int at = rank_class; at > 0; at = splits_[static_cast<std::size_t>(at)].parent) {
+        const Split& split = splits_[static_cast<std::size_t>(at)];
+        demands.of_kind[static_cast<std::size_t>(split.kind)].push_back(
+            {demands.num_classes, split.allocated, split.freed});
+      }
+      ++demands.num_classes;
+    }
+  }
 
  private:
-  struct Key {
-    std::int64_t rank_class, allocated, freed;
-    bool operator==(const Key&) const = default;
+  struct Split {
+    int parent, kind;
+    std::int64_t allocated, freed;
+    bool operator==(const Split&) const = default;
   };
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const {
-      std::uint64_t hash = static_cast<std::uint64_t>(key.rank_class) * 0x9e3779b97f4a7c15ULL;
-      hash = (hash ^ static_cast<std::uint64_t>(key.allocated)) * 0x9e3779b97f4a7c15ULL;
-      hash = (hash ^ (hash >> 31) ^ static_cast<std::uint64_t>(key.freed)) * 0x9e3779b97f4a7c15ULL;
-      return hash ^ (hash >> 29);
+  struct SplitHash {
+    std::size_t operator()(const Split& split) const {
+      std::uint64_t hash = 0;
+      for (const std::int64_t number :
+           {std::int64_t{split.parent}, std::int64_t{split.kind}, split.allocated, split.freed})
+        hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9e3779b97f4a7c15ULL, hash ^= hash >> 29;
+      return hash;
     }
   };
-  std::vector<int> class_of_;
-  std::unordered_map<Key, int, KeyHash> splits_;
-  Key last_{-1, 0, 0};
-  int last_class_ = 0, num_classes_ = 1;
+  std::vector<int> class_of_;  // [rank]; 0: nothing has changed for it so far
+  std::vector<Split> splits_;  // [class]
+  std::unordered_map<Split, int, SplitHash> known_;
+  int last_ = 0;
 };
 
 }  // namespace
 
 Demands demands_of(const Change& change) {
-  struct RankDemand {
-    int rank;
-    std::int64_t allocated, freed;
-  };
   Demands demands;
+  demands.of_kind.resize(change.kinds.size());
   HoldingCollector collector(change.places.num_places());
   ClassRefiner refiner(change.places.num_places());
   std::vector<SlotBoxes> known_boxes;
-  std::vector<std::vector<RankDemand>> of_kind;
-  for (const Change::Kind& kind : change.kinds) {
+  for (int k = 0; k < static_cast<int>(change.kinds.size()); ++k) {
+    const Change::Kind& kind = change.kinds[static_cast<std::size_t>(k)];
     auto boxes = std::find_if(known_boxes.begin(), known_boxes.end(), [&](const SlotBoxes& known) {
       return known.kind->from.cuts_like(kind.from) && known.kind->to.cuts_like(kind.to);
     });
     if (boxes == known_boxes.end()) boxes = known_boxes.insert(boxes, boxes_of_kind(kind));
-    refiner.begin_kind();
-    auto& ranks = of_kind.emplace_back();
+    const std::int64_t bytes = kind.bytes_per_element;
+    std::int64_t missing = 0, needed = 0;
     for (const Holding& holding : collector.collect(change, kind)) {
       if (change.is_dead[static_cast<std::size_t>(holding.rank)]) continue;
       const bool is_simple = holding.from != kSeveral && holding.to != kSeveral;
       const Cost cost =
           is_simple ? simple_cost(holding, *boxes) : general_cost(change, kind, holding.rank, *boxes);
-      const std::int64_t bytes = kind.bytes_per_element,
-                         copies = static_cast<std::int64_t>(kind.tensors.size());
-      demands.lower_bound += Bytes(cost.missing * bytes * copies);
-      demands.naive += Bytes(cost.needed * bytes * copies);
-      if (cost.allocated == 0 && cost.freed == 0) continue;
-      ranks.push_back({holding.rank, cost.allocated * bytes, cost.freed * bytes});
-      refiner.refine(holding.rank, cost.allocated * bytes, cost.freed * bytes);
+      missing += cost.missing, needed += cost.needed;
+      if (cost.allocated != 0 || cost.freed != 0)
+        refiner.refine(holding.rank, k, cost.allocated * bytes, cost.freed * bytes);
     }
+    demands.lower_bound += Bytes(missing * bytes * static_cast<std::int64_t>(kind.tensors.size()));
+    demands.naive += Bytes(needed * bytes * static_cast<std::int64_t>(kind.tensors.size()));
   }
-  demands.num_classes = refiner.num_classes();
-  demands.of_kind.resize(of_kind.size());
-  std::vector<int> last_kind(static_cast<std::size_t>(demands.num_classes), -1);
-  for (std::size_t k = 0; k < of_kind.size(); ++k)
-    for (const RankDemand& demand : of_kind[k]) {
-      const int rank_class = refiner.class_of(demand.rank);
-      if (std::exchange(last_kind[static_cast<std::size_t>(rank_class)], static_cast<int>(k)) ==
-          static_cast<int>(k))
-        continue;
-      demands.of_kind[k].push_back({rank_class, demand.allocated, demand.freed});
-    }
+  refiner.write(demands);
   return demands;
 }
 

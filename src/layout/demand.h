@@ -5,17 +5,12 @@
 
 #include <vector>
 
+#include "layout/banker.h"
 #include "layout/change.h"
 
 namespace optimus {
 
-// While a tensor moves, a rank of the class holds `allocated` more; afterwards `freed` less. Boxes that are
-// kept count in neither.
-struct Demand {
-  int rank_class = 0;
-  std::int64_t allocated = 0, freed = 0;
-};
-
+// Boxes that are kept count neither as allocated nor as freed.
 struct Demands {
   int num_classes = 0;
   std::vector<std::vector<Demand>>

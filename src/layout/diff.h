@@ -47,8 +47,8 @@
 namespace optimus {
 
 struct DiffOptions {
-  Topology topology = {};        // empty: all ranks are equally far
-  std::vector<Rank> dead = {};   // hold nothing any more; `to` must not name them
+  Topology topology = {};             // empty: all ranks are equally far
+  std::vector<Rank> dead = {};        // hold nothing any more; `to` must not name them
   std::optional<Bytes> reserve = {};  // over max(old, new), on every rank; absent: memory is no concern
   // Larger boxes are sent as several of whole rows; a row is never cut, and a box never into more than 4,096.
   Bytes chunk = Bytes(std::int64_t{64} << 20);

@@ -1,5 +1,6 @@
 // One rank's share of a plan: cut out of a whole plan, or worked out alone.
 #include <algorithm>
+#include <memory>
 #include <tuple>
 
 #include "layout/change.h"
@@ -9,96 +10,91 @@
 namespace optimus {
 namespace {
 
-// An operation (or a copy) with its place in the order of all transfers.
-struct Ordered {
-  int wave = 0, position = 0;  // of the tensor
-  int to_slot = 0;
-  Box piece;
-  int chunk = 0;     // of the piece
-  int receiver = 0;  // a place
-  RankShare::Operation operation;
+// An operation or a copy of one tensor, with what decides its place in the order of all transfers. Small,
+// since a rank that gathers shards from thousands of others has hundreds of thousands.
+struct Entry {
+  const PieceList* list = nullptr;
+  int to_slot = 0, piece = 0, chunk = 0;
+  int receiver = 0, peer = 0;  // places
+  bool is_send = false;
 
-  friend bool operator<(const Ordered& a, const Ordered& b) {
-    return std::tie(a.wave, a.position, a.to_slot, a.piece, a.chunk, a.receiver) <
-           std::tie(b.wave, b.position, b.to_slot, b.piece, b.chunk, b.receiver);
+  const Piece& of() const { return list->pieces[static_cast<std::size_t>(piece)]; }
+  const Box& box() const { return list->boxes[static_cast<std::size_t>(of().first_box + chunk)]; }
+  std::array<std::int64_t, kMaxDims> corner() const {
+    const Box& first = list->boxes[static_cast<std::size_t>(of().first_box)];
+    return {first[0].begin, first[1].begin, first[2].begin, first[3].begin};
   }
+  friend bool operator<(const Entry& a, const Entry& b) {
+    if (a.to_slot != b.to_slot) return a.to_slot < b.to_slot;
+    if (a.list != b.list || a.piece != b.piece)
+      if (const auto ca = a.corner(), cb = b.corner(); ca != cb) return ca < cb;
+    return std::tie(a.chunk, a.receiver) < std::tie(b.chunk, b.receiver);
+  }
+};
+
+struct TensorEntries {
+  std::vector<Entry> copies, receives, sends;
 };
 
 class ShareBuilder {
  public:
-  ShareBuilder(const Change& change, const WaveOrder& order, Rank rank)
-      : change_(change),
-        rank_(rank),
-        me_(change.places.place_of(rank)),
-        when_(change.to.tensors.size(), {-1, 0}) {
-    share_.rank = rank;
-    for (const std::vector<int>& tensors : order.waves) {
-      for (int i = 0; i < static_cast<int>(tensors.size()); ++i)
-        when_[static_cast<std::size_t>(tensors[static_cast<std::size_t>(i)])] = {
-            static_cast<int>(share_.waves.size()), i};
-      share_.waves.push_back({tensors, {}, {}});
-    }
-  }
+  ShareBuilder(const Change& change, Rank rank)
+      : change_(change), rank_(rank), me_(change.places.place_of(rank)), entries_(change.to.tensors.size()) {}
 
-  DiffOutcome<RankShare> build() {
+  DiffOutcome<RankShare> build(const WaveOrder& order) {
     const bool is_dead = change_.is_dead[static_cast<std::size_t>(rank_.value)];
     for (const Change::Kind& kind : change_.kinds) {
       for (const int slot : slots_of_rank(kind.to, change_.to_index, rank_)) receive(kind, slot);
       if (!is_dead) send(kind, slots_of_rank(kind.from, change_.from_index, rank_));
     }
     if (!lost_.empty()) return tl::unexpected(lost_failure(change_, std::move(lost_)));
-    std::sort(operations_.begin(), operations_.end());
-    std::sort(copies_.begin(), copies_.end());
-    for (const Ordered& at : operations_) wave(at).operations.push_back(at.operation);
-    for (const Ordered& at : copies_) wave(at).copies.push_back({at.operation.tensor, at.operation.box});
-    return std::move(share_);
+    RankShare share{rank_, {}};
+    for (const std::vector<int>& tensors : order.waves) {
+      share.waves.push_back({tensors, {}, {}});
+      for (const int tensor : tensors) write(tensor, share.waves.back());
+    }
+    return share;
   }
 
  private:
-  struct When {
-    int wave, position;
-  };
-
   void receive(const Change::Kind& kind, int slot) {
     const std::vector<int> receivers = receivers_of(change_, kind, slot);
     if (!std::binary_search(receivers.begin(), receivers.end(), me_)) return;
-    PieceList list;
+    PieceList& list = *lists_.emplace_back(std::make_unique<PieceList>());
     append_pieces(kind, change_.options.chunk, slot, kind.to.box(slot), list);
-    for (const Piece& piece : list.pieces) {
+    for (int p = 0; p < static_cast<int>(list.pieces.size()); ++p) {
       if (!kind.has_shared_ranks) {
-        receive_piece(kind, list, piece, receivers);
+        receive_piece(kind, list, p, receivers);
         continue;
       }
       std::vector<int> unserved = receivers;
-      remove_served(change_, kind, slot, whole_box(list, piece), unserved);
-      if (std::binary_search(unserved.begin(), unserved.end(), me_))
-        receive_piece(kind, list, piece, unserved);
+      remove_served(change_, kind, slot, whole_box(list, list.pieces[static_cast<std::size_t>(p)]), unserved);
+      if (std::binary_search(unserved.begin(), unserved.end(), me_)) receive_piece(kind, list, p, unserved);
     }
   }
 
-  void receive_piece(const Change::Kind& kind, const PieceList& list, const Piece& piece,
-                     std::span<const int> receivers) {
+  void receive_piece(const Change::Kind& kind, const PieceList& list, int p, std::span<const int> receivers) {
+    const Piece& piece = list.pieces[static_cast<std::size_t>(p)];
     const std::vector<int> owners = owners_of(change_, kind, list.sets[piece.owners]);
     if (owners.empty()) {
       for (const int tensor : kind.tensors) lost_.push_back({tensor, whole_box(list, piece)});
-    } else if (std::binary_search(owners.begin(), owners.end(), me_)) {
-      for (const int tensor : kind.tensors)
-        for (int chunk = 0; chunk < piece.num_boxes; ++chunk)
-          copies_.push_back(ordered(list, piece, chunk, tensor, me_, false, rank_));
-    } else {
-      const OwnFanout own = own_fanout(receivers, owners, change_.places, me_);
-      for (const int tensor : kind.tensors)
-        for (int chunk = 0; chunk < piece.num_boxes; ++chunk) {
-          const int sender =
-              owners[static_cast<std::size_t>(own.fanout.owner(own.k, round(piece, tensor, chunk)))];
-          operations_.push_back(
-              ordered(list, piece, chunk, tensor, me_, false, change_.places.rank_at(sender)));
-        }
+      return;
     }
+    const bool is_mine = std::binary_search(owners.begin(), owners.end(), me_);
+    const OwnFanout own = is_mine ? OwnFanout{} : own_fanout(receivers, owners, change_.places, me_);
+    for (const int tensor : kind.tensors)
+      for (int chunk = 0; chunk < piece.num_boxes; ++chunk) {
+        Entry entry{&list, piece.to_slot, p, chunk, me_, me_, false};
+        if (!is_mine)
+          entry.peer = owners[static_cast<std::size_t>(own.fanout.owner(own.k, round(piece, tensor, chunk)))];
+        TensorEntries& entries = entries_[static_cast<std::size_t>(tensor)];
+        (is_mine ? entries.copies : entries.receives).push_back(entry);
+      }
   }
 
   void send(const Change::Kind& kind, const std::vector<int>& my_slots) {
-    PieceList list;
+    if (my_slots.empty()) return;
+    PieceList& list = *lists_.emplace_back(std::make_unique<PieceList>());
     std::vector<std::vector<int>> owners_of_set;
     for (const int slot : my_slots) {
       std::vector<SlotBox> takers;
@@ -106,15 +102,15 @@ class ShareBuilder {
       for (const SlotBox& taker : takers) {
         const std::vector<int> receivers = receivers_of(change_, kind, taker.slot);
         if (receivers.empty()) continue;
-        const std::size_t first = list.pieces.size();
+        const int first = static_cast<int>(list.pieces.size());
         append_pieces(kind, change_.options.chunk, taker.slot, taker.box, list);
         while (static_cast<int>(owners_of_set.size()) < list.sets.size())
           owners_of_set.push_back(
               owners_of(change_, kind, list.sets[static_cast<int>(owners_of_set.size())]));
-        for (std::size_t p = first; p < list.pieces.size(); ++p) {
-          const Piece& piece = list.pieces[p];
-          if (first_common(list.sets[piece.owners], my_slots) == slot)
-            send_piece(kind, list, piece, receivers, owners_of_set[static_cast<std::size_t>(piece.owners)]);
+        for (int p = first; p < static_cast<int>(list.pieces.size()); ++p) {
+          const int owners = list.pieces[static_cast<std::size_t>(p)].owners;
+          if (first_common(list.sets[owners], my_slots) == slot)
+            send_piece(kind, list, p, receivers, owners_of_set[static_cast<std::size_t>(owners)]);
         }
       }
     }
@@ -125,8 +121,9 @@ class ShareBuilder {
     return *std::find_first_of(a.begin(), a.end(), b.begin(), b.end());
   }
 
-  void send_piece(const Change::Kind& kind, const PieceList& list, const Piece& piece,
-                  std::vector<int> receivers, const std::vector<int>& owners) {
+  void send_piece(const Change::Kind& kind, const PieceList& list, int p, std::vector<int> receivers,
+                  const std::vector<int>& owners) {
+    const Piece& piece = list.pieces[static_cast<std::size_t>(p)];
     if (kind.has_shared_ranks) remove_served(change_, kind, piece.to_slot, whole_box(list, piece), receivers);
     split_receivers(receivers, owners, change_.places, fanouts_);
     const int my_index =
@@ -142,8 +139,8 @@ class ShareBuilder {
           const int first = fanout.first_taker(my_index, round(piece, tensor, chunk));
           for (int k = first; k < fanout.num_receivers; k += fanout.num_owners) {
             const int receiver = in_turn[static_cast<std::size_t>(k)];
-            operations_.push_back(
-                ordered(list, piece, chunk, tensor, receiver, true, change_.places.rank_at(receiver)));
+            entries_[static_cast<std::size_t>(tensor)].sends.push_back(
+                {&list, piece.to_slot, p, chunk, receiver, receiver, true});
           }
         }
     }
@@ -152,25 +149,28 @@ class ShareBuilder {
   std::int64_t round(const Piece& piece, int tensor, int chunk) const {
     return piece.round(change_.ordinal_of[static_cast<std::size_t>(tensor)], chunk);
   }
-  Ordered ordered(const PieceList& list, const Piece& piece, int chunk, int tensor, int receiver,
-                  bool is_send, Rank peer) const {
-    const When& when = when_[static_cast<std::size_t>(tensor)];
-    return {when.wave,
-            when.position,
-            piece.to_slot,
-            whole_box(list, piece),
-            chunk,
-            receiver,
-            {is_send, tensor, peer, list.boxes[static_cast<std::size_t>(piece.first_box + chunk)]}};
+
+  void write(int tensor, RankShare::Wave& wave) {
+    TensorEntries& entries = entries_[static_cast<std::size_t>(tensor)];
+    for (auto* list : {&entries.copies, &entries.receives, &entries.sends})
+      if (!std::is_sorted(list->begin(), list->end())) std::sort(list->begin(), list->end());
+    for (const Entry& entry : entries.copies) wave.copies.push_back({tensor, entry.box()});
+    const auto add = [&](const Entry& entry) {
+      wave.operations.push_back({entry.is_send, tensor, change_.places.rank_at(entry.peer), entry.box()});
+    };
+    auto send = entries.sends.begin();
+    for (const Entry& receive : entries.receives) {
+      for (; send != entries.sends.end() && *send < receive; ++send) add(*send);
+      add(receive);
+    }
+    for (; send != entries.sends.end(); ++send) add(*send);
   }
-  RankShare::Wave& wave(const Ordered& at) { return share_.waves[static_cast<std::size_t>(at.wave)]; }
 
   const Change& change_;
   const Rank rank_;
   const int me_;
-  std::vector<When> when_;  // [tensor]
-  RankShare share_;
-  std::vector<Ordered> operations_, copies_;
+  std::vector<std::unique_ptr<PieceList>> lists_;
+  std::vector<TensorEntries> entries_;  // [tensor]
   std::vector<HeldBox> lost_;
   Fanouts fanouts_;
 };
@@ -179,7 +179,7 @@ class ShareBuilder {
 
 DiffOutcome<RankShare> diff_for(const Change& change, const WaveOrder& order, Rank rank) {
   ensure(rank.value >= 0 && rank.value < change.places.num_places(), "no layout names rank {}", rank.value);
-  return ShareBuilder(change, order, rank).build();
+  return ShareBuilder(change, rank).build(order);
 }
 
 RankShare share_of(const TransferPlan& plan, Rank rank) {

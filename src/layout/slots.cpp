@@ -70,7 +70,8 @@ Slots slots_of(const Layout& layout, int tensor) {
   Slots slots{layout.tensors[static_cast<std::size_t>(tensor)].shape, {}};
   for (const Placement& placement : layout.placements[static_cast<std::size_t>(tensor)]) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
-    Partition partition{placement.cut_dim, placement.parts, grid.num_shards, grid.num_parts, 0, {}};
+    const int num_parts = placement.cut_dim < 0 ? 1 : grid.num_parts;
+    Partition partition{placement.cut_dim, placement.parts, grid.num_shards, num_parts, 0, {}};
     const auto same = std::find_if(slots.partitions.begin(), slots.partitions.end(),
                                    [&](const Partition& known) { return known.cuts_like(partition); });
     if (same != slots.partitions.end()) {
@@ -87,7 +88,8 @@ Slots slots_of(const Layout& layout, int tensor) {
 int slot_of(const Partition& partition, const RankIndex::Seat& seat) {
   if (std::find(partition.grids.begin(), partition.grids.end(), seat.grid) == partition.grids.end())
     return -1;
-  return partition.first_slot + seat.part * partition.num_shards + seat.shard;
+  const int part = partition.cut_dim < 0 ? 0 : seat.part;
+  return partition.first_slot + part * partition.num_shards + seat.shard;
 }
 
 void append_holders(const Slots& slots, int slot, const Layout& layout, std::vector<Rank>& ranks) {
@@ -96,8 +98,9 @@ void append_holders(const Slots& slots, int slot, const Layout& layout, std::vec
   const int shard = (slot - partition.first_slot) % partition.num_shards;
   for (const int g : partition.grids) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
+    const int end = partition.cut_dim < 0 ? grid.num_parts : part + 1;
     for (int replica = 0; replica < grid.num_replicas; ++replica)
-      ranks.push_back(grid.at(replica, shard, part));
+      for (int p = part; p < end; ++p) ranks.push_back(grid.at(replica, shard, p));
   }
 }
 

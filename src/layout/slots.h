@@ -35,8 +35,8 @@ namespace optimus {
 // One way of cutting a tensor. Slots are numbered first_slot + part * num_shards + shard.
 struct Partition {
   int cut_dim = -1;
-  std::vector<Span> parts;  // empty when cut_dim is -1
-  int num_shards = 1, num_parts = 1;
+  std::vector<Span> parts;            // empty when cut_dim is -1
+  int num_shards = 1, num_parts = 1;  // one part when cut_dim is -1: all parts of the grid hold the same
   int first_slot = 0;
   std::vector<int> grids;  // that hold the tensor in this way
 

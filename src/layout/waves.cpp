@@ -1,12 +1,9 @@
-// The order in which tensors move, so that no rank exceeds its memory.
-//
-// Layer by layer is tried first. Where memory does not allow it, tensors are picked one at a time, as a
-// banker lends: whatever fits and leaves no rank with less than before goes first; among the others, those
-// that keep the most old memory busy (on one rank with only growing tensors, or only shrinking ones, that is
-// the best order there is). When nothing fits, the tensor that exceeds the least is taken and the excess
-// noted: the reserve that would have done.
+// The order in which tensors move, so that no rank exceeds its memory. Tried one after the other, until one
+// keeps the reserve: whole blocks, one wave each, in the order of the model; whole blocks in another order;
+// single tensors.
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "layout/demand.h"
@@ -14,138 +11,122 @@
 namespace optimus {
 namespace {
 
-// Free memory of every class of ranks, the reserve not counted: max(old, new) less what is held.
-class Memory {
- public:
-  Memory(const Change& change, const Demands& demands)
-      : room_(static_cast<std::size_t>(demands.num_classes)) {
-    for (std::size_t k = 0; k < demands.of_kind.size(); ++k)
-      for (const Demand& demand : demands.of_kind[k])
-        at(demand) +=
-            (demand.allocated - demand.freed) * static_cast<std::int64_t>(change.kinds[k].tensors.size());
-    for (std::int64_t& room : room_) room = std::max<std::int64_t>(room, 0);  // new - old, when that is more
-  }
-  // How far above max(old, new) the classes get while these move.
-  std::int64_t excess(const std::vector<Demand>& demands) const {
-    std::int64_t most = 0;
-    for (const Demand& demand : demands) most = std::max(most, demand.allocated - at(demand));
-    return most;
-  }
-  void allocate(const std::vector<Demand>& demands) {
-    for (const Demand& demand : demands) at(demand) -= demand.allocated;
-  }
-  void release(const std::vector<Demand>& demands) {
-    for (const Demand& demand : demands) at(demand) += demand.freed;
-  }
-
- private:
-  std::int64_t& at(const Demand& demand) { return room_[static_cast<std::size_t>(demand.rank_class)]; }
-  std::int64_t at(const Demand& demand) const { return room_[static_cast<std::size_t>(demand.rank_class)]; }
-  std::vector<std::int64_t> room_;
+// What moves together at least: a block or a tensor, with the problem of ordering them.
+struct Units {
+  std::vector<std::vector<int>> tensors;  // [unit], in the order of the model
+  std::vector<int> kind_of;               // [unit] into problem.kinds
+  BankerProblem problem;
 };
 
-struct Order {
+std::vector<Demand> sum_of(const std::vector<int>& kinds, const Demands& demands) {
+  std::map<int, Demand> by_class;
+  for (const int kind : kinds)
+    for (const Demand& demand : demands.of_kind[static_cast<std::size_t>(kind)]) {
+      Demand& sum = by_class.try_emplace(demand.rank_class, Demand{demand.rank_class, 0, 0}).first->second;
+      sum.allocated += demand.allocated, sum.freed += demand.freed;
+    }
+  std::vector<Demand> result;
+  for (const auto& [rank_class, demand] : by_class) result.push_back(demand);
+  return result;
+}
+
+Units units_of(const Change& change, const Demands& demands, std::vector<std::vector<int>> tensors) {
+  Units units{std::move(tensors), {}, {demands.num_classes, {}}};
+  std::map<std::vector<int>, int> kind_of_tensors;  // the kinds of its tensors -> the kind of the unit
+  for (int u = 0; u < static_cast<int>(units.tensors.size()); ++u) {
+    std::vector<int> kinds;
+    for (const int t : units.tensors[static_cast<std::size_t>(u)])
+      kinds.push_back(change.kind_of[static_cast<std::size_t>(t)]);
+    std::sort(kinds.begin(), kinds.end());
+    const auto [known, is_new] =
+        kind_of_tensors.try_emplace(kinds, static_cast<int>(units.problem.kinds.size()));
+    if (is_new) units.problem.kinds.push_back({sum_of(kinds, demands), {}});
+    units.problem.kinds[static_cast<std::size_t>(known->second)].things.push_back(u);
+    units.kind_of.push_back(known->second);
+  }
+  return units;
+}
+
+int block_of(const Change& change, int tensor) {
+  return change.to.tensors[static_cast<std::size_t>(tensor)].block;
+}
+
+// Tensors that change anywhere, in the order of the model.
+std::vector<int> moving_tensors(const Change& change, const Demands& demands) {
   std::vector<int> tensors;
-  std::int64_t reserve = 0;  // what it needs, one tensor a wave
-};
-
-const std::vector<Demand>& demands_of(const Change& change, const Demands& demands, int tensor) {
-  return demands.of_kind[static_cast<std::size_t>(change.kind_of[static_cast<std::size_t>(tensor)])];
-}
-
-Order block_order(const Change& change, const Demands& demands) {
-  Order order;
   for (int t = 0; t < static_cast<int>(change.to.tensors.size()); ++t)
-    if (!demands_of(change, demands, t).empty()) order.tensors.push_back(t);
-  const auto block = [&](int tensor) { return change.to.tensors[static_cast<std::size_t>(tensor)].block; };
-  std::stable_sort(order.tensors.begin(), order.tensors.end(),
-                   [&](int a, int b) { return block(a) < block(b); });
-  Memory memory(change, demands);
-  for (const int tensor : order.tensors) {
-    const auto& needs = demands_of(change, demands, tensor);
-    order.reserve = std::max(order.reserve, memory.excess(needs));
-    memory.allocate(needs), memory.release(needs);
+    if (!demands.of_kind[static_cast<std::size_t>(change.kind_of[static_cast<std::size_t>(t)])].empty())
+      tensors.push_back(t);
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [&](int a, int b) { return block_of(change, a) < block_of(change, b); });
+  return tensors;
+}
+
+Units blocks_of(const Change& change, const Demands& demands) {
+  std::vector<std::vector<int>> blocks;
+  for (const int tensor : moving_tensors(change, demands)) {
+    if (blocks.empty() || block_of(change, blocks.back()[0]) != block_of(change, tensor))
+      blocks.emplace_back();
+    blocks.back().push_back(tensor);
   }
+  return units_of(change, demands, std::move(blocks));
+}
+
+Units single_tensors_of(const Change& change, const Demands& demands) {
+  std::vector<std::vector<int>> tensors;
+  for (const int tensor : moving_tensors(change, demands)) tensors.push_back({tensor});
+  return units_of(change, demands, std::move(tensors));
+}
+
+std::vector<int> model_order(const Units& units) {
+  std::vector<int> order(units.tensors.size());
+  std::iota(order.begin(), order.end(), 0);
   return order;
 }
 
-// Whether moving it leaves no rank with less; and the most old memory it keeps busy on any rank.
-struct Character {
-  bool only_frees = true;
-  std::int64_t busiest = 0;
-};
-Character character_of(const std::vector<Demand>& demands) {
-  Character character;
-  for (const Demand& demand : demands) {
-    character.only_frees = character.only_frees && demand.allocated <= demand.freed;
-    character.busiest = std::max(character.busiest, demand.freed);
-  }
-  return character;
+std::int64_t excess_of(const Units& units, const std::vector<int>& order) {
+  return excess_of(units.problem, units.kind_of, order);
 }
 
-// Does not look at the reserve that the caller has, so that the one it names will do.
-Order banker_order(const Change& change, const Demands& demands) {
-  struct Queue {
-    std::size_t kind;
-    std::size_t next = 0;  // of the kind's tensors
-    Character character;
-  };
-  std::vector<Queue> queues;
-  for (std::size_t k = 0; k < change.kinds.size(); ++k)
-    if (!demands.of_kind[k].empty()) queues.push_back({k, 0, character_of(demands.of_kind[k])});
-  const auto tensor_of = [&](const Queue& queue) { return change.kinds[queue.kind].tensors[queue.next]; };
-  const auto is_better = [&](const Queue& a, const Queue& b) {
-    if (a.character.only_frees != b.character.only_frees) return a.character.only_frees;
-    if (!a.character.only_frees && a.character.busiest != b.character.busiest)
-      return a.character.busiest > b.character.busiest;
-    const int ta = tensor_of(a), tb = tensor_of(b);
-    return std::pair(change.to.tensors[static_cast<std::size_t>(ta)].block, ta) <
-           std::pair(change.to.tensors[static_cast<std::size_t>(tb)].block, tb);
-  };
-
-  Order order;
-  Memory memory(change, demands);
-  while (!queues.empty()) {
-    std::size_t best = 0;
-    std::int64_t best_excess = std::numeric_limits<std::int64_t>::max();
-    for (std::size_t q = 0; q < queues.size(); ++q) {
-      const std::int64_t excess = std::max(memory.excess(demands.of_kind[queues[q].kind]), order.reserve);
-      if (excess < best_excess || (excess == best_excess && is_better(queues[q], queues[best])))
-        best = q, best_excess = excess;
-    }
-    Queue& chosen = queues[best];
-    const auto& needs = demands.of_kind[chosen.kind];
-    order.reserve = best_excess;
-    memory.allocate(needs), memory.release(needs);
-    order.tensors.push_back(tensor_of(chosen));
-    if (++chosen.next == change.kinds[chosen.kind].tensors.size())
-      queues.erase(queues.begin() + static_cast<std::ptrdiff_t>(best));
-  }
-  return order;
+std::optional<std::vector<int>> find_order(const Units& units, std::int64_t reserve) {
+  std::vector<int> order = model_order(units);
+  if (excess_of(units, order) <= reserve) return order;
+  return find_order(units.problem, reserve);
 }
 
-// Tensors of one block that stand together and fit together move together.
-WaveOrder merge(const Change& change, const Demands& demands, const Order& order, std::int64_t reserve) {
-  WaveOrder result{{}, Bytes(0), demands.lower_bound, demands.naive};
-  Memory memory(change, demands);
-  const auto release_last = [&] {
-    if (result.waves.empty()) return;
-    for (const int tensor : result.waves.back()) memory.release(demands_of(change, demands, tensor));
+WaveOrder in_waves(const Demands& demands, const Units& units, const std::vector<int>& order) {
+  WaveOrder result{{}, Bytes(excess_of(units, order)), demands.lower_bound, demands.naive};
+  for (const int unit : order) result.waves.push_back(units.tensors[static_cast<std::size_t>(unit)]);
+  return result;
+}
+
+// Single tensors; those of one block that stand next to each other become one wave where the reserve allows
+// it.
+WaveOrder in_merged_waves(const Change& change, const Demands& demands, const Units& units,
+                          const std::vector<int>& order, std::int64_t reserve) {
+  const auto block = [&](int unit) {
+    return block_of(change, units.tensors[static_cast<std::size_t>(unit)][0]);
   };
-  int open_block = -1;
-  for (const int tensor : order.tensors) {
-    const auto& needs = demands_of(change, demands, tensor);
-    const int block = change.to.tensors[static_cast<std::size_t>(tensor)].block;
-    if (result.waves.empty() || block != open_block || memory.excess(needs) > reserve) {
-      release_last();
-      result.waves.emplace_back();
-    }
-    result.reserve = std::max(result.reserve, Bytes(memory.excess(needs)));
-    memory.allocate(needs);
-    result.waves.back().push_back(tensor);
-    open_block = block;
+  const Merged merged = merge(units.problem, units.kind_of, order, reserve,
+                              [&](int before, int unit) { return block(before) == block(unit); });
+  WaveOrder result{{}, Bytes(merged.excess), demands.lower_bound, demands.naive};
+  for (const std::vector<int>& group : merged.groups) {
+    result.waves.emplace_back();
+    for (const int unit : group)
+      result.waves.back().push_back(units.tensors[static_cast<std::size_t>(unit)][0]);
   }
   return result;
+}
+
+// A reserve with which single tensors can be ordered, within a hundredth of the least that a search by halves
+// finds.
+std::int64_t sufficient_reserve(const Units& units, std::int64_t too_small) {
+  std::int64_t enough = excess_of(units, model_order(units));
+  while (enough - too_small > std::max<std::int64_t>(1, enough / 128)) {
+    const std::int64_t middle = too_small + (enough - too_small) / 2;
+    (find_order(units, middle) ? enough : too_small) = middle;
+  }
+  return enough;
 }
 
 }  // namespace
@@ -154,20 +135,17 @@ DiffOutcome<WaveOrder> order_waves(const Change& change) {
   const Demands demands = demands_of(change);
   const std::int64_t reserve =
       change.options.reserve ? change.options.reserve->value : std::numeric_limits<std::int64_t>::max();
-  Order order = block_order(change, demands);
-  if (order.reserve > reserve) {
-    Order other = banker_order(change, demands);
-    if (other.reserve < order.reserve) order = std::move(other);
-  }
-  if (order.reserve > reserve) {
-    DiffFailure why{
-        {fmt::format("a reserve of {} is too small to move from one layout to the other, {} would do",
-                     text(Bytes(reserve)), text(Bytes(order.reserve)))},
-        {},
-        Bytes(order.reserve)};
-    return tl::unexpected(std::move(why));
-  }
-  return merge(change, demands, order, reserve);
+  const Units blocks = blocks_of(change, demands);
+  if (const auto order = find_order(blocks, reserve)) return in_waves(demands, blocks, *order);
+  const Units tensors = single_tensors_of(change, demands);
+  if (const auto order = find_order(tensors, reserve))
+    return in_merged_waves(change, demands, tensors, *order, reserve);
+  const Bytes enough(sufficient_reserve(tensors, reserve));
+  return tl::unexpected(DiffFailure{
+      {fmt::format("a reserve of {} is too small to move from one layout to the other, {} would do",
+                   text(Bytes(reserve)), text(enough))},
+      {},
+      enough});
 }
 
 }  // namespace optimus
