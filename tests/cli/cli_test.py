@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""The command line from outside, as a script uses it: results, messages, exit codes, files. Needs $OPTIMUS (the binary) and nothing
+but Python's standard library."""
+import json
+import os
+import pathlib
+import pty
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+OPTIMUS = os.environ["OPTIMUS"]
+
+
+def run(*words, code=0, cwd=None, env=None, **how):
+    done = subprocess.run([OPTIMUS, *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, cwd=cwd, env=env, **how)
+    if code is not None and done.returncode != code:
+        raise AssertionError(f"optimus {words} gave {done.returncode}, not {code}: {done.stderr or done.stdout}")
+    return done
+
+
+def as_json(*words, **how):
+    return json.loads(run(*words, "--json", **how).stdout)
+
+
+class CommandLine(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+        self.addCleanup(self.temporary.cleanup)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def refused(self, *words, says=(), code=1, **how):
+        done = run(*words, code=code, **how)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        for word in says:
+            self.assertIn(word, done.stderr)
+        return done.stderr
+
+    def test_help_and_version(self):
+        out = run("--help").stdout
+        commands = [line.split("  ")[1].strip() for line in out.splitlines() if line.startswith("  ")]
+        self.assertIn("data prepare", commands)
+        for command in commands:
+            text = run(*command.split(), "--help").stdout
+            self.assertIn(f"usage: optimus {command}", text)
+            self.assertIn("--json", text)
+        self.assertRegex(run("--version").stdout, r"^optimus \d+\.\d+\.\d+")
+        self.assertIn("data prepare", run("data", "--help").stdout)
+        self.assertIn("data prepare", run("data", code=2).stderr)
+        run(code=2)
+
+    def test_wrong_usage_is_2_and_names_the_nearest(self):
+        self.refused("profile", "--modell", "gpt2", says=["--modell", "--model"], code=2)
+        self.refused("profle", says=["profile"], code=2)
+        self.refused("data", "prepair", says=["prepair"], code=2)
+        self.refused("profile", "--seq", "many", says=["--seq", "many"], code=2)
+        self.refused("profile", "--model", code=2)
+        self.refused("profile", code=2)
+        self.refused("profile", "gpt2", says=["gpt2"], code=2)
+        self.refused("data", "prepare", "--out", self.folder / "x", says=["inputs"], code=2)
+
+    def test_settings_file(self):
+        good = self.write("run.toml", 'model = "gpt2"\nlayers = 3  # fewer\n[data]\nmin_tokens = 5\n')
+        self.assertEqual(as_json("profile", "--config", good)["model"]["layers"], 3)
+        self.assertEqual(as_json("profile", "--config", good, "--layers", 4)["model"]["layers"], 4)
+        bad = self.write("bad.toml", '# comment\nmodle = "gpt2"\n')
+        self.refused("profile", "--config", bad, says=["bad.toml:2", "modle", "model"])
+        self.refused("profile", "--config", self.write("worse.toml", "model = [\n"), says=["worse.toml"])
+        self.refused("profile", "--config", self.folder / "absent.toml", says=["absent.toml"])
+        self.refused("profile", "--config", self.folder, says=["folder"])
+
+    def test_profile_of_a_model(self):
+        model = as_json("profile", "--model", "gpt2")["model"]
+        self.assertEqual((model["parameters"], model["layers"]), (124439808, 12))
+        self.assertGreater(model["flops_per_token"], 6 * 124e6)
+        small = as_json("profile", "--model", "llama3-8b", "--layers", 2, "--hidden", 96, "--heads", 6, "--kv-heads", 2, "--ffn", 160, "--vocab", 257)
+        # Embedding and head; per layer q and o, k and v (2 of 6 heads), gate, up and down, two norms; the last norm.
+        self.assertEqual(small["model"]["parameters"], 2 * 257 * 96 + 2 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 160 + 2 * 96) + 96)
+        self.refused("profile", "--model", "gpt22", says=["gpt22", "gpt2"])
+        self.refused("profile", "--model", "gpt2", "--hidden", 100, "--heads", 3, says=["heads"])
+        self.refused("profile", "--model", "gpt2", "--tied", "--untied", says=["--tied", "--untied"])
+        self.refused("profile", "--model", self.write("m/config.json", '{"model_type": "mamba"}').parent, says=["mamba"])
+        self.refused("profile", "--model", self.write("c.json", "{"), says=["c.json"])
+        self.refused("profile", "--model", "gpt2", "--layers", 10**15, says=["layers"])
+
+    def test_prepare_writes_megatrons_layout_byte_for_byte(self):
+        documents = ["hello", "ünï©ode ✓ 漢字", "a" * 70000]
+        self.write("in.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in documents))
+        summary = as_json("data", "prepare", self.folder / "in.jsonl", "--out", self.folder / "tok", "--tokenizer", "bytes", "--threads", 2)
+        # An independent writer of the format, in a few lines.
+        tokens = [list(d.encode()) + [256] for d in documents]
+        lengths, offsets = [len(t) for t in tokens], [2 * sum(map(len, tokens[:i])) for i in range(len(tokens))]
+        golden_bin = b"".join(struct.pack(f"<{len(t)}H", *t) for t in tokens)
+        golden_idx = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(tokens), len(tokens) + 1)
+        golden_idx += struct.pack(f"<{len(tokens)}i", *lengths) + struct.pack(f"<{len(tokens)}q", *offsets) + struct.pack(f"<{len(tokens) + 1}q", *range(len(tokens) + 1))
+        self.assertEqual((self.folder / "tok.bin").read_bytes(), golden_bin)
+        self.assertEqual((self.folder / "tok.idx").read_bytes(), golden_idx)
+        self.assertEqual((summary["documents"], summary["tokens"]), (3, sum(lengths)))
+        info = as_json("data", "inspect", self.folder / "tok", "--document", 0)
+        self.assertEqual((info["documents"], info["tokens"], info["dtype"]), (3, sum(lengths), "uint16"))
+        self.assertEqual(info["document"]["ids"], tokens[0])
+        data = as_json("profile", "--data", self.folder / "tok")["data"]
+        self.assertEqual((data["documents"], data["tokens"]), (3, sum(lengths)))
+        self.assertEqual(as_json("profile", "--data", self.folder / "in.jsonl")["data"]["tokens"], sum(lengths))
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["in.jsonl", "tok.bin", "tok.idx"])
+
+    def test_int32_when_the_vocabulary_is_large(self):
+        vocabulary = {chr(0x4E00 + i): i for i in range(20000)} | {f"w{i}": 20000 + i for i in range(50000)}
+        tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": None, "decoder": None}
+        tokenizer["model"] = {"type": "WordPiece", "unk_token": "w0", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocabulary}
+        path = self.write("tokenizer.json", json.dumps(tokenizer))
+        self.write("in.txt", "w49999 w1")
+        run("data", "prepare", self.folder / "in.txt", "--out", self.folder / "tok", "--tokenizer", path)
+        self.assertEqual((self.folder / "tok.bin").read_bytes(), struct.pack("<2i", 69999, 20001))
+        self.assertEqual(as_json("data", "inspect", self.folder / "tok")["dtype"], "int32")
+
+    def test_filters(self):
+        lines = ["short", "a longer document", "a longer document", "held out text"]
+        source = self.write("in.jsonl", "".join(json.dumps({"body": t}) + "\n" for t in lines))
+        held = self.write("held.txt", "held  out\ntext")
+        words = ["data", "prepare", source, "--out", self.folder / "t", "--text-key", "body", "--min-tokens", 6, "--dedup", "--exclude", held]
+        # --exclude names a text file, whose key plays no part.
+        summary = as_json(*words)
+        self.assertEqual(summary["documents"], 1)
+        self.assertEqual(summary["dropped"], {"empty": 0, "short": 1, "duplicate": 1, "held_out": 1})
+
+    def test_bad_data_leaves_nothing(self):
+        out = ["--out", self.folder / "out" / "t"]
+        (self.folder / "out").mkdir()
+        self.refused("data", "prepare", self.folder / "absent.txt", *out, says=["absent.txt"])
+        self.refused("data", "prepare", self.write("bad.jsonl", '{"text": "ok"}\n{"text": \n'), *out, says=["bad.jsonl", "line 2"])
+        self.refused("data", "prepare", self.write("key.jsonl", '{"txt": "ok"}\n'), *out, says=["key.jsonl", "line 1", "txt", "--text-key"])
+        self.refused("data", "prepare", self.write("empty.txt", ""), *out, says=["no document"])
+        self.refused("data", "prepare", self.write("a.txt", "x"), *out, "--tokenizer", self.write("t.json", "{}"), says=["t.json"])
+        self.refused("data", "prepare", self.write("a.txt", "x"), "--out", self.folder / "no" / "such" / "t", says=["no/such"])
+        self.assertEqual(list((self.folder / "out").iterdir()), [])
+        self.refused("data", "inspect", self.folder / "nothing", says=["nothing.idx"])
+        self.write("cut.bin", b"xx"), self.write("cut.idx", b"MMIDIDX\0\0" + b"\1" * 10)
+        self.refused("data", "inspect", self.folder / "cut", says=["cut.idx"])
+
+    def test_a_full_disk_leaves_nothing(self):
+        self.write("in.txt", "x" * 3_000_000)
+        (self.folder / "out").mkdir()
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+        done = subprocess.run([OPTIMUS, "data", "prepare", self.folder / "in.txt", "--out", self.folder / "out" / "t"], capture_output=True, text=True, preexec_fn=lambda: (limit(), __import__("signal").signal(__import__("signal").SIGXFSZ, __import__("signal").SIG_IGN)))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("File too large", done.stderr)
+        self.assertEqual(list((self.folder / "out").iterdir()), [])
+
+    def test_an_unwritable_folder_is_named(self):
+        if os.geteuid() == 0:
+            self.skipTest("root may write everywhere")
+        locked = self.folder / "locked"
+        locked.mkdir(mode=0o500)
+        self.refused("data", "prepare", self.write("a.txt", "x"), "--out", locked / "t", says=["locked", "Permission denied"])
+
+    def test_output_is_a_pipe_or_terminal(self):
+        self.write("in.txt", "hello")
+        done = run("data", "prepare", self.folder / "in.txt", "--out", self.folder / "t")
+        self.assertEqual(done.stderr, "")  # nothing to say about quick work
+        parent, child = pty.openpty()
+        subprocess.run([OPTIMUS, "data", "prepare", self.folder / "in.txt", "--out", self.folder / "t"], stderr=child, stdout=subprocess.PIPE, check=True)
+        os.close(child)
+
+    def test_plans(self):
+        plan = {"format": "optimus-plan", "version": 1, "model": "gpt2", "blocks": 14, "batch": 8, "sequence_length": 64, "schedule": "1f1b", "precision": "bf16"}
+        stage = lambda devices, blocks, **more: {"devices": devices, "layers": [{"blocks": blocks, **more}]}
+        plan["pipelines"] = [{"microbatches": [{"count": 4, "sequences": 2}], "stages": [stage("0..1", "0..6", tp=2), stage("2..3", "7..13", zero=1)]}]
+        a = self.write("a.json", json.dumps(plan))
+        self.assertIn("stage 1", run("explain", a).stdout)
+        self.assertIn("F0 F1", run("explain", a, "--timeline").stdout)
+        self.assertIn("step_gate", run("explain", a, "--program", "--rank", 3).stdout)
+        self.assertEqual(as_json("explain", a)["devices"], 4)
+        self.refused("explain", a, "--program", "--rank", 9, says=["9"])
+        plan["schedule"] = "gpipe"
+        b = self.write("b.json", json.dumps(plan))
+        self.assertEqual(as_json("plan", "--diff", a, b)["changes"], ["layout: pp2 tp1..2 dp1..2 zero0..1 1f1b → pp2 tp1..2 dp1..2 zero0..1 gpipe", "schedule: 1f1b → gpipe"])
+        self.assertIn("equal", run("plan", "--diff", a, a).stdout)
+        plan["pipelines"][0]["stages"][0]["devices"] = "0..2"
+        self.refused("explain", self.write("c.json", json.dumps(plan)), says=["c.json", "device 2"])
+        self.refused("explain", self.folder / "none.json", says=["none.json"])
+        self.refused("plan", "--diff", a, code=2)
+
+    def test_doctor(self):
+        checks = {c["name"]: c for c in as_json("doctor", code=None)["checks"]}
+        self.assertTrue(checks["optimus"]["ok"])
+        for check in checks.values():
+            self.assertEqual(set(check), {"name", "ok", "found", "fix"})
+            self.assertTrue(check["ok"] or check["fix"], check)
+        launcher = as_json("doctor", code=None, env={**os.environ, "RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "7"})
+        self.assertIn("torchrun, rank 1 of 4, meeting at a:7", [c["found"] for c in launcher["checks"]])
+
+    def test_starts_quickly(self):
+        # Not a speed test: a start that takes seconds means that something is built or searched each time.
+        best = min(self.time_of("profile", "--model", "gpt2", "--json") for _ in range(5))
+        self.assertLess(best, 2)
+
+    def time_of(self, *words):
+        began = time.perf_counter()
+        run(*words)
+        return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False, verbosity=1).result
+    sys.exit(0 if result.wasSuccessful() else 1)
