@@ -4,25 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "base/text.h"
-
 namespace optimus {
 namespace {
-
-void check_same_tensors(const Layout& from, const Layout& to) {
-  validate(from);
-  validate(to);
-  if (from.tensors.size() != to.tensors.size())
-    throw UserError("a layout of {} tensors cannot become one of {}", from.tensors.size(), to.tensors.size());
-  for (std::size_t t = 0; t < from.tensors.size(); ++t) {
-    const TensorInfo &a = from.tensors[t], &b = to.tensors[t];
-    if (a.name != b.name || a.shape != b.shape || a.bytes_per_element != b.bytes_per_element)
-      throw UserError(
-          "tensor {} is {} {} of {} bytes an element in the old layout and {} {} of {} in the new one", t,
-          in_quotes(a.name), text(a.shape), a.bytes_per_element, in_quotes(b.name), text(b.shape),
-          b.bytes_per_element);
-  }
-}
 
 // Whether a rank sits in two of the grids; `seen[rank]` is the last mark.
 bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector<int>& seen) {
@@ -83,7 +66,7 @@ void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vect
 }  // namespace
 
 Change::Change(const Layout& old_layout, const Layout& new_layout, DiffOptions diff_options)
-    : from((check_same_tensors(old_layout, new_layout), old_layout)),
+    : from((validate_pair(old_layout, new_layout), old_layout)),
       to(new_layout),
       options(std::move(diff_options)),
       from_index(from),

@@ -76,6 +76,8 @@ inline constexpr int kMaxRanks = 1 << 24;
 // dimension and cover it. The other functions of this folder take this for granted; diff() and sync() check
 // it themselves.
 void validate(const Layout& layout);
+// As validate for both; and they list the same tensors (name, shape, bytes an element) in the same order.
+void validate_pair(const Layout& from, const Layout& to);
 
 // n things over `parts`, sizes differing by at most one, larger ones first.
 std::vector<Span> split_evenly(std::int64_t n, int parts);

@@ -109,4 +109,19 @@ void validate(const Layout& layout) {
   }
 }
 
+void validate_pair(const Layout& from, const Layout& to) {
+  validate(from);
+  validate(to);
+  if (from.tensors.size() != to.tensors.size())
+    throw UserError("a layout of {} tensors cannot become one of {}", from.tensors.size(), to.tensors.size());
+  for (std::size_t t = 0; t < from.tensors.size(); ++t) {
+    const TensorInfo &a = from.tensors[t], &b = to.tensors[t];
+    if (a.name != b.name || a.shape != b.shape || a.bytes_per_element != b.bytes_per_element)
+      throw UserError(
+          "tensor {} is {} {} of {} bytes an element in the old layout and {} {} of {} in the new one", t,
+          in_quotes(a.name), text(a.shape), a.bytes_per_element, in_quotes(b.name), text(b.shape),
+          b.bytes_per_element);
+  }
+}
+
 }  // namespace optimus

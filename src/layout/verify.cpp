@@ -260,10 +260,7 @@ std::vector<PostedOperation> program_of(const RankShare& share) {
 }
 
 int check_and_count_ranks(const Layout& from, const Layout& to) {
-  validate(from);
-  validate(to);
-  if (from.tensors.size() != to.tensors.size())
-    throw UserError("a layout of {} tensors cannot become one of {}", from.tensors.size(), to.tensors.size());
+  validate_pair(from, to);
   return std::max(num_ranks(from), num_ranks(to));
 }
 

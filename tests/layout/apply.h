@@ -1,5 +1,5 @@
-// Executes the shares of all ranks on real arrays, step by step as layout/diff.h prescribes, and watches the memory.
-// Written from the header alone; uses nothing of diff's insides.
+// Executes the shares of all ranks on real arrays, step by step as layout/diff.h prescribes, and watches the
+// memory. Written from the header alone; uses nothing of diff's insides.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +51,7 @@ inline constexpr std::int64_t kUnwritten = -1;
 // Every element holds its tensor's number and its own logical index.
 inline World filled_world(const Layout& layout, int num_ranks) {
   const RankIndex index(layout);
-  World world(static_cast<std::size_t>(num_ranks),
-              std::vector<std::vector<Array>>(layout.tensors.size()));
+  World world(static_cast<std::size_t>(num_ranks), std::vector<std::vector<Array>>(layout.tensors.size()));
   for (int r = 0; r < num_ranks; ++r)
     for (const HeldBox& held : boxes_of(layout, index, Rank{r})) {
       const Box whole(layout.tensors[static_cast<std::size_t>(held.tensor)].shape);
@@ -125,7 +124,8 @@ class Executor {
     for (const int tensor : tensors)
       for (const Box& box : new_boxes(rank, tensor)) {
         const auto& old = world_[rank][static_cast<std::size_t>(tensor)];
-        if (std::any_of(old.begin(), old.end(), [&](const Array& array) { return array.box == box; })) continue;
+        if (std::any_of(old.begin(), old.end(), [&](const Array& array) { return array.box == box; }))
+          continue;
         fresh[static_cast<std::size_t>(tensor)].push_back(
             {box, std::vector<std::int64_t>(static_cast<std::size_t>(box.num_elements()), kUnwritten)});
         size += Bytes(box.num_elements() * from_.tensors[static_cast<std::size_t>(tensor)].bytes_per_element);
@@ -138,7 +138,8 @@ class Executor {
     for (const Array& array : world_[rank][static_cast<std::size_t>(tensor)])
       if (array.box.contains(box)) {
         std::vector<std::int64_t> values;
-        for_each_index(box, [&](const auto& at) { values.push_back(array.values[offset_in(array.box, at)]); });
+        for_each_index(box,
+                       [&](const auto& at) { values.push_back(array.values[offset_in(array.box, at)]); });
         return values;
       }
     throw std::logic_error("a rank reads what it does not hold");

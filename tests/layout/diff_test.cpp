@@ -31,7 +31,8 @@ std::vector<std::vector<bool>> elements_of(const Layout& layout, Rank rank) {
     elements.emplace_back(static_cast<std::size_t>(tensor.shape.num_elements()));
   for (const HeldBox& held : boxes_of(layout, RankIndex(layout), rank)) {
     const auto t = static_cast<std::size_t>(held.tensor);
-    for_each_index(held.box, [&](const auto& at) { elements[t][offset_in(Box(layout.tensors[t].shape), at)] = true; });
+    for_each_index(held.box,
+                   [&](const auto& at) { elements[t][offset_in(Box(layout.tensors[t].shape), at)] = true; });
   }
   return elements;
 }
@@ -42,7 +43,8 @@ struct Counted {
 Counted count_by_element(const Scenario& scenario) {
   Counted counted;
   for (int r = 0; r < world_of(scenario); ++r) {
-    const auto old_elements = elements_of(scenario.from, Rank{r}), new_elements = elements_of(scenario.to, Rank{r});
+    const auto old_elements = elements_of(scenario.from, Rank{r}),
+               new_elements = elements_of(scenario.to, Rank{r});
     const bool is_dead = std::count(scenario.options.dead.begin(), scenario.options.dead.end(), Rank{r}) > 0;
     for (std::size_t t = 0; t < new_elements.size(); ++t)
       for (std::size_t i = 0; i < new_elements[t].size(); ++i) {
@@ -107,7 +109,8 @@ TEST(Diff, OwnersTakeTurnsWithinOne) {
         to.tensors = from.tensors;
         const TransferPlan plan = diff(from, to, {.chunk = Bytes(4)}).value();  // three chunks each
         std::vector<int> sent(static_cast<std::size_t>(owners));
-        for (const Transfer& transfer : plan.transfers) ++sent[static_cast<std::size_t>(transfer.sender.value)];
+        for (const Transfer& transfer : plan.transfers)
+          ++sent[static_cast<std::size_t>(transfer.sender.value)];
         const auto [least, most] = std::minmax_element(sent.begin(), sent.end());
         EXPECT_LE(*most - *least, 1) << receivers << " receivers, " << owners << " owners";
       }

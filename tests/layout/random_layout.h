@@ -1,5 +1,5 @@
-// Random small layouts for property tests: odd sizes, uneven, overlapping and empty parts, shards with empty tails,
-// replicas, several groups with different cuts, tied tensors (a rank in two groups).
+// Random small layouts for property tests: odd sizes, uneven, overlapping and empty parts, shards with empty
+// tails, replicas, several groups with different cuts, tied tensors (a rank in two groups).
 #pragma once
 
 #include <rapidcheck.h>
@@ -27,7 +27,8 @@ inline std::vector<TensorInfo> random_tensors(int max_tensors = 4) {
     } else {
       TensorInfo tensor;
       tensor.shape.num_dims = draw(1, 3);
-      for (int d = 0; d < tensor.shape.num_dims; ++d) tensor.shape[d] = draw(1, tensor.shape.num_dims == 3 ? 5 : 11);
+      for (int d = 0; d < tensor.shape.num_dims; ++d)
+        tensor.shape[d] = draw(1, tensor.shape.num_dims == 3 ? 5 : 11);
       tensor.bytes_per_element = draw(1, 4);
       tensors.push_back(tensor);
     }
@@ -56,7 +57,8 @@ inline DeviceGrid random_grid(const std::vector<Rank>& ranks) {
 inline std::vector<Span> random_parts(std::int64_t size, int num_parts) {
   std::vector<Span> parts;
   switch (draw(0, 3)) {
-    case 0: return split_evenly(size, num_parts);
+    case 0:
+      return split_evenly(size, num_parts);
     case 1: {
       std::vector<double> weights;
       for (int i = 0; i < num_parts; ++i) weights.push_back(draw(i == 0 ? 1 : 0, 5));
@@ -65,7 +67,8 @@ inline std::vector<Span> random_parts(std::int64_t size, int num_parts) {
     case 2: {  // fewer heads than parts: neighbours hold the same
       const int heads = draw(1, num_parts);
       const auto spans = split_evenly(size, heads);
-      for (int i = 0; i < num_parts; ++i) parts.push_back(spans[static_cast<std::size_t>(i * heads / num_parts)]);
+      for (int i = 0; i < num_parts; ++i)
+        parts.push_back(spans[static_cast<std::size_t>(i * heads / num_parts)]);
       return parts;
     }
     default:  // an even split, each part grown into its neighbours, in any order
@@ -90,7 +93,8 @@ inline Layout random_layout(const std::vector<TensorInfo>& tensors, const std::v
     left.erase(left.begin(), left.begin() + layout.grids.back().size());
   }
   for (const TensorInfo& tensor : tensors) {
-    if (!layout.placements.empty() && one_in(2) && tensor.shape == layout.tensors[layout.placements.size() - 1].shape) {
+    if (!layout.placements.empty() && one_in(2) &&
+        tensor.shape == layout.tensors[layout.placements.size() - 1].shape) {
       layout.placements.push_back(layout.placements.back());
       continue;
     }

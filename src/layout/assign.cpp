@@ -1,0 +1,236 @@
+#include "layout/assign.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "layout/kinds.h"
+#include "layout/slots.h"
+#include "layout/transport.h"
+
+namespace optimus {
+namespace {
+
+// Grids whose seats hold the same, tensor by tensor, get the same number: pipelines of the same shape.
+std::vector<int> equal_grids(const Layout& layout) {
+  using Content = std::vector<std::int64_t>;
+  std::vector<Content> contents(layout.grids.size());
+  for (std::size_t g = 0; g < layout.grids.size(); ++g)
+    contents[g] = {layout.grids[g].num_shards, layout.grids[g].num_parts};
+  for (std::size_t t = 0; t < layout.placements.size(); ++t)
+    for (const Placement& placement : layout.placements[t]) {
+      Content& content = contents[static_cast<std::size_t>(placement.grid)];
+      content.push_back(static_cast<std::int64_t>(t)), content.push_back(placement.cut_dim);
+      for (const Span& part : placement.parts) content.push_back(part.begin), content.push_back(part.end);
+    }
+  std::map<Content, int> numbers;
+  std::vector<int> result;
+  for (const Content& content : contents)
+    result.push_back(numbers.try_emplace(content, static_cast<int>(numbers.size())).first->second);
+  return result;
+}
+
+// Ranks that hold the same.
+struct Classes {
+  std::vector<int> class_of;               // [rank]; -1: not asked for
+  std::vector<std::vector<Rank>> members;  // [class]
+};
+
+Classes classes_of(const Layout& layout, const RankIndex& index, const std::vector<Rank>& ranks) {
+  const std::vector<int> grid_number = equal_grids(layout);
+  int highest = index.num_ranks() - 1;
+  for (const Rank rank : ranks) highest = std::max(highest, rank.value);
+  Classes classes{std::vector<int>(static_cast<std::size_t>(highest) + 1, -1), {}};
+  std::map<std::vector<std::array<int, 3>>, int> known;
+  for (const Rank rank : ranks) {
+    std::vector<std::array<int, 3>> holdings;
+    for (const RankIndex::Seat& seat : index.seats(rank))
+      holdings.push_back({grid_number[static_cast<std::size_t>(seat.grid)], seat.shard, seat.part});
+    std::sort(holdings.begin(), holdings.end());
+    const auto [it, is_new] =
+        known.try_emplace(std::move(holdings), static_cast<int>(classes.members.size()));
+    if (is_new) classes.members.emplace_back();
+    classes.class_of[static_cast<std::size_t>(rank.value)] = it->second;
+    classes.members[static_cast<std::size_t>(it->second)].push_back(rank);
+  }
+  return classes;
+}
+
+std::vector<int> classes_holding(std::span<const int> slots, const Slots& all, const Layout& layout,
+                                 const Classes& classes) {
+  std::vector<Rank> ranks;
+  for (const int slot : slots) append_holders(all, slot, layout, ranks);
+  std::vector<int> result;
+  for (const Rank rank : ranks)
+    if (const int number = classes.class_of[static_cast<std::size_t>(rank.value)]; number >= 0)
+      result.push_back(number);
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+// The classes that hold each set of slots, worked out when first asked for.
+class ClassSets {
+ public:
+  ClassSets(const SlotSets& sets, const Slots& slots, const Layout& layout, const Classes& classes)
+      : sets_(sets), slots_(slots), layout_(layout), classes_(classes) {}
+  const std::vector<int>& of(int set) {
+    while (static_cast<int>(known_.size()) <= set)
+      known_.push_back(classes_holding(sets_[static_cast<int>(known_.size())], slots_, layout_, classes_));
+    return known_[static_cast<std::size_t>(set)];
+  }
+
+ private:
+  const SlotSets& sets_;
+  const Slots& slots_;
+  const Layout& layout_;
+  const Classes& classes_;
+  std::vector<std::vector<int>> known_;
+};
+
+struct Overlaps {
+  std::vector<TransportProblem::Edge> edges;  // row: class of virtual ranks, column: class of devices
+  std::int64_t needed = 0;
+};
+
+Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& to, const Classes& ranks) {
+  Overlaps result;
+  std::unordered_map<std::uint64_t, std::int64_t> bytes_of_pair;
+  const Layout* layouts[] = {&from, &to};
+  for (const std::vector<int>& tensors : kinds_of(layouts).tensors) {
+    const Slots old_slots = slots_of(from, tensors[0]), new_slots = slots_of(to, tensors[0]);
+    SlotSets old_sets, new_sets;
+    std::vector<Cell> cells;
+    append_cells(old_slots, &new_slots, Box(old_slots.shape), old_sets, cells);
+    ClassSets holders(old_sets, old_slots, from, devices), needers(new_sets, new_slots, to, ranks);
+    std::vector<SlotBox> found;
+    std::vector<int> slots;
+    for (const Cell& cell : cells) {
+      found.clear(), slots.clear();
+      find_slots(new_slots, cell.box, found);
+      for (const SlotBox& slot : found) slots.push_back(slot.slot);
+      const std::int64_t bytes = cell.box.num_elements() *
+                                 from.tensors[static_cast<std::size_t>(tensors[0])].bytes_per_element *
+                                 static_cast<std::int64_t>(tensors.size());
+      for (const int needer : needers.of(new_sets.intern(slots))) {
+        result.needed +=
+            bytes * static_cast<std::int64_t>(ranks.members[static_cast<std::size_t>(needer)].size());
+        for (const int holder : holders.of(cell.holders))
+          bytes_of_pair[static_cast<std::uint64_t>(needer) << 32 | static_cast<std::uint64_t>(holder)] +=
+              bytes;
+      }
+    }
+  }
+  for (const auto& [pair, bytes] : bytes_of_pair)
+    result.edges.push_back({static_cast<int>(pair >> 32), static_cast<int>(pair & 0xffffffffu), bytes});
+  std::sort(result.edges.begin(), result.edges.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.row, a.column) < std::pair(b.row, b.column);
+  });
+  return result;
+}
+
+// Turns flows between classes into pairs of ranks; the same number stays the same device where it can.
+class Mapper {
+ public:
+  Mapper(const Classes& ranks, const Classes& devices, int num_ranks)
+      : ranks_(ranks.members),
+        devices_(devices.members),
+        device_of_(static_cast<std::size_t>(num_ranks), Rank{-1}) {
+    is_taken_.resize(devices.class_of.size());
+  }
+
+  std::vector<Rank> map(std::vector<TransportFlow> flows) {
+    for (TransportFlow& flow : flows)
+      for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)])
+        if (const auto& devices = devices_[static_cast<std::size_t>(flow.column)];
+            flow.amount > 0 && is_open(rank) && std::binary_search(devices.begin(), devices.end(), rank) &&
+            !taken(rank))
+          give(rank, rank), --flow.amount;
+    for (const TransportFlow& flow : flows) {
+      int left = flow.amount;
+      auto device = devices_[static_cast<std::size_t>(flow.column)].begin();
+      for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)]) {
+        if (left == 0) break;
+        if (!is_open(rank)) continue;
+        while (taken(*device)) ++device;
+        give(rank, *device), --left;
+      }
+    }
+    give_the_rest();
+    return std::move(device_of_);
+  }
+
+ private:
+  void give_the_rest() {
+    std::vector<Rank> free_devices;
+    for (const auto& devices : devices_)
+      for (const Rank device : devices)
+        if (!taken(device)) free_devices.push_back(device);
+    std::sort(free_devices.begin(), free_devices.end());
+    for (int r = 0; r < static_cast<int>(device_of_.size()); ++r)
+      if (is_open(Rank{r}) && std::binary_search(free_devices.begin(), free_devices.end(), Rank{r}))
+        give(Rank{r}, Rank{r});
+    auto device = free_devices.begin();
+    for (int r = 0; r < static_cast<int>(device_of_.size()); ++r) {
+      if (!is_open(Rank{r})) continue;
+      while (taken(*device)) ++device;
+      give(Rank{r}, *device);
+    }
+  }
+  bool is_open(Rank rank) const { return device_of_[static_cast<std::size_t>(rank.value)].value < 0; }
+  bool taken(Rank device) const { return is_taken_[static_cast<std::size_t>(device.value)]; }
+  void give(Rank rank, Rank device) {
+    device_of_[static_cast<std::size_t>(rank.value)] = device;
+    is_taken_[static_cast<std::size_t>(device.value)] = true;
+  }
+
+  const std::vector<std::vector<Rank>>&ranks_, &devices_;
+  std::vector<Rank> device_of_;
+  std::vector<bool> is_taken_;  // [device]
+};
+
+std::vector<Rank> checked(std::vector<Rank> available, int num_needed) {
+  std::sort(available.begin(), available.end());
+  if (const auto twice = std::adjacent_find(available.begin(), available.end()); twice != available.end())
+    throw UserError("device {} is listed twice among the available ones", twice->value);
+  if (!available.empty() && (available.front().value < 0 || available.back().value >= kMaxRanks))
+    throw UserError("devices {} to {} are available, expected numbers from 0 to {}", available.front().value,
+                    available.back().value, kMaxRanks - 1);
+  if (static_cast<int>(available.size()) < num_needed)
+    throw UserError("the plan needs {} devices, {} are available", num_needed, available.size());
+  return available;
+}
+
+}  // namespace
+
+Assignment assign(const Layout& from, const Layout& to, const std::vector<Rank>& available,
+                  const AssignOptions& options) {
+  validate_pair(from, to);
+  const int count = num_ranks(to);
+  std::vector<Rank> virtual_ranks;
+  for (int r = 0; r < count; ++r) virtual_ranks.push_back(Rank{r});
+  const Classes devices = classes_of(from, RankIndex(from), checked(available, count));
+  const Classes ranks = classes_of(to, RankIndex(to), virtual_ranks);
+
+  TransportProblem problem;
+  Overlaps overlaps = overlaps_of(from, devices, to, ranks);
+  problem.edges = std::move(overlaps.edges);
+  for (const auto& members : ranks.members) problem.demand.push_back(static_cast<int>(members.size()));
+  for (const auto& members : devices.members) problem.supply.push_back(static_cast<int>(members.size()));
+  const TransportResult result = transport(problem, options.max_work);
+  return {Mapper(ranks, devices, count).map(result.flows), Bytes(overlaps.needed), Bytes(result.weight),
+          Bytes(result.bound), result.is_exact};
+}
+
+Layout with_devices(Layout layout, const std::vector<Rank>& device_of) {
+  for (DeviceGrid& grid : layout.grids)
+    for (Rank& rank : grid.ranks) {
+      ensure(rank.value >= 0 && static_cast<std::size_t>(rank.value) < device_of.size(),
+             "no device for rank {}", rank.value);
+      rank = device_of[static_cast<std::size_t>(rank.value)];
+    }
+  return layout;
+}
+
+}  // namespace optimus
