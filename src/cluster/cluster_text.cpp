@@ -15,15 +15,15 @@ std::string rate(double per_second, const char* unit) {
   return fmt::format("{:.4g} {}{}/s", per_second, kPrefixes[prefix], unit);
 }
 
-// The precision people compare devices by.
-Precision usual_precision(const DeviceType& type) {
-  if (type.peak.bf16 > 0) return Precision::bf16;
-  return type.peak.fp16 > 0 ? Precision::fp16 : Precision::fp32;
+// The format people compare devices by.
+NumberFormat usual_format(const DeviceType& type) {
+  if (type.peak.bf16 > 0) return NumberFormat::bf16;
+  return type.peak.fp16 > 0 ? NumberFormat::fp16 : NumberFormat::fp32;
 }
 
 std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGroup& group) {
   const DeviceType& type = profile.types[static_cast<std::size_t>(group.type)];
-  const Precision precision = usual_precision(type);
+  const NumberFormat format = usual_format(type);
   const double share = group.network.nic.bytes_per_second * group.network.nics_per_node /
                        group.devices_per_node / group.network.oversubscription;
   return {type.name,
@@ -31,7 +31,7 @@ std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGro
           fmt::format("{} x {}", group.num_nodes(), group.devices_per_node),
           fmt::format("{}", group.devices_per_domain),
           text(type.memory),
-          fmt::format("{} {}", rate(peak_flops(type, precision), "FLOP"), text(precision)),
+          fmt::format("{} {}", rate(peak_flops(type, format), "FLOP"), text(format)),
           rate(type.memory_bytes_per_second, "B"),
           rate(group.domain_link.bytes_per_second, "B"),
           rate(share, "B"),

@@ -140,41 +140,41 @@ void validate(const HardwareProfile& profile, const std::string& source) {
   check_devices(profile, num_devices, source);
 }
 
-double peak_flops(const DeviceType& type, Precision precision) {
-  switch (precision) {
-    case Precision::fp64:
+double peak_flops(const DeviceType& type, NumberFormat format) {
+  switch (format) {
+    case NumberFormat::fp64:
       return type.peak.fp64;
-    case Precision::fp32:
+    case NumberFormat::fp32:
       return type.peak.fp32;
-    case Precision::tf32:
+    case NumberFormat::tf32:
       return type.peak.tf32;
-    case Precision::bf16:
+    case NumberFormat::bf16:
       return type.peak.bf16;
-    case Precision::fp16:
+    case NumberFormat::fp16:
       return type.peak.fp16;
-    case Precision::fp8:
+    case NumberFormat::fp8:
       return type.peak.fp8;
-    case Precision::fp4:
+    case NumberFormat::fp4:
       return type.peak.fp4;
   }
   return 0;
 }
 
-std::string text(Precision precision) {
-  switch (precision) {
-    case Precision::fp64:
+std::string text(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::fp64:
       return "fp64";
-    case Precision::fp32:
+    case NumberFormat::fp32:
       return "fp32";
-    case Precision::tf32:
+    case NumberFormat::tf32:
       return "tf32";
-    case Precision::bf16:
+    case NumberFormat::bf16:
       return "bf16";
-    case Precision::fp16:
+    case NumberFormat::fp16:
       return "fp16";
-    case Precision::fp8:
+    case NumberFormat::fp8:
       return "fp8";
-    case Precision::fp4:
+    case NumberFormat::fp4:
       return "fp4";
   }
   return "";

@@ -16,7 +16,7 @@
 
 namespace optimus {
 
-enum class Precision { fp64, fp32, tf32, bf16, fp16, fp8, fp4 };
+enum class NumberFormat { fp64, fp32, tf32, bf16, fp16, fp8, fp4 };
 
 // Dense products, operations per second; 0: the device has no such arithmetic.
 struct PeakFlops {
@@ -101,8 +101,8 @@ inline constexpr int kMostNodeGroups = 10'000;
 // would be right.
 void validate(const HardwareProfile& profile, const std::string& source);
 
-// Operations per second in that precision; 0 where the device has none.
-double peak_flops(const DeviceType& type, Precision precision);
-std::string text(Precision precision);  // "bf16"
+// Operations per second in that format; 0 where the device has none.
+double peak_flops(const DeviceType& type, NumberFormat format);
+std::string text(NumberFormat format);  // "bf16"
 
 }  // namespace optimus

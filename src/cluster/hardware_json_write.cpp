@@ -15,9 +15,10 @@ OrderedJson type_json(const DeviceType& type) {
   OrderedJson result;
   result["name"] = type.name;
   result["memory"] = type.memory.value;
-  for (const Precision precision : {Precision::fp64, Precision::fp32, Precision::tf32, Precision::bf16,
-                                    Precision::fp16, Precision::fp8, Precision::fp4})
-    if (peak_flops(type, precision) > 0) result["peak_flops"][text(precision)] = peak_flops(type, precision);
+  for (const NumberFormat format :
+       {NumberFormat::fp64, NumberFormat::fp32, NumberFormat::tf32, NumberFormat::bf16, NumberFormat::fp16,
+        NumberFormat::fp8, NumberFormat::fp4})
+    if (peak_flops(type, format) > 0) result["peak_flops"][text(format)] = peak_flops(type, format);
   result["memory_bytes_per_second"] = type.memory_bytes_per_second;
   result["watts"] = type.watts;
   if (type.price_per_hour) result["price_per_hour"] = *type.price_per_hour;

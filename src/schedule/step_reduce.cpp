@@ -63,7 +63,7 @@ void StepCompiler::sync_gradients() {
     joint.tensors.push_back(layout.tensors[t]);
     joint.placements.push_back(layout.placements[t]);
   }
-  const GradientSync sums = sync(joint);
+  const SyncPlan sums = sync(joint);
   // One sum per block and group; every device meets them in the same order, the last block first.
   std::map<std::pair<int, std::vector<int>>, std::int64_t> bytes;
   for (const Reduction& reduction : sums.reductions) {
@@ -73,7 +73,8 @@ void StepCompiler::sync_gradients() {
     for (const Rank rank : owners) members.push_back(rank.value);
     const int block = joint.tensors[static_cast<std::size_t>(reduction.tensor)].block;
     bytes[{-block, std::move(members)}] +=
-        reduction.box.num_elements() * state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
+        sums.boxes[static_cast<std::size_t>(reduction.box)].num_elements() *
+        state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
   }
   for (const auto& [key, size] : bytes) {
     const auto& [negative_block, members] = key;
