@@ -147,10 +147,16 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
         builder_.add(message(Op::send, peer, route), ready);
   if (&to != &stage_) return {};
   Frontier arrived = is_inside ? ready : Frontier{};
+  boundary_ = -1;
   for (const Route& route : routes_in(from_side, to_side, seat_.index, sequences(microbatch),
                                       plan_.sequence_length, model_.hidden))
-    if (const int peer = from.devices[static_cast<std::size_t>(route.peer)]; peer != device_)
+    if (const int peer = from.devices[static_cast<std::size_t>(route.peer)]; peer != device_) {
       arrived.push_back(builder_.add(message(Op::receive, peer, route), {}));
+      if (boundary_ < 0)
+        boundary_ = builder_.buffer(BufferKind::boundary, to_block, microbatch,
+                                    sizes_.boundary(to_block, sequences(microbatch)));
+      builder_.use(boundary_, true);
+    }
   if (to_strategy.tp == 1 || to_strategy.sequence_parallel) return arrived;
   const Bytes whole = sizes_.whole_activation(to_block, sequences(microbatch));
   return {tensor_collective(Op::all_gather, microbatch, to_block, is_backward, whole, arrived)};

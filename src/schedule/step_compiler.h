@@ -78,6 +78,7 @@ class StepCompiler {
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
   int last_compute_ = -1;
+  int boundary_ = -1;        // the buffer of what arrived last, until a compute reads it
   bool needs_sync_ = false;  // gradients of a block also come from other pipelines
 
   using BlockMicrobatch = std::pair<int, int>;

@@ -47,6 +47,7 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
                                   .hop = hop},
                                  waits);
   last_compute_ = index;
+  if (boundary_ >= 0) builder_.use(std::exchange(boundary_, -1), false);
   builder_.use(kept_buffer(block, microbatch), op == Op::forward);
   if (op != Op::forward) use_working_buffers(block, microbatch, op == Op::backward_weight);
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && op != Op::backward_weight)
