@@ -1,6 +1,9 @@
 // optimus doctor: what this machine has, what is missing, and the line that fixes it.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include <array>
 #include <cstdio>

@@ -75,11 +75,14 @@ Words keys_of_all_commands() {
 int run_command(const CommandEntry& entry, const Words& words) {
   Console console;
   Path config;
+  bool shows_settings = false;
   const std::unique_ptr<Command> command = entry.make();
   OptionTable table;
   command->declare(table);
   table.add("config", config, "FILE", "read settings from a TOML file; flags win over it");
   table.add("json", console.wants_json, "print one JSON value on standard output and nothing else there");
+  table.add("show-settings", shows_settings,
+            "print all settings, each with where it came from, and do nothing else");
   if (std::any_of(words.begin(), words.end(),
                   [](const auto& word) { return word == "--help" || word == "-h"; })) {
     fmt::print("{}", help_text(entry.name, entry.summary, table));
@@ -87,6 +90,10 @@ int run_command(const CommandEntry& entry, const Words& words) {
   }
   read_flags(table, words);
   if (!config.empty()) read_config_file(table, config, keys_of_all_commands());
+  if (shows_settings) {
+    fmt::print("{}", table.resolved_toml());
+    return 0;
+  }
   for (const Option* option : table.options())
     if (option->is_required && option->origin == Origin::built_in)
       throw UsageError("{}{} is missing; see optimus {} --help", option->is_positional ? "" : "--",

@@ -13,7 +13,8 @@ class Profile final : public Command {
   void declare(OptionTable& table) override {
     optimus::declare(table, model_);
     table.add("data", data_, "D", "text, jsonl, a folder, or the prefix of token files");
-    table.add("tokenizer", tokenizer_, "bytes|FILE", "how text is tokenized; token files need none");
+    table.add("tokenizer", tokenizer_, "bytes|FILE",
+              "how text is tokenized (default: the model folder's, else bytes)");
     table.add("seq", sequence_length_, "N",
               "the sequence length; default: the model's longest, at most 8192");
   }
@@ -28,13 +29,14 @@ class Profile final : public Command {
     std::int64_t sequence_length = sequence_length_.value_or(1024);
     if (!model_.model.empty()) {
       const ModelSpec spec = resolve(model_);
-      if (!sequence_length_) sequence_length = std::min<std::int64_t>(spec.max_positions, 8192);
+      if (!sequence_length_) sequence_length = usual_sequence_length(spec);
       const ModelProfile profile = profile_model(spec, sequence_length);
       json["model"] = to_json(profile);
       shown += text(profile);
     }
     if (!data_.empty()) {
-      const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(tokenizer_);
+      const std::unique_ptr<Tokenizer> tokenizer =
+          open_tokenizer(tokenizer_.empty() ? usual_tokenizer(model_.model) : tokenizer_);
       const DatasetProfile profile =
           profile_data(*open_data(data_, *tokenizer, console), sequence_length, data_);
       json["data"] = to_json(profile);
@@ -46,7 +48,7 @@ class Profile final : public Command {
 
  private:
   ModelOptions model_;
-  std::string data_, tokenizer_ = "bytes";
+  std::string data_, tokenizer_;
   std::optional<std::int64_t> sequence_length_;
 };
 

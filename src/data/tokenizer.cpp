@@ -61,4 +61,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path) {
   return bytes_or_path == "bytes" ? byte_tokenizer() : load_tokenizer(bytes_or_path);
 }
 
+std::string usual_tokenizer(const std::string& model) {
+  std::error_code error;
+  const Path path = Path(model) / "tokenizer.json";
+  return !model.empty() && std::filesystem::is_regular_file(path, error) ? path.string() : "bytes";
+}
+
 }  // namespace optimus

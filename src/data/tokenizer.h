@@ -54,4 +54,7 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 // "bytes", a tokenizer.json, or a folder.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path);
 
+// What --tokenizer means when it is not given: the tokenizer.json in the model's folder, else "bytes".
+std::string usual_tokenizer(const std::string& model);
+
 }  // namespace optimus

@@ -1,0 +1,56 @@
+// From one random plan to another: the state's layouts, their difference, and who should be who.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "layout/assign.h"
+#include "layout/diff.h"
+#include "layout/property.h"
+#include "layout/verify.h"
+#include "plan/layouts.h"
+#include "plan/random_plan.h"
+
+namespace optimus {
+namespace {
+
+struct Pair {
+  ModelSpec model;
+  Layout from, to;
+};
+
+Pair random_pair() {
+  Pair pair;
+  pair.model = random_small_model();
+  const random_plan::Limits limits{
+      .most_stages = 3, .most_width = 4, .most_pipelines = 2, .most_microbatches = 2};
+  const auto kind = *rc::gen::element(StateKind::weights, StateKind::optimizer);
+  pair.from = layout_of(random_plan::plan_for(pair.model, limits), pair.model, kind);
+  pair.to = layout_of(random_plan::plan_for(pair.model, limits), pair.model, kind);
+  // The two plans may differ in precision; what moves is counted in the old one's.
+  for (std::size_t t = 0; t < pair.to.tensors.size(); ++t) pair.to.tensors[t] = pair.from.tensors[t];
+  return pair;
+}
+
+TEST(Switch, AnyPlanToAnyOtherMovesTheLeastAndIsVerified) {
+  EXPECT_TRUE(holds("switch", 40, [] {
+    const auto [model, from, to] = random_pair();
+    const auto plan = diff(from, to);
+    if (!plan) RC_FAIL(plan.error().why);
+    RC_ASSERT(plan->moved == plan->lower_bound);
+    RC_ASSERT(plan->moved <= plan->naive);
+    const auto checked = verify(from, to, *plan);
+    if (!checked) RC_FAIL(checked.error().why);
+    // With the best choice of who is who, exactly what is missing moves, and never more than without.
+    std::vector<Rank> available;
+    for (int rank = 0; rank < std::max(num_ranks(from), num_ranks(to)); ++rank)
+      available.push_back(Rank{rank});
+    const Assignment best = assign(from, to, available);
+    const auto moved = diff(from, with_devices(to, best.device_of));
+    RC_ASSERT(moved.has_value());
+    RC_ASSERT(moved->moved == best.needed - best.kept);
+    RC_ASSERT(moved->moved <= plan->moved);
+    RC_ASSERT(best.is_exact);
+  }));
+}
+
+}  // namespace
+}  // namespace optimus
