@@ -98,8 +98,9 @@ Check launcher() {
 
 Check libraries() {
   return {"libraries", true,
-          fmt::format("fmt {}.{}, nlohmann-json {}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
-                      NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
+          fmt::format("fmt {}.{}, nlohmann-json {}.{}, PCRE2 {}.{}, utf8proc {}", FMT_VERSION / 10000,
+                      FMT_VERSION / 100 % 100, NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                      PCRE2_MAJOR, PCRE2_MINOR, utf8proc_version()),
           ""};
 }
 

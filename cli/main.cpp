@@ -88,6 +88,7 @@ int run_command(const CommandEntry& entry, const Words& words) {
     fmt::print("{}", help_text(entry.name, entry.summary, table));
     return 0;
   }
+  for (const char* name : {"config", "json", "show-settings"}) table.find(name)->is_saved = false;
   read_flags(table, words);
   if (!config.empty()) read_config_file(table, config, keys_of_all_commands());
   if (shows_settings) {

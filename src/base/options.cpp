@@ -69,7 +69,7 @@ std::string OptionTable::resolved_toml() const {
   std::string result;
   for (const auto& option : options_) {
     const Json value = option->value();
-    if (value.is_null()) continue;
+    if (value.is_null() || !option->is_saved) continue;
     const std::string origin = option->place.empty() ? text(option->origin) : option->place;
     // JSON's numbers, quoted texts and lists of them are TOML as well.
     result += fmt::format("{} = {}  # {}\n", option->name, value.dump(), origin);

@@ -44,6 +44,7 @@ struct Option {
   bool is_positional = false;
   bool is_list = false;
   bool is_required = false;
+  bool is_saved = true;              // false for what is about this one call: --json
   std::vector<std::string> choices;  // empty: anything that parses
 
   Origin origin = Origin::built_in;

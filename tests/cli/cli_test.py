@@ -75,6 +75,9 @@ class CommandLine(unittest.TestCase):
         good = self.write("run.toml", 'model = "gpt2"\nlayers = 3  # fewer\n[data]\nmin_tokens = 5\n')
         self.assertEqual(as_json("profile", "--config", good)["model"]["layers"], 3)
         self.assertEqual(as_json("profile", "--config", good, "--layers", 4)["model"]["layers"], 4)
+        shown = run("profile", "--config", good, "--heads", 6, "--show-settings").stdout
+        for line in ('model = "gpt2"  # ' + str(good) + ":1", "heads = 6  # flag", "tied = false  # default"):
+            self.assertIn(line + "\n", shown)
         bad = self.write("bad.toml", '# comment\nmodle = "gpt2"\n')
         self.refused("profile", "--config", bad, says=["bad.toml:2", "modle", "model"])
         self.refused("profile", "--config", self.write("worse.toml", "model = [\n"), says=["worse.toml"])
