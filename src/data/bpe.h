@@ -71,7 +71,7 @@ struct BpeOptions {
   bool ignore_merges = false;  // a word that is a token is taken whole
   bool byte_fallback = false;  // unknown characters become "<0x..>" tokens
   bool fuse_unknown = false;   // neighbouring unknown characters become one unknown token
-  std::optional<TokenId> unknown;
+  std::optional<TokenId> unknown = std::nullopt;
 };
 
 // One per thread.

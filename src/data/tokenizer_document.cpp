@@ -1,6 +1,9 @@
 // See tokenizer_document.h.
 #include "data/tokenizer_document.h"
 
+#include <array>
+#include <utility>
+
 #include "base/error.h"
 #include "base/text.h"
 
@@ -35,17 +38,16 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     if (table_ != Table::kMerges) return scalar(std::move(value));
     if (!in_pair_)
       add_written_merge(value);
-    else if (num_in_pair_++ == 0)
-      left_ = std::move(value);
+    else if (num_in_pair_ < 2)
+      pair_[num_in_pair_++] = std::move(value);
     else
-      document_.merges.add(left_, value);
-    if (num_in_pair_ > 2) refuse_merge();
+      refuse_merge();
     return true;
   }
 
   bool start_object(std::size_t) override {
     if (table_ != Table::kNone) refuse_nested();
-    if (is_model_member("vocab")) return open_table(Table::kVocab);
+    if (is_model_member("vocab")) return open_table(Table::kVocab, document_.has_vocabulary);
     return open(Json::object());
   }
   bool key(string_t& value) override {
@@ -61,12 +63,13 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       return true;
     }
     if (table_ != Table::kNone) refuse_nested();
-    if (is_model_member("merges")) return open_table(Table::kMerges);
+    if (is_model_member("merges")) return open_table(Table::kMerges, document_.has_merges);
     return open(Json::array());
   }
   bool end_array() override {
     if (!in_pair_) return close();
     if (num_in_pair_ != 2) refuse_merge();
+    document_.merges.add(pair_[0], pair_[1]);
     in_pair_ = false;
     return true;
   }
@@ -82,9 +85,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   bool is_model_member(std::string_view key) const {
     return open_.size() == 2 && keys_[1] == "model" && open_[1]->is_object() && key_ == key;
   }
-  bool open_table(Table table) {
-    if (std::exchange(has_seen_[static_cast<std::size_t>(table)], true))
-      throw UserError("{}: model.{} appears twice", source_, key_);
+  bool open_table(Table table, bool& is_seen) {
+    if (std::exchange(is_seen, true)) throw UserError("{}: model.{} appears twice", source_, key_);
     table_ = table;
     return true;
   }
@@ -161,10 +163,9 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   std::vector<std::string> keys_;  // under which they stand
   std::string key_;                // the last one seen
   Table table_ = Table::kNone;
-  std::array<bool, 3> has_seen_{};  // by table
   bool in_pair_ = false;
-  int num_in_pair_ = 0;
-  std::string left_;
+  std::size_t num_in_pair_ = 0;
+  std::array<std::string, 2> pair_;
 };
 
 }  // namespace

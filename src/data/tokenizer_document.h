@@ -33,9 +33,11 @@ class MergeList {
 };
 
 struct TokenizerDocument {
-  Json rest;              // without model.vocab, if that is an object, and model.merges, if that is a list
-  Vocabulary vocabulary;  // model.vocab
-  MergeList merges;       // model.merges, in either notation
+  Json rest;                    // without the two tables
+  bool has_vocabulary = false;  // model.vocab is there and an object
+  Vocabulary vocabulary;
+  bool has_merges = false;  // model.merges is there and a list
+  MergeList merges;         // in either notation
 };
 
 // Throws UserError that names `source` and the place.

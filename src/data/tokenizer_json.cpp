@@ -252,8 +252,7 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
   BpeOptions options{.is_byte_level = facts.is_byte_level,
                      .ignore_merges = view.boolean_or("ignore_merges", false),
                      .byte_fallback = view.boolean_or("byte_fallback", false),
-                     .fuse_unknown = view.boolean_or("fuse_unk", false),
-                     .unknown = std::nullopt};
+                     .fuse_unknown = view.boolean_or("fuse_unk", false)};
   const auto unknown = view.find("unk_token");
   if (unknown) options.unknown = document.vocabulary.id_of(unknown->text());
   Bpe result(document.vocabulary, resolve_merges(document.merges, document.vocabulary, source), options);
@@ -280,12 +279,13 @@ void read_model(const JsonView& root, TokenizerDocument& document, const std::st
                 const PreTokenizerFacts& facts, TokenizerParts& parts) {
   const JsonView view = root.at("model");
   const std::string& type = view.at("type").text();
+  if (type != "BPE" && type != "WordPiece") refuse_type(view, "BPE, WordPiece");
+  if (!document.has_vocabulary) view.at("vocab").refuse("an object of tokens and ids");
+  if (!document.has_merges && type == "BPE") view.at("merges").refuse("a list");
   if (type == "BPE")
     parts.model = read_bpe(view, document, source, facts);
-  else if (type == "WordPiece")
-    parts.model = read_wordpiece(view, document.vocabulary, facts);
   else
-    refuse_type(view, "BPE, WordPiece");
+    parts.model = read_wordpiece(view, document.vocabulary, facts);
   parts.vocabulary = std::move(document.vocabulary);
 }
 
