@@ -19,8 +19,11 @@ std::string joined(const Tokens& tokens) {
 }
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+  std::string result;
+  std::size_t copied = 0;
+  for (std::size_t at; (at = text.find(from, copied)) != std::string::npos; copied = at + from.size())
+    result.append(text, copied, at - copied).append(to);
+  if (copied > 0) text = std::move(result.append(text, copied));
 }
 
 void apply(const ByteLevelDecoder&, Tokens& tokens) {
@@ -89,10 +92,12 @@ void apply(const StripDecoder& step, Tokens& tokens) {
   std::string content;
   append_utf8(step.content, content);
   for (std::string& token : tokens) {
-    for (std::size_t i = 0; i < step.at_start && token.starts_with(content); ++i)
-      token.erase(0, content.size());
-    for (std::size_t i = 0; i < step.at_end && token.ends_with(content); ++i)
-      token.resize(token.size() - content.size());
+    std::string_view rest = token;
+    for (std::size_t i = 0; i < step.at_start && rest.starts_with(content); ++i)
+      rest.remove_prefix(content.size());
+    for (std::size_t i = 0; i < step.at_end && rest.ends_with(content); ++i)
+      rest.remove_suffix(content.size());
+    token = std::string(rest);
   }
 }
 

@@ -9,6 +9,7 @@ namespace optimus {
 namespace {
 
 constexpr TokenId kEndOfDocument = 256;
+constexpr Bytes kLargestFile(std::int64_t{1} << 30);
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -54,7 +55,7 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
   std::error_code ignored;
   const Path file = std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json" : path;
-  return parse_tokenizer(value_or_throw(read_file(file)), file.string());
+  return parse_tokenizer(value_or_throw(read_file(file, kLargestFile)), file.string());
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path) {

@@ -266,7 +266,8 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
 
 WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, const PreTokenizerFacts& facts) {
   allow_only(view, {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"});
-  if (facts.is_byte_level) view.at("type").refuse("BPE, because the pre-tokenizer is ByteLevel");
+  if (facts.is_byte_level)
+    throw UserError("{}: WordPiece after a ByteLevel pre-tokenizer is not supported", view.where());
   const std::optional<TokenId> unknown = vocabulary.id_of(view.at("unk_token").text());
   if (!unknown) view.at("unk_token").refuse("a token of model.vocab");
   return WordPiece(vocabulary, {.unknown = *unknown,
@@ -275,11 +276,19 @@ WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, con
                                     view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
 }
 
+// Files of the library's first years do not say the type.
+std::string model_type(const JsonView& view, const TokenizerDocument& document) {
+  if (!view.find("type") && document.has_merges) return "BPE";
+  if (!view.find("type") && view.find("max_input_chars_per_word")) return "WordPiece";
+  const std::string& type = view.at("type").text();
+  if (type != "BPE" && type != "WordPiece") refuse_type(view, "BPE, WordPiece");
+  return type;
+}
+
 void read_model(const JsonView& root, TokenizerDocument& document, const std::string& source,
                 const PreTokenizerFacts& facts, TokenizerParts& parts) {
   const JsonView view = root.at("model");
-  const std::string& type = view.at("type").text();
-  if (type != "BPE" && type != "WordPiece") refuse_type(view, "BPE, WordPiece");
+  const std::string type = model_type(view, document);
   if (!document.has_vocabulary) view.at("vocab").refuse("an object of tokens and ids");
   if (!document.has_merges && type == "BPE") view.at("merges").refuse("a list");
   if (type == "BPE")
@@ -386,6 +395,13 @@ void read_post_processor(const JsonView& root, TokenizerParts& parts) {
   if (const auto view = root.find("post_processor"))
     for_each_step(*view, "processors", num_steps,
                   [&](const JsonView& step) { read_post_processor_step(step, parts); });
+  const auto is_known = [&](TokenId id) {
+    return parts.vocabulary.has(id) || std::any_of(parts.added_tokens.begin(), parts.added_tokens.end(),
+                                                   [&](const AddedToken& token) { return token.id == id; });
+  };
+  for (const std::vector<TokenId>* const ids : {&parts.before, &parts.after})
+    for (const TokenId id : *ids)
+      if (!is_known(id)) throw UserError("{}: no token has the id {}", root.at("post_processor").where(), id);
 }
 
 // ---- decoder

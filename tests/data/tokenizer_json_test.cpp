@@ -67,7 +67,15 @@ TEST(TokenizerJson, Model) {
   EXPECT_EQ(refusal(bert_json(), "/model/max_input_chars_per_word", -1),
             "t.json: model.max_input_chars_per_word must be a whole number from 0 to 2147483647, found '-1'");
   EXPECT_EQ(refusal(bert_json(), "/pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}),
-            "t.json: model.type must be BPE, because the pre-tokenizer is ByteLevel, found '\"WordPiece\"'");
+            "t.json: model: WordPiece after a ByteLevel pre-tokenizer is not supported");
+}
+
+TEST(TokenizerJson, OldFilesDoNotSayTheModelsType) {
+  for (Json json : {hello_json(), bert_json()}) {
+    const std::vector<TokenId> expected = encoded(*tokenizer_of(json), "hello, un");
+    json["model"].erase("type");
+    EXPECT_EQ(encoded(*tokenizer_of(json), "hello, un"), expected);
+  }
 }
 
 TEST(TokenizerJson, TablesOfTheWrongForm) {
@@ -220,6 +228,8 @@ TEST(TokenizerJson, PostProcessor) {
   EXPECT_EQ(
       refusal(bert_json(), "/post_processor/single", Json::array()),
       "t.json: post_processor.single must be a template with the text (Sequence A) in it, found a list");
+  EXPECT_EQ(refusal(bert_json(), "/post_processor/special_tokens/[CLS]/ids/0", 99),
+            "t.json: post_processor: no token has the id 99");
   const Json bert = {{"type", "BertProcessing"}, {"sep", {"[SEP]", 2}}, {"cls", {"[CLS]", 1}}};
   EXPECT_EQ(
       refusal(bert_json(), "/post_processor", {{"type", "Sequence"}, {"processors", {bert, bert}}}),

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "data/tiny_tokenizers.h"
+#include "../data/tiny_tokenizers.h"
 #include "data/tokenizer.h"
 #include "data/unicode.h"
 
