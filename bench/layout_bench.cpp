@@ -2,7 +2,7 @@
 // devices, from pp 2k to pp k, tensor parallel 8, optimizer state sharded over the data-parallel ranks or
 // replicated on them.
 //
-//   bench_layout            the whole table, one core, best of three
+//   bench_layout            the tables, one core, best of three
 //
 // Goals (docs/architecture.md): one rank's share at 100,000 devices in 50 ms, the whole diff at 16,384 in 2
 // s.
@@ -14,9 +14,11 @@
 #include <functional>
 
 #include "base/text.h"
+#include "layout/assign.h"
 #include "layout/change.h"
 #include "layout/diff.h"
 #include "layout/layout.h"
+#include "layout/sync.h"
 #include "layout/verify.h"
 
 namespace optimus {
@@ -25,42 +27,75 @@ namespace {
 struct Size {
   int pp, dp;
   bool is_sharded;
+  bool has_own_groups = false;  // every pipeline a group of its own, as plans with unequal pipelines have
+  std::string text() const {
+    return fmt::format("pp{} dp{} {}", pp, dp,
+                       has_own_groups ? "pipelines"
+                       : is_sharded   ? "sharded"
+                                      : "replicated");
+  }
 };
 constexpr int kTp = 8, kLayers = 126;
 
-void add_tensor(Layout& layout, const std::string& name, Shape shape, int block, int grid, int cut_dim) {
-  layout.tensors.push_back({name, shape, 12, block});
-  Placement placement{grid, cut_dim, {}};
-  if (cut_dim >= 0) placement.parts = split_evenly(shape[cut_dim], kTp);
-  layout.placements.push_back({placement});
-}
+class LayoutBuilder {
+ public:
+  explicit LayoutBuilder(const Size& size) : size_(size) {
+    int next = 0;
+    for (int stage = 0; stage < size.pp; ++stage)
+      for (int group = 0; group < num_groups(); ++group) {
+        const int dp = size.dp / num_groups();
+        DeviceGrid grid{size.is_sharded ? 1 : dp, size.is_sharded ? dp : 1, kTp, {}};
+        for (int i = 0; i < grid.size(); ++i) grid.ranks.push_back(Rank{next++});
+        layout_.grids.push_back(std::move(grid));
+      }
+  }
+
+  void add(const std::string& name, Shape shape, int block, int stage, int cut_dim) {
+    layout_.tensors.push_back({name, shape, 12, block});
+    auto& placements = layout_.placements.emplace_back();
+    for (int group = 0; group < num_groups(); ++group) {
+      Placement placement{stage * num_groups() + group, cut_dim, {}};
+      if (cut_dim >= 0) placement.parts = split_evenly(shape[cut_dim], kTp);
+      placements.push_back(placement);
+    }
+  }
+  Layout build() { return std::move(layout_); }
+
+ private:
+  int num_groups() const { return size_.has_own_groups ? size_.dp : 1; }
+  Size size_;
+  Layout layout_;
+};
 
 Layout llama_405b(const Size& size) {
   constexpr std::int64_t hidden = 16384, ffn = 53248, kv = 1024, vocab = 128256;
-  Layout layout;
-  int next = 0;
-  for (int stage = 0; stage < size.pp; ++stage) {
-    DeviceGrid grid{size.is_sharded ? 1 : size.dp, size.is_sharded ? size.dp : 1, kTp, {}};
-    for (int i = 0; i < grid.size(); ++i) grid.ranks.push_back(Rank{next++});
-    layout.grids.push_back(std::move(grid));
-  }
-  add_tensor(layout, "embedding", {vocab, hidden}, 0, 0, 0);
+  LayoutBuilder builder(size);
+  builder.add("embedding", {vocab, hidden}, 0, 0, 0);
   const std::vector<Span> stages = split_evenly(kLayers, size.pp);
-  for (int stage = 0; stage < size.pp; ++stage)
-    for (auto layer = stages[static_cast<std::size_t>(stage)].begin;
-         layer < stages[static_cast<std::size_t>(stage)].end; ++layer) {
+  for (int stage = 0; stage < size.pp; ++stage) {
+    const Span layers = stages[static_cast<std::size_t>(stage)];
+    for (auto layer = layers.begin; layer < layers.end; ++layer) {
       const auto add = [&](const char* name, Shape shape, int cut_dim) {
-        add_tensor(layout, fmt::format("layers.{}.{}", layer, name), shape, static_cast<int>(layer) + 1,
-                   stage, cut_dim);
+        builder.add(fmt::format("layers.{}.{}", layer, name), shape, static_cast<int>(layer) + 1, stage,
+                    cut_dim);
       };
       add("norm1", {hidden}, -1), add("norm2", {hidden}, -1);
       add("q", {hidden, hidden}, 0), add("k", {kv, hidden}, 0), add("v", {kv, hidden}, 0),
           add("o", {hidden, hidden}, 1);
       add("gate", {ffn, hidden}, 0), add("up", {ffn, hidden}, 0), add("down", {hidden, ffn}, 1);
     }
-  add_tensor(layout, "final_norm", {hidden}, kLayers + 1, size.pp - 1, -1);
-  add_tensor(layout, "head", {vocab, hidden}, kLayers + 1, size.pp - 1, 0);
-  return layout;
+  }
+  builder.add("final_norm", {hidden}, kLayers + 1, size.pp - 1, -1);
+  builder.add("head", {vocab, hidden}, kLayers + 1, size.pp - 1, 0);
+  return builder.build();
+}
+
+// Nodes of 8, racks of 32 nodes.
+Topology nodes_and_racks(int devices) {
+  Topology topology{{{}, {}}};
+  for (int r = 0; r < devices; ++r)
+    topology.domain_of[0].push_back(r / 8), topology.domain_of[1].push_back(r / 256);
+  return topology;
 }
 
 // Milliseconds, the best of `times`.
@@ -79,28 +114,26 @@ void bench_change(const Size& a, const Size& b, TextTable& table) {
   const Layout from = llama_405b(a), to = llama_405b(b);
   const int devices = a.pp * a.dp * kTp;
   const Rank rank{devices / 2 + 3};
-  const DiffOptions options{.reserve = Bytes(std::int64_t{8} << 30)};
-  std::vector<std::string> row{fmt::format("{} {} -> {}", with_commas(devices),
-                                           a.is_sharded ? "sharded" : "replicated",
-                                           b.is_sharded ? "sharded" : "replicated")};
+  const DiffOptions options{.topology = nodes_and_racks(devices), .reserve = Bytes(std::int64_t{8} << 30)};
+  std::vector<std::string> row{with_commas(devices) + " " + a.text() + " -> " + b.text()};
   const auto add = [&](double ms) { row.push_back(fmt::format("{:.1f}", ms)); };
   add(measure(3, [&] { boxes_of(to, RankIndex(to), rank); }));
-  add(measure(3, [&] { Change(from, to, options); }));
-  const Change change(from, to, options);
+  add(measure(3, [&] { LayoutChange(from, to, options); }));
+  const LayoutChange change(from, to, options);
+  const auto order = order_waves(change);
+  if (!order) throw UserError("{}", order.error().why);
   add(measure(3, [&] { (void)order_waves(change); }));
-  const auto found = order_waves(change);
-  if (!found) throw UserError("{}", found.error().why);
-  const WaveOrder& order = *found;
+  RankShare share;
+  add(measure(3, [&] { share = diff_for(change, *order, rank).value(); }));
   std::size_t operations = 0;
-  add(measure(3, [&] {
-    const RankShare share = diff_for(change, order, rank).value();
-    operations = 0;
-    for (const auto& wave : share.waves) operations += wave.operations.size();
-  }));
+  for (const auto& wave : share.waves) operations += wave.operations.size();
   row.push_back(with_commas(static_cast<std::int64_t>(operations)));
-  if (const bool is_small = devices <= 16384 && !(a.is_sharded && !b.is_sharded); is_small) {
+  add(measure(3, [&] {
+    value_or_throw(verify_share(from, change.from_index, to, change.to_index, share, options));
+  }));
+  if (devices <= 16384 && (!a.is_sharded || b.is_sharded)) {
     TransferPlan plan;
-    add(measure(devices < 10'000 ? 3 : 1, [&] { plan = diff(from, to, options).value(); }));
+    add(measure(3, [&] { plan = diff(from, to, options).value(); }));
     row.push_back(with_commas(static_cast<std::int64_t>(plan.transfers.size())));
     row.push_back(fmt::format("{:.3f}", plan.moved / plan.lower_bound));
     row.push_back(fmt::format("{:.2f}", plan.max_sent / plan.max_received));
@@ -111,17 +144,49 @@ void bench_change(const Size& a, const Size& b, TextTable& table) {
   table.row(std::move(row));
 }
 
+void bench_rest(const Size& a, const Size& b, TextTable& table) {
+  const Layout from = llama_405b(a), to = llama_405b(b);
+  std::vector<std::string> row{with_commas(a.pp * a.dp * kTp) + " " + a.text() + " -> " + b.text()};
+  SyncPlan plan;
+  row.push_back(fmt::format("{:.1f}", measure(3, [&] { plan = sync(to); })));
+  row.push_back(with_commas(static_cast<std::int64_t>(plan.reductions.size())));
+  row.push_back(with_commas(static_cast<std::int64_t>(plan.groups.size())));
+  std::vector<Rank> available;
+  for (int r = 0; r < num_ranks(from); ++r) available.push_back(Rank{r});
+  Assignment found;
+  row.push_back(fmt::format("{:.1f}", measure(1, [&] { found = assign(from, to, available); })));
+  row.push_back(found.is_exact ? "yes"
+                               : fmt::format("within {:.1f} %", 100 * (1 - found.kept / found.kept_bound)));
+  const auto moved = [&](Bytes kept) { return fmt::format("{:.1f}", 100 * (1 - kept / found.needed)); };
+  const DiffOutcome<WaveOrder> identity = order_waves(LayoutChange(from, to, {}));
+  row.push_back(fmt::format("{:.1f}", 100 * (identity->lower_bound / identity->naive)));
+  row.push_back(moved(found.kept));
+  table.row(std::move(row));
+}
+
 }  // namespace
 }  // namespace optimus
 
 int main() {
   using namespace optimus;
-  TextTable table({"devices, state", "boxes ms", "change ms", "waves ms", "share ms", "its ops",
-                   "whole diff ms", "transfers", "moved/bound", "max sent/received", "verify ms"});
   const std::vector<std::pair<int, int>> sizes{{2, 4}, {4, 8}, {8, 16}, {16, 32}, {16, 128}, {16, 782}};
+  TextTable table({"devices, from, to", "boxes ms", "change ms", "waves ms", "share ms", "its ops",
+                   "its verify ms", "whole diff ms", "transfers", "moved/bound", "max sent/received",
+                   "verify ms"});
   for (const auto& [from_sharded, to_sharded] :
        {std::pair(true, true), {false, false}, {false, true}, {true, false}})
     for (const auto& [pp, dp] : sizes)
       bench_change({pp, dp, from_sharded}, {pp / 2, dp * 2, to_sharded}, table);
+  for (const auto& [pp, dp] : sizes)
+    bench_change({pp, dp, false, true}, {pp / 2, dp * 2, false, true}, table);
   std::puts(table.text().c_str());
+
+  TextTable rest({"devices, from, to", "sync ms", "reductions", "groups", "assign ms", "exact",
+                  "moved %, rank = device", "moved %, assigned"});
+  for (const bool is_sharded : {false, true})
+    for (const auto& [pp, dp] : sizes) {
+      bench_rest({pp, dp, is_sharded}, {pp / 2, dp * 2, is_sharded}, rest);
+      bench_rest({pp, dp, is_sharded}, {pp * 2, dp / 2, is_sharded}, rest);
+    }
+  std::puts(rest.text().c_str());
 }

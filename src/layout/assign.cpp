@@ -1,3 +1,4 @@
+// From layouts to a transport problem between classes of ranks, and back to ranks.
 #include "layout/assign.h"
 
 #include <algorithm>
@@ -101,12 +102,12 @@ Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& t
   for (const std::vector<int>& tensors : kinds_of(layouts).tensors) {
     const Slots old_slots = slots_of(from, tensors[0]), new_slots = slots_of(to, tensors[0]);
     SlotSets old_sets, new_sets;
-    std::vector<Cell> cells;
+    std::vector<SlotCell> cells;
     append_cells(old_slots, &new_slots, Box(old_slots.shape), old_sets, cells);
     ClassSets holders(old_sets, old_slots, from, devices), needers(new_sets, new_slots, to, ranks);
     std::vector<SlotBox> found;
     std::vector<int> slots;
-    for (const Cell& cell : cells) {
+    for (const SlotCell& cell : cells) {
       found.clear(), slots.clear();
       find_slots(new_slots, cell.box, found);
       for (const SlotBox& slot : found) slots.push_back(slot.slot);

@@ -5,9 +5,9 @@
 //   assign -> virtual 0 is device 1, virtual 1 is device 0: nothing moves.
 //
 // Devices that hold the same are one class, likewise virtual ranks that need the same, so the replicas of a
-// data- parallel plan collapse; and classes that have nothing in common fall apart into independent parts.
-// What remains is solved exactly up to about a thousand classes on each side with all pairs in common, and
-// far more when few pairs are; above that greedily, with a bound.
+// data-parallel plan collapse; and classes that have nothing in common fall apart into independent parts. A
+// part is solved exactly up to about a thousand classes on each side where all pairs have something in
+// common, and up to many more where few have; above that greedily, with a bound.
 #pragma once
 
 #include <vector>
@@ -29,8 +29,9 @@ struct AssignOptions {
 };
 
 // `from` names physical devices, `to` virtual ranks 0 .. n-1; `available` are physical devices, at least n,
-// in any order; they may be unknown to `from` (new and empty). Where it costs nothing, virtual rank r is
-// device r. Throws UserError when there are too few devices, one comes twice, or a layout is not valid.
+// in any order; they may be unknown to `from` (new and empty). Among devices of
+// one class, virtual rank r gets device r. Throws UserError when there are too few devices, one comes twice,
+// or a layout is not valid.
 Assignment assign(const Layout& from, const Layout& to, const std::vector<Rank>& available,
                   const AssignOptions& options = {});
 

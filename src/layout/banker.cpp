@@ -1,3 +1,4 @@
+// The greedy order of banker.h.
 #include "layout/banker.h"
 
 #include <algorithm>
@@ -11,49 +12,51 @@ namespace {
 class Room {
  public:
   explicit Room(const BankerProblem& problem) : room_(static_cast<std::size_t>(problem.num_classes)) {
-    for (const DemandKind& kind : problem.kinds)
-      for (const Demand& demand : kind.demands)
+    for (const MemoryDemandKind& kind : problem.kinds)
+      for (const MemoryDemand& demand : kind.demands)
         at(demand) += (demand.allocated - demand.freed) * static_cast<std::int64_t>(kind.things.size());
     for (std::int64_t& room : room_) room = std::max<std::int64_t>(room, 0);
   }
   // While the thing moves.
-  std::int64_t excess(const std::vector<Demand>& demands) const {
+  std::int64_t excess(const std::vector<MemoryDemand>& demands) const {
     std::int64_t most = 0;
-    for (const Demand& demand : demands) most = std::max(most, demand.allocated - at(demand));
+    for (const MemoryDemand& demand : demands) most = std::max(most, demand.allocated - at(demand));
     return most;
   }
   // The least room that one of its classes has afterwards.
-  std::int64_t room_after(const std::vector<Demand>& demands) const {
+  std::int64_t room_after(const std::vector<MemoryDemand>& demands) const {
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
-    for (const Demand& demand : demands)
+    for (const MemoryDemand& demand : demands)
       least = std::min(least, at(demand) - demand.allocated + demand.freed);
     return least;
   }
-  void begin(const std::vector<Demand>& demands) {
-    for (const Demand& demand : demands) at(demand) -= demand.allocated;
+  void begin(const std::vector<MemoryDemand>& demands) {
+    for (const MemoryDemand& demand : demands) at(demand) -= demand.allocated;
   }
-  void end(const std::vector<Demand>& demands) {
-    for (const Demand& demand : demands) at(demand) += demand.freed;
+  void end(const std::vector<MemoryDemand>& demands) {
+    for (const MemoryDemand& demand : demands) at(demand) += demand.freed;
   }
 
  private:
-  std::int64_t& at(const Demand& demand) { return room_[static_cast<std::size_t>(demand.rank_class)]; }
-  std::int64_t at(const Demand& demand) const { return room_[static_cast<std::size_t>(demand.rank_class)]; }
+  std::int64_t& at(const MemoryDemand& demand) { return room_[static_cast<std::size_t>(demand.rank_class)]; }
+  std::int64_t at(const MemoryDemand& demand) const {
+    return room_[static_cast<std::size_t>(demand.rank_class)];
+  }
   std::vector<std::int64_t> room_;
 };
 
-const std::vector<Demand>& demands_of(const BankerProblem& problem, const std::vector<int>& kind_of,
-                                      int thing) {
+const std::vector<MemoryDemand>& demands_of(const BankerProblem& problem, const std::vector<int>& kind_of,
+                                            int thing) {
   return problem.kinds[static_cast<std::size_t>(kind_of[static_cast<std::size_t>(thing)])].demands;
 }
 
-bool only_frees(const std::vector<Demand>& demands) {
+bool only_frees(const std::vector<MemoryDemand>& demands) {
   return std::all_of(demands.begin(), demands.end(),
-                     [](const Demand& demand) { return demand.allocated <= demand.freed; });
+                     [](const MemoryDemand& demand) { return demand.allocated <= demand.freed; });
 }
 
 struct Queue {
-  const DemandKind* kind;
+  const MemoryDemandKind* kind;
   std::size_t next;
   bool only_frees;
   int thing() const { return kind->things[next]; }
@@ -61,7 +64,7 @@ struct Queue {
 
 std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std::int64_t reserve) {
   std::vector<Queue> queues;
-  for (const DemandKind& kind : problem.kinds)
+  for (const MemoryDemandKind& kind : problem.kinds)
     if (!kind.things.empty()) queues.push_back({&kind, 0, only_frees(kind.demands)});
   Room room(problem);
   std::vector<int> order;
@@ -86,8 +89,8 @@ std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std:
 // The same problem with time running the other way. Numbers turn round with it, so that lower ones come first
 // again.
 BankerProblem reversed(BankerProblem problem) {
-  for (DemandKind& kind : problem.kinds) {
-    for (Demand& demand : kind.demands) std::swap(demand.allocated, demand.freed);
+  for (MemoryDemandKind& kind : problem.kinds) {
+    for (MemoryDemand& demand : kind.demands) std::swap(demand.allocated, demand.freed);
     std::reverse(kind.things.begin(), kind.things.end());
     for (int& thing : kind.things) thing = -thing;
   }
@@ -117,9 +120,10 @@ std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::in
   return order;
 }
 
-Merged merge(const BankerProblem& problem, const std::vector<int>& kind_of, const std::vector<int>& order,
-             std::int64_t reserve, const std::function<bool(int before, int thing)>& may_join) {
-  Merged merged;
+MergedOrder merge_neighbours(const BankerProblem& problem, const std::vector<int>& kind_of,
+                             const std::vector<int>& order, std::int64_t reserve,
+                             const std::function<bool(int before, int thing)>& may_join) {
+  MergedOrder merged;
   Room room(problem);
   for (const int thing : order) {
     const auto& demands = demands_of(problem, kind_of, thing);

@@ -11,21 +11,21 @@
 namespace optimus {
 
 // Classes that a thing does not concern are left out; none comes twice.
-struct Demand {
+struct MemoryDemand {
   int rank_class = 0;
   std::int64_t allocated = 0, freed = 0;
-  bool operator==(const Demand&) const = default;
+  bool operator==(const MemoryDemand&) const = default;
 };
 
 // Things with the same demands. Numbers are given by the caller; lower ones are preferred to come first.
-struct DemandKind {
-  std::vector<Demand> demands;
+struct MemoryDemandKind {
+  std::vector<MemoryDemand> demands;
   std::vector<int> things;  // ascending
 };
 
 struct BankerProblem {
   int num_classes = 0;
-  std::vector<DemandKind> kinds;
+  std::vector<MemoryDemandKind> kinds;
 };
 
 // The most that any class holds above max(start, end) when things move one by one in this order.
@@ -44,11 +44,12 @@ std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::in
 
 // An order in which neighbours that may move together do, where the reserve allows it. The order alone must
 // keep it.
-struct Merged {
+struct MergedOrder {
   std::vector<std::vector<int>> groups;
   std::int64_t excess = 0;
 };
-Merged merge(const BankerProblem& problem, const std::vector<int>& kind_of, const std::vector<int>& order,
-             std::int64_t reserve, const std::function<bool(int before, int thing)>& may_join);
+MergedOrder merge_neighbours(const BankerProblem& problem, const std::vector<int>& kind_of,
+                             const std::vector<int>& order, std::int64_t reserve,
+                             const std::function<bool(int before, int thing)>& may_join);
 
 }  // namespace optimus

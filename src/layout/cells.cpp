@@ -86,7 +86,7 @@ class CellGrid {
 }  // namespace
 
 void append_cells(const Slots& holders, const Slots* others, const Box& region, SlotSets& sets,
-                  std::vector<Cell>& cells) {
+                  std::vector<SlotCell>& cells) {
   if (region.is_empty()) return;
   std::vector<SlotBox> slots;
   find_slots(holders, region, slots);

@@ -19,7 +19,7 @@ bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector
   return false;
 }
 
-std::vector<int> places_of(std::vector<Rank> ranks, const Places& places) {
+std::vector<int> places_of(std::vector<Rank> ranks, const RankPlaces& places) {
   std::vector<int> result;
   result.reserve(ranks.size());
   for (const Rank rank : ranks) result.push_back(places.place_of(rank));
@@ -65,7 +65,7 @@ void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vect
 
 }  // namespace
 
-Change::Change(const Layout& old_layout, const Layout& new_layout, DiffOptions diff_options)
+LayoutChange::LayoutChange(const Layout& old_layout, const Layout& new_layout, DiffOptions diff_options)
     : from((validate_pair(old_layout, new_layout), old_layout)),
       to(new_layout),
       options(std::move(diff_options)),
@@ -93,11 +93,13 @@ Change::Change(const Layout& old_layout, const Layout& new_layout, DiffOptions d
   }
 }
 
-void append_pieces(const Change::Kind& kind, Bytes chunk, int to_slot, const Box& region, PieceList& list) {
-  std::vector<Cell> cells;
+void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, const Box& region,
+                   TransferPieces& list) {
+  std::vector<SlotCell> cells;
   append_cells(kind.from, kind.has_shared_ranks ? &kind.to : nullptr, region, list.sets, cells);
-  for (const Cell& cell : cells) {
-    Piece piece{.to_slot = to_slot, .owners = cell.holders, .first_box = static_cast<int>(list.boxes.size())};
+  for (const SlotCell& cell : cells) {
+    TransferPiece piece{
+        .to_slot = to_slot, .owners = cell.holders, .first_box = static_cast<int>(list.boxes.size())};
     append_chunks(cell.box, kind.bytes_per_element, chunk, list.boxes);
     piece.num_boxes = static_cast<int>(list.boxes.size()) - piece.first_box;
     if (const auto owners = list.sets[cell.holders]; !owners.empty()) {
@@ -108,20 +110,21 @@ void append_pieces(const Change::Kind& kind, Bytes chunk, int to_slot, const Box
   }
 }
 
-Box whole_box(const PieceList& list, const Piece& piece) {
+Box whole_box(const TransferPieces& list, const TransferPiece& piece) {
   Box box = list.boxes[static_cast<std::size_t>(piece.first_box)];
   box[0].end = list.boxes[static_cast<std::size_t>(piece.first_box + piece.num_boxes - 1)][0].end;
   return box;
 }
 
-std::vector<int> owners_of(const Change& change, const Change::Kind& kind, std::span<const int> from_slots) {
+std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind& kind,
+                           std::span<const int> from_slots) {
   std::vector<Rank> ranks;
   for (const int slot : from_slots) append_holders(kind.from, slot, change.from, ranks);
   std::erase_if(ranks, [&](Rank rank) { return change.is_dead[static_cast<std::size_t>(rank.value)]; });
   return places_of(std::move(ranks), change.places);
 }
 
-std::vector<int> receivers_of(const Change& change, const Change::Kind& kind, int to_slot) {
+std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot) {
   std::vector<Rank> ranks;
   append_holders(kind.to, to_slot, change.to, ranks);
   std::vector<int> receivers = places_of(std::move(ranks), change.places);
@@ -136,7 +139,7 @@ std::vector<int> receivers_of(const Change& change, const Change::Kind& kind, in
   return result;
 }
 
-void remove_served(const Change& change, const Change::Kind& kind, int to_slot, const Box& piece,
+void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot, const Box& piece,
                    std::vector<int>& receivers) {
   std::erase_if(receivers, [&](int receiver) {
     const Rank rank = change.places.rank_at(receiver);
@@ -162,7 +165,7 @@ std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank 
   return result;
 }
 
-DiffFailure lost_failure(const Change& change, std::vector<HeldBox> lost) {
+DiffFailure lost_failure(const LayoutChange& change, std::vector<HeldBox> lost) {
   const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
     return std::pair(a.tensor, a.box) < std::pair(b.tensor, b.box);
   };

@@ -1,11 +1,10 @@
-// Change: two layouts, prepared for diff, order_waves and diff_for. O(ranks + placements).
+// LayoutChange: two layouts, prepared for diff, order_waves and diff_for. O(ranks + placements).
 //
-//   const Change change(from, to, {.reserve = Bytes(1 << 30)});
-//   const auto order = order_waves(change);                          // the same on every rank
-//   const auto share = diff_for(change, *order, Rank{7});            // what rank 7 sends, receives and
-//   copies
+//   const LayoutChange change(from, to, {.reserve = Bytes(1 << 30)});
+//   const auto order = order_waves(change);                // the same on every rank
+//   const auto share = diff_for(change, *order, Rank{7});  // what rank 7 sends, receives and copies
 //
-// Its members are for the files of src/layout.
+// Its members, and what follows it here, are for the files of src/layout. Read next: layout/slots.h.
 #pragma once
 
 #include <vector>
@@ -17,10 +16,10 @@
 
 namespace optimus {
 
-struct Change {
+struct LayoutChange {
   // Refers to both layouts, which must outlive it. Throws UserError when a layout or the topology is not
   // valid, the layouts do not list the same tensors in the same order, or `to` names a dead rank.
-  Change(const Layout& from, const Layout& to, DiffOptions options);
+  LayoutChange(const Layout& from, const Layout& to, DiffOptions options);
 
   struct Kind {
     std::vector<int> tensors;
@@ -34,14 +33,14 @@ struct Change {
   const Layout& to;
   DiffOptions options;
   RankIndex from_index, to_index;
-  Places places;
+  RankPlaces places;
   std::vector<bool> is_dead;  // [rank]
   std::vector<Kind> kinds;
   std::vector<int> kind_of, ordinal_of;  // [tensor]
 };
 
 // A piece of a new box that has the same owners throughout, cut into chunks.
-struct Piece {
+struct TransferPiece {
   int to_slot = 0;
   int owners = 0;  // index into PieceList::sets: slots of `from`
   int first_box = 0, num_boxes = 0;
@@ -53,27 +52,29 @@ struct Piece {
   }
 };
 
-struct PieceList {
+struct TransferPieces {
   SlotSets sets;
-  std::vector<Piece> pieces;
+  std::vector<TransferPiece> pieces;
   std::vector<Box> boxes;
 };
 
 // Appends the pieces of new box `to_slot` that lie in `region`, in lexicographic order.
-void append_pieces(const Change::Kind& kind, Bytes chunk, int to_slot, const Box& region, PieceList& list);
+void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, const Box& region,
+                   TransferPieces& list);
 
 // The box of a piece before it was cut into chunks.
-Box whole_box(const PieceList& list, const Piece& piece);
+Box whole_box(const TransferPieces& list, const TransferPiece& piece);
 
 // Places, ascending. Owners: the living holders of a set of slots of `from`. Receivers: the holders of a slot
 // of `to`, except those that keep an equal box.
-std::vector<int> owners_of(const Change& change, const Change::Kind& kind, std::span<const int> from_slots);
-std::vector<int> receivers_of(const Change& change, const Change::Kind& kind, int to_slot);
+std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind& kind,
+                           std::span<const int> from_slots);
+std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot);
 // Takes out the receivers to which an earlier one of their new boxes brings the piece already.
-void remove_served(const Change& change, const Change::Kind& kind, int to_slot, const Box& piece,
+void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot, const Box& piece,
                    std::vector<int>& receivers);
 // Why there is no plan when these pieces have no living owner; at least one.
-DiffFailure lost_failure(const Change& change, std::vector<HeldBox> lost);
+DiffFailure lost_failure(const LayoutChange& change, std::vector<HeldBox> lost);
 // Distinct slots that a rank holds, ascending.
 std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank);
 

@@ -1,3 +1,4 @@
+// The sweep of cover.h.
 #include "layout/cover.h"
 
 #include <algorithm>
@@ -28,8 +29,16 @@ class Active {
   Boxes waiting_, boxes_;
 };
 
+// Whether the boxes are the same in all dimensions from `dim` on.
+bool are_equal_from(int dim, const Box& a, const Box& b) {
+  while (dim < a.num_dims && a[dim] == b[dim]) ++dim;
+  return dim == a.num_dims;
+}
+
 std::optional<CoverMistake> sweep(const Boxes& wanted, const Boxes& pieces, Box interval, int dim) {
   if (wanted.empty() && pieces.empty()) return std::nullopt;
+  if (wanted.size() == 1 && pieces.size() == 1 && are_equal_from(dim, *wanted[0], *pieces[0]))
+    return std::nullopt;
   if (dim == interval.num_dims) {
     if (pieces.size() == 1 && !wanted.empty()) return std::nullopt;
     return CoverMistake{interval, static_cast<int>(pieces.size())};
@@ -52,10 +61,10 @@ std::optional<CoverMistake> sweep(const Boxes& wanted, const Boxes& pieces, Box 
 
 std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
                                                const std::vector<Box>& pieces) {
-  if (wanted == pieces && wanted.size() <= 1) return std::nullopt;
   Boxes all_wanted, all_pieces;
   for (const Box& box : wanted) all_wanted.push_back(&box);
   for (const Box& box : pieces) all_pieces.push_back(&box);
+  if (wanted.empty() && pieces.empty()) return std::nullopt;
   Box interval;
   interval.num_dims = wanted.empty() ? pieces[0].num_dims : wanted[0].num_dims;
   return sweep(all_wanted, all_pieces, interval, 0);

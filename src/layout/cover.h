@@ -1,5 +1,5 @@
-// Whether pieces tile a set of boxes: every element of the boxes in exactly one piece, and no piece beyond
-// them. By sweeping through the dimensions, interval by interval. Internal to verify.
+// Cover: whether pieces tile a set of boxes: every element of the boxes in exactly one piece, and no piece
+// beyond them. By sweeping through the dimensions, interval by interval. Internal to verify.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ struct CoverMistake {
   int times = 0;  // how many pieces contain it; 0: it is missing, 1: it is not wanted, more: too often
 };
 
-// The first mistake, or nothing. Both lists are without empty boxes and of the same number of dims.
+// The first mistake, or nothing. All boxes have the same number of dims, and none is empty.
 std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
                                                const std::vector<Box>& pieces);
 

@@ -19,7 +19,7 @@ class HoldingCollector {
  public:
   explicit HoldingCollector(int num_ranks) : index_of_(static_cast<std::size_t>(num_ranks), kNone) {}
 
-  const std::vector<Holding>& collect(const Change& change, const Change::Kind& kind) {
+  const std::vector<Holding>& collect(const LayoutChange& change, const LayoutChange::Kind& kind) {
     for (const Holding& old : holdings_) index_of_[static_cast<std::size_t>(old.rank)] = kNone;
     holdings_.clear();
     visit(kind.from, change.from, &Holding::from);
@@ -34,7 +34,8 @@ class HoldingCollector {
         const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
         for (int part = 0; part < grid.num_parts; ++part)  // slot by slot, for the sake of the cache
           for (int shard = 0; shard < grid.num_shards; ++shard) {
-            const int held = slot_of(partition, {g, 0, shard, part});
+            const int part_slot = partition.cut_dim < 0 ? 0 : part * partition.num_shards;
+            const int held = partition.first_slot + part_slot + shard;
             for (int replica = 0; replica < grid.num_replicas; ++replica) {
               int& slot = holding(grid.at(replica, shard, part).value).*side;
               slot = slot == kNone ? held : kSeveral;
@@ -62,12 +63,12 @@ struct Cost {
 
 // The boxes of all slots of tensors that are cut alike.
 struct SlotBoxes {
-  const Change::Kind* kind = nullptr;
+  const LayoutChange::Kind* kind = nullptr;
   std::vector<Box> from, to;
   std::vector<std::int64_t> from_sizes, to_sizes;
 };
 
-SlotBoxes boxes_of_kind(const Change::Kind& kind) {
+SlotBoxes boxes_of_kind(const LayoutChange::Kind& kind) {
   SlotBoxes boxes{&kind, {}, {}, {}, {}};
   for (int slot = 0; slot < kind.from.num_slots(); ++slot) boxes.from.push_back(kind.from.box(slot));
   for (int slot = 0; slot < kind.to.num_slots(); ++slot) boxes.to.push_back(kind.to.box(slot));
@@ -109,7 +110,8 @@ std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box
 }
 
 // For the rare rank that holds several boxes of one tensor.
-Cost general_cost(const Change& change, const Change::Kind& kind, int rank, const SlotBoxes& boxes) {
+Cost general_cost(const LayoutChange& change, const LayoutChange::Kind& kind, int rank,
+                  const SlotBoxes& boxes) {
   std::vector<Box> from, to;
   for (const int slot : slots_of_rank(kind.from, change.from_index, Rank{rank}))
     from.push_back(boxes.from[static_cast<std::size_t>(slot)]);
@@ -148,7 +150,7 @@ class ClassRefiner {
   }
 
   // Classes that have ranks are numbered anew.
-  void write(Demands& demands) const {
+  void write(MemoryDemands& demands) const {
     std::vector<bool> is_done(splits_.size());
     for (const int rank_class : class_of_) {
       if (is_done[static_cast<std::size_t>(rank_class)]) continue;
@@ -185,14 +187,14 @@ class ClassRefiner {
 
 }  // namespace
 
-Demands demands_of(const Change& change) {
-  Demands demands;
+MemoryDemands demands_of(const LayoutChange& change) {
+  MemoryDemands demands;
   demands.of_kind.resize(change.kinds.size());
   HoldingCollector collector(change.places.num_places());
   ClassRefiner refiner(change.places.num_places());
   std::vector<SlotBoxes> known_boxes;
   for (int k = 0; k < static_cast<int>(change.kinds.size()); ++k) {
-    const Change::Kind& kind = change.kinds[static_cast<std::size_t>(k)];
+    const LayoutChange::Kind& kind = change.kinds[static_cast<std::size_t>(k)];
     auto boxes = std::find_if(known_boxes.begin(), known_boxes.end(), [&](const SlotBoxes& known) {
       return known.kind->from.cuts_like(kind.from) && known.kind->to.cuts_like(kind.to);
     });

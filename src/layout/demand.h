@@ -11,13 +11,12 @@
 namespace optimus {
 
 // Boxes that are kept count neither as allocated nor as freed.
-struct Demands {
+struct MemoryDemands {
   int num_classes = 0;
-  std::vector<std::vector<Demand>>
-      of_kind;               // for one tensor of the kind; without classes that are not concerned
-  Bytes lower_bound, naive;  // of the whole change, as in TransferPlan
+  std::vector<std::vector<MemoryDemand>> of_kind;  // for one tensor of the kind
+  Bytes lower_bound, naive;                        // of the whole change, as in TransferPlan
 };
 
-Demands demands_of(const Change& change);
+MemoryDemands demands_of(const LayoutChange& change);
 
 }  // namespace optimus

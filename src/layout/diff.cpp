@@ -3,7 +3,7 @@
 #include "layout/diff.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <memory>
 
 #include "layout/change.h"
 #include "layout/fanout.h"
@@ -14,13 +14,13 @@ namespace {
 // The pieces of tensors that are cut alike, whoever holds them. Their boxes start at first_box of the plan's
 // table.
 struct Geometry {
-  const Change::Kind* kind = nullptr;
-  PieceList list;  // pieces ordered by to_slot; boxes moved into the plan
+  const LayoutChange::Kind* kind = nullptr;
+  TransferPieces list;  // pieces ordered by to_slot; boxes moved into the plan
   int first_box = 0;
 };
 
 struct PatternPiece {
-  const Piece* piece = nullptr;
+  const TransferPiece* piece = nullptr;
   int first_owner = 0;  // into Pattern::owners
   int first_fanout = 0, num_fanouts = 0, first_need = 0, num_needs = 0, first_holder = 0, num_holders = 0;
 };
@@ -31,15 +31,15 @@ struct Pattern {
   std::vector<PatternPiece> pieces;
   std::vector<int> owners;  // places
   std::vector<Fanout> fanouts;
-  std::vector<Need> needs;
+  std::vector<FanoutNeed> needs;
   std::vector<int> holders;
 };
 
 class GeometryTable {
  public:
-  GeometryTable(const Change& change, std::vector<Box>& boxes) : change_(change), boxes_(boxes) {}
+  GeometryTable(const LayoutChange& change, std::vector<Box>& boxes) : change_(change), boxes_(boxes) {}
 
-  const Geometry& of(const Change::Kind& kind) {
+  const Geometry& of(const LayoutChange::Kind& kind) {
     for (const auto& known : geometries_)
       if (is_same(*known->kind, kind)) return *known;
     auto added = std::make_unique<Geometry>(Geometry{&kind, {}, static_cast<int>(boxes_.size())});
@@ -50,18 +50,18 @@ class GeometryTable {
   }
 
  private:
-  static bool is_same(const Change::Kind& a, const Change::Kind& b) {
+  static bool is_same(const LayoutChange::Kind& a, const LayoutChange::Kind& b) {
     return a.bytes_per_element == b.bytes_per_element && a.has_shared_ranks == b.has_shared_ranks &&
            a.from.cuts_like(b.from) && a.to.cuts_like(b.to);
   }
-  const Change& change_;
+  const LayoutChange& change_;
   std::vector<Box>& boxes_;
   std::vector<std::unique_ptr<Geometry>> geometries_;
 };
 
 class PatternBuilder {
  public:
-  PatternBuilder(const Change& change, const Change::Kind& kind, const Geometry& geometry)
+  PatternBuilder(const LayoutChange& change, const LayoutChange::Kind& kind, const Geometry& geometry)
       : change_(change), kind_(kind), list_(geometry.list) {
     pattern_.first_box = geometry.first_box;
     owners_of_set_.resize(static_cast<std::size_t>(list_.sets.size()), {-1, 0});
@@ -71,9 +71,10 @@ class PatternBuilder {
   Pattern build(std::vector<Box>& lost) {
     std::vector<int> receivers, here;
     int slot = -1;
-    for (const Piece& piece : list_.pieces) {
+    for (const TransferPiece& piece : list_.pieces) {
       if (piece.to_slot != slot) receivers = receivers_of(change_, kind_, slot = piece.to_slot);
       if (receivers.empty()) continue;
+      if (is_too_large()) break;
       const Box box = whole_box(list_, piece);
       const auto owners = owners_of_set(piece.owners);
       if (owners.empty()) {
@@ -90,6 +91,11 @@ class PatternBuilder {
   }
 
  private:
+  // Then the caller gives up; what comes back need not be whole.
+  bool is_too_large() const {
+    return static_cast<std::int64_t>(pattern_.needs.size() + pattern_.holders.size()) > kMaxTransfers;
+  }
+
   struct Range {
     int begin, size;
   };
@@ -104,7 +110,7 @@ class PatternBuilder {
         .subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size));
   }
 
-  void add(const Piece& piece, std::span<const int> receivers, std::span<const int> owners) {
+  void add(const TransferPiece& piece, std::span<const int> receivers, std::span<const int> owners) {
     split_receivers(receivers, owners, change_.places, fanouts_);
     const auto append = [](auto& all, const auto& some, int& first, int& size) {
       first = static_cast<int>(all.size()), size = static_cast<int>(some.size());
@@ -118,9 +124,9 @@ class PatternBuilder {
     pattern_.pieces.push_back(added);
   }
 
-  const Change& change_;
-  const Change::Kind& kind_;
-  const PieceList& list_;
+  const LayoutChange& change_;
+  const LayoutChange::Kind& kind_;
+  const TransferPieces& list_;
   Pattern pattern_;
   std::vector<Range> owners_of_set_;
   Fanouts fanouts_;
@@ -129,7 +135,7 @@ class PatternBuilder {
 // Turns patterns into transfers and counts them.
 class PlanWriter {
  public:
-  PlanWriter(const Change& change, TransferPlan& plan)
+  PlanWriter(const LayoutChange& change, TransferPlan& plan)
       : change_(change),
         plan_(plan),
         sent_(static_cast<std::size_t>(change.places.num_places())),
@@ -167,7 +173,7 @@ class PlanWriter {
   void write_transfers(const Pattern& pattern, const PatternPiece& at, int tensor, int box,
                        std::int64_t round, std::int64_t bytes) {
     for (int i = at.first_need; i < at.first_need + at.num_needs; ++i) {
-      const Need& need = pattern.needs[static_cast<std::size_t>(i)];
+      const FanoutNeed& need = pattern.needs[static_cast<std::size_t>(i)];
       const Fanout& fanout = pattern.fanouts[static_cast<std::size_t>(at.first_fanout + need.fanout)];
       const int owner =
           pattern.owners[static_cast<std::size_t>(at.first_owner + fanout.owner(need.k, round))];
@@ -179,7 +185,7 @@ class PlanWriter {
     }
   }
 
-  const Change& change_;
+  const LayoutChange& change_;
   TransferPlan& plan_;
   std::vector<std::int64_t> sent_, received_;  // [place]
 };
@@ -193,14 +199,14 @@ std::int64_t num_transfers(const Pattern& pattern) {
 
 }  // namespace
 
-DiffOutcome<TransferPlan> diff(const Change& change, const WaveOrder& order) {
+DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& order) {
   TransferPlan plan;
   plan.reserve = order.reserve, plan.lower_bound = order.lower_bound, plan.naive = order.naive;
   GeometryTable geometries(change, plan.boxes);
   std::vector<Pattern> patterns;
   std::vector<HeldBox> lost;
   std::int64_t count = 0;
-  for (const Change::Kind& kind : change.kinds) {
+  for (const LayoutChange::Kind& kind : change.kinds) {
     std::vector<Box> lost_here;
     patterns.push_back(PatternBuilder(change, kind, geometries.of(kind)).build(lost_here));
     for (const Box& box : lost_here)
@@ -218,7 +224,7 @@ DiffOutcome<TransferPlan> diff(const Change& change, const WaveOrder& order) {
   plan.transfers.reserve(static_cast<std::size_t>(count));
   PlanWriter writer(change, plan);
   for (const std::vector<int>& tensors : order.waves) {
-    Wave wave{tensors, plan.transfers.size(), 0, plan.copies.size(), 0};
+    TransferWave wave{tensors, plan.transfers.size(), 0, plan.copies.size(), 0};
     for (const int tensor : tensors)
       writer.write(patterns[static_cast<std::size_t>(change.kind_of[static_cast<std::size_t>(tensor)])],
                    tensor);
@@ -230,7 +236,7 @@ DiffOutcome<TransferPlan> diff(const Change& change, const WaveOrder& order) {
 }
 
 DiffOutcome<TransferPlan> diff(const Layout& from, const Layout& to, const DiffOptions& options) {
-  const Change change(from, to, options);
+  const LayoutChange change(from, to, options);
   const auto order = order_waves(change);
   if (!order) return tl::unexpected(order.error());
   return diff(change, *order);

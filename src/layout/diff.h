@@ -1,39 +1,38 @@
 // diff: from one layout to another. Which rank sends which box of which tensor to which rank, in which order,
 // so that afterwards every rank holds what `to` says.
 //
-// What holds for every plan that diff returns (and verify() checks, independently):
-//   - every element that a rank needs and does not have arrives exactly once; nothing is sent to a rank that
-//   has it;
-//     so the moved bytes are the lower bound for these two layouts (layout/assign.h lowers the bound itself
-//     by choosing who is who);
-//   - the sender is one of the nearest living owners; owners of the same domain take turns (layout/fanout.h);
+// What holds for every plan that diff returns, and verify() checks on its own:
+//   - every element that a rank needs and does not have arrives exactly once, and nothing is sent to a rank
+//     that has it; so the moved bytes are the lower bound for these two layouts (layout/assign.h lowers the
+//     bound itself, by choosing who is who);
+//   - the sender is one of the nearest living owners, and owners take turns (layout/fanout.h);
 //   - no rank ever holds more than max(what it held, what it will hold) + reserve.
 //
-// Example. One 4 x 4 tensor; from: rank 0 rows 0:2, rank 1 rows 2:4; to: rank 0 columns 0:2, rank 1 columns
-// 2:4.
+// Example. A 4 x 4 tensor by rows on ranks 0 and 1 becomes one by columns:
 //
-//         from              to                 transfers                     copies
-//     0 0 0 0           0 0 1 1          0 -> 1  rows 0:2, columns 2:4     0: rows 0:2, columns 0:2
-//     0 0 0 0           0 0 1 1          1 -> 0  rows 2:4, columns 0:2     1: rows 2:4, columns 2:4
-//     1 1 1 1           0 0 1 1
-//     1 1 1 1           0 0 1 1
+//     from       to         transfers                           copies
+//     0 0 0 0    0 0 1 1    0 -> 1  rows 0:2, columns 2:4       0: rows 0:2, columns 0:2
+//     0 0 0 0    0 0 1 1    1 -> 0  rows 2:4, columns 0:2       1: rows 2:4, columns 2:4
+//     1 1 1 1    0 0 1 1
+//     1 1 1 1    0 0 1 1
 //
-// How a plan is executed. A tensor moves in exactly one wave. For each wave in turn, rank r
-//   1. allocates those boxes of `to` of the wave's tensors that are not also boxes of `from` on r (an equal
-//   box is
-//      kept where it is: nothing is allocated, copied or sent for it);
-//   2. copies its `copies` from its old boxes into every new box that contains them;
-//   3. posts its sends (out of old boxes) and receives (into every new box that contains them) in the order
-//   of the
-//      list, without waiting in between;
-//   4. waits until all of them are done, then frees those old boxes of the wave's tensors that are not also
-//   new ones.
+// How a plan is executed. A tensor moves in exactly one wave. For each wave in turn, a rank
+//   1. allocates its new boxes of the wave's tensors, except those that are equal to one of its old boxes:
+//      these are kept where they are, nothing is allocated, copied or sent for them;
+//   2. copies its `copies` out of old boxes into every new box that contains them;
+//   3. posts its sends (out of old boxes) and its receives (into every new box that contains them), in the
+//      order of the list, without waiting in between;
+//   4. waits until all of them are done, then frees its old boxes of the wave's tensors, except the kept
+//   ones.
+//
 // Step 4 is a barrier of the rank with itself; ranks may be in different waves. Nobody waits for a rank in a
-// later wave, so the rank in the earliest wave can always go on: no deadlock. The lists of all ranks follow
-// one order of all transfers, so the same holds when an executor keeps only a few operations in flight
-// (staging of a few chunks), down to one at a time.
+// later wave, so whoever is in the earliest wave can go on: no deadlock. The lists of all ranks follow one
+// order of all transfers, so the same holds for an executor that keeps only a few operations in flight (and
+// stages only a few chunks), down to one at a time. The sends and receives between two ranks meet in order,
+// so messages need no tags.
 //
-// A tensor that is in no wave stays as it is, everywhere. Pure values; safe to call from several threads.
+// A tensor that is in no wave stays as it is, everywhere. Pure functions of values, from any thread.
+// Read next: layout/verify.h; layout/change.h, for one rank of many; layout/slots.h and layout/fanout.h, how.
 #pragma once
 
 #include <optional>
@@ -50,7 +49,7 @@ struct DiffOptions {
   Topology topology = {};             // empty: all ranks are equally far
   std::vector<Rank> dead = {};        // hold nothing any more; `to` must not name them
   std::optional<Bytes> reserve = {};  // over max(old, new), on every rank; absent: memory is no concern
-  // Larger boxes are sent as several of whole rows; a row is never cut, and a box never into more than 4,096.
+  // Larger boxes are sent as several of whole rows. A row is never cut, and a box never into more than 4,096.
   Bytes chunk = Bytes(std::int64_t{64} << 20);
 };
 
@@ -68,7 +67,7 @@ struct LocalCopy {
   bool operator==(const LocalCopy&) const = default;
 };
 
-struct Wave {
+struct TransferWave {
   std::vector<int> tensors;
   std::size_t transfers_begin = 0, transfers_end = 0;  // of TransferPlan::transfers
   std::size_t copies_begin = 0, copies_end = 0;        // of TransferPlan::copies
@@ -80,7 +79,7 @@ struct TransferPlan {
   std::vector<Box> boxes;
   std::vector<Transfer> transfers;  // by wave, in the order in which all ranks list them
   std::vector<LocalCopy> copies;    // by wave
-  std::vector<Wave> waves;
+  std::vector<TransferWave> waves;
 
   Bytes moved;        // by all transfers
   Bytes lower_bound;  // the sum over ranks of what they will hold and did not: counted without the transfers
@@ -125,19 +124,20 @@ struct RankShare {
 };
 
 // Fails when a needed box has no living owner, when no order keeps the reserve, and when there are more than
-// kMaxTransfers. Throws UserError as Change does.
+// kMaxTransfers. Throws UserError as LayoutChange does.
 DiffOutcome<TransferPlan> diff(const Layout& from, const Layout& to, const DiffOptions& options = {});
-inline constexpr std::int64_t kMaxTransfers = std::int64_t{1} << 27;
+inline constexpr std::int64_t kMaxTransfers = std::int64_t{1} << 26;
 
-struct Change;
-// The same in steps, for one rank of many. A Change (layout/change.h) holds two layouts with everything that
-// does not depend on who asks. order_waves is the same for all and O(ranks + tensors * kinds of ranks);
-// diff_for then takes time in proportion to the rank's own tensors and those ranks that hold or need the same
-// boxes, never ranks * ranks. It gives exactly the rank's part of diff().
-DiffOutcome<WaveOrder> order_waves(const Change& change);
-DiffOutcome<TransferPlan> diff(const Change& change, const WaveOrder& order);
-DiffOutcome<RankShare> diff_for(const Change& change, const WaveOrder& order, Rank rank);
+// The same in steps, for one rank of many. A LayoutChange (layout/change.h) holds what does not depend on who
+// asks. order_waves is the same for all ranks, O(ranks * kinds of tensors). diff_for gives exactly the rank's
+// part of diff(), in time proportional to its own operations and to the ranks that hold or need the same
+// boxes, never to ranks * ranks.
+struct LayoutChange;
+DiffOutcome<WaveOrder> order_waves(const LayoutChange& change);
+DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& order);
+DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank);
 
+// The same part, cut out of a whole plan. O(plan).
 RankShare share_of(const TransferPlan& plan, Rank rank);
 
 }  // namespace optimus

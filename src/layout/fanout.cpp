@@ -10,33 +10,33 @@ int index_of(std::span<const int> places, int place) {
   return static_cast<int>(std::lower_bound(places.begin(), places.end(), place) - places.begin());
 }
 
-int count_in(std::span<const int> places, Places::Range range) {
+int count_in(std::span<const int> places, RankPlaces::Range range) {
   return index_of(places, range.end) - index_of(places, range.begin);
 }
 
 // The level of the smallest domain around `receiver` that has an owner; `next` is the first owner behind it.
 // Domains are ranges, so only the owners on either side matter.
-int nearest_level(std::span<const int> owners, int next, const Places& places, int receiver) {
+int nearest_level(std::span<const int> owners, int next, const RankPlaces& places, int receiver) {
   const bool has_before = next > 0, has_after = next < static_cast<int>(owners.size());
   const int before = has_before ? owners[static_cast<std::size_t>(next) - 1] : 0;
   const int after = has_after ? owners[static_cast<std::size_t>(next)] : 0;
   int level = 0;
   while (true) {
-    const Places::Range domain = places.domain(level, receiver);
+    const RankPlaces::Range domain = places.domain(level, receiver);
     if ((has_before && before >= domain.begin) || (has_after && after < domain.end)) return level;
     ++level;
   }
 }
 
-Fanout fanout_at(std::span<const int> owners, const Places& places, int level, int receiver) {
-  const Places::Range domain = places.domain(level, receiver);
+Fanout fanout_at(std::span<const int> owners, const RankPlaces& places, int level, int receiver) {
+  const RankPlaces::Range domain = places.domain(level, receiver);
   const int first = index_of(owners, domain.begin);
   return {level, first, index_of(owners, domain.end) - first, 0};
 }
 
 }  // namespace
 
-void split_receivers(std::span<const int> receivers, std::span<const int> owners, const Places& places,
+void split_receivers(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      Fanouts& result) {
   result.fanouts.clear(), result.needs.clear(), result.holders.clear();
   // Receivers come in ascending order and domains are nested ranges, so of each level only one is open.
@@ -60,16 +60,16 @@ void split_receivers(std::span<const int> receivers, std::span<const int> owners
   }
 }
 
-OwnFanout own_fanout(std::span<const int> receivers, std::span<const int> owners, const Places& places,
+OwnFanout own_fanout(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      int receiver) {
   const int level = nearest_level(owners, index_of(owners, receiver), places, receiver);
   OwnFanout own{fanout_at(owners, places, level, receiver), 0};
-  const Places::Range domain = places.domain(level, receiver);
+  const RankPlaces::Range domain = places.domain(level, receiver);
   own.k = count_in(receivers, {domain.begin, receiver});
   own.fanout.num_receivers = count_in(receivers, domain);
   // Whoever has an owner in a smaller domain takes from there and does not count here.
   for (int i = own.fanout.first_owner; i < own.fanout.first_owner + own.fanout.num_owners;) {
-    const Places::Range smaller = places.domain(level - 1, owners[static_cast<std::size_t>(i)]);
+    const RankPlaces::Range smaller = places.domain(level - 1, owners[static_cast<std::size_t>(i)]);
     const int count = count_in(receivers, smaller);
     own.fanout.num_receivers -= count;
     if (smaller.end <= receiver) own.k -= count;

@@ -9,8 +9,9 @@
 //                                       round 1:  o2 <- r0 r3,  o0 <- r1 r4,  o1 <- r2
 //
 // Rounds count the pieces that the same owners have to give (chunks, shards, tensors that lie alike), so the
-// turn goes on where the last piece stopped: over any number of rounds the owners of one domain differ by at
-// most one piece. Internal to src/layout.
+// turn goes on where the last piece stopped: over any number of rounds of equally many receivers, the owners
+// of a domain differ by at most one piece. An owner may serve one domain of each level. Internal to
+// src/layout.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ struct Fanout {
   }
 };
 
-struct Need {
+struct FanoutNeed {
   int receiver = 0;  // a place
   int fanout = 0;    // index into Fanouts::fanouts
   int k = 0;         // the receiver's number in it
@@ -45,13 +46,13 @@ struct Need {
 
 struct Fanouts {
   std::vector<Fanout> fanouts;
-  std::vector<Need> needs;   // ascending by receiver
-  std::vector<int> holders;  // those of the receivers that are owners: places, ascending
+  std::vector<FanoutNeed> needs;  // ascending by receiver
+  std::vector<int> holders;       // those of the receivers that are owners: places, ascending
 };
 
 // `receivers` and `owners` are places, ascending, without repetition; there is at least one owner.
 // O(receivers * log owners).
-void split_receivers(std::span<const int> receivers, std::span<const int> owners, const Places& places,
+void split_receivers(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      Fanouts& result);
 
 // The same answer for one receiver that is no owner: its fanout and its number. O(owners * log receivers).
@@ -59,7 +60,7 @@ struct OwnFanout {
   Fanout fanout;
   int k = 0;
 };
-OwnFanout own_fanout(std::span<const int> receivers, std::span<const int> owners, const Places& places,
+OwnFanout own_fanout(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      int receiver);
 
 }  // namespace optimus

@@ -79,12 +79,13 @@ int num_ranks(const Layout& layout) {
 }
 
 RankIndex::RankIndex(const Layout& layout)
-    : first_(static_cast<std::size_t>(optimus::num_ranks(layout)) + 1) {
+    : first_seat_(static_cast<std::size_t>(optimus::num_ranks(layout)) + 1),
+      first_placement_(layout.grids.size() + 1) {
   for (const DeviceGrid& grid : layout.grids)
-    for (const Rank rank : grid.ranks) ++first_[static_cast<std::size_t>(rank.value) + 1];
-  std::partial_sum(first_.begin(), first_.end(), first_.begin());
-  seats_.resize(static_cast<std::size_t>(first_.back()));
-  std::vector<int> next(first_);
+    for (const Rank rank : grid.ranks) ++first_seat_[static_cast<std::size_t>(rank.value) + 1];
+  std::partial_sum(first_seat_.begin(), first_seat_.end(), first_seat_.begin());
+  seats_.resize(static_cast<std::size_t>(first_seat_.back()));
+  std::vector<int> next(first_seat_);
   for (int g = 0; g < static_cast<int>(layout.grids.size()); ++g) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
     const Rank* rank = grid.ranks.data();
@@ -95,31 +96,54 @@ RankIndex::RankIndex(const Layout& layout)
           seats_[static_cast<std::size_t>(at++)] = {g, replica, shard, part};
         }
   }
+
+  for (const auto& placements : layout.placements)
+    for (const Placement& placement : placements)
+      ++first_placement_[static_cast<std::size_t>(placement.grid) + 1];
+  std::partial_sum(first_placement_.begin(), first_placement_.end(), first_placement_.begin());
+  placements_.resize(static_cast<std::size_t>(first_placement_.back()));
+  next = first_placement_;
+  for (int t = 0; t < static_cast<int>(layout.placements.size()); ++t) {
+    const auto& placements = layout.placements[static_cast<std::size_t>(t)];
+    for (int i = 0; i < static_cast<int>(placements.size()); ++i) {
+      int& at = next[static_cast<std::size_t>(placements[static_cast<std::size_t>(i)].grid)];
+      placements_[static_cast<std::size_t>(at++)] = {t, i};
+    }
+  }
 }
 
 std::span<const RankIndex::Seat> RankIndex::seats(Rank rank) const {
   if (rank.value < 0 || rank.value >= num_ranks()) return {};
   const auto r = static_cast<std::size_t>(rank.value);
-  return std::span(seats_).subspan(static_cast<std::size_t>(first_[r]),
-                                   static_cast<std::size_t>(first_[r + 1] - first_[r]));
+  return std::span(seats_).subspan(static_cast<std::size_t>(first_seat_[r]),
+                                   static_cast<std::size_t>(first_seat_[r + 1] - first_seat_[r]));
+}
+
+std::span<const RankIndex::PlacementRef> RankIndex::placements_on(int grid) const {
+  const auto g = static_cast<std::size_t>(grid);
+  return std::span(placements_)
+      .subspan(static_cast<std::size_t>(first_placement_[g]),
+               static_cast<std::size_t>(first_placement_[g + 1] - first_placement_[g]));
 }
 
 std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank) {
   std::vector<HeldBox> boxes;
   const auto seats = index.seats(rank);
-  for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
-    const auto first_of_tensor = static_cast<std::ptrdiff_t>(boxes.size());
-    for (const Placement& placement : layout.placements[t])
-      for (const RankIndex::Seat& seat : seats) {
-        if (seat.grid != placement.grid) continue;
-        const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(seat.grid)];
-        HeldBox held{static_cast<int>(t),
-                     held_box(layout.tensors[t], placement, grid, seat.shard, seat.part)};
-        if (!held.box.is_empty() &&
-            std::find(boxes.begin() + first_of_tensor, boxes.end(), held) == boxes.end())
-          boxes.push_back(held);
-      }
-  }
+  for (const RankIndex::Seat& seat : seats)
+    for (const RankIndex::PlacementRef& ref : index.placements_on(seat.grid)) {
+      const auto t = static_cast<std::size_t>(ref.tensor);
+      const Box box = held_box(layout.tensors[t], layout.placements[t][static_cast<std::size_t>(ref.index)],
+                               layout.grids[static_cast<std::size_t>(seat.grid)], seat.shard, seat.part);
+      if (!box.is_empty()) boxes.push_back({ref.tensor, box});
+    }
+  const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
+    return a.tensor != b.tensor ? a.tensor < b.tensor : a.box < b.box;
+  };
+  // Only where a rank sits in several grids, or a tensor has several placements on one, is there something to
+  // do.
+  if (!std::is_sorted(boxes.begin(), boxes.end(), comes_before))
+    std::sort(boxes.begin(), boxes.end(), comes_before);
+  boxes.erase(std::unique(boxes.begin(), boxes.end()), boxes.end());
   return boxes;
 }
 

@@ -102,25 +102,33 @@ struct HeldBox {
 // One more than the highest rank that a grid names.
 int num_ranks(const Layout& layout);
 
-// Where a rank stands in the grids of a layout; built once, O(ranks). Does not refer to the layout.
+// Where a rank stands in the grids of a layout, and what lies on them; built once, O(ranks + placements).
+// Does not refer to the layout.
 class RankIndex {
  public:
   struct Seat {
     int grid, replica, shard, part;
     bool operator==(const Seat&) const = default;
   };
+  // placements[tensor][index]
+  struct PlacementRef {
+    int tensor, index;
+  };
   explicit RankIndex(const Layout& layout);
   // In the order of the grids; nothing for a rank that the layout does not name.
   std::span<const Seat> seats(Rank rank) const;
-  int num_ranks() const { return static_cast<int>(first_.size()) - 1; }
+  std::span<const PlacementRef> placements_on(int grid) const;  // by tensor
+  int num_ranks() const { return static_cast<int>(first_seat_.size()) - 1; }
 
  private:
-  std::vector<int> first_;  // [rank] into seats_, and the end
+  std::vector<int> first_seat_;  // [rank] into seats_, and the end
   std::vector<Seat> seats_;
+  std::vector<int> first_placement_;  // [grid] into placements_, and the end
+  std::vector<PlacementRef> placements_;
 };
 
 // Everything one rank holds, in tensor order, without empty boxes; a tensor that it holds through several
-// groups is listed once per distinct box. O(placements of the layout).
+// groups is listed once per distinct box (in their order). O(what it holds).
 std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank);
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank);
 

@@ -13,12 +13,12 @@ namespace {
 // An operation or a copy of one tensor, with what decides its place in the order of all transfers. Small,
 // since a rank that gathers shards from thousands of others has hundreds of thousands.
 struct Entry {
-  const PieceList* list = nullptr;
+  const TransferPieces* list = nullptr;
   int to_slot = 0, piece = 0, chunk = 0;
   int receiver = 0, peer = 0;  // places
   bool is_send = false;
 
-  const Piece& of() const { return list->pieces[static_cast<std::size_t>(piece)]; }
+  const TransferPiece& of() const { return list->pieces[static_cast<std::size_t>(piece)]; }
   const Box& box() const { return list->boxes[static_cast<std::size_t>(of().first_box + chunk)]; }
   std::array<std::int64_t, kMaxDims> corner() const {
     const Box& first = list->boxes[static_cast<std::size_t>(of().first_box)];
@@ -38,12 +38,12 @@ struct TensorEntries {
 
 class ShareBuilder {
  public:
-  ShareBuilder(const Change& change, Rank rank)
+  ShareBuilder(const LayoutChange& change, Rank rank)
       : change_(change), rank_(rank), me_(change.places.place_of(rank)), entries_(change.to.tensors.size()) {}
 
   DiffOutcome<RankShare> build(const WaveOrder& order) {
     const bool is_dead = change_.is_dead[static_cast<std::size_t>(rank_.value)];
-    for (const Change::Kind& kind : change_.kinds) {
+    for (const LayoutChange::Kind& kind : change_.kinds) {
       for (const int slot : slots_of_rank(kind.to, change_.to_index, rank_)) receive(kind, slot);
       if (!is_dead) send(kind, slots_of_rank(kind.from, change_.from_index, rank_));
     }
@@ -57,10 +57,10 @@ class ShareBuilder {
   }
 
  private:
-  void receive(const Change::Kind& kind, int slot) {
+  void receive(const LayoutChange::Kind& kind, int slot) {
     const std::vector<int> receivers = receivers_of(change_, kind, slot);
     if (!std::binary_search(receivers.begin(), receivers.end(), me_)) return;
-    PieceList& list = *lists_.emplace_back(std::make_unique<PieceList>());
+    TransferPieces& list = *lists_.emplace_back(std::make_unique<TransferPieces>());
     append_pieces(kind, change_.options.chunk, slot, kind.to.box(slot), list);
     for (int p = 0; p < static_cast<int>(list.pieces.size()); ++p) {
       if (!kind.has_shared_ranks) {
@@ -73,8 +73,9 @@ class ShareBuilder {
     }
   }
 
-  void receive_piece(const Change::Kind& kind, const PieceList& list, int p, std::span<const int> receivers) {
-    const Piece& piece = list.pieces[static_cast<std::size_t>(p)];
+  void receive_piece(const LayoutChange::Kind& kind, const TransferPieces& list, int p,
+                     std::span<const int> receivers) {
+    const TransferPiece& piece = list.pieces[static_cast<std::size_t>(p)];
     const std::vector<int> owners = owners_of(change_, kind, list.sets[piece.owners]);
     if (owners.empty()) {
       for (const int tensor : kind.tensors) lost_.push_back({tensor, whole_box(list, piece)});
@@ -92,9 +93,9 @@ class ShareBuilder {
       }
   }
 
-  void send(const Change::Kind& kind, const std::vector<int>& my_slots) {
+  void send(const LayoutChange::Kind& kind, const std::vector<int>& my_slots) {
     if (my_slots.empty()) return;
-    PieceList& list = *lists_.emplace_back(std::make_unique<PieceList>());
+    TransferPieces& list = *lists_.emplace_back(std::make_unique<TransferPieces>());
     std::vector<std::vector<int>> owners_of_set;
     for (const int slot : my_slots) {
       std::vector<SlotBox> takers;
@@ -121,9 +122,9 @@ class ShareBuilder {
     return *std::find_first_of(a.begin(), a.end(), b.begin(), b.end());
   }
 
-  void send_piece(const Change::Kind& kind, const PieceList& list, int p, std::vector<int> receivers,
-                  const std::vector<int>& owners) {
-    const Piece& piece = list.pieces[static_cast<std::size_t>(p)];
+  void send_piece(const LayoutChange::Kind& kind, const TransferPieces& list, int p,
+                  std::vector<int> receivers, const std::vector<int>& owners) {
+    const TransferPiece& piece = list.pieces[static_cast<std::size_t>(p)];
     if (kind.has_shared_ranks) remove_served(change_, kind, piece.to_slot, whole_box(list, piece), receivers);
     split_receivers(receivers, owners, change_.places, fanouts_);
     const int my_index =
@@ -132,7 +133,7 @@ class ShareBuilder {
       const Fanout& fanout = fanouts_.fanouts[static_cast<std::size_t>(f)];
       if (my_index < fanout.first_owner || my_index >= fanout.first_owner + fanout.num_owners) continue;
       std::vector<int> in_turn;  // by k
-      for (const Need& need : fanouts_.needs)
+      for (const FanoutNeed& need : fanouts_.needs)
         if (need.fanout == f) in_turn.push_back(need.receiver);
       for (const int tensor : kind.tensors)
         for (int chunk = 0; chunk < piece.num_boxes; ++chunk) {
@@ -146,7 +147,7 @@ class ShareBuilder {
     }
   }
 
-  std::int64_t round(const Piece& piece, int tensor, int chunk) const {
+  std::int64_t round(const TransferPiece& piece, int tensor, int chunk) const {
     return piece.round(change_.ordinal_of[static_cast<std::size_t>(tensor)], chunk);
   }
 
@@ -166,10 +167,10 @@ class ShareBuilder {
     for (; send != entries.sends.end(); ++send) add(*send);
   }
 
-  const Change& change_;
+  const LayoutChange& change_;
   const Rank rank_;
   const int me_;
-  std::vector<std::unique_ptr<PieceList>> lists_;
+  std::vector<std::unique_ptr<TransferPieces>> lists_;
   std::vector<TensorEntries> entries_;  // [tensor]
   std::vector<HeldBox> lost_;
   Fanouts fanouts_;
@@ -177,14 +178,14 @@ class ShareBuilder {
 
 }  // namespace
 
-DiffOutcome<RankShare> diff_for(const Change& change, const WaveOrder& order, Rank rank) {
+DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank) {
   ensure(rank.value >= 0 && rank.value < change.places.num_places(), "no layout names rank {}", rank.value);
   return ShareBuilder(change, rank).build(order);
 }
 
 RankShare share_of(const TransferPlan& plan, Rank rank) {
   RankShare share{rank, {}};
-  for (const Wave& wave : plan.waves) {
+  for (const TransferWave& wave : plan.waves) {
     RankShare::Wave& mine = share.waves.emplace_back(RankShare::Wave{wave.tensors, {}, {}});
     for (std::size_t i = wave.copies_begin; i < wave.copies_end; ++i)
       if (const LocalCopy& copy = plan.copies[i]; copy.rank == rank)

@@ -87,7 +87,7 @@ class SlotSets {
   std::unordered_multimap<std::size_t, int> by_hash_;
 };
 
-struct Cell {
+struct SlotCell {
   Box box;
   int holders = 0;  // index into the SlotSets
 };
@@ -95,6 +95,6 @@ struct Cell {
 // lexicographic order. Empty cells are left out. Since a partition cuts dimension by dimension, the cells of
 // a smaller region are the cells of a larger one, clipped.
 void append_cells(const Slots& holders, const Slots* others, const Box& region, SlotSets& sets,
-                  std::vector<Cell>& cells);
+                  std::vector<SlotCell>& cells);
 
 }  // namespace optimus

@@ -20,8 +20,7 @@
 // is_transposed, offset + column * row_stride + row. A box of more than two dimensions has all but the first
 // as its columns.
 //
-// Pure values. Read next: layout/diff.h (what moves between storages); copy_runs is how movers read and write
-// it.
+// Pure values. copy_runs is how movers read and write a storage. Read next: layout/diff.h, what moves.
 #pragma once
 
 #include <cstdint>

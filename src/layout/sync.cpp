@@ -46,7 +46,7 @@ SyncPlan sync(const Layout& compute) {
   for (const std::vector<int>& tensors : kinds.tensors) {
     const Slots slots = slots_of(compute, tensors[0]);
     SlotSets sets;
-    std::vector<Cell> cells;
+    std::vector<SlotCell> cells;
     if (!slots.partitions.empty()) append_cells(slots, nullptr, Box(slots.shape), sets, cells);
     std::vector<int> group_of_set;
     for (int set = 0; set < sets.size(); ++set) {
@@ -55,7 +55,7 @@ SyncPlan sync(const Layout& compute) {
       group_of_set.push_back(table.intern(std::move(ranks)));
     }
     auto& reductions = of_kind.emplace_back();
-    for (const Cell& cell : cells) {
+    for (const SlotCell& cell : cells) {
       reductions.push_back(
           {0, static_cast<int>(plan.boxes.size()), group_of_set[static_cast<std::size_t>(cell.holders)]});
       plan.boxes.push_back(cell.box);

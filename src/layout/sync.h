@@ -34,12 +34,10 @@ struct SyncPlan {
   std::vector<Reduction> reductions;  // by tensor; within a tensor its boxes in lexicographic order
 };
 
-// O(placements + ranks * kinds of tensors); never ranks * ranks. Throws UserError when the layout is not
-// valid.
+// O(placements + ranks * kinds of tensors). Throws UserError when the layout is not valid.
 SyncPlan sync(const Layout& compute);
 
-// The rank that counts the reduction's elements where each must count once (gradient norm): the lowest of its
-// group.
+// The rank that counts a reduction's elements where each must count once (gradient norm): the group's lowest.
 Rank canonical_owner(const SyncPlan& plan, const Reduction& reduction);
 
 }  // namespace optimus

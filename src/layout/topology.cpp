@@ -16,7 +16,7 @@ int distance(const Topology& topology, Rank a, Rank b) {
   return level;
 }
 
-Places::Places(const Topology& topology, int num_ranks) {
+RankPlaces::RankPlaces(const Topology& topology, int num_ranks) {
   if (topology.domain_of.size() > kMaxLevels)
     throw UserError("the topology has {} levels, expected at most {}", topology.domain_of.size(), kMaxLevels);
   for (std::size_t level = 0; level < topology.domain_of.size(); ++level)

@@ -26,14 +26,14 @@ int distance(const Topology& topology, Rank a, Rank b);
 
 // Ranks in an order in which every domain is a contiguous range; a rank's position is its place. Where nodes
 // hold consecutive ranks, places are ranks. Internal to src/layout.
-class Places {
+class RankPlaces {
  public:
   struct Range {
     int begin = 0, end = 0;
   };
   // Throws UserError when there are too many levels, one does not name all ranks, or domains do not nest.
   // O(ranks log ranks).
-  Places(const Topology& topology, int num_ranks);
+  RankPlaces(const Topology& topology, int num_ranks);
 
   int place_of(Rank rank) const { return place_of_[static_cast<std::size_t>(rank.value)]; }
   Rank rank_at(int place) const { return rank_at_[static_cast<std::size_t>(place)]; }

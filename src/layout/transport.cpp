@@ -1,3 +1,4 @@
+// Connected parts; each by shortest augmenting paths, or greedily.
 #include "layout/transport.h"
 
 #include <algorithm>

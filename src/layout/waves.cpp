@@ -18,19 +18,21 @@ struct Units {
   BankerProblem problem;
 };
 
-std::vector<Demand> sum_of(const std::vector<int>& kinds, const Demands& demands) {
-  std::map<int, Demand> by_class;
+std::vector<MemoryDemand> sum_of(const std::vector<int>& kinds, const MemoryDemands& demands) {
+  std::map<int, MemoryDemand> by_class;
   for (const int kind : kinds)
-    for (const Demand& demand : demands.of_kind[static_cast<std::size_t>(kind)]) {
-      Demand& sum = by_class.try_emplace(demand.rank_class, Demand{demand.rank_class, 0, 0}).first->second;
+    for (const MemoryDemand& demand : demands.of_kind[static_cast<std::size_t>(kind)]) {
+      MemoryDemand& sum =
+          by_class.try_emplace(demand.rank_class, MemoryDemand{demand.rank_class, 0, 0}).first->second;
       sum.allocated += demand.allocated, sum.freed += demand.freed;
     }
-  std::vector<Demand> result;
+  std::vector<MemoryDemand> result;
   for (const auto& [rank_class, demand] : by_class) result.push_back(demand);
   return result;
 }
 
-Units units_of(const Change& change, const Demands& demands, std::vector<std::vector<int>> tensors) {
+Units units_of(const LayoutChange& change, const MemoryDemands& demands,
+               std::vector<std::vector<int>> tensors) {
   Units units{std::move(tensors), {}, {demands.num_classes, {}}};
   std::map<std::vector<int>, int> kind_of_tensors;  // the kinds of its tensors -> the kind of the unit
   for (int u = 0; u < static_cast<int>(units.tensors.size()); ++u) {
@@ -47,12 +49,12 @@ Units units_of(const Change& change, const Demands& demands, std::vector<std::ve
   return units;
 }
 
-int block_of(const Change& change, int tensor) {
+int block_of(const LayoutChange& change, int tensor) {
   return change.to.tensors[static_cast<std::size_t>(tensor)].block;
 }
 
 // Tensors that change anywhere, in the order of the model.
-std::vector<int> moving_tensors(const Change& change, const Demands& demands) {
+std::vector<int> moving_tensors(const LayoutChange& change, const MemoryDemands& demands) {
   std::vector<int> tensors;
   for (int t = 0; t < static_cast<int>(change.to.tensors.size()); ++t)
     if (!demands.of_kind[static_cast<std::size_t>(change.kind_of[static_cast<std::size_t>(t)])].empty())
@@ -62,7 +64,7 @@ std::vector<int> moving_tensors(const Change& change, const Demands& demands) {
   return tensors;
 }
 
-Units blocks_of(const Change& change, const Demands& demands) {
+Units blocks_of(const LayoutChange& change, const MemoryDemands& demands) {
   std::vector<std::vector<int>> blocks;
   for (const int tensor : moving_tensors(change, demands)) {
     if (blocks.empty() || block_of(change, blocks.back()[0]) != block_of(change, tensor))
@@ -72,7 +74,7 @@ Units blocks_of(const Change& change, const Demands& demands) {
   return units_of(change, demands, std::move(blocks));
 }
 
-Units single_tensors_of(const Change& change, const Demands& demands) {
+Units single_tensors_of(const LayoutChange& change, const MemoryDemands& demands) {
   std::vector<std::vector<int>> tensors;
   for (const int tensor : moving_tensors(change, demands)) tensors.push_back({tensor});
   return units_of(change, demands, std::move(tensors));
@@ -94,7 +96,7 @@ std::optional<std::vector<int>> find_order(const Units& units, std::int64_t rese
   return find_order(units.problem, reserve);
 }
 
-WaveOrder in_waves(const Demands& demands, const Units& units, const std::vector<int>& order) {
+WaveOrder in_waves(const MemoryDemands& demands, const Units& units, const std::vector<int>& order) {
   WaveOrder result{{}, Bytes(excess_of(units, order)), demands.lower_bound, demands.naive};
   for (const int unit : order) result.waves.push_back(units.tensors[static_cast<std::size_t>(unit)]);
   return result;
@@ -102,13 +104,14 @@ WaveOrder in_waves(const Demands& demands, const Units& units, const std::vector
 
 // Single tensors; those of one block that stand next to each other become one wave where the reserve allows
 // it.
-WaveOrder in_merged_waves(const Change& change, const Demands& demands, const Units& units,
+WaveOrder in_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
                           const std::vector<int>& order, std::int64_t reserve) {
   const auto block = [&](int unit) {
     return block_of(change, units.tensors[static_cast<std::size_t>(unit)][0]);
   };
-  const Merged merged = merge(units.problem, units.kind_of, order, reserve,
-                              [&](int before, int unit) { return block(before) == block(unit); });
+  const MergedOrder merged =
+      merge_neighbours(units.problem, units.kind_of, order, reserve,
+                       [&](int before, int unit) { return block(before) == block(unit); });
   WaveOrder result{{}, Bytes(merged.excess), demands.lower_bound, demands.naive};
   for (const std::vector<int>& group : merged.groups) {
     result.waves.emplace_back();
@@ -131,8 +134,8 @@ std::int64_t sufficient_reserve(const Units& units, std::int64_t too_small) {
 
 }  // namespace
 
-DiffOutcome<WaveOrder> order_waves(const Change& change) {
-  const Demands demands = demands_of(change);
+DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
+  const MemoryDemands demands = demands_of(change);
   const std::int64_t reserve =
       change.options.reserve ? change.options.reserve->value : std::numeric_limits<std::int64_t>::max();
   const Units blocks = blocks_of(change, demands);

@@ -194,7 +194,7 @@ TEST(DiffProperty, TakesANearestOwner) {
 TEST(DiffProperty, EveryRankFindsItsShareAlone) {
   EXPECT_TRUE(holds("diff_for", 200, [] {
     const Scenario scenario = random_scenario();
-    const Change change(scenario.from, scenario.to, scenario.options);
+    const LayoutChange change(scenario.from, scenario.to, scenario.options);
     const WaveOrder order = order_waves(change).value();
     const TransferPlan plan = diff(change, order).value();
     std::vector<RankShare> shares;
@@ -203,6 +203,25 @@ TEST(DiffProperty, EveryRankFindsItsShareAlone) {
       RC_ASSERT(shares.back() == share_of(plan, Rank{r}));
     }
     const auto outcome = verify(scenario.from, scenario.to, shares, scenario.options);
+    if (!outcome) RC_FAIL(outcome.error().why);
+  }));
+}
+
+// The header promises it: each operation waited for before the next is begun.
+TEST(DiffProperty, NeedsNoMoreThanOneOperationInFlight) {
+  EXPECT_TRUE(holds("one at a time", 100, [] {
+    const Scenario scenario = random_scenario();
+    const TransferPlan plan = diff(scenario.from, scenario.to, scenario.options).value();
+    std::vector<std::vector<PostedOperation>> programs(static_cast<std::size_t>(world_of(scenario)));
+    for (std::size_t i = 0; i < plan.transfers.size(); ++i)
+      for (const bool is_send : {true, false}) {
+        const Transfer& transfer = plan.transfers[i];
+        auto& program =
+            programs[static_cast<std::size_t>((is_send ? transfer.sender : transfer.receiver).value)];
+        const int peer = (is_send ? transfer.receiver : transfer.sender).value;
+        program.push_back({static_cast<int>(program.size()), peer, is_send, i});
+      }
+    const auto outcome = check_no_deadlock(programs);
     if (!outcome) RC_FAIL(outcome.error().why);
   }));
 }
@@ -271,7 +290,7 @@ TEST(DiffProperty, DeadRanksNeverSendAndLostBoxesAreExact) {
     RC_ASSERT(plan->moved.value == count_by_element(scenario).missing);
     const auto outcome = verify(scenario.from, scenario.to, *plan, scenario.options);
     if (!outcome) RC_FAIL(outcome.error().why);
-    const Change change(scenario.from, scenario.to, scenario.options);
+    const LayoutChange change(scenario.from, scenario.to, scenario.options);
     const WaveOrder order = order_waves(change).value();
     for (int r = 0; r < world_of(scenario); ++r)
       RC_ASSERT(diff_for(change, order, Rank{r}).value() == share_of(*plan, Rank{r}));

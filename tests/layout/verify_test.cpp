@@ -12,7 +12,7 @@ namespace {
 
 // Inserts or removes transfer `at`, and moves the waves behind it.
 void shift_waves(TransferPlan& plan, std::size_t at, int by) {
-  for (Wave& wave : plan.waves) {
+  for (TransferWave& wave : plan.waves) {
     if (wave.transfers_begin > at) wave.transfers_begin += static_cast<std::size_t>(by);
     if (wave.transfers_end > at) wave.transfers_end += static_cast<std::size_t>(by);
   }
@@ -104,7 +104,7 @@ TEST(VerifyProperty, RefusesADroppedOrRepeatedCopy) {
       TransferPlan plan = right;
       if (by < 0) plan.copies.erase(plan.copies.begin() + at);
       if (by > 0) plan.copies.insert(plan.copies.begin() + at, plan.copies[static_cast<std::size_t>(at)]);
-      for (Wave& wave : plan.waves) {
+      for (TransferWave& wave : plan.waves) {
         if (wave.copies_begin > static_cast<std::size_t>(at))
           wave.copies_begin += static_cast<std::size_t>(by);
         if (wave.copies_end > static_cast<std::size_t>(at)) wave.copies_end += static_cast<std::size_t>(by);
@@ -112,6 +112,33 @@ TEST(VerifyProperty, RefusesADroppedOrRepeatedCopy) {
       RC_ASSERT(is_refused(scenario, plan));
     }
   }));
+}
+
+TEST(VerifyProperty, RefusesToSendWhatIsThere) {
+  int num_seen = 0;
+  EXPECT_TRUE(holds("needless", 200, [&] {
+    const Scenario scenario = random_scenario();
+    TransferPlan plan = diff(scenario.from, scenario.to, scenario.options).value();
+    if (plan.copies.empty()) return;
+    // The last copy becomes a transfer of the last wave that has one, from somebody else who has the box.
+    while (plan.waves.back().copies_begin == plan.copies.size()) {
+      plan.waves.pop_back();
+      plan.transfers.resize(plan.waves.back().transfers_end);
+    }
+    const LocalCopy copy = plan.copies.back();
+    plan.copies.pop_back(), --plan.waves.back().copies_end;
+    plan.transfers.push_back({copy.tensor, copy.box, Rank{}, copy.rank}), ++plan.waves.back().transfers_end;
+    for (int r = 0; r < num_ranks(scenario.from); ++r) {
+      if (Rank{r} == copy.rank) continue;
+      if (!owns(scenario.from, Rank{r}, copy.tensor, plan.boxes[static_cast<std::size_t>(copy.box)]))
+        continue;
+      plan.transfers.back().sender = Rank{r};
+      RC_ASSERT(is_refused(scenario, plan));
+      const auto why = verify(scenario.from, scenario.to, plan, scenario.options).error().why;
+      num_seen += why.find("of which it holds a part") != std::string::npos ? 1 : 0;
+    }
+  }));
+  EXPECT_GT(num_seen, 10);
 }
 
 TEST(VerifyProperty, RefusesADeadSender) {
@@ -132,8 +159,8 @@ TEST(VerifyProperty, RefusesMergedWavesThatExceedTheBound) {
     scenario.options.reserve = plan.reserve;
     RC_ASSERT(!is_refused(scenario, plan));
     if (plan.waves.size() < 2) return;
-    Wave all{{}, 0, plan.transfers.size(), 0, plan.copies.size()};
-    for (const Wave& wave : plan.waves)
+    TransferWave all{{}, 0, plan.transfers.size(), 0, plan.copies.size()};
+    for (const TransferWave& wave : plan.waves)
       all.tensors.insert(all.tensors.end(), wave.tensors.begin(), wave.tensors.end());
     plan.waves = {all};
     const RankIndex from_index(scenario.from), to_index(scenario.to);

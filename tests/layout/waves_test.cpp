@@ -23,7 +23,7 @@ RandomBanker random_banker(int num_classes, int num_things) {
   RandomBanker random;
   random.problem.num_classes = num_classes;
   for (int i = 0; i < num_things; ++i) {
-    DemandKind kind{{}, {i}};
+    MemoryDemandKind kind{{}, {i}};
     for (int c = 0; c < num_classes; ++c)
       if (num_classes == 1 || !one_in(3)) kind.demands.push_back({c, draw(0, 9), draw(0, 9)});
     random.problem.kinds.push_back(kind);
@@ -51,8 +51,8 @@ TEST(BankerProperty, WhatItFindsKeepsTheReserve) {
     std::sort(all.begin(), all.end());
     for (int i = 0; i < static_cast<int>(all.size()); ++i) RC_ASSERT(all[static_cast<std::size_t>(i)] == i);
     RC_ASSERT(excess_of(random.problem, random.kind_of, *order) <= reserve);
-    const Merged merged =
-        merge(random.problem, random.kind_of, *order, reserve, [](int, int) { return true; });
+    const MergedOrder merged =
+        merge_neighbours(random.problem, random.kind_of, *order, reserve, [](int, int) { return true; });
     RC_ASSERT(merged.excess <= reserve);
   }));
 }
@@ -62,8 +62,8 @@ TEST(BankerProperty, IsBestForOneRankThatOnlyShrinksOrOnlyGrows) {
   EXPECT_TRUE(holds("best", 200, [] {
     RandomBanker random = random_banker(1, draw(1, 6));
     const bool grows = one_in(2);
-    for (DemandKind& kind : random.problem.kinds) {
-      Demand& demand = kind.demands[0];
+    for (MemoryDemandKind& kind : random.problem.kinds) {
+      MemoryDemand& demand = kind.demands[0];
       if ((demand.allocated > demand.freed) != grows) std::swap(demand.allocated, demand.freed);
     }
     const std::int64_t least = least_excess(random);
@@ -86,8 +86,9 @@ TEST(BankerProperty, IsSeldomFarFromTheBest) {
 }
 
 TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
-  // Two stages of one rank each; then both ranks hold half of every layer. In the order of the model rank 1 would
-  // take in four halves before it gives anything away. A layer from here, one from there: never more than two.
+  // Two stages of one rank each; then both ranks hold half of every layer. In the order of the model rank 1
+  // would take in four halves before it gives anything away. A layer from here, one from there: never more
+  // than two.
   Layout from, to;
   from.grids = {{1, 1, 1, {Rank{0}}}, {1, 1, 1, {Rank{1}}}};
   to.grids = {{1, 2, 1, first_ranks(2)}};
@@ -98,11 +99,11 @@ TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
   }
   to.tensors = from.tensors;
   DiffOptions options{.reserve = Bytes(10)};
-  const auto order = order_waves(Change(from, to, options));
+  const auto order = order_waves(LayoutChange(from, to, options));
   ASSERT_TRUE(order);
   EXPECT_EQ(order->reserve, Bytes(10));
   options.reserve = Bytes(4);
-  const auto none = order_waves(Change(from, to, options));
+  const auto none = order_waves(LayoutChange(from, to, options));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().why,
             "a reserve of 4 B is too small to move from one layout to the other, 10 B would do");
@@ -115,7 +116,8 @@ TEST(Waves, BlocksMoveWholeWhenMemoryIsNoConcern) {
     from.placements.push_back({{0, -1, {}}}), to.placements.push_back({{0, -1, {}}});
   }
   to.tensors = from.tensors;
-  EXPECT_EQ(order_waves(Change(from, to, {}))->waves, (std::vector<std::vector<int>>{{0, 1, 2}, {3, 4, 5}}));
+  EXPECT_EQ(order_waves(LayoutChange(from, to, {}))->waves,
+            (std::vector<std::vector<int>>{{0, 1, 2}, {3, 4, 5}}));
 }
 
 TEST(Topology, DistancesAndPlaces) {
@@ -123,18 +125,18 @@ TEST(Topology, DistancesAndPlaces) {
   EXPECT_EQ(distance(topology, Rank{0}, Rank{4}), 0);
   EXPECT_EQ(distance(topology, Rank{2}, Rank{5}), 1);
   EXPECT_EQ(distance(topology, Rank{0}, Rank{5}), 2);
-  const Places places(topology, 6);
+  const RankPlaces places(topology, 6);
   EXPECT_EQ(places.place_of(Rank{4}), 2);  // the node 5 = {0, 1, 4} comes first
   EXPECT_EQ(places.domain(0, places.place_of(Rank{3})).end - places.domain(0, places.place_of(Rank{3})).begin,
             2);
-  EXPECT_THROW(Places({{{0, 1, 0}, {0, 0, 1}}}, 3), UserError);  // node 0 in two racks
-  EXPECT_THROW(Places({{{0, 1}}}, 3), UserError);
+  EXPECT_THROW(RankPlaces({{{0, 1, 0}, {0, 0, 1}}}, 3), UserError);  // node 0 in two racks
+  EXPECT_THROW(RankPlaces({{{0, 1}}}, 3), UserError);
 }
 
 TEST(FanoutProperty, OneReceiverFindsWhatAllFindTogether) {
   EXPECT_TRUE(holds("fanout", 300, [] {
     const int world = draw(2, 24);
-    const Places places(random_topology(world), world);
+    const RankPlaces places(random_topology(world), world);
     std::vector<int> owners, receivers;
     for (int place = 0; place < world; ++place) {
       if (one_in(3)) owners.push_back(place);
@@ -144,7 +146,7 @@ TEST(FanoutProperty, OneReceiverFindsWhatAllFindTogether) {
     Fanouts fanouts;
     split_receivers(receivers, owners, places, fanouts);
     RC_ASSERT(fanouts.needs.size() + fanouts.holders.size() == receivers.size());
-    for (const Need& need : fanouts.needs) {
+    for (const FanoutNeed& need : fanouts.needs) {
       const Fanout& fanout = fanouts.fanouts[static_cast<std::size_t>(need.fanout)];
       const OwnFanout own = own_fanout(receivers, owners, places, need.receiver);
       RC_ASSERT(own.k == need.k);
