@@ -14,6 +14,7 @@
 #include <functional>
 
 #include "base/text.h"
+#include "bench/llama_405b.h"
 #include "layout/assign.h"
 #include "layout/change.h"
 #include "layout/diff.h"
@@ -23,80 +24,6 @@
 
 namespace optimus {
 namespace {
-
-struct Size {
-  int pp, dp;
-  bool is_sharded;
-  bool has_own_groups = false;  // every pipeline a group of its own, as plans with unequal pipelines have
-  std::string text() const {
-    return fmt::format("pp{} dp{} {}", pp, dp,
-                       has_own_groups ? "pipelines"
-                       : is_sharded   ? "sharded"
-                                      : "replicated");
-  }
-};
-constexpr int kTp = 8, kLayers = 126;
-
-class LayoutBuilder {
- public:
-  explicit LayoutBuilder(const Size& size) : size_(size) {
-    int next = 0;
-    for (int stage = 0; stage < size.pp; ++stage)
-      for (int group = 0; group < num_groups(); ++group) {
-        const int dp = size.dp / num_groups();
-        DeviceGrid grid{size.is_sharded ? 1 : dp, size.is_sharded ? dp : 1, kTp, {}};
-        for (int i = 0; i < grid.size(); ++i) grid.ranks.push_back(Rank{next++});
-        layout_.grids.push_back(std::move(grid));
-      }
-  }
-
-  void add(const std::string& name, Shape shape, int block, int stage, int cut_dim) {
-    layout_.tensors.push_back({name, shape, 12, block});
-    auto& placements = layout_.placements.emplace_back();
-    for (int group = 0; group < num_groups(); ++group) {
-      Placement placement{stage * num_groups() + group, cut_dim, {}};
-      if (cut_dim >= 0) placement.parts = split_evenly(shape[cut_dim], kTp);
-      placements.push_back(placement);
-    }
-  }
-  Layout build() { return std::move(layout_); }
-
- private:
-  int num_groups() const { return size_.has_own_groups ? size_.dp : 1; }
-  Size size_;
-  Layout layout_;
-};
-
-Layout llama_405b(const Size& size) {
-  constexpr std::int64_t hidden = 16384, ffn = 53248, kv = 1024, vocab = 128256;
-  LayoutBuilder builder(size);
-  builder.add("embedding", {vocab, hidden}, 0, 0, 0);
-  const std::vector<Span> stages = split_evenly(kLayers, size.pp);
-  for (int stage = 0; stage < size.pp; ++stage) {
-    const Span layers = stages[static_cast<std::size_t>(stage)];
-    for (auto layer = layers.begin; layer < layers.end; ++layer) {
-      const auto add = [&](const char* name, Shape shape, int cut_dim) {
-        builder.add(fmt::format("layers.{}.{}", layer, name), shape, static_cast<int>(layer) + 1, stage,
-                    cut_dim);
-      };
-      add("norm1", {hidden}, -1), add("norm2", {hidden}, -1);
-      add("q", {hidden, hidden}, 0), add("k", {kv, hidden}, 0), add("v", {kv, hidden}, 0),
-          add("o", {hidden, hidden}, 1);
-      add("gate", {ffn, hidden}, 0), add("up", {ffn, hidden}, 0), add("down", {hidden, ffn}, 1);
-    }
-  }
-  builder.add("final_norm", {hidden}, kLayers + 1, size.pp - 1, -1);
-  builder.add("head", {vocab, hidden}, kLayers + 1, size.pp - 1, 0);
-  return builder.build();
-}
-
-// Nodes of 8, racks of 32 nodes.
-Topology nodes_and_racks(int devices) {
-  Topology topology{{{}, {}}};
-  for (int r = 0; r < devices; ++r)
-    topology.domain_of[0].push_back(r / 8), topology.domain_of[1].push_back(r / 256);
-  return topology;
-}
 
 // Milliseconds, the best of `times`.
 double measure(int times, const std::function<void()>& work) {
@@ -110,7 +37,7 @@ double measure(int times, const std::function<void()>& work) {
   return best;
 }
 
-void bench_change(const Size& a, const Size& b, TextTable& table) {
+void bench_change(const ClusterSize& a, const ClusterSize& b, TextTable& table) {
   const Layout from = llama_405b(a), to = llama_405b(b);
   const int devices = a.pp * a.dp * kTp;
   const Rank rank{devices / 2 + 3};
@@ -144,7 +71,7 @@ void bench_change(const Size& a, const Size& b, TextTable& table) {
   table.row(std::move(row));
 }
 
-void bench_rest(const Size& a, const Size& b, TextTable& table) {
+void bench_rest(const ClusterSize& a, const ClusterSize& b, TextTable& table) {
   const Layout from = llama_405b(a), to = llama_405b(b);
   std::vector<std::string> row{with_commas(a.pp * a.dp * kTp) + " " + a.text() + " -> " + b.text()};
   SyncPlan plan;

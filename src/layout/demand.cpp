@@ -20,6 +20,9 @@ class HoldingCollector {
   explicit HoldingCollector(int num_ranks) : index_of_(static_cast<std::size_t>(num_ranks), kNone) {}
 
   const std::vector<Holding>& collect(const LayoutChange& change, const LayoutChange::Kind& kind) {
+    if (last_ != nullptr && are_seated_alike(last_->from, kind.from) && are_seated_alike(last_->to, kind.to))
+      return holdings_;
+    last_ = &kind;
     for (const Holding& old : holdings_) index_of_[static_cast<std::size_t>(old.rank)] = kNone;
     holdings_.clear();
     visit(kind.from, change.from, &Holding::from);
@@ -28,6 +31,15 @@ class HoldingCollector {
   }
 
  private:
+  // The matrices of a layer are, so that one collection serves them all.
+  static bool are_seated_alike(const Slots& a, const Slots& b) {
+    return std::equal(a.partitions.begin(), a.partitions.end(), b.partitions.begin(), b.partitions.end(),
+                      [](const Partition& p, const Partition& q) {
+                        return p.num_shards == q.num_shards && p.num_parts == q.num_parts &&
+                               (p.cut_dim < 0) == (q.cut_dim < 0) && p.grids == q.grids;
+                      });
+  }
+
   void visit(const Slots& slots, const Layout& layout, int Holding::*side) {
     for (const Partition& partition : slots.partitions)
       for (const int g : partition.grids) {
@@ -52,6 +64,7 @@ class HoldingCollector {
     return holdings_[static_cast<std::size_t>(index)];
   }
 
+  const LayoutChange::Kind* last_ = nullptr;
   std::vector<int> index_of_;  // [rank] into holdings_
   std::vector<Holding> holdings_;
 };
