@@ -2,6 +2,7 @@
 #include "cli/command.h"
 #include "data/open.h"
 #include "data/profile.h"
+#include "data/samples.h"
 
 namespace optimus {
 namespace {
@@ -16,7 +17,8 @@ class DataInspect final : public Command {
   }
 
   int run(Console& console) override {
-    if (sequence_length_ < 1) throw UsageError("--seq: {} is not a length of at least 1", sequence_length_);
+    if (sequence_length_ < 1 || sequence_length_ > kLongestSequence)
+      throw UsageError("--seq: {} is not a length from 1 to {}", sequence_length_, kLongestSequence);
     if (!is_tokenized(prefix_))
       throw UserError("{0}: there is no {0}.idx; expected the prefix of token files", prefix_);
     const std::unique_ptr<Tokenizer> unused = byte_tokenizer();

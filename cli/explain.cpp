@@ -67,8 +67,6 @@ class Explain final : public Command {
     if (model_.model.empty()) model_.model = plan.model;
     if (model_.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
     if (!model_.overrides.layers) model_.overrides.layers = plan.num_blocks - 2;
-    if (!model_.overrides.max_positions)
-      model_.overrides.max_positions = std::max(plan.sequence_length, resolve(model_).max_positions);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
     const Program program =

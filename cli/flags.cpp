@@ -9,7 +9,6 @@ namespace {
 struct Given {
   Option* option = nullptr;
   CLI::Option* flag = nullptr;
-  std::vector<std::string> values;
 };
 
 bool is_switch(const Option& option) { return option.value_name.empty() && !option.is_positional; }
@@ -20,9 +19,14 @@ void add_to(CLI::App& app, Given& given) {
     given.flag = app.add_flag("--" + option.name);
     return;
   }
-  given.flag = app.add_option((option.is_positional ? "" : "--") + option.name, given.values);
-  if (option.is_list)
+  // The words as they are: CLI11 would take apart a value in brackets, and give a flag the words meant for others.
+  given.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
+                              [](const CLI::results_t&) { return true; });
+  given.flag->allow_extra_args(false);
+  if (option.is_list && option.is_positional)
     given.flag->expected(1, 1 << 20);
+  else if (option.is_list)
+    given.flag->expected(option.list_length)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else
     given.flag->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
@@ -48,7 +52,7 @@ void read_flags(OptionTable& table, const std::vector<std::string>& words) {
   app.set_help_flag();
   app.allow_extras();
   std::vector<Given> all;
-  for (Option* option : table.options()) all.push_back({option, nullptr, {}});
+  for (Option* option : table.options()) all.push_back({option, nullptr});
   for (Given& given : all) add_to(app, given);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
@@ -59,8 +63,9 @@ void read_flags(OptionTable& table, const std::vector<std::string>& words) {
   for (Given& given : all) {
     if (given.flag->count() == 0) continue;
     try {
-      table.set(*given.option, is_switch(*given.option) ? std::vector<std::string>{"true"} : given.values,
-                Origin::flag);
+      const std::vector<std::string> values = given.flag->results();
+      const bool takes_last = !given.option->is_list;
+      table.set(*given.option, takes_last ? std::vector{values.back()} : values, Origin::flag);
     } catch (const UserError& error) {
       throw UsageError("{}", error.what());
     }

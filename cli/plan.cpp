@@ -9,7 +9,7 @@ namespace {
 class PlanCommand final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add("diff", diff_, "A B", "say in words what changes from plan A to plan B");
+    table.add("diff", diff_, "A B", "say in words what changes from plan A to plan B").list_length = 2;
   }
 
   int run(Console& console) override {

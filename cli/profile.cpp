@@ -2,6 +2,7 @@
 #include "data/profile.h"
 #include "cli/command.h"
 #include "data/open.h"
+#include "data/samples.h"
 #include "model/options.h"
 #include "model/profile.h"
 
@@ -22,8 +23,8 @@ class Profile final : public Command {
   int run(Console& console) override {
     if (model_.model.empty() && data_.empty())
       throw UsageError("nothing to profile: give --model M, --data D, or both");
-    if (sequence_length_ && *sequence_length_ < 1)
-      throw UsageError("--seq: {} is not a length of at least 1", *sequence_length_);
+    if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kLongestSequence))
+      throw UsageError("--seq: {} is not a length from 1 to {}", *sequence_length_, kLongestSequence);
     OrderedJson json;
     std::string shown;
     std::int64_t sequence_length = sequence_length_.value_or(1024);

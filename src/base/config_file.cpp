@@ -8,6 +8,22 @@
 namespace optimus {
 namespace {
 
+// toml++ recurses along dotted keys, lists and tables: a.a.a.… or [[[[… would exhaust the stack.
+void refuse_deep_keys(const std::string& content, const Path& path) {
+  constexpr int kDeepest = 64;
+  int line = 1, dots = 0, brackets = 0;
+  for (const char c : content) {
+    if (c == '\n') ++line, brackets = 0;
+    if (c == '[' || c == '{') ++brackets;
+    if (c == '.')
+      ++dots;
+    else if (std::string_view(" \t\r\n=,{}[]").find(c) != std::string_view::npos)
+      dots = 0;
+    if (dots > kDeepest || brackets > kDeepest)
+      throw UserError("{}:{}: nested deeper than {} levels", path.string(), line, kDeepest);
+  }
+}
+
 std::string place_of(const toml::node& node, const Path& path) {
   return fmt::format("{}:{}", path.string(), node.source().begin.line);
 }
@@ -69,6 +85,7 @@ void read_table(OptionTable& options, const toml::table& table, const Path& path
 
 void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere) {
   const std::string content = value_or_throw(read_file(path, Bytes(1 << 24)));
+  refuse_deep_keys(content, path);
   toml::table parsed;
   try {
     parsed = toml::parse(content, path.string());

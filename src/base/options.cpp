@@ -72,7 +72,8 @@ std::string OptionTable::resolved_toml() const {
     if (value.is_null() || !option->is_saved) continue;
     const std::string origin = option->place.empty() ? text(option->origin) : option->place;
     // JSON's numbers, quoted texts and lists of them are TOML as well.
-    result += fmt::format("{} = {}  # {}\n", option->name, value.dump(), origin);
+    result += fmt::format("{} = {}  # {}\n", option->name,
+                          value.dump(-1, ' ', false, Json::error_handler_t::replace), origin);
   }
   return result;
 }

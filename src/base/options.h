@@ -43,6 +43,7 @@ struct Option {
   std::string help;
   bool is_positional = false;
   bool is_list = false;
+  int list_length = 1;  // values that one occurrence of the flag takes; it may be repeated
   bool is_required = false;
   bool is_saved = true;              // false for what is about this one call: --json
   std::vector<std::string> choices;  // empty: anything that parses

@@ -7,9 +7,11 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace optimus {
 
@@ -22,21 +24,36 @@ void transform_in_order(int num_threads, const std::function<std::optional<Item>
                         const std::function<Result(Item)>& transform,
                         const std::function<void(Result)>& consume) {
   std::mutex mutex;
-  std::condition_variable_any has_work;
+  std::condition_variable has_work;
+  bool is_over = false;
   std::deque<std::packaged_task<Result()>> queue;
   std::deque<std::future<Result>> results;
   std::vector<std::jthread> threads;
   for (int t = 0; t < num_threads; ++t)
-    threads.emplace_back([&](std::stop_token stop) {
+    threads.emplace_back([&] {
       while (true) {
         std::unique_lock lock(mutex);
-        if (!has_work.wait(lock, stop, [&] { return !queue.empty(); })) return;
+        has_work.wait(lock, [&] { return is_over || !queue.empty(); });
+        if (is_over) return;
         auto task = std::move(queue.front());
         queue.pop_front();
         lock.unlock();
         task();
       }
     });
+  // Ends the threads before they are joined, also when something below throws.
+  struct Closing {
+    std::mutex& mutex;
+    std::condition_variable& has_work;
+    bool& is_over;
+    ~Closing() {
+      {
+        const std::lock_guard lock(mutex);
+        is_over = true;
+      }
+      has_work.notify_all();
+    }
+  } closing{mutex, has_work, is_over};
   const auto consume_oldest = [&] {
     std::future<Result> oldest = std::move(results.front());
     results.pop_front();

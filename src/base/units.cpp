@@ -33,12 +33,12 @@ double parse_scaled(std::string_view text, std::span<const Suffix> suffixes, std
   if (error == std::errc{} && std::isfinite(number) && number >= 0)
     for (const auto& [name, factor] : suffixes)
       if (name == suffix) return number * factor;
-  throw UserError("{}: '{}' is not {}", what, text, example);
+  throw UserError("{}: {} is not {}", what, in_quotes(text), example);
 }
 
 std::int64_t whole(double number, std::string_view text, std::string_view what) {
   // 2^63 is the first double that int64 cannot hold.
-  if (number >= 0x1p63) throw UserError("{}: '{}' is too large", what, text);
+  if (number >= 0x1p63) throw UserError("{}: {} is too large", what, in_quotes(text));
   return static_cast<std::int64_t>(std::llround(number));
 }
 

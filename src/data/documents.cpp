@@ -19,17 +19,24 @@ bool looks_binary(const Path& path) {
   return std::find(head.begin(), head.end(), std::byte{0}) != head.end();
 }
 
+// Ours or Megatron's, finished or under way: not text, even where no byte is zero.
+bool is_token_file(const Path& path) {
+  const std::string name = path.filename().string();
+  return path.extension() == ".idx" || path.extension() == ".bin" ||
+         name.find(".bin.tmp-") != std::string::npos || name.find(".idx.tmp-") != std::string::npos;
+}
+
 bool is_hidden(const Path& path) { return path.filename().string().starts_with('.'); }
 
 // The text files below a folder, in the order of their names, so that the result does not depend on the disk.
 std::vector<Path> files_below(const Path& folder, EventSink& events) {
   std::vector<Path> files;
-  std::error_code error;
+  std::error_code error, unknown;  // a link that leads nowhere is neither a folder nor a file
   for (std::filesystem::recursive_directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error)) {
     if (is_hidden(at->path())) {
-      if (at->is_directory()) at.disable_recursion_pending();
-    } else if (at->is_regular_file()) {
+      if (at->is_directory(unknown)) at.disable_recursion_pending();
+    } else if (at->is_regular_file(unknown) && !is_token_file(at->path())) {
       files.push_back(at->path());
     }
   }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/text.h"
 
@@ -71,7 +72,8 @@ void widen(const std::byte* from, std::span<TokenId> out) {
     Stored stored;
     std::memcpy(&stored, from, sizeof(Stored));
     from += sizeof(Stored);
-    token = static_cast<TokenId>(stored);
+    // What no token id can be becomes -1, which every vocabulary check refuses.
+    token = std::in_range<TokenId>(stored) ? static_cast<TokenId>(stored) : -1;
   }
 }
 

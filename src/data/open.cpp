@@ -28,8 +28,8 @@ std::vector<Path> llmc_shards(const Path& path) {
   if (!std::filesystem::is_directory(path, error))
     return path.extension() == ".bin" && is_llmc_shard(path) ? std::vector{path} : std::vector<Path>{};
   std::vector<Path> shards;
-  for (const auto& entry : std::filesystem::directory_iterator(path, error))
-    if (entry.path().extension() == ".bin" && is_llmc_shard(entry.path())) shards.push_back(entry.path());
+  for (std::filesystem::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+    if (at->path().extension() == ".bin" && is_llmc_shard(at->path())) shards.push_back(at->path());
   std::sort(shards.begin(), shards.end());
   return shards;
 }

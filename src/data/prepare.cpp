@@ -55,6 +55,10 @@ TokenizedDocument tokenize(const RawDocument& raw, const PrepareOptions& options
 PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
                                   EventSink& events, const std::function<void(std::vector<TokenId>)>& take) {
   const auto begin = std::chrono::steady_clock::now();
+  if (options.filters.min_tokens < 0)
+    throw UserError("--min-tokens: {} is negative", options.filters.min_tokens);
+  if (options.filters.exclude_words < 0)
+    throw UserError("--exclude-words: {} is negative", options.filters.exclude_words);
   const HeldOut held_out({options.filters.exclude.begin(), options.filters.exclude.end()}, options.text_key,
                          options.filters.exclude_words, events);
   DocumentReader reader({options.inputs.begin(), options.inputs.end()}, events);
@@ -104,15 +108,21 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
 
 PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenizer& tokenizer,
                                    const Path& prefix, FileSystem& files, EventSink& events) {
-  MegatronWriter writer =
-      value_or_throw(MegatronWriter::create(files, prefix, token_type_for(tokenizer.vocab_size())));
-  const PrepareSummary summary = tokenize_documents(
-      options, tokenizer, events, [&](std::vector<TokenId> tokens) { value_or_throw(writer.add(tokens)); });
+  if (!prefix.has_filename())
+    throw UserError("--out: {0} is a folder; give a prefix, such as {0}tokens", prefix.string());
+  // Created with the first document, when the inputs have been listed: an output inside an input folder is not read.
+  std::optional<MegatronWriter> writer;
+  const TokenType type = token_type_for(tokenizer.vocab_size());
+  const PrepareSummary summary =
+      tokenize_documents(options, tokenizer, events, [&](std::vector<TokenId> tokens) {
+        if (!writer) writer.emplace(value_or_throw(MegatronWriter::create(files, prefix, type)));
+        value_or_throw(writer->add(tokens));
+      });
   if (summary.documents_kept == 0)
     throw UserError("no document is left to write: {} read, {} empty, {} short, {} seen before, {} held out",
                     summary.documents_read, summary.dropped_empty, summary.dropped_short,
                     summary.dropped_duplicate, summary.dropped_held_out);
-  value_or_throw(writer.finish());
+  value_or_throw(writer->finish());
   return summary;
 }
 

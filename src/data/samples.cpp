@@ -21,6 +21,8 @@ void declare(OptionTable& table, SampleOptions& options) {
 }
 
 Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fraction) {
+  if (!(fraction >= 0 && fraction < 1))
+    throw UserError("the validation part must be from 0 to below 1, found {}", fraction);
   const std::int64_t end = tokens->num_tokens();
   const auto wanted = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
   std::int64_t cut = end - wanted;
@@ -37,8 +39,8 @@ Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_lengt
       packing_(packing),
       sequence_length_(sequence_length),
       overlap_(next_token ? 1 : 0) {
-  if (sequence_length < 1)
-    throw UserError("--seq: a sequence needs at least 1 token, not {}", sequence_length);
+  if (sequence_length < 1 || sequence_length > kLongestSequence)
+    throw UserError("--seq: {} is not a length from 1 to {}", sequence_length, kLongestSequence);
   const std::int64_t length = range_.end - range_.begin;
   if (length <= overlap_)
     throw UserError("the data holds {} tokens, a sample needs at least {}", std::max<std::int64_t>(length, 0),
@@ -80,17 +82,16 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
                  std::optional<MaskingOptions> masking)
     : options_(options), vocab_size_(vocab_size), masking_(std::move(masking)) {
   if (parts.empty()) throw UserError("no data was given");
-  double rest = 0;
   for (const BlendPart& part : parts) {
     if (!(part.weight > 0) || !std::isfinite(part.weight))
       throw UserError("the weight of a data set in a blend must be above 0, found {}", part.weight);
     windows_.emplace_back(part.range, options.packing, options.sequence_length, !masking_.has_value());
-    rest += part.weight;
   }
-  for (const BlendPart& part : parts) {
-    shares_.push_back(static_cast<std::uint64_t>(std::min(1.0, part.weight / rest) * 0x1p63));
-    rest -= part.weight;
-  }
+  // A part's share is of what is left for it and the parts behind it.
+  std::vector<double> rest(parts.size() + 1);
+  for (std::size_t i = parts.size(); i > 0; --i) rest[i - 1] = rest[i] + parts[i - 1].weight;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    shares_.push_back(static_cast<std::uint64_t>(std::min(1.0, parts[i].weight / rest[i]) * 0x1p63));
   shares_.back() = std::uint64_t{1} << 63;
 }
 

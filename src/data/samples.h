@@ -24,6 +24,7 @@
 namespace optimus {
 
 inline constexpr TokenId kNoTarget = -1;
+inline constexpr std::int64_t kLongestSequence = 1'000'000'000'000;
 
 enum class Packing {
   stream,  // documents back to back, cut every `sequence_length` tokens, as Megatron does; the last window of

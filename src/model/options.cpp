@@ -7,12 +7,14 @@ namespace optimus {
 
 void declare(OptionTable& table, ModelOptions& options) {
   ModelOverrides& o = options.overrides;
-  table.add("model", options.model, "M", "a preset (gpt2, llama3-8b, …), a Hugging Face folder, or a config.json");
+  table.add("model", options.model, "M",
+            "a preset (gpt2, llama3-8b, …), a Hugging Face folder, or a config.json");
   table.add("layers", o.layers, "N", "override the number of layers");
   table.add("hidden", o.hidden, "N", "override the width of the residual stream");
   table.add("heads", o.heads, "N", "override the number of attention heads");
   table.add("kv-heads", o.kv_heads, "N", "override the number of key/value heads");
-  table.add("head-dim", o.head_dim, "N", "override the width of a head (hidden / heads when those are overridden)");
+  table.add("head-dim", o.head_dim, "N",
+            "override the width of a head (hidden / heads when those are overridden)");
   table.add("ffn", o.ffn, "N", "override the inner width of the feed-forward part");
   table.add("vocab", o.vocab, "N", "override the vocabulary");
   table.add("max-positions", o.max_positions, "N", "override the longest sequence");
@@ -21,7 +23,8 @@ void declare(OptionTable& table, ModelOptions& options) {
 }
 
 ModelSpec resolve(const ModelOptions& options) {
-  if (options.tied && options.untied) throw UserError("--tied and --untied contradict each other; give one of them");
+  if (options.tied && options.untied)
+    throw UserError("--tied and --untied contradict each other; give one of them");
   ModelOverrides overrides = options.overrides;
   if (options.tied || options.untied) overrides.is_tied = options.tied;
   return with_overrides(open_model(options.model), overrides);
