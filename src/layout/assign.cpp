@@ -2,6 +2,7 @@
 #include "layout/assign.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <unordered_map>
 

@@ -1,5 +1,6 @@
 // Reading a storage: the contiguous pieces behind a sub-box, and the check that no two entries share memory.
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "layout/storage.h"

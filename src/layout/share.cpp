@@ -1,5 +1,6 @@
 // One rank's share of a plan: cut out of a whole plan, or worked out alone.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <tuple>
 

@@ -24,11 +24,22 @@ std::vector<RankShare> shares_of(const TransferPlan& plan, int num_ranks) {
 
 int world_of(const Scenario& scenario) { return std::max(num_ranks(scenario.from), num_ranks(scenario.to)); }
 
-// How many times each element of each tensor is held by a rank.
-std::vector<std::vector<bool>> elements_of(const Layout& layout, Rank rank) {
-  std::vector<std::vector<bool>> elements;
+bool is_dead(const Scenario& scenario, Rank rank) {
+  const auto& dead = scenario.options.dead;
+  return std::find(dead.begin(), dead.end(), rank) != dead.end();
+}
+
+using Elements = std::vector<std::vector<bool>>;  // [tensor][element]
+
+Elements no_elements(const Layout& layout) {
+  Elements elements;
   for (const TensorInfo& tensor : layout.tensors)
     elements.emplace_back(static_cast<std::size_t>(tensor.shape.num_elements()));
+  return elements;
+}
+
+Elements elements_of(const Layout& layout, Rank rank) {
+  Elements elements = no_elements(layout);
   for (const HeldBox& held : boxes_of(layout, RankIndex(layout), rank)) {
     const auto t = static_cast<std::size_t>(held.tensor);
     for_each_index(held.box,
@@ -37,20 +48,33 @@ std::vector<std::vector<bool>> elements_of(const Layout& layout, Rank rank) {
   return elements;
 }
 
+void set_where(Elements& elements, const Elements& where, bool value) {
+  for (std::size_t t = 0; t < elements.size(); ++t)
+    for (std::size_t i = 0; i < elements[t].size(); ++i)
+      if (where[t][i]) elements[t][i] = value;
+}
+
+// What somebody needs and no living rank holds.
+Elements lost_elements(const Scenario& scenario) {
+  Elements lost = no_elements(scenario.to);
+  for (int r = 0; r < world_of(scenario); ++r) set_where(lost, elements_of(scenario.to, Rank{r}), true);
+  for (int r = 0; r < world_of(scenario); ++r)
+    if (!is_dead(scenario, Rank{r})) set_where(lost, elements_of(scenario.from, Rank{r}), false);
+  return lost;
+}
+
 struct Counted {
   std::int64_t missing = 0, needed = 0;  // bytes
 };
 Counted count_by_element(const Scenario& scenario) {
   Counted counted;
   for (int r = 0; r < world_of(scenario); ++r) {
-    const auto old_elements = elements_of(scenario.from, Rank{r}),
-               new_elements = elements_of(scenario.to, Rank{r});
-    const bool is_dead = std::count(scenario.options.dead.begin(), scenario.options.dead.end(), Rank{r}) > 0;
-    for (std::size_t t = 0; t < new_elements.size(); ++t)
-      for (std::size_t i = 0; i < new_elements[t].size(); ++i) {
+    const Elements before = elements_of(scenario.from, Rank{r}), after = elements_of(scenario.to, Rank{r});
+    for (std::size_t t = 0; t < after.size(); ++t)
+      for (std::size_t i = 0; i < after[t].size(); ++i) {
         const int bytes = scenario.to.tensors[t].bytes_per_element;
-        if (new_elements[t][i]) counted.needed += bytes;
-        if (new_elements[t][i] && (is_dead || !old_elements[t][i])) counted.missing += bytes;
+        if (after[t][i]) counted.needed += bytes;
+        if (after[t][i] && (is_dead(scenario, Rank{r}) || !before[t][i])) counted.missing += bytes;
       }
   }
   return counted;
@@ -250,33 +274,13 @@ TEST(DiffProperty, KeepsTheReserveOrNamesOneThatDoes) {
 TEST(DiffProperty, DeadRanksNeverSendAndLostBoxesAreExact) {
   EXPECT_TRUE(holds("dead", 300, [] {
     const Scenario scenario = random_scenario(true);
-    const auto& dead = scenario.options.dead;
-    const auto is_dead = [&](Rank rank) { return std::find(dead.begin(), dead.end(), rank) != dead.end(); };
-    // By element: what is needed, and not held by the living.
-    std::vector<std::vector<bool>> lost;
-    for (const TensorInfo& tensor : scenario.to.tensors)
-      lost.emplace_back(static_cast<std::size_t>(tensor.shape.num_elements()));
+    const Elements lost = lost_elements(scenario);
     std::int64_t num_lost = 0;
-    for (int r = 0; r < world_of(scenario); ++r) {
-      const auto needed = elements_of(scenario.to, Rank{r});
-      for (std::size_t t = 0; t < needed.size(); ++t)
-        for (std::size_t i = 0; i < needed[t].size(); ++i)
-          if (needed[t][i]) lost[t][i] = true;
-    }
-    for (int r = 0; r < world_of(scenario); ++r) {
-      if (is_dead(Rank{r})) continue;
-      const auto held = elements_of(scenario.from, Rank{r});
-      for (std::size_t t = 0; t < held.size(); ++t)
-        for (std::size_t i = 0; i < held[t].size(); ++i)
-          if (held[t][i]) lost[t][i] = false;
-    }
     for (const auto& tensor : lost) num_lost += std::count(tensor.begin(), tensor.end(), true);
-
     const auto plan = diff(scenario.from, scenario.to, scenario.options);
     RC_ASSERT(plan.has_value() == (num_lost == 0));
     if (!plan) {
-      auto named = lost;
-      for (auto& tensor : named) std::fill(tensor.begin(), tensor.end(), false);
+      Elements named = no_elements(scenario.to);
       for (const HeldBox& box : plan.error().lost) {
         const auto t = static_cast<std::size_t>(box.tensor);
         for_each_index(box.box, [&](const auto& at) {
@@ -286,7 +290,7 @@ TEST(DiffProperty, DeadRanksNeverSendAndLostBoxesAreExact) {
       RC_ASSERT(named == lost);
       return;
     }
-    for (const Transfer& transfer : plan->transfers) RC_ASSERT(!is_dead(transfer.sender));
+    for (const Transfer& transfer : plan->transfers) RC_ASSERT(!is_dead(scenario, transfer.sender));
     RC_ASSERT(plan->moved.value == count_by_element(scenario).missing);
     const auto outcome = verify(scenario.from, scenario.to, *plan, scenario.options);
     if (!outcome) RC_FAIL(outcome.error().why);
