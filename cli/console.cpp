@@ -4,31 +4,47 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "base/units.h"
 
 namespace optimus {
+namespace {
+
+// A signal handler can only reach what is global.
+volatile std::sig_atomic_t is_interrupted = 0;
+
+void note_interrupt(int signal) {
+  is_interrupted = 1;
+  std::signal(signal, SIG_DFL);  // a second one ends the program at once
+}
+
+}  // namespace
 
 using namespace std::chrono_literals;
 
 Console::Console()
     : is_terminal_(::isatty(STDERR_FILENO) == 1), next_(std::chrono::steady_clock::now()), begin_(next_) {
   if (!is_terminal_) next_ += 10s;  // short work needs no progress in a log
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note_interrupt);
 }
 
 Console::~Console() { clear_line(); }
 
 void Console::result(const OrderedJson& json, const std::string& text) {
   clear_line();
-  if (wants_json)
-    fmt::print("{}\n", json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
-  else
-    fmt::print("{}", text);
-  std::fflush(stdout);
+  const std::string shown =
+      wants_json ? json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n" : text;
+  const bool is_written =
+      std::fwrite(shown.data(), 1, shown.size(), stdout) == shown.size() && std::fflush(stdout) == 0;
+  if (!is_written) throw UserError("cannot write to standard output: {}", std::strerror(errno));
 }
 
 void Console::report(const Event& event) {
+  if (is_interrupted != 0) throw Interrupted{};
   const std::lock_guard lock(mutex_);
   if (const auto* warning = std::get_if<Warning>(&event)) {
     clear_line();

@@ -10,6 +10,9 @@
 
 namespace optimus {
 
+// Ctrl-C or a request to end, thrown out of report() so that everything is closed and nothing temporary is left.
+struct Interrupted {};
+
 class Console final : public EventSink {
  public:
   Console();
@@ -19,7 +22,7 @@ class Console final : public EventSink {
 
   // A command's result: the JSON alone with --json, else the text.
   void result(const OrderedJson& json, const std::string& text);
-  // Progress: one line that is drawn over on a terminal, a plain line now and then elsewhere. Any thread.
+  // Throws Interrupted after SIGINT or SIGTERM. Progress: one line that is drawn over on a terminal, a plain line now and then elsewhere. Any thread.
   void report(const Event& event) override;
 
  private:

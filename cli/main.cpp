@@ -129,15 +129,33 @@ int run(const Words& words) {
 }  // namespace
 }  // namespace optimus
 
+namespace {
+
+// One line, whatever names of files and values are in it.
+void print_error(const char* what) {
+  std::string line;
+  for (const char* c = what; *c != '\0'; ++c) {
+    if (static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f)
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(*c));
+    else
+      line += *c;
+  }
+  fmt::print(stderr, "optimus: {}\n", line);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   try {
     return optimus::run({argv + 1, argv + argc});
   } catch (const optimus::UsageError& error) {
-    fmt::print(stderr, "optimus: {}\n", error.what());
+    print_error(error.what());
     return 2;
   } catch (const optimus::UserError& error) {
-    fmt::print(stderr, "optimus: {}\n", error.what());
+    print_error(error.what());
     return 1;
+  } catch (const optimus::Interrupted&) {
+    return 130;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "optimus: out of memory\n");
     return 1;

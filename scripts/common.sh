@@ -36,7 +36,8 @@ ensure_packages() {
   local log
   log=$(mktemp)
   # shellcheck disable=SC2086  # a list of words
-  if ! { apt-get update -q && apt-get install -q -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null; then
+  { apt-get update -q && apt-get install -q -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null &
+  if ! follow $! "$log" "installing"; then
     tail -n 5 "$log" >&2
     stop "apt-get could not install them (the whole output is in $log)"
   fi
@@ -47,6 +48,19 @@ ensure_packages() {
 use_ccache() {
   export CCACHE_DIR="${CCACHE_DIR:-$cache/ccache}" CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+}
+
+# follow PID LOG WHAT: waits for a background command and says now and then how far it is, by its log's last line.
+follow() {
+  local shown=$SECONDS
+  while kill -0 "$1" 2>/dev/null; do
+    sleep 0.2
+    if [ $((SECONDS - shown)) -ge 20 ]; then
+      say "  $3: $(tail -c 300 "$2" | tr '\r' '\n' | grep -v '^ *$' | tail -n 1 | cut -c1-100)"
+      shown=$SECONDS
+    fi
+  done
+  wait "$1"
 }
 
 # build PRESET [TARGET…]: configures when needed and builds, one line of progress on a terminal.
@@ -67,8 +81,8 @@ build() {
   if [ -t 2 ]; then
     (cd "$root" && NINJA_STATUS='  [%f/%t] ' cmake --build --preset "$preset" "${targets[@]}") >&2 9>&- </dev/null || stop "the build failed"
   else
-    (cd "$root" && cmake --build --preset "$preset" "${targets[@]}") >"$log" 2>&1 9>&- </dev/null ||
-      { grep -E -A5 'error|FAILED' "$log" | head -n 40 >&2; stop "the build failed (see $log)"; }
+    (cd "$root" && cmake --build --preset "$preset" "${targets[@]}") >"$log" 2>&1 9>&- </dev/null &
+    follow $! "$log" "building $preset" || { grep -E -A5 'error|FAILED' "$log" | head -n 40 >&2; stop "the build failed (see $log)"; }
   fi
   exec 9>&-
   say "built $preset in $((SECONDS - began)) s"
@@ -89,8 +103,9 @@ python_environment() {
       say "making a Python environment with $*"
       log="$cache/venv/$name-$key.log"
       rm -rf "$folder"
-      { python3 -m venv "$folder" && "$folder/bin/python" -m pip install -q --disable-pip-version-check "$@" &&
-        touch "$folder/complete"; } >"$log" 2>&1 8>&- </dev/null || { tail -n 5 "$log" >&2; stop "pip failed (see $log)"; }
+      { python3 -m venv "$folder" && "$folder/bin/python" -m pip install --disable-pip-version-check "$@" &&
+        touch "$folder/complete"; } >"$log" 2>&1 8>&- </dev/null &
+      follow $! "$log" "making it" || { tail -n 5 "$log" >&2; stop "pip failed (see $log)"; }
     fi
     exec 8>&-
   fi

@@ -143,21 +143,35 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
     const Pipeline &from = a.pipelines[p], &to = b.pipelines[p];
     const std::string name = fmt::format("pipeline {}", p);
     changed(name, fmt::format("{} stages", from.stages.size()), fmt::format("{} stages", to.stages.size()));
-    changed(name + " micro-batches", microbatch_text(from.microbatches), microbatch_text(to.microbatches));
+    if (from.microbatches != to.microbatches)
+      result.push_back(fmt::format("{} micro-batches: {} → {}{}", name, microbatch_text(from.microbatches),
+                                   microbatch_text(to.microbatches),
+                                   microbatch_text(from.microbatches) == microbatch_text(to.microbatches)
+                                       ? " (in another order or number of each)"
+                                       : ""));
     for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
       const std::string stage = fmt::format("{}, stage {}", name, s);
       changed(stage + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
       const auto layers = [](const Plan& plan, const Stage& held) {
         std::vector<std::string> parts;
-        for (const Chunk& chunk : held.chunks)
-          for (const BlockRun& run : chunk.runs)
-            parts.push_back(fmt::format("{} ({})", block_text(plan, run.first, run.count),
+        for (std::size_t c = 0; c < held.chunks.size(); ++c)
+          for (const BlockRun& run : held.chunks[c].runs)
+            parts.push_back((held.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
+                            fmt::format("{} ({})", block_text(plan, run.first, run.count),
                                         strategy_text(held, run.strategy)));
         return join(parts, "; ");
       };
       changed(stage, layers(a, from.stages[s]), layers(b, to.stages[s]));
     }
   }
+  const auto describe_rest = [&](const Plan& plan, std::size_t common, const std::string& word) {
+    for (std::size_t p = common; p < plan.pipelines.size(); ++p)
+      result.push_back(fmt::format("pipeline {} {}: {} stages, {}", p, word, plan.pipelines[p].stages.size(),
+                                   microbatch_text(plan.pipelines[p].microbatches)));
+  };
+  const std::size_t common = std::min(a.pipelines.size(), b.pipelines.size());
+  describe_rest(a, common, "goes");
+  describe_rest(b, common, "comes");
   return result;
 }
 

@@ -21,6 +21,11 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind) {
   return 0;
 }
 
+int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind) {
+  const int first_sharding_stage = kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3;
+  return strategy.zero >= first_sharding_stage ? shard_count(stage, strategy) : 1;
+}
+
 std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
   ensure(unit != CutUnit::none, "a whole tensor has no parts");
   std::vector<Span> parts =
@@ -35,11 +40,6 @@ std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
 }
 
 namespace {
-
-int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind) {
-  const int first_sharding_stage = kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3;
-  return strategy.zero >= first_sharding_stage ? shard_count(stage, strategy) : 1;
-}
 
 // Gives each (pipeline, stage, tp, shards) its grid, once.
 class GridTable {

@@ -10,6 +10,9 @@ namespace optimus {
 // moments. The three differ by ZeRO stage: 1 shards the optimizer, 2 also gradients, 3 also weights.
 enum class StateKind { weights, gradients, optimizer };
 
+// Devices that share one copy of this state: 1 below the ZeRO stage that shards it.
+int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind);
+
 // bytes_per_element of a state under a precision: 2 for bf16 weights, 12 for their masters and moments, …
 int state_bytes(Precision precision, Precision accumulators, StateKind kind);
 

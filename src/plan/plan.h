@@ -92,6 +92,9 @@ bool is_asynchronous(Schedule schedule);
 int bytes_of(
     Precision precision);  // of one element; fp8 computes in 1 but keeps activations and weights in 2
 
+// The largest plan: more devices, or more micro-batches in all, are refused before memory is taken for them.
+inline constexpr int kMostPlanDevices = 1'000'000, kMostMicrobatches = 10'000'000;
+
 int num_devices(const Plan& plan);
 int data_parallel(const Stage& stage, const LayerStrategy& strategy);  // dp = devices / (tp * cp)
 int shard_count(const Stage& stage,

@@ -12,8 +12,6 @@
 namespace optimus {
 namespace {
 
-constexpr int kMostDevices = 1'000'000, kMostMicrobatches = 10'000'000;
-
 OrderedJson strategy_json(const BlockRun& run) {
   const LayerStrategy& s = run.strategy;
   OrderedJson json;
@@ -32,7 +30,7 @@ OrderedJson strategy_json(const BlockRun& run) {
 
 int small_integer(const JsonView& object, std::string_view key, int otherwise) {
   const auto member = object.find(key);
-  return member ? static_cast<int>(member->integer(0, kMostDevices)) : otherwise;
+  return member ? static_cast<int>(member->integer(0, kMostPlanDevices)) : otherwise;
 }
 
 BlockRun parse_run(const JsonView& json) {
@@ -125,7 +123,13 @@ Pipeline parse_pipeline(const JsonView& json) {
   json.allow_only(keys);
   Pipeline pipeline;
   pipeline.microbatches = parse_microbatches(json.at("microbatches"));
-  for (const JsonView& stage : json.at("stages").elements()) pipeline.stages.push_back(parse_stage(stage));
+  std::size_t devices = 0;
+  for (const JsonView& stage : json.at("stages").elements()) {
+    pipeline.stages.push_back(parse_stage(stage));
+    // Many stages of a million devices each would take all memory before the check for doubles sees them.
+    if ((devices += pipeline.stages.back().devices.size()) > kMostPlanDevices)
+      json.refuse("a pipeline of at most 1000000 devices");
+  }
   return pipeline;
 }
 
@@ -149,8 +153,14 @@ Plan plan_from(const JsonView& json) {
   if (const auto word = json.find("accumulators"))
     plan.accumulators = parse_precision(word->text(), word->where());
   plan.buddy = small_integer(json, "buddy", 0);
-  for (const JsonView& pipeline : json.at("pipelines").elements())
+  std::size_t microbatches = 0, devices = 0;
+  for (const JsonView& pipeline : json.at("pipelines").elements()) {
     plan.pipelines.push_back(parse_pipeline(pipeline));
+    microbatches += plan.pipelines.back().microbatches.size();
+    for (const Stage& stage : plan.pipelines.back().stages) devices += stage.devices.size();
+    if (microbatches > kMostMicrobatches) pipeline.refuse("a plan of at most 10000000 micro-batches in all");
+    if (devices > kMostPlanDevices) pipeline.refuse("a plan of at most 1000000 devices in all");
+  }
   return plan;
 }
 
@@ -184,8 +194,8 @@ std::vector<int> parse_ranges(const std::string& text, const std::string& where)
     const int first = number(std::string_view(part).substr(0, dots));
     const int last = dots == std::string::npos ? first : number(std::string_view(part).substr(dots + 2));
     if (last < first) refuse();
-    if (last - first >= kMostDevices || std::ssize(numbers) + last - first >= kMostDevices)
-      throw UserError("{}: {} names more than {} numbers", where, in_quotes(text), kMostDevices);
+    if (last - first >= kMostPlanDevices || std::ssize(numbers) + last - first >= kMostPlanDevices)
+      throw UserError("{}: {} names more than {} numbers", where, in_quotes(text), kMostPlanDevices);
     for (int n = first; n <= last; ++n) numbers.push_back(n);
   }
   return numbers;

@@ -32,22 +32,26 @@ Problem problem_in_numbers(const Plan& plan) {
   const bool fits = plan.accumulators == plan.precision ||
                     (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
   if (!fits || plan.accumulators == Precision::fp8)
-    return because("accumulators of {} do not go with precision {}; use fp32 or the plan's own precision",
-                   text(plan.accumulators), text(plan.precision));
+    return because("accumulators of {} do not go with precision {}; use {}", text(plan.accumulators),
+                   text(plan.precision),
+                   plan.precision == Precision::fp64 ? "fp64"
+                   : plan.precision == Precision::fp32 || plan.precision == Precision::fp8
+                       ? "fp32"
+                       : "fp32 or " + text(plan.precision));
   if (plan.buddy < 0) return because("buddy is {}, it must be 0 or a distance between shards", plan.buddy);
   return std::nullopt;
 }
 
 Problem problem_in_devices(const Plan& plan) {
-  constexpr int kMostDevices = 1'000'000;
   std::vector<int> devices;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
   std::sort(devices.begin(), devices.end());
   if (!devices.empty() && devices.front() < 0) return because("device {} is negative", devices.front());
-  if (!devices.empty() && devices.back() >= kMostDevices)
-    return because("device {} is beyond the {} devices that a plan may name", devices.back(), kMostDevices);
+  if (!devices.empty() && devices.back() >= kMostPlanDevices)
+    return because("device {} is beyond the {} devices that a plan may name", devices.back(),
+                   kMostPlanDevices);
   const auto twice = std::adjacent_find(devices.begin(), devices.end());
   if (twice != devices.end())
     return because("device {} is used twice, each may stand in one stage only", *twice);
@@ -168,6 +172,8 @@ Problem problem_with_schedule(const Plan& plan) {
   if (!is_asynchronous(plan.schedule)) return std::nullopt;
   if (plan.precision == Precision::fp16)
     return because("schedule {} cannot scale losses, use another precision than fp16", text(plan.schedule));
+  if (plan.buddy > 0)
+    return because("schedule {} has no step at which buddies could follow; use buddy 0", text(plan.schedule));
   if (plan.pipelines.size() > 1)
     return because("schedule {} runs in one pipeline, the plan has {}", text(plan.schedule),
                    plan.pipelines.size());

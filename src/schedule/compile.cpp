@@ -22,7 +22,7 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device)
     builder_.buffer(BufferKind::gradients, block, -1, sizes_.state(block, StateKind::gradients));
     const Bytes optimizer = sizes_.state(block, StateKind::optimizer);
     if (!strategy(block).offload) builder_.buffer(BufferKind::optimizer_state, block, -1, optimizer);
-    if (plan.buddy > 0 && strategy(block).zero > 0)
+    if (plan.buddy > 0 && strategy(block).zero > 0 && !strategy(block).offload)
       builder_.buffer(BufferKind::buddy_state, block, -1, optimizer);
     weights_left_[block] = static_cast<int>(pipeline_.microbatches.size());
   }
@@ -69,7 +69,8 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
     ready = {batch_loaded_};
   } else {
     const Neighbour from = before(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.first(), microbatch, false, {});
+    ready = cross(*from.stage, from.block, stage_, chunk.first(), microbatch, false,
+                  handed_on_[{chunk.first(), microbatch}]);
   }
   if (chunk.end() == plan_.num_blocks) ready.push_back(batch_loaded_);  // the targets
   ready.insert(ready.end(), fresh_.begin(), fresh_.end());
@@ -81,7 +82,10 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
   }
   if (chunk.end() < plan_.num_blocks) {
     const Neighbour to = after(chunk_number);
-    cross(stage_, chunk.end() - 1, *to.stage, to.block, microbatch, false, ready);
+    if (to.stage == &stage_)
+      handed_on_[{to.block, microbatch}] = ready;  // moved when that chunk begins
+    else
+      cross(stage_, chunk.end() - 1, *to.stage, to.block, microbatch, false, ready);
   }
 }
 
@@ -90,8 +94,10 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
   Frontier ready;
   if (chunk.end() < plan_.num_blocks) {
     const Neighbour from = after(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.end() - 1, microbatch, true, {});
+    ready = cross(*from.stage, from.block, stage_, chunk.end() - 1, microbatch, true,
+                  handed_on_[{chunk.end() - 1, microbatch}]);
   }
+  ready.insert(ready.end(), fresh_.begin(), fresh_.end());
   for (int block = chunk.end() - 1; block >= chunk.first(); --block) {
     if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
     ready = gather_parameters(block, std::move(ready));
@@ -99,7 +105,10 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
   }
   if (chunk.first() > 0) {
     const Neighbour to = before(chunk_number);
-    cross(stage_, chunk.first(), *to.stage, to.block, microbatch, true, ready);
+    if (to.stage == &stage_)
+      handed_on_[{to.block, microbatch}] = ready;
+    else
+      cross(stage_, chunk.first(), *to.stage, to.block, microbatch, true, ready);
   }
 }
 
@@ -147,11 +156,15 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
         builder_.add(message(Op::send, peer, route), ready);
   if (&to != &stage_) return {};
   Frontier arrived = is_inside ? ready : Frontier{};
-  boundary_ = -1;
+  boundary_ = -1, boundary_is_gradient_ = is_backward;
+  // Two buffers for each direction: a receive waits until the one before the last has been read.
+  Frontier room;
+  if (const auto& readers = boundary_readers_[is_backward]; readers.size() >= 2)
+    room = {readers[readers.size() - 2]};
   for (const Route& route : routes_in(from_side, to_side, seat_.index, sequences(microbatch),
                                       plan_.sequence_length, model_.hidden))
     if (const int peer = from.devices[static_cast<std::size_t>(route.peer)]; peer != device_) {
-      arrived.push_back(builder_.add(message(Op::receive, peer, route), {}));
+      arrived.push_back(builder_.add(message(Op::receive, peer, route), room));
       if (boundary_ < 0)
         boundary_ = builder_.buffer(BufferKind::boundary, to_block, microbatch,
                                     sizes_.boundary(to_block, sequences(microbatch)));

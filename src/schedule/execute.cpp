@@ -40,13 +40,44 @@ class Meetings {
           return failure("collective {} of a group of {} is reached by {} of them", k, expected,
                          events[k].members);
       }
-    return {};
+    return partners_agree();
   }
 
   int event_of(std::size_t program, std::size_t instruction) const { return event_of_[program][instruction]; }
   int num_events() const { return num_events_; }
 
  private:
+  // Those that meet must mean the same: operation, block, micro-batch, direction and size.
+  Outcome<void> partners_agree() const {
+    struct First {
+      const Program* program = nullptr;
+      const Instruction* instruction = nullptr;
+    };
+    std::vector<First> firsts(static_cast<std::size_t>(num_events_));
+    for (std::size_t p = 0; p < programs_.size(); ++p)
+      for (std::size_t i = 0; i < programs_[p].instructions.size(); ++i) {
+        const Instruction& at = programs_[p].instructions[i];
+        First& first = firsts[static_cast<std::size_t>(event_of_[p][i])];
+        if (first.instruction == nullptr) {
+          first = {&programs_[p], &at};
+          continue;
+        }
+        const Instruction& other = *first.instruction;
+        const bool is_message = is_send(at.op) || is_receive(at.op);
+        const bool agree =
+            at.microbatch == other.microbatch && at.is_backward == other.is_backward &&
+            at.bytes == other.bytes &&
+            (is_message ? is_send(at.op) != is_send(other.op) : at.op == other.op && at.block == other.block);
+        if (!agree)
+          return failure(
+              "devices {} and {} meet with different work: {} of block {}, {} bytes, and {} of block {}, {} "
+              "bytes",
+              first.program->device, programs_[p].device, text(other.op), other.block, other.bytes,
+              text(at.op), at.block, at.bytes);
+      }
+    return {};
+  }
+
   struct Message {
     std::vector<int> sends, receives;  // events, in order
   };

@@ -45,6 +45,8 @@ Slot interleaved_slot(int k, Work work, const StagePosition& at) {
 Order interleaved(const StagePosition& at) {
   // Planned for whole rounds; micro-batches that do not exist are then left out. What remains keeps its order, so it
   // cannot wait for itself where the whole did not.
+  ensure(static_cast<std::int64_t>(at.num_microbatches + at.num_stages) * at.num_chunks < (1 << 30),
+         "{} micro-batches of {} chunks are too many", at.num_microbatches, at.num_chunks);
   const int rounds = (at.num_microbatches + at.num_stages - 1) / at.num_stages;
   const int total = rounds * at.num_stages * at.num_chunks;
   const int ahead = std::min(total, (at.num_stages - at.stage - 1) * 2 + (at.num_chunks - 1) * at.num_stages);

@@ -86,18 +86,21 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
 
 namespace {
 
-std::string label(const Slot& slot) {
-  const Order one = {slot};
-  return text(one);
+// "F3", or "F3.0" where stages have several chunks.
+std::string label(const Slot& slot, bool has_chunks) {
+  std::string result = text(Order{slot});
+  return has_chunks && slot.chunk == 0 ? result + ".0" : result;
 }
 
 std::string draw_stage(const SlotTimes& times, std::size_t stage, std::size_t width, std::size_t columns) {
+  const bool has_chunks = std::any_of(times.orders[stage].begin(), times.orders[stage].end(),
+                                      [](const Slot& slot) { return slot.chunk > 0; });
   std::string row(static_cast<std::size_t>(times.length) * width, ' ');
   for (std::size_t i = 0; i < times.orders[stage].size(); ++i) {
     const Slot& slot = times.orders[stage][i];
     const double units = unit_time(slot.work);
     if (units == 0) continue;
-    std::string cell = label(slot).substr(0, width);
+    std::string cell = label(slot, has_chunks).substr(0, width);
     cell.resize(static_cast<std::size_t>(units) * width, '-');
     if (units * static_cast<double>(width) > 1) cell.back() = ' ';
     row.replace(static_cast<std::size_t>(times.start[stage][i]) * width, cell.size(), cell);
@@ -115,8 +118,11 @@ std::string draw_timeline(const Plan& plan, int columns) {
     const auto num_chunks = static_cast<int>(pipeline.stages.front().chunks.size());
     const auto num_stages = static_cast<int>(pipeline.stages.size()),
                m = static_cast<int>(pipeline.microbatches.size());
+    constexpr std::int64_t kMostSlots = 1'000'000;
+    if (static_cast<std::int64_t>(num_stages) * m * num_chunks > kMostSlots)
+      throw UserError("pipeline {} has {} stages and {} micro-batches, too many to draw", p, num_stages, m);
     const SlotTimes times = unit_times(plan.schedule, num_stages, m, num_chunks);
-    const std::size_t width = label({Work::forward, m - 1, num_chunks - 1}).size() + 1;
+    const std::size_t width = label({Work::forward, m - 1, num_chunks - 1}, num_chunks > 1).size() + 1;
     result += fmt::format("pipeline {}: {}, {} stages, {} micro-batches; bubble {:.1f} % of the work\n", p,
                           text(plan.schedule), num_stages, m, 100 * times.bubble());
     for (std::size_t s = 0; s < times.orders.size(); ++s)

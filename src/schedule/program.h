@@ -39,11 +39,13 @@ enum class Op : std::uint8_t {
   ring_exchange,    // tensor: keys and values one step round the context ring
   gather_parameters,  // gather: shards to whole weights (before use with ZeRO 3, after the update with ZeRO 1 and 2)
   reduce_gradients,  // reduce: sum over the devices of a group, each keeps its shard where the state is sharded
-  sync_gradients,  // reduce: sum over owners in other stages or pipelines (tied embeddings, uneven pipelines)
-  send_buddy,      // transfer: the reduced gradient shard to the device that repeats its update
-  receive_buddy,   // transfer
-  step_gate,       // reduce: gradient norm and finiteness over all devices
-  optimizer,       // compute, or host when offloaded: the update of one block's shard
+  // reduce: sum over owners in other stages or pipelines (tied embeddings, uneven pipelines). Of tensor parts that hold
+  // equal copies the lowest contributes, the others add nothing; all receive the sum.
+  sync_gradients,
+  send_buddy,     // transfer: the reduced gradient shard to the device that repeats its update
+  receive_buddy,  // transfer
+  step_gate,      // reduce: gradient norm and finiteness over all devices
+  optimizer,      // compute, or host when offloaded: the update of one block's shard
 };
 
 // Which part of a block. Layers have two, so that tensor-parallel collectives stand between; with a context ring

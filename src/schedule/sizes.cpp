@@ -2,6 +2,7 @@
 #include "schedule/sizes.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace optimus {
 namespace {
@@ -13,6 +14,13 @@ std::size_t kind_index(const ModelSpec& model, int block) {
 bool stage_holds(const Stage& stage, int block) {
   return std::any_of(stage.chunks.begin(), stage.chunks.end(),
                      [block](const Chunk& chunk) { return block >= chunk.first() && block < chunk.end(); });
+}
+
+// Whether one piece of memory serves both uses of a tied embedding: first and last block in one stage, split alike.
+bool has_both_ends_alike(const Stage& stage, int head) {
+  if (!stage_holds(stage, 0) || !stage_holds(stage, head)) return false;
+  const LayerStrategy &a = strategy_of(stage, 0), &b = strategy_of(stage, head);
+  return a.tp == b.tp && a.cp == b.cp && a.zero == b.zero && a.shard_group == b.shard_group;
 }
 
 // This part's share of what `unit` cuts, 0 to 1.
@@ -45,53 +53,61 @@ DeviceSizes::DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& s
     tensors_[kind_index(model, block)] = logical_tensors(model, block);
     operations_[kind_index(model, block)] = operations(model, block_kind(model, block), plan.sequence_length);
   }
-  has_own_copy_of_tied_embedding_ =
-      model.is_tied && stage_holds(stage_, plan.num_blocks - 1) && !stage_holds(stage_, 0);
+  has_one_copy_of_tied_embedding_ = model.is_tied && has_both_ends_alike(stage_, plan.num_blocks - 1);
 }
 
-std::int64_t DeviceSizes::elements(int block, int shards) const {
+std::int64_t DeviceSizes::elements(int block, int shards, bool with_embedding) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const int part = tensor_part(strategy);
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[kind_index(model_, block)])
     sum += part_elements(model_, tensor, strategy.tp, part, shards);
-  if (block == plan_.num_blocks - 1 && has_own_copy_of_tied_embedding_)
+  if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[kind_index(model_, 0)])
       if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   return sum;
 }
 
 Bytes DeviceSizes::state(int block, StateKind kind) const {
-  const LayerStrategy& strategy = strategy_of(stage_, block);
-  const int first_sharding_stage = kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3;
-  const int shards = strategy.zero >= first_sharding_stage ? shard_count(stage_, strategy) : 1;
-  return Bytes(elements(block, shards) * state_bytes(plan_.precision, plan_.accumulators, kind));
+  const int shards = shards_of(stage_, strategy_of(stage_, block), kind);
+  return Bytes(elements(block, shards, !has_one_copy_of_tied_embedding_) *
+               state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
 Bytes DeviceSizes::part(int block, StateKind kind) const {
-  return Bytes(elements(block, 1) * state_bytes(plan_.precision, plan_.accumulators, kind));
+  // A head that shares the embedding's memory still needs its weights there; its gradient is the embedding's.
+  const bool with_embedding = kind == StateKind::weights || !has_one_copy_of_tied_embedding_;
+  return Bytes(elements(block, 1, with_embedding) * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
-Bytes DeviceSizes::partial(int block) const {
+std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  if (strategy.tp == 1) return Bytes(0);
+  std::map<std::vector<int>, Bytes> sums;
+  if (strategy.tp == 1) return sums;
+  const int bytes = state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
   const std::vector<Span> keys = tensor_parts(model_, CutUnit::kv_heads, strategy.tp);
-  std::int64_t held = 0, sum = 0;
-  for (const Span& span : keys) held += span.size();
-  const bool shares_keys = held > model_.kv_width();
+  const Span mine = keys[static_cast<std::size_t>(tensor_part(strategy))];
+  std::vector<int> everybody(static_cast<std::size_t>(strategy.tp));
+  std::iota(everybody.begin(), everybody.end(), 0);
   for (const LogicalTensor& tensor : tensors_[kind_index(model_, block)]) {
-    const bool is_partial = tensor.cut.unit == CutUnit::none
-                                ? strategy.sequence_parallel
-                                : tensor.cut.unit == CutUnit::kv_heads && shares_keys;
-    if (is_partial) sum += part_elements(model_, tensor, strategy.tp, tensor_part(strategy), 1);
+    if (tensor.cut.unit == CutUnit::none && strategy.sequence_parallel)
+      sums[everybody] += Bytes(tensor.shape.num_elements() * bytes);
+    if (tensor.cut.unit != CutUnit::kv_heads) continue;
+    const std::int64_t row = tensor.shape.num_elements() / tensor.shape[tensor.cut.dim];
+    for (std::int64_t head = mine.begin; head < mine.end; head += model_.head_dim) {
+      std::vector<int> owners;
+      for (int part = 0; part < strategy.tp; ++part)
+        if (const Span& span = keys[static_cast<std::size_t>(part)]; span.begin <= head && head < span.end)
+          owners.push_back(part);
+      if (owners.size() > 1) sums[owners] += Bytes(row * model_.head_dim * bytes);
+    }
   }
-  return Bytes(sum * state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients));
+  return sums;
 }
 
 Bytes DeviceSizes::shared(int block) const {
   const bool is_end = block == 0 || block == plan_.num_blocks - 1;
-  if (!is_end || !model_.is_tied || (stage_holds(stage_, 0) && stage_holds(stage_, plan_.num_blocks - 1)))
-    return Bytes(0);
+  if (!is_end || !model_.is_tied || has_one_copy_of_tied_embedding_) return Bytes(0);
   const LayerStrategy& strategy = strategy_of(stage_, block);
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[kind_index(model_, 0)])
@@ -129,8 +145,21 @@ Bytes DeviceSizes::ring(int block, int sequences) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const double width = 2.0 * static_cast<double>(model_.kv_width()) *
                        fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
+  // Padded to the longest part, so that all messages of a ring are equal.
+  const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
+  const std::int64_t tokens = share(block, sequences, false).samples.size() * positions;
+  return Bytes(static_cast<std::int64_t>(static_cast<double>(tokens) * width * bytes_of(plan_.precision)));
+}
+
+Bytes DeviceSizes::deferred(int block, int sequences) const {
+  const LayerStrategy& strategy = strategy_of(stage_, block);
   const auto tokens = static_cast<double>(share(block, sequences, false).num_tokens());
-  return Bytes(static_cast<std::int64_t>(tokens * width * bytes_of(plan_.precision)));
+  double elements = 0;
+  for (const Operation& operation : operations_[kind_index(model_, block)])
+    if (operation.kind == OperationKind::product)
+      elements += static_cast<double>(operation.outer) * tokens *
+                  fraction(model_, operation.cut, strategy, tensor_part(strategy));
+  return Bytes(static_cast<std::int64_t>(elements * bytes_of(plan_.precision)));
 }
 
 }  // namespace optimus

@@ -1,6 +1,8 @@
 // Bytes of what one device holds: weights and state of a block, activations that a block keeps.
 #pragma once
 
+#include <map>
+
 #include "base/units.h"
 #include "plan/layouts.h"
 #include "plan/plan.h"
@@ -17,9 +19,9 @@ class DeviceSizes {
   Bytes state(int block, StateKind kind) const;
   // The whole weights of the block's tensor-parallel part: what a gather makes, and what a reduction sums.
   Bytes part(int block, StateKind kind) const;
-  // The part of a block's gradients that every tensor part sees only partly, though it holds the whole: norms under
-  // sequence parallelism, key/value heads that several parts share.
-  Bytes partial(int block) const;
+  // Gradients that several tensor parts hold but each sees only partly, by the parts that hold them: norms under sequence
+  // parallelism, key/value heads that several parts share.
+  std::map<std::vector<int>, Bytes> partial(int block) const;
   // The part of a block's gradients that another stage of the pipeline holds too: a tied embedding.
   Bytes shared(int block) const;
   // Kept from the forward of one micro-batch to its backward.
@@ -27,11 +29,13 @@ class DeviceSizes {
   // One activation between blocks, on this device (its slice with sequence parallelism), and the whole of its group.
   Bytes boundary(int block, int sequences) const;
   Bytes whole_activation(int block, int sequences) const;
+  // Gradients of products' outputs, which a weight gradient in a slot of its own still needs.
+  Bytes deferred(int block, int sequences) const;
   // Keys and values of one context part, which go round the ring.
   Bytes ring(int block, int sequences) const;
 
  private:
-  std::int64_t elements(int block, int shards) const;
+  std::int64_t elements(int block, int shards, bool with_embedding) const;
   int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }
   ActivationShare share(int block, int sequences, bool between_blocks) const;
 
@@ -41,7 +45,7 @@ class DeviceSizes {
   const Stage& stage_;
   std::vector<LogicalTensor> tensors_[3];  // by BlockKind
   std::vector<Operation> operations_[3];
-  bool has_own_copy_of_tied_embedding_;
+  bool has_one_copy_of_tied_embedding_;
 };
 
 }  // namespace optimus

@@ -39,7 +39,9 @@ class StepCompiler {
   Frontier forward_attention(int microbatch, int block, const Frontier& ready, Op op);
   Frontier backward_block(int microbatch, int block, Frontier ready, bool with_weights);
   Frontier backward_attention_input(int microbatch, int block, const Frontier& ready);
-  void backward_weight(Part part, int microbatch, int block);
+  Frontier backward_half(Part part, int microbatch, int block, Frontier ready, bool with_weights);
+  void backward_weight(Part part, int microbatch, int block, const Frontier& ready);
+  void use_deferred(int block, int microbatch);      // by the instruction added last
   void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
   void weights_done(int microbatch, int block);
   int compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop = -1);
@@ -62,6 +64,7 @@ class StepCompiler {
   int sequences(int microbatch) const { return pipeline_.microbatches[static_cast<std::size_t>(microbatch)]; }
   std::vector<int> own_blocks() const;
   int tensor_group(int block);
+  int tensor_subgroup(int block, const std::vector<int>& parts);
   int context_group(int block);
   int data_group(int block, Role role);  // shard or replica
   Bytes kept_bytes(int block, int microbatch, RecomputeMode mode);
@@ -77,17 +80,22 @@ class StepCompiler {
   DeviceSizes sizes_;
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
-  int last_compute_ = -1;
-  int boundary_ = -1;        // the buffer of what arrived last, until a compute reads it
+  int last_compute_ = -1, last_reduce_ = -1;
+  int boundary_ = -1;  // the buffer of what arrived last, until a compute reads it
+  bool boundary_is_gradient_ = false;
   bool needs_sync_ = false;  // gradients of a block also come from other pipelines
 
   using BlockMicrobatch = std::pair<int, int>;
-  std::map<BlockMicrobatch, int> kept_, again_, whole_gradients_;  // buffers
-  std::map<BlockMicrobatch, Frontier> arrived_;  // gradients that the embedding's update waits for
-  std::map<int, int> gathered_;                  // block -> buffer of its whole weights, ZeRO 3
-  std::vector<int> recent_computes_;             // the last compute of each block passed
-  std::map<int, int> weights_left_;  // block -> micro-batches whose weight gradient is still to come
-  Frontier buddies_;                 // gradients of others' shards that this device repeats the update of
+  std::map<BlockMicrobatch, int> kept_, again_, whole_gradients_, deferred_;  // buffers
+  // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
+  std::map<BlockMicrobatch, Frontier> arrived_;
+  std::map<BlockMicrobatch, Frontier> handed_on_;  // to a chunk of the same stage
+  std::map<bool, std::vector<int>>
+      boundary_readers_;              // gradient? -> the computes that read what was received
+  std::map<int, int> gathered_;       // block -> buffer of its whole weights, ZeRO 3
+  std::vector<int> recent_computes_;  // the last compute of each block passed
+  std::map<int, int> weights_left_;   // block -> micro-batches whose weight gradient is still to come
+  Frontier buddies_;                  // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction
   std::map<std::tuple<BlockKind, const LayerStrategy*, int, RecomputeMode>, Bytes> kept_sizes_;

@@ -12,6 +12,13 @@ int StepCompiler::tensor_group(int block) {
   return builder_.group(Role::tensor, {stage_.devices.begin() + first, stage_.devices.begin() + first + tp});
 }
 
+int StepCompiler::tensor_subgroup(int block, const std::vector<int>& parts) {
+  const int tp = strategy(block).tp, first = seat_.index / tp * tp;
+  std::vector<int> members;
+  for (const int part : parts) members.push_back(stage_.devices[static_cast<std::size_t>(first + part)]);
+  return builder_.group(Role::tensor, std::move(members));
+}
+
 int StepCompiler::context_group(int block) {
   const LayerStrategy& s = strategy(block);
   const int first = seat_.index / (s.tp * s.cp) * (s.tp * s.cp) + seat_.index % s.tp;
@@ -47,7 +54,10 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
                                   .hop = hop},
                                  waits);
   last_compute_ = index;
-  if (boundary_ >= 0) builder_.use(std::exchange(boundary_, -1), false);
+  if (boundary_ >= 0) {
+    builder_.use(std::exchange(boundary_, -1), false);
+    boundary_readers_[boundary_is_gradient_].push_back(index);
+  }
   builder_.use(kept_buffer(block, microbatch), op == Op::forward);
   if (op != Op::forward) use_working_buffers(block, microbatch, op == Op::backward_weight);
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && op != Op::backward_weight)
@@ -114,11 +124,12 @@ Frontier StepCompiler::forward_attention(int microbatch, int block, const Fronti
   const int cp = strategy(block).cp;
   if (cp == 1) return {compute(op, Part::attention, microbatch, block, ready)};
   Frontier keys = {compute(op, Part::attention_input, microbatch, block, ready)};
+  int before = keys.front();
   for (int hop = 0; hop < cp; ++hop) {
-    // The next keys and values travel while these are worked on.
+    // The next keys and values travel while these are worked on, and no further ahead: two buffers are enough.
     const Frontier here = keys;
-    if (hop + 1 < cp) keys = {ring(microbatch, block, hop, false, here)};
-    compute(op, Part::attention_hop, microbatch, block, here, hop);
+    if (hop + 1 < cp) keys = {ring(microbatch, block, hop, false, {here.front(), before})};
+    before = compute(op, Part::attention_hop, microbatch, block, here, hop);
   }
   return {compute(op, Part::attention_output, microbatch, block, {})};
 }
@@ -145,6 +156,7 @@ Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, 
             share_of(side, seat_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
         ready = {tensor_collective(Op::all_reduce, microbatch, block, false, Bytes(tokens * 3 * 4), ready)};
       }
+      arrived_[{block, microbatch}] = ready;  // the backward begins here
       break;
     }
   }
@@ -168,45 +180,71 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
     const Frontier again = forward_block(microbatch, block, ready, Op::recompute);
     ready.insert(ready.end(), again.begin(), again.end());
   }
-  // A weight gradient stands behind the sum of the input gradient, so that the two overlap.
+  // A weight gradient stands behind the sum of the input gradient, so that the two overlap; what it gathers, before.
   switch (kind(block)) {
     case BlockKind::embedding:
-      arrived_[{block, microbatch}] = ready;  // no input gradient; the weight gradient waits for what came
-      if (with_weights) backward_weight(Part::whole, microbatch, block);
+      // No input gradient; the weight gradient waits for what came.
+      arrived_[{block, microbatch}] = gather_sequence(microbatch, block, true, ready);
+      if (with_weights) backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
       break;
     case BlockKind::layer:
-      ready = gather_sequence(microbatch, block, true, std::move(ready));
-      ready = reduce_partial(microbatch, block, true,
-                             {compute(Op::backward_input, Part::mlp, microbatch, block, ready)});
-      if (with_weights) backward_weight(Part::mlp, microbatch, block);
-      ready = gather_sequence(microbatch, block, true, std::move(ready));
-      ready = reduce_partial(microbatch, block, true, backward_attention_input(microbatch, block, ready));
-      if (with_weights) backward_weight(Part::attention, microbatch, block);
+      ready = backward_half(Part::mlp, microbatch, block, std::move(ready), with_weights);
+      ready = backward_half(Part::attention, microbatch, block, std::move(ready), with_weights);
       break;
-    case BlockKind::head:
+    case BlockKind::head: {
+      // Never deferred: the gradient of the logits is not stored.
+      const Frontier logits = arrived_[{block, microbatch}];
+      ready.insert(ready.end(), logits.begin(), logits.end());
+      const Frontier input = gather_sequence(microbatch, block, false, {});
       ready = reduce_partial(microbatch, block, true,
                              {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
-      if (with_weights) backward_weight(Part::whole, microbatch, block);
+      backward_weight(Part::whole, microbatch, block, input);
       break;
+    }
   }
   recent_computes_.push_back(last_compute_);
-  if (with_weights) weights_done(microbatch, block);
+  if (with_weights || kind(block) == BlockKind::head) weights_done(microbatch, block);
   return ready;
 }
 
-void StepCompiler::backward_weight(Part part, int microbatch, int block) {
-  Frontier ready;
-  if (const auto found = arrived_.find({block, microbatch}); found != arrived_.end()) ready = found->second;
-  if (kind(block) != BlockKind::embedding) ready = gather_sequence(microbatch, block, false, {});
+Frontier StepCompiler::backward_half(Part part, int microbatch, int block, Frontier ready,
+                                     bool with_weights) {
+  ready = gather_sequence(microbatch, block, true, std::move(ready));
+  const Frontier input = with_weights ? gather_sequence(microbatch, block, false, {}) : Frontier{};
+  const Frontier done = part == Part::attention
+                            ? backward_attention_input(microbatch, block, ready)
+                            : Frontier{compute(Op::backward_input, part, microbatch, block, ready)};
+  if (!with_weights) use_deferred(block, microbatch);
+  ready = reduce_partial(microbatch, block, true, done);
+  if (with_weights) backward_weight(part, microbatch, block, input);
+  return ready;
+}
+
+void StepCompiler::use_deferred(int block, int microbatch) {
+  const auto [at, is_new] = deferred_.try_emplace({block, microbatch}, -1);
+  if (is_new)
+    at->second = builder_.buffer(BufferKind::working, block, microbatch,
+                                 sizes_.deferred(block, sequences(microbatch)));
+  builder_.use(at->second, true);
+}
+
+void StepCompiler::backward_weight(Part part, int microbatch, int block, const Frontier& ready) {
   compute(Op::backward_weight, part, microbatch, block, ready);
+  if (const auto kept = deferred_.find({block, microbatch}); kept != deferred_.end())
+    builder_.use(kept->second, false);
 }
 
 void StepCompiler::backward_weights(int microbatch, int block) {
-  if (kind(block) == BlockKind::layer) {
-    backward_weight(Part::mlp, microbatch, block);
-    backward_weight(Part::attention, microbatch, block);
-  } else {
-    backward_weight(Part::whole, microbatch, block);
+  switch (kind(block)) {
+    case BlockKind::embedding:
+      backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
+      break;
+    case BlockKind::layer:
+      for (const Part part : {Part::mlp, Part::attention})
+        backward_weight(part, microbatch, block, gather_sequence(microbatch, block, false, {}));
+      break;
+    case BlockKind::head:
+      return;  // done together with its input gradient
   }
   weights_done(microbatch, block);
 }

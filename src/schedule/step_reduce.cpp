@@ -4,7 +4,8 @@
 // Inside a stage the devices with the same tensor part form a data group. A sharded state is first reduced to shards
 // inside its shard group, then summed over the replicas of the shard. A tensor that other stages or pipelines hold too
 // (a tied embedding; everything when there are several pipelines) is left out of the sum over replicas and summed once
-// over all its owners instead.
+// over all its owners instead. Where the tensor parts of a replica hold equal copies of a gradient (norms; key/value heads
+// they share), the lowest of them contributes it to that sum and the others contribute nothing.
 #include <algorithm>
 
 #include "layout/sync.h"
@@ -34,15 +35,17 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     Instruction instruction{
         .op = Op::reduce_gradients, .lane = Lane::reduce, .microbatch = microbatch, .chunk = chunk_of(block)};
     instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
-    reduced_[block] = builder_.add(instruction, {last_compute_});
+    last_reduce_ = reduced_[block] = builder_.add(instruction, {last_compute_});
     if (const auto whole = whole_gradients_.find({block, microbatch}); whole != whole_gradients_.end())
       builder_.use(whole->second, false);
   };
   const bool is_time = is_last || is_async;
-  if (is_time && sizes_.partial(block).value > 0) reduce(tensor_group(block), sizes_.partial(block));
+  const bool is_sharded_now = shards > 1 && (is_time || s.zero >= 2);
+  // Before anything is cut into shards, the tensor parts add up what each has seen only partly.
+  if (is_time || is_sharded_now)
+    for (const auto& [parts, bytes] : sizes_.partial(block)) reduce(tensor_subgroup(block, parts), bytes);
   // ZeRO 2 and 3 keep only the shard of the sum, so each micro-batch is reduced as it comes.
-  if (shards > 1 && (is_time || s.zero >= 2))
-    reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
+  if (is_sharded_now) reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
   if (replicas > 1 && is_time && !needs_sync_) {
     const Bytes own = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
     if (own.value > 0) reduce(data_group(block, Role::replica), Bytes(own.value / shards));
@@ -81,7 +84,7 @@ void StepCompiler::sync_gradients() {
     Instruction instruction{.op = Op::sync_gradients, .lane = Lane::reduce, .block = -negative_block};
     instruction.group = builder_.group(Role::sync, members);
     instruction.bytes = size;
-    reduced_[-negative_block] = builder_.add(instruction, {last_compute_});
+    last_reduce_ = reduced_[-negative_block] = builder_.add(instruction, {last_compute_});
   }
 }
 
@@ -99,9 +102,9 @@ void StepCompiler::exchange_buddies() {
   };
   for (const int block : own_blocks()) {
     if (strategy(block).zero == 0) continue;
-    const auto reduced = reduced_.find(block);
+    // The lane is in order: behind its last entry every sum is complete, the tied embedding's too.
     builder_.add(message(Op::send_buddy, block, plan_.buddy),
-                 reduced == reduced_.end() ? Frontier{last_compute_} : Frontier{reduced->second});
+                 {last_reduce_ >= 0 ? last_reduce_ : last_compute_});
     buddies_.push_back(builder_.add(message(Op::receive_buddy, block, -plan_.buddy), {}));
   }
 }
@@ -110,12 +113,15 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
   for (const int block : own_blocks()) {
     const LayerStrategy& s = strategy(block);
     Frontier waits = gate;
+    waits.push_back(last_compute_);
     if (const auto reduced = reduced_.find(block); reduced != reduced_.end())
       waits.push_back(reduced->second);
     Instruction update{
         .op = Op::optimizer, .lane = s.offload ? Lane::host : Lane::compute, .microbatch = microbatch};
     update.chunk = chunk_of(block), update.block = block;
     const int updated = builder_.add(update, waits);
+    const bool is_async = is_asynchronous(plan_.schedule);
+    if (is_async) fresh_.push_back(updated);
     if (s.zero == 0 || s.zero == 3 || shard_count(stage_, s) == 1) continue;
     Instruction gather{.op = Op::gather_parameters,
                        .lane = Lane::gather,
@@ -125,7 +131,7 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
     gather.group = data_group(block, Role::shard);
     gather.bytes = sizes_.part(block, StateKind::weights).value;
     const int gathered = builder_.add(gather, {updated});
-    if (is_asynchronous(plan_.schedule)) fresh_.push_back(gathered);
+    if (is_async) fresh_.push_back(gathered);
   }
 }
 

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import resource
 import signal
 import struct
@@ -26,6 +27,30 @@ def run(*words, code=0, cwd=None, env=None, **how):
 
 def as_json(*words, **how):
     return json.loads(run(*words, "--json", **how).stdout)
+
+
+def schema_problems(schema, value, root, where="plan"):
+    """The part of JSON Schema that docs/plan.schema.json uses."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].split("/")[-1]]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    if "type" in schema and not isinstance(value, kinds[schema["type"]]):
+        yield f"{where} is not {schema['type']}"
+        return
+    if "enum" in schema and value not in schema["enum"] or "const" in schema and value != schema["const"]:
+        yield f"{where} is {value}"
+    if "minimum" in schema and value < schema["minimum"] or "maximum" in schema and value > schema["maximum"]:
+        yield f"{where} is {value}"
+    if "pattern" in schema and not re.search(schema["pattern"], value):
+        yield f"{where} is {value}"
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from schema_problems(schema["items"], item, root, f"{where}[{i}]")
+    if isinstance(value, dict):
+        yield from (f"{where}.{k} is missing" for k in schema.get("required", []) if k not in value)
+        yield from (f"{where}.{k} is unknown" for k in value if k not in schema["properties"])
+        for k in value.keys() & schema["properties"].keys():
+            yield from schema_problems(schema["properties"][k], value[k], root, f"{where}.{k}")
 
 
 class CommandLine(unittest.TestCase):
@@ -198,6 +223,63 @@ class CommandLine(unittest.TestCase):
         self.refused("explain", self.write("c.json", json.dumps(plan)), says=["c.json", "device 2"])
         self.refused("explain", self.folder / "none.json", says=["none.json"])
         self.refused("plan", "--diff", a, code=2)
+
+    def test_words_in_any_order(self):
+        source = self.write("in.txt", "hello")
+        run("data", "prepare", "--tokenizer", "bytes", source, "--out", self.folder / "a")
+        run("data", "prepare", f"--out={self.folder / 'b'}", "--exclude", self.write("x.txt", "other"), source)
+        run("data", "prepare", "--out", self.folder / "[c,d]", source)
+        self.assertEqual(sorted(p.name for p in self.folder.glob("*.idx")), ["[c,d].idx", "a.idx", "b.idx"])
+        twice = self.write("twice.jsonl", '{"text": "x"}\n' * 2)
+        for words, documents in (["--dedup"], 1), (["--dedup=false"], 2), (["--dedup=true"], 1), ([], 2):
+            self.assertEqual(as_json("data", "prepare", twice, "--out", self.folder / "t", *words)["documents"], documents)
+        self.refused("data", "prepare", twice, "--out", self.folder / "t", "--dedup=maybe", says=["--dedup", "maybe"], code=2)
+
+    def test_output_inside_the_input_is_not_read(self):
+        for i in range(8):
+            self.write(f"in/{i}.txt", "x" * 400_000)
+        for _ in range(2):  # the second time the output of the first is there
+            self.assertEqual(as_json("data", "prepare", self.folder / "in", "--out", self.folder / "in" / "tok")["documents"], 8)
+
+    def test_odd_names_and_links(self):
+        (self.folder / "loop").mkdir()
+        (self.folder / "loop" / "self").symlink_to("self")
+        (self.folder / "loop" / ".self").symlink_to(".self")
+        (self.folder / "loop" / "up").symlink_to("..")
+        self.refused("data", "prepare", self.folder / "loop", "--out", self.folder / "t", says=["no text file"])
+        self.refused("explain", "no\nsuch", says=["no\\x0asuch"])
+        self.refused("profile", "--config", self.write("deep.toml", ".".join(["a"] * 200_000) + "=1"), says=["deep.toml:1"])
+        self.refused("profile", "--config", self.write("lists.toml", "a = " + "[" * 200_000), says=["lists.toml:1"])
+
+    def test_interrupted_work_leaves_nothing(self):
+        self.write("in.jsonl", '{"text": "' + "some words " * 50 + '"}\n' * 1)
+        with open(self.folder / "in.jsonl", "a") as f:
+            f.write(('{"text": "' + "some words " * 50 + '"}\n') * 400_000)
+        (self.folder / "out").mkdir()
+        work = subprocess.Popen([OPTIMUS, "data", "prepare", self.folder / "in.jsonl", "--out", self.folder / "out" / "t"], stderr=subprocess.DEVNULL)
+        deadline = time.time() + 30
+        while not list((self.folder / "out").iterdir()) and work.poll() is None and time.time() < deadline:
+            time.sleep(0.01)
+        work.send_signal(signal.SIGINT)
+        self.assertEqual(work.wait(30), 130)
+        self.assertEqual(list((self.folder / "out").iterdir()), [])
+
+    def test_results_that_cannot_be_written(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([OPTIMUS, "profile", "--model", "gpt2"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stderr), (1, "optimus: cannot write to standard output: No space left on device\n"))
+
+    def test_the_schema_says_what_the_program_reads(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        schema = json.loads((root / "docs" / "plan.schema.json").read_text())
+        for path in (root / "examples" / "plans").iterdir():
+            plan = json.loads(path.read_text())
+            self.assertEqual(list(schema_problems(schema, plan, schema)), [], path)
+            shown = as_json("explain", path)["plan"]
+            self.assertEqual(list(schema_problems(schema, shown, schema)), [])
+            for broken in ({**plan, "extra": 1}, {**plan, "batch": 0}, {**plan, "schedule": "x"}, {k: v for k, v in plan.items() if k != "blocks"}):
+                self.assertNotEqual(list(schema_problems(schema, broken, schema)), [])
+                self.refused("explain", self.write("broken.json", json.dumps(broken)))
 
     def test_doctor(self):
         checks = {c["name"]: c for c in as_json("doctor", code=None)["checks"]}

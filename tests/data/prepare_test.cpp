@@ -34,7 +34,7 @@ TEST(Prepare, JsonlTextAndFoldersInOrder) {
   folder.write("in/b.txt", "bee");
   folder.write("in/a/x.jsonl", "{\"text\": \"one\"}\n\n  \n{\"text\": \"t\\u00fc\"}\r\n{\"text\": \"\"}");
   folder.write("in/.hidden/c.txt", "no");
-  folder.write("in/z.bin", std::string("\0\1\2", 3));
+  folder.write("in/z.dat", std::string("\0\1\2", 3));
   PrepareOptions options;
   options.inputs = {(folder / "in").string()};
   CollectingSink events;

@@ -11,6 +11,7 @@ mkdir -p "$folder/corpus"
 if ! "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -artifact_prefix="$folder/" \
   "$folder/corpus" >"$folder/log" 2>&1; then
   tail -n 40 "$folder/log" >&2
-  for found in "$folder"/crash-* "$folder"/timeout-* "$folder"/oom-*; do [ -f "$found" ] && xxd "$found" | head -n 20 >&2; done
+  mkdir -p "$(dirname "$program")/findings"
+  for found in "$folder"/crash-* "$folder"/timeout-* "$folder"/oom-*; do [ -f "$found" ] && cp "$found" "$(dirname "$program")/findings/" && echo "kept: $(dirname "$program")/findings/$(basename "$found")" >&2; done
   exit 1
 fi
