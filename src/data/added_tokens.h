@@ -65,14 +65,16 @@ template <typename OnPart>
 void AddedTokenMatcher::for_each_part(std::string_view text, const CharClasses& classes,
                                       OnPart&& on_part) const {
   std::size_t covered = 0, spaces_end = 0;  // spaces_end: up to where the last token took spaces on its right
-  for (std::size_t from = 0; const std::optional<Found> found = find(text, from); from = found->end) {
+  std::optional<Found> found = find(text, 0);
+  for (; found; found = find(text, found->end)) {
     auto [begin, end, token] = *found;
     if (token->single_word && !is_word_apart(text, *found, classes)) continue;
     if (token->lstrip && covered < begin)
       begin -= size_of_spaces_at_end(text.substr(covered, begin - covered), classes);
-    if (token->rstrip)
-      end = spaces_end = std::max(
-          spaces_end, end + (end < spaces_end ? 0 : size_of_spaces_at_start(text.substr(end), classes)));
+    if (token->rstrip) {
+      if (end >= spaces_end) spaces_end = end + size_of_spaces_at_start(text.substr(end), classes);
+      end = spaces_end;
+    }
     if (covered < begin) on_part(Part{text.substr(covered, begin - covered), std::nullopt});
     on_part(Part{{}, token->id});
     covered = end;

@@ -1,8 +1,9 @@
 // Text to token ids and back. A Tokenizer is immutable after loading and may be used by many threads at once.
 //
 // load_tokenizer() reads Hugging Face's tokenizer.json (byte-level BPE of GPT-2, Llama 3, Qwen 2 and their
-// kin; WordPiece of BERT); byte_tokenizer() needs no file. What a file asks for and we do not do is refused
-// by name.
+// kin; character BPE of Llama 2 and Mistral; WordPiece of BERT); byte_tokenizer() needs no file. What a file
+// asks for and we do not do is refused by name. Read next: pipeline_tokenizer.h, which shows the way of a
+// text.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,9 @@ class Tokenizer {
 
   // Appends the ids of `text` to `out`. The text may be any bytes; what is not UTF-8 is read as U+FFFD, as
   // the tokenizers library's callers do. Added tokens in the text ("<|endoftext|>") become their ids; nothing
-  // is put before or after (see encode_with_specials).
+  // is put before or after (see encode_with_specials). Throws UserError for a text of more than 2 GiB, and
+  // when a pattern from the file takes too many steps on the text. Words seen lately are remembered from call
+  // to call, so one tokenizer for all documents is fastest.
   virtual void encode(std::string_view text, std::vector<TokenId>& out) const = 0;
   // As encode, with what the file's post-processor adds ([CLS] … [SEP]; a begin-of-text token).
   virtual void encode_with_specials(std::string_view text, std::vector<TokenId>& out) const = 0;

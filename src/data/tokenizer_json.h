@@ -1,5 +1,5 @@
 // Understands a tokenizer.json: makes the parts of the tokenizer that it describes. What we do not do is
-// refused by name (file, field, value), never ignored. The format is summed up in docs/formats.md.
+// refused by name (file, field, value), never ignored.
 #pragma once
 
 #include <string>
