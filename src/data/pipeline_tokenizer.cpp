@@ -23,8 +23,9 @@ struct Scratch {
   // After one huge word or document the memory is given back.
   bool is_bloated() const {
     constexpr std::size_t kMany = 1 << 20;
-    return bpe.heap.capacity() > kMany || bpe.ids.capacity() > kMany ||
-           normalizer.text.capacity() > 16 * kMany;
+    std::size_t num_bytes = normalizer.text.capacity() + normalizer.other_text.capacity();
+    for (const std::string& text : pre_tokenizer.texts) num_bytes += text.capacity();
+    return bpe.heap.capacity() > kMany || bpe.ids.capacity() > kMany || num_bytes > 32 * kMany;
   }
 };
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <new>
 
 #include "base/error.h"
 #include "base/text.h"
