@@ -26,12 +26,35 @@ double best_milliseconds(Work work) {
   return best;
 }
 
-void measure(const ModelSpec& model, int devices) {
+void measure(const ModelSpec& model, const Plan& plan);
+
+// One pipeline of pp16 tp8, data parallel inside the stages.
+void measure_one_pipeline(const ModelSpec& model, int devices) {
   const int tp = 8, pp = devices >= 128 ? 16 : 8, dp = devices / (tp * pp);
   const LayerStrategy strategy{.tp = tp, .sequence_parallel = true, .zero = 1};
   const Plan plan = uniform_plan(
       model,
       {.pp = pp, .dp = dp, .strategy = strategy, .microbatch = 1, .batch = 16 * dp, .sequence_length = 8192});
+  measure(model, plan);
+}
+
+// As many equal pipelines of 16 stages of 16 devices as there is room for.
+void measure_many_pipelines(const ModelSpec& model, int devices) {
+  const LayerStrategy strategy{.tp = 8, .sequence_parallel = true, .zero = 1};
+  Plan plan =
+      uniform_plan(model, {.pp = 16, .dp = 2, .strategy = strategy, .batch = 32, .sequence_length = 8192});
+  const Pipeline first = plan.pipelines.front();
+  for (int copy = 1; copy < devices / 256; ++copy) {
+    Pipeline next = first;
+    for (Stage& stage : next.stages)
+      for (int& device : stage.devices) device += copy * 256;
+    plan.pipelines.push_back(std::move(next));
+    plan.batch += 32;
+  }
+  measure(model, plan);
+}
+
+void measure(const ModelSpec& model, const Plan& plan) {
   const int device = num_devices(plan) / 2;
   const double valid = best_milliseconds([&] { ensure(!problem_in(plan, model), "the plan is valid"); });
   const double lay = best_milliseconds([&] { (void)layout_of(plan, model, StateKind::optimizer); });
@@ -55,5 +78,7 @@ int main() {
   fmt::print("llama3-405b, pp16 tp8 sp zero1, milliseconds\n");
   fmt::print("{:>8} {:>10} {:>10} {:>16} {:>12} {:>8} {:>11} {:>9}\n", "devices", "validity", "layout",
              "one rank's boxes", "one program", "(length)", "read a file", "(bytes)");
-  for (const int devices : {64, 256, 1024, 4096, 16384, 65536, 99968}) measure(model, devices);
+  for (const int devices : {64, 256, 1024, 4096, 16384, 65536, 99968}) measure_one_pipeline(model, devices);
+  fmt::print("the same in pipelines of 256 devices\n");
+  for (const int devices : {256, 1024, 4096, 16384, 65536, 99968}) measure_many_pipelines(model, devices);
 }

@@ -2,6 +2,7 @@
 #include "plan/layouts.h"
 
 #include <map>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -41,22 +42,46 @@ std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
 
 namespace {
 
-// Gives each (pipeline, stage, tp, shards) its grid, once.
+// Pipelines that split the model alike and differ in their devices only. They are replicas of each other, so that a
+// layout costs as much as there are different pipelines, not as many.
+using PipelineGroup = std::vector<const Pipeline*>;
+
+bool is_alike(const Pipeline& a, const Pipeline& b) {
+  return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
+                    [](const Stage& x, const Stage& y) {
+                      return x.devices.size() == y.devices.size() && x.chunks == y.chunks;
+                    });
+}
+
+std::vector<PipelineGroup> groups_of_pipelines(const Plan& plan) {
+  std::vector<PipelineGroup> groups;
+  for (const Pipeline& pipeline : plan.pipelines) {
+    const auto found = std::find_if(groups.begin(), groups.end(), [&](const PipelineGroup& group) {
+      return is_alike(*group.front(), pipeline);
+    });
+    if (found != groups.end())
+      found->push_back(&pipeline);
+    else
+      groups.push_back({&pipeline});
+  }
+  return groups;
+}
+
+// Gives each (group of pipelines, stage, tp, shards) its grid, once.
 class GridTable {
  public:
   explicit GridTable(Layout& layout) : layout_(layout) {}
 
-  int grid(const Plan& plan, int pipeline, int stage_number, int tp, int shards) {
+  int grid(const PipelineGroup& pipelines, int stage, int tp, int shards) {
     const auto [at, is_new] =
-        known_.try_emplace({pipeline, stage_number, tp, shards}, static_cast<int>(layout_.grids.size()));
+        known_.try_emplace({&pipelines, stage, tp, shards}, static_cast<int>(layout_.grids.size()));
     if (is_new) {
-      const Stage& stage =
-          plan.pipelines[static_cast<std::size_t>(pipeline)].stages[static_cast<std::size_t>(stage_number)];
       DeviceGrid grid;
+      for (const Pipeline* pipeline : pipelines)
+        for (const int device : pipeline->stages[static_cast<std::size_t>(stage)].devices)
+          grid.ranks.push_back(Rank{device});
       grid.num_parts = tp, grid.num_shards = shards;
-      grid.num_replicas = static_cast<int>(stage.devices.size()) / (tp * shards);
-      grid.ranks.reserve(stage.devices.size());
-      for (const int device : stage.devices) grid.ranks.push_back(Rank{device});
+      grid.num_replicas = static_cast<int>(grid.ranks.size()) / (tp * shards);
       layout_.grids.push_back(std::move(grid));
     }
     return at->second;
@@ -64,7 +89,7 @@ class GridTable {
 
  private:
   Layout& layout_;
-  std::map<std::array<int, 4>, int> known_;
+  std::map<std::tuple<const PipelineGroup*, int, int, int>, int> known_;
 };
 
 struct StageOfBlock {
@@ -95,15 +120,16 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
   layout.placements.resize(tensors.size());
   std::map<std::pair<CutUnit, int>, std::vector<Span>> parts;  // many tensors share few cuts
 
-  for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
-    const Pipeline& pipeline = plan.pipelines[p];
+  const std::vector<PipelineGroup> groups = groups_of_pipelines(plan);
+  for (const PipelineGroup& group : groups) {
+    const Pipeline& pipeline = *group.front();
     const std::vector<StageOfBlock> stages = stages_of_blocks(plan, pipeline);
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const auto place = [&](int block) {
         const auto [stage, strategy] = stages[static_cast<std::size_t>(block)];
         const int shards = shards_of(pipeline.stages[static_cast<std::size_t>(stage)], *strategy, kind);
         Placement placement;
-        placement.grid = grids.grid(plan, static_cast<int>(p), stage, strategy->tp, shards);
+        placement.grid = grids.grid(group, stage, strategy->tp, shards);
         if (const Cut cut = tensors[t].cut; cut.unit != CutUnit::none && strategy->tp > 1) {
           placement.cut_dim = cut.dim;
           std::vector<Span>& spans = parts[{cut.unit, strategy->tp}];

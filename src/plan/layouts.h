@@ -17,7 +17,8 @@ int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind)
 int state_bytes(Precision precision, Precision accumulators, StateKind kind);
 
 // The whole model. Ranks are the plan's virtual devices. A tied embedding is placed wherever one of its two
-// blocks is. The plan must be valid for the model. O(devices + tensors * pipelines).
+// blocks is. Pipelines that split the model
+// alike are replicas of one grid. The plan must be valid for the model. O(devices + tensors * different pipelines).
 Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
 
 // What each of tp parts holds of a dimension cut in `unit`, in elements: heads, ffn columns and vocabulary

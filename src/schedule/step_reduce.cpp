@@ -58,7 +58,7 @@ void StepCompiler::sync_gradients() {
   Layout layout = layout_of(plan_, model_, StateKind::optimizer);
   std::vector<std::size_t> shared;
   for (std::size_t t = 0; t < layout.tensors.size(); ++t)
-    if (layout.placements[t].size() > 1) shared.push_back(t);
+    if (needs_sync_ || layout.placements[t].size() > 1) shared.push_back(t);
   if (shared.empty()) return;
   Layout joint;
   joint.grids = layout.grids;
