@@ -193,10 +193,6 @@ void read_post_processor(const JsonView& root, TokenizerParts& parts) {
       if (!is_known(id)) throw UserError("{}: no token has the id {}", view->where(), id);
 }
 
-void refuse_unless_null(const JsonView& root, std::string_view key) {
-  if (const auto member = root.find(key)) member->refuse("null: documents are encoded whole");
-}
-
 }  // namespace
 
 TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& source) {
@@ -206,8 +202,7 @@ TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& so
                     "post_processor", "decoder", "model"});
   if (const auto version = root.find("version"); version && version->text() != "1.0")
     version->refuse("\"1.0\"");
-  refuse_unless_null(root, "truncation");
-  refuse_unless_null(root, "padding");
+  // truncation and padding are the file's wishes for batches of an inference server; documents are encoded whole.
   TokenizerParts parts;
   parts.source_json = json;
   bool is_byte_level = false;
