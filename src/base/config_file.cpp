@@ -1,6 +1,7 @@
 // Reads a TOML settings file into an OptionTable. toml++ does the grammar; here its values become the same
 // texts that flags carry, so both ways end in one parser and one set of messages.
 #include <toml++/toml.h>
+#include <charconv>
 #include <sstream>
 
 #include "base/options.h"
@@ -24,13 +25,40 @@ void refuse_deep_keys(const std::string& content, const Path& path) {
   }
 }
 
+// toml++ 3.3 does not survive some letters beyond ASCII in wrong places (found by fuzzing), so it sees none: bytes that
+// are not ASCII travel as %HH, and % as %25. Outside quotes and comments that is no valid TOML either.
+std::string as_ascii(std::string_view content) {
+  if (content.starts_with("\xef\xbb\xbf")) content.remove_prefix(3);
+  std::string result;
+  for (const char c : content) {
+    if (static_cast<unsigned char>(c) >= 0x80 || c == '%')
+      result += fmt::format("%{:02x}", static_cast<unsigned char>(c));
+    else
+      result += c;
+  }
+  return result;
+}
+
+std::string from_ascii(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned byte = 0;
+    const bool is_escape =
+        text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3;
+    result += is_escape ? static_cast<char>(byte) : text[i];
+    if (is_escape) i += 2;
+  }
+  return result;
+}
+
 std::string place_of(const toml::node& node, const Path& path) {
   return fmt::format("{}:{}", path.string(), node.source().begin.line);
 }
 
 // A single value as a flag would carry it; "" with `ok` false for dates, lists and tables.
 std::optional<std::string> scalar_text(const toml::node& node) {
-  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* text = node.as_string()) return from_ascii(text->get());
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
@@ -59,7 +87,7 @@ void read_table(OptionTable& options, const toml::table& table, const Path& path
       read_table(options, *section, path, known_elsewhere);
       continue;
     }
-    const std::string name(key.str());
+    const std::string name = from_ascii(key.str());
     const std::string place = place_of(node, path);
     Option* option = options.find(name);
     if (option == nullptr) {
@@ -88,7 +116,7 @@ void read_config_file(OptionTable& table, const Path& path, std::span<const std:
   refuse_deep_keys(content, path);
   toml::table parsed;
   try {
-    parsed = toml::parse(content, path.string());
+    parsed = toml::parse(as_ascii(content), path.string());
   } catch (const toml::parse_error& error) {
     throw UserError("{}:{}: not valid TOML: {}", path.string(), error.source().begin.line,
                     in_quotes(error.description(), 200));

@@ -85,7 +85,18 @@ TEST(Options, FileErrorsNameFileLineAndNearestKey) {
             "bad.toml:1: --color: 'gren' is not one of red, green; did you mean 'green'?");
   EXPECT_EQ(refuse("model = [1]\n"), "bad.toml:1: model must be a single value");
   EXPECT_TRUE(refuse("model = \n").starts_with("bad.toml:1: not valid TOML")) << refuse("model = \n");
+  EXPECT_TRUE(refuse("# é\nmodel = \"é\"\n\xef\xbb\x9d = 1\n").starts_with("bad.toml:3: not valid TOML"));
+  EXPECT_EQ(refuse("\xef\xbb\xbfmodel = 'é 100 %' # é\n"), "");
   EXPECT_EQ(refuse("dedup = 3\n"), "bad.toml:1: --dedup: '3' is not true or false");
+}
+
+TEST(Options, TextsInFilesKeepTheirLetters) {
+  const TemporaryFolder folder;
+  Settings s;
+  OptionTable table;
+  declare(table, s);
+  read_config_file(table, folder.write("run.toml", "model = \"wörter 漢字 100 % %41\"\n"));
+  EXPECT_EQ(s.model, "wörter 漢字 100 % %41");
 }
 
 TEST(Options, NumbersMustBeWholeAndFinite) {
