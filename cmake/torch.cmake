@@ -1,0 +1,25 @@
+# libtorch, from the PyTorch that OPTIMUS_TORCH names (the folder `torch` of an installed package). Only headers and
+# libraries are taken: PyTorch's own CMake files would bring flags of their own. Its headers come last (-idirafter), so that
+# the fmt it ships does not shadow the distribution's: one fmt in all of the program.
+set(OPTIMUS_TORCH "" CACHE PATH "the folder of an installed PyTorch >= 2.11; empty: only the pure half is built")
+option(OPTIMUS_NATIVE "use all instructions of this machine's processor in kernels" ON)
+
+if(OPTIMUS_TORCH)
+  find_library(TORCH_CPU_LIBRARY torch_cpu PATHS ${OPTIMUS_TORCH}/lib NO_DEFAULT_PATH REQUIRED)
+  find_library(C10_LIBRARY c10 PATHS ${OPTIMUS_TORCH}/lib NO_DEFAULT_PATH REQUIRED)
+  find_library(TORCH_CUDA_LIBRARY torch_cuda PATHS ${OPTIMUS_TORCH}/lib NO_DEFAULT_PATH)
+  find_library(C10_CUDA_LIBRARY c10_cuda PATHS ${OPTIMUS_TORCH}/lib NO_DEFAULT_PATH)
+  file(GLOB gomp ${OPTIMUS_TORCH}/lib/libgomp*.so*)
+  list(GET gomp 0 gomp)
+
+  add_library(optimus_torch INTERFACE)
+  target_compile_options(optimus_torch INTERFACE
+    "SHELL:-idirafter ${OPTIMUS_TORCH}/include" "SHELL:-idirafter ${OPTIMUS_TORCH}/include/torch/csrc/api/include"
+    -DAT_PER_OPERATOR_HEADERS -fopenmp)
+  target_link_libraries(optimus_torch INTERFACE ${TORCH_CPU_LIBRARY} ${C10_LIBRARY} ${gomp})
+  if(TORCH_CUDA_LIBRARY)
+    target_link_libraries(optimus_torch INTERFACE -Wl,--no-as-needed ${TORCH_CUDA_LIBRARY} ${C10_CUDA_LIBRARY} -Wl,--as-needed)
+    target_compile_definitions(optimus_torch INTERFACE OPTIMUS_CUDA)
+  endif()
+  target_link_options(optimus_torch INTERFACE -Wl,-rpath,${OPTIMUS_TORCH}/lib)
+endif()
