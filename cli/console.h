@@ -10,9 +10,6 @@
 
 namespace optimus {
 
-// Ctrl-C or a request to end, thrown out of report() so that everything is closed and nothing temporary is left.
-struct Interrupted {};
-
 class Console final : public EventSink {
  public:
   Console();

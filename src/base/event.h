@@ -25,6 +25,9 @@ struct Warning {
 
 using Event = std::variant<Progress, Warning>;
 
+// Thrown out of report() when the user wants the work to end; whoever works closes everything and lets it pass.
+struct Interrupted {};
+
 class EventSink {
  public:
   virtual ~EventSink() = default;

@@ -1,6 +1,8 @@
 // See operations.h. Each block is written down once, operation by operation.
 #include "model/operations.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace optimus {
@@ -48,31 +50,31 @@ class BlockWork {
       norm("norm1", kUsual);
       mlp("norm1.output");
       residual("residual2");
-      norm("norm2", kUsual, false);  // its output is the next block's input and kept there
+      // Its output is the next block's input and kept there; so its statistics are not computed again.
+      norm("norm2", kUsual, false, kBlockInput);
     }
   }
 
+  // The loss is worked out together with its gradient, in the forward: what the head holds is kept in every mode.
   void head() {
     const bool is_pre = spec_.norm_place == NormPlace::pre;
-    if (is_pre) norm("head.norm", kBlockInput);
+    if (is_pre) norm("head.norm", kBlockInput, false, kBlockInput);
     if (spec_.is_bert()) {
       product("head.transform", spec_.hidden, spec_.hidden, CutUnit::none)
           .kept.push_back({is_pre ? "head.norm.output" : "head.input", hidden_, KeptType::activation,
-                           CutUnit::none, is_pre ? kCheap : kBlockInput});
+                           CutUnit::none, kBlockInput});
       Operation& activation = cheap("head.transform_activation", OperationKind::activation, CutUnit::none);
       activation.moved_elements = 2 * hidden_;
-      activation.kept = {{"head.transform.output", hidden_, KeptType::activation, CutUnit::none, kUsual}};
-      activation.is_recomputed_by_selective = true;
-      // Its input is an activation function's output, so selective computes that again as well.
-      norm("head.transform_norm", kCheap);
+      activation.kept = {
+          {"head.transform.output", hidden_, KeptType::activation, CutUnit::none, kBlockInput}};
+      norm("head.transform_norm", kBlockInput, false, kBlockInput);
     }
     Operation& output = product("head.output", spec_.hidden, spec_.vocab, CutUnit::vocab);
-    output.repeated_flops = output.forward_flops;
-    output.kept = {{"head.output.input", hidden_, KeptType::activation, CutUnit::none, kCheap}};
+    output.kept = {{"head.output.input", hidden_, KeptType::activation, CutUnit::none, kBlockInput}};
     Operation& loss = cheap("head.loss", OperationKind::loss, CutUnit::vocab);
     loss.moved_elements = 2 * as_double(spec_.vocab);
     loss.kept = {{"head.loss.targets", 1, KeptType::index, CutUnit::none, kBlockInput},
-                 {"head.loss.logsumexp", 1, KeptType::fp32, CutUnit::none, kUsual}};
+                 {"head.loss.tokens", 1, KeptType::fp32, CutUnit::none, kBlockInput}};
   }
 
   std::vector<Operation> take() { return std::move(work_); }
@@ -103,10 +105,11 @@ class BlockWork {
     attention.moved_elements = 2 * query_ + 2 * kv_;
     // With norms on q and k, what stood before the norm is kept already and leads here cheaply.
     const RecomputeMode of_qk = spec_.has_qk_norm ? kCheap : kUsual;
+    const std::string qk = spec_.has_qk_norm ? "" : "qkv";
     attention.kept = {
-        {"attention.query", query_, KeptType::activation, CutUnit::heads, of_qk},
-        {"attention.key", kv_, KeptType::activation, CutUnit::kv_heads, of_qk},
-        {"attention.value", kv_, KeptType::activation, CutUnit::kv_heads, kUsual},
+        {"attention.query", query_, KeptType::activation, CutUnit::heads, of_qk, qk},
+        {"attention.key", kv_, KeptType::activation, CutUnit::kv_heads, of_qk, qk},
+        {"attention.value", kv_, KeptType::activation, CutUnit::kv_heads, kUsual, "qkv"},
         {"attention.output", query_, KeptType::activation, CutUnit::heads, kUsual},
         {"attention.logsumexp", as_double(spec_.heads), KeptType::fp32, CutUnit::heads, kUsual},
     };
@@ -120,8 +123,8 @@ class BlockWork {
     Operation& activation = cheap("mlp.activation", OperationKind::activation, CutUnit::ffn);
     activation.moved_elements = (spec_.is_gated ? 3 : 2) * ffn_;
     if (spec_.is_gated)
-      activation.kept.push_back({"mlp.gate.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual});
-    activation.kept.push_back({"mlp.up.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual});
+      activation.kept.push_back({"mlp.gate.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual, "up"});
+    activation.kept.push_back({"mlp.up.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual, "up"});
     activation.is_recomputed_by_selective = true;
     product("mlp.down", spec_.ffn, spec_.hidden, CutUnit::ffn).kept = {
         {"mlp.activation.output", ffn_, KeptType::activation, CutUnit::ffn, kCheap}};
@@ -129,18 +132,20 @@ class BlockWork {
 
   double statistics_per_row() const { return spec_.norm == NormKind::layer_norm ? 2 : 1; }
 
-  void norm(const std::string& name, RecomputeMode input_kept_up_to, bool is_recomputed = true) {
+  void norm(const std::string& name, RecomputeMode input_kept_up_to, bool is_recomputed = true,
+            RecomputeMode statistics_kept_up_to = kUsual) {
     Operation& op = cheap(name, OperationKind::norm, CutUnit::none);
     op.moved_elements = 2 * hidden_;
-    op.kept = {{name + ".input", hidden_, KeptType::activation, CutUnit::none, input_kept_up_to},
-               {name + ".statistics", statistics_per_row(), KeptType::fp32, CutUnit::none, kUsual}};
+    op.kept = {
+        {name + ".input", hidden_, KeptType::activation, CutUnit::none, input_kept_up_to},
+        {name + ".statistics", statistics_per_row(), KeptType::fp32, CutUnit::none, statistics_kept_up_to}};
     op.is_recomputed_by_selective = is_recomputed;
   }
 
   void head_norm(const std::string& name, double width, double num_heads, CutUnit cut) {
     Operation& op = cheap(name, OperationKind::norm, cut);
     op.moved_elements = 2 * width;
-    op.kept = {{name + ".input", width, KeptType::activation, cut, kUsual},
+    op.kept = {{name + ".input", width, KeptType::activation, cut, kUsual, "qkv"},
                {name + ".statistics", num_heads * statistics_per_row(), KeptType::fp32, cut, kUsual}};
     op.is_recomputed_by_selective = true;
   }
@@ -200,13 +205,71 @@ int bytes_per_element(KeptType type, int activation_bytes) {
     case KeptType::activation:
       return activation_bytes;
     case KeptType::fp32:
-      return 4;
+      return std::max(4, activation_bytes);
     case KeptType::byte:
       return 1;
     case KeptType::index:
       return 8;
   }
   return 0;
+}
+
+// Gradients of a layer in the order in which its backward makes them. With norms behind the sums, and with dropout, the
+// gradient of a product's output is not the stream's.
+std::vector<GradientTensor> layer_gradients(const ModelSpec& spec) {
+  const double hidden = as_double(spec.hidden), query = as_double(spec.query_width()),
+               kv = as_double(spec.kv_width()), ffn = as_double(spec.ffn);
+  const bool is_post = spec.norm_place == NormPlace::post, has_dropout = spec.hidden_dropout > 0;
+  std::vector<GradientTensor> result = {{"output.gradient", hidden, CutUnit::none, true}};
+  const auto add = [&](const char* name, double width, CutUnit cut, bool is_for_weights,
+                       const char* matrix = "") {
+    result.push_back({name, width, cut, is_for_weights, matrix});
+  };
+  if (is_post) add("mlp.sum.gradient", hidden, CutUnit::none, true);
+  if (has_dropout) add("mlp.down.gradient", hidden, CutUnit::none, true);
+  if (spec.is_gated) add("mlp.gate.gradient", ffn, CutUnit::ffn, true, "up.gradient");
+  add("mlp.up.gradient", ffn, CutUnit::ffn, true, "up.gradient");
+  add("middle.gradient", hidden, CutUnit::none, true);
+  if (has_dropout) add("attention.out.gradient", hidden, CutUnit::none, true);
+  add("attention.query.gradient", query, CutUnit::heads, true, "qkv.gradient");
+  add("attention.key.gradient", kv, CutUnit::kv_heads, true, "qkv.gradient");
+  add("attention.value.gradient", kv, CutUnit::kv_heads, true, "qkv.gradient");
+  add("input.gradient", hidden, CutUnit::none, false);
+  add("attention.output.gradient", query, CutUnit::heads, false);
+  if (spec.is_gated) add("mlp.activation.gradient", ffn, CutUnit::ffn, false);
+  return result;
+}
+
+std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
+  const double hidden = as_double(spec.hidden);
+  switch (block) {
+    case BlockKind::embedding:
+      return {{"output.gradient", hidden, CutUnit::none, true}};
+    case BlockKind::layer:
+      return layer_gradients(spec);
+    case BlockKind::head:
+      if (!spec.is_bert()) return {};
+      return {{"head.transform.gradient", hidden, CutUnit::none, true},
+              {"input.gradient", hidden, CutUnit::none, false}};
+  }
+  return {};
+}
+
+std::string input_name(const ModelSpec& spec, BlockKind block) {
+  const bool is_pre = spec.norm_place == NormPlace::pre;
+  switch (block) {
+    case BlockKind::embedding:
+      return "";
+    case BlockKind::layer:
+      return is_pre ? "norm1.input" : "attention.input";
+    case BlockKind::head:
+      return is_pre ? "head.norm.input" : "head.input";
+  }
+  return "";
+}
+
+std::int64_t logit_rows(std::int64_t tokens) {
+  return std::min(tokens, std::max<std::int64_t>(256, (tokens + 7) / 8));
 }
 
 double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,

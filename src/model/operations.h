@@ -7,8 +7,8 @@
 // divides.
 //
 // What is assumed of the engine: attention is a flash kernel (no score matrix; it keeps one logarithm of a
-// sum per head and token), the loss goes over the vocabulary in chunks (no logits; one logarithm of a sum per
-// token; BERT's counts every position, though only masked ones have a target), dropout masks are computed
+// sum per head and token), the loss goes over the tokens in chunks, together with its gradient (never all logits;
+// BERT's counts every position, though only masked ones have a target), dropout masks are computed
 // again from their keys, and a tensor that two operations need is kept once, under the operation that is
 // named first.
 #pragma once
@@ -27,7 +27,7 @@ namespace optimus {
 enum class RecomputeMode { none, selective, full };
 std::string text(RecomputeMode mode);  // "selective"
 
-// The element type of a kept tensor: the plan's activation type, always fp32 (statistics), one byte, or a
+// The element type of a kept tensor: the plan's activation type, fp32 (statistics; fp64 in fp64 runs), one byte, or a
 // 64-bit token id.
 enum class KeptType { activation, fp32, byte, index };
 
@@ -37,6 +37,8 @@ struct KeptTensor {
   KeptType type = KeptType::activation;
   CutUnit cut = CutUnit::none;
   RecomputeMode kept_up_to = RecomputeMode::selective;  // the strongest mode that still keeps it
+  std::string matrix =
+      {};  // not empty: a range of columns of the matrix of that name, so that one product fills it
   bool operator==(const KeptTensor&) const = default;
 };
 
@@ -53,7 +55,7 @@ struct Operation {
   double forward_flops = 0;
   double backward_flops = 0;  // input and weight gradient together: twice forward
   // Forward work that the backward repeats in every mode because its result is never stored: attention's
-  // scores, the logits. Real work, but not counted by MFU.
+  // scores. Real work, but not counted by MFU. (The logits are repeated where tensor parallelism cuts the vocabulary.)
   double repeated_flops = 0;
   // Activation elements read and written per token, forward: what bounds cheap operations.
   double moved_elements = 0;
@@ -63,6 +65,23 @@ struct Operation {
 
 // The operations of one block, in order, for sequences of `sequence_length`.
 std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length);
+
+// What a block's backward needs beside what was kept. Gradients of products' outputs stay until the weight gradients have
+// read them; the others end with the block's input gradient. "output.gradient" comes from the block above.
+struct GradientTensor {
+  std::string name;  // "mlp.up.gradient"
+  double elements_per_token = 0;
+  CutUnit cut = CutUnit::none;
+  bool is_for_weights = false;
+  std::string matrix = {};  // as KeptTensor's
+};
+std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block);
+
+// The kept tensor that holds a block's input (the stream that comes from the block before); empty for the embedding.
+std::string input_name(const ModelSpec& spec, BlockKind block);
+
+// Tokens whose logits are in memory at one time.
+std::int64_t logit_rows(std::int64_t tokens);
 
 // Bytes one block keeps for its backward, per token, when activations are stored in `activation_bytes` bytes.
 double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "schedule/slab.h"
 
 namespace optimus {
 namespace {
@@ -42,7 +43,11 @@ Cause cause_of(BufferKind kind) {
     case BufferKind::kept_activations:
       return Cause::activations;
     case BufferKind::gathered_weights:
-    case BufferKind::working:
+    case BufferKind::passing_activations:
+    case BufferKind::kept_gradients:
+    case BufferKind::passing_gradients:
+    case BufferKind::logits:
+    case BufferKind::whole_gradients:
     case BufferKind::boundary:
       return Cause::buffers;
   }
@@ -75,6 +80,80 @@ MemoryUse memory_use(const Program& program) {
     peak = std::max(peak, total += change.bytes);
   }
   return {Bytes(most[0]), Bytes(most[1]), Bytes(most[2]), Bytes(most[3]), Bytes(most[4]), Bytes(peak)};
+}
+
+namespace {
+
+bool lives_longer_than_a_step(BufferKind kind) {
+  return kind == BufferKind::weights || kind == BufferKind::gradients ||
+         kind == BufferKind::optimizer_state || kind == BufferKind::buddy_state ||
+         kind == BufferKind::stashed_weights;
+}
+
+// Free pieces of one memory that grows at its end; the lowest that is large enough is taken.
+class FreeList {
+ public:
+  std::int64_t take(std::int64_t bytes) {
+    for (auto at = free_.begin(); at != free_.end(); ++at) {
+      if (at->second - at->first < bytes) continue;
+      const std::int64_t offset = at->first, end = at->second;
+      free_.erase(at);
+      if (offset + bytes < end) free_.emplace(offset + bytes, end);
+      return offset;
+    }
+    std::int64_t offset = end_;  // the last piece may lie at the end: only what is missing is added
+    if (!free_.empty() && free_.rbegin()->second == end_) {
+      offset = free_.rbegin()->first;
+      free_.erase(std::prev(free_.end()));
+    }
+    end_ = offset + bytes;
+    return offset;
+  }
+  void give(std::int64_t begin, std::int64_t end) {
+    const auto next = free_.lower_bound(begin);
+    if (next != free_.end() && next->first == end) end = next->second, free_.erase(next);
+    const auto after = free_.lower_bound(begin);
+    if (after != free_.begin() && std::prev(after)->second == begin)
+      std::prev(after)->second = end;
+    else
+      free_.emplace(begin, end);
+  }
+  std::int64_t end() const { return end_; }
+
+ private:
+  std::map<std::int64_t, std::int64_t> free_;  // begin -> end
+  std::int64_t end_ = 0;
+};
+
+}  // namespace
+
+Arena plan_arena(const Program& program) {
+  const std::vector<Span> lives = lifetimes(program);
+  struct Event {
+    std::int64_t at;
+    bool is_begin;  // ends come first
+    int buffer;
+    auto operator<=>(const Event&) const = default;
+  };
+  std::vector<Event> events;
+  for (int b = 0; b < std::ssize(lives); ++b) {
+    if (lives_longer_than_a_step(program.buffers[static_cast<std::size_t>(b)].kind)) continue;
+    events.push_back({lives[static_cast<std::size_t>(b)].begin, true, b});
+    events.push_back({lives[static_cast<std::size_t>(b)].end, false, b});
+  }
+  std::sort(events.begin(), events.end());
+  Arena arena{std::vector<std::int64_t>(program.buffers.size(), -1), Bytes(0)};
+  FreeList memory;
+  for (const Event& event : events) {
+    const auto b = static_cast<std::size_t>(event.buffer);
+    const std::int64_t bytes = aligned(program.buffers[b].bytes.value);
+    if (event.is_begin)
+      arena.offsets[b] = memory.take(bytes);
+    else
+      memory.give(arena.offsets[b], arena.offsets[b] + bytes);
+  }
+  arena.bytes = Bytes(memory.end());
+  return arena;
 }
 
 int most_kept(const Program& program) {

@@ -69,9 +69,13 @@ enum class BufferKind : std::uint8_t {
   gradients,
   optimizer_state,
   buddy_state,
-  kept_activations,  // from a block's forward to its backward
-  working,           // activations computed again, a whole gradient before it is sharded
-  boundary,          // an activation or gradient on its way between stages
+  kept_activations,     // from a block's forward to its backward
+  passing_activations,  // while a block's forward runs, or from computing them again to the weight gradient
+  kept_gradients,     // of activations: from the block above's input gradient to the block's weight gradient
+  passing_gradients,  // of activations: while the block's input gradient is computed
+  logits,             // while the loss is computed
+  whole_gradients,    // of weights, before they are cut into shards
+  boundary,           // an activation or gradient on its way between stages
 };
 
 struct Buffer {
@@ -128,6 +132,14 @@ struct MemoryUse {
   Bytes peak;  // of all together; at most their sum
 };
 MemoryUse memory_use(const Program& program);
+// Where each buffer lies in one piece of memory; -1 for those that live longer than a step (weights, gradients, optimizer
+// state). Buffers whose lives overlap, when instructions run in the order of the list, do not share memory.
+struct Arena {
+  std::vector<std::int64_t> offsets;  // [buffer]
+  Bytes bytes;
+};
+Arena plan_arena(const Program& program);
+
 // The most micro-batch chunks that keep activations at one time.
 int most_kept(const Program& program);
 

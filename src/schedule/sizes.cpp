@@ -2,6 +2,7 @@
 #include "schedule/sizes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace optimus {
@@ -120,17 +121,54 @@ ActivationShare DeviceSizes::share(int block, int sequences, bool between_blocks
   return share_of(side, seat_.index, sequences, plan_.sequence_length, between_blocks);
 }
 
-Bytes DeviceSizes::kept(int block, int sequences, RecomputeMode mode) const {
+// With sequence parallelism what is not cut by features is cut by rows.
+void DeviceSizes::add(SlabBuilder& slab, int block, std::int64_t tokens, const KeptTensor& tensor) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  const auto tokens = static_cast<double>(share(block, sequences, false).num_tokens());
-  double bytes = 0;
+  const double share = fraction(model_, tensor.cut, strategy, tensor_part(strategy));
+  const bool is_cut_by_rows = tensor.cut == CutUnit::none && share < 1;
+  const double columns = tensor.elements_per_token * (is_cut_by_rows ? 1 : share);
+  const double rows = static_cast<double>(tokens) * (is_cut_by_rows ? share : 1);
+  slab.add(tensor.name, static_cast<std::int64_t>(std::ceil(rows - 1e-6)), std::llround(columns), tensor.type,
+           tensor.matrix);
+}
+
+Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
+  const RecomputeMode mode = strategy_of(stage_, block).recompute;
+  const std::int64_t tokens = share(block, sequences, false).num_tokens();
+  SlabBuilder slab(bytes_of(plan_.precision));
   for (const Operation& operation : operations_[kind_index(model_, block)])
     for (const KeptTensor& tensor : operation.kept)
-      if (mode <= tensor.kept_up_to)
-        bytes += tensor.elements_per_token * tokens *
-                 bytes_per_element(tensor.type, bytes_of(plan_.precision)) *
-                 fraction(model_, tensor.cut, strategy, tensor_part(strategy));
-  return Bytes(static_cast<std::int64_t>(bytes + 0.5));
+      if ((mode <= tensor.kept_up_to) == is_kept) add(slab, block, tokens, tensor);
+  return slab.take();
+}
+
+Slab DeviceSizes::kept(int block, int sequences) const { return activations(block, sequences, true); }
+Slab DeviceSizes::passing(int block, int sequences) const { return activations(block, sequences, false); }
+
+Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_weights) const {
+  const std::int64_t tokens = share(block, sequences, false).num_tokens();
+  SlabBuilder slab(bytes_of(plan_.precision));
+  for (const GradientTensor& tensor : optimus::gradients(model_, block_kind(model_, block)))
+    if (tensor.is_for_weights == is_for_weights)
+      add(slab, block, tokens,
+          {tensor.name, tensor.elements_per_token, KeptType::activation, tensor.cut, RecomputeMode::none,
+           tensor.matrix});
+  return slab.take();
+}
+
+Slab DeviceSizes::gradients(int block, int sequences) const {
+  return activation_gradients(block, sequences, true);
+}
+Slab DeviceSizes::passing_gradients(int block, int sequences) const {
+  return activation_gradients(block, sequences, false);
+}
+
+Slab DeviceSizes::logits(int block, int sequences) const {
+  const std::int64_t rows = logit_rows(share(block, sequences, false).num_tokens());
+  SlabBuilder slab(bytes_of(plan_.precision));
+  add(slab, block, rows,
+      {"head.logits", static_cast<double>(model_.vocab), KeptType::activation, CutUnit::vocab});
+  return slab.take();
 }
 
 Bytes DeviceSizes::boundary(int block, int sequences) const {
@@ -149,17 +187,6 @@ Bytes DeviceSizes::ring(int block, int sequences) const {
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   const std::int64_t tokens = share(block, sequences, false).samples.size() * positions;
   return Bytes(static_cast<std::int64_t>(static_cast<double>(tokens) * width * bytes_of(plan_.precision)));
-}
-
-Bytes DeviceSizes::deferred(int block, int sequences) const {
-  const LayerStrategy& strategy = strategy_of(stage_, block);
-  const auto tokens = static_cast<double>(share(block, sequences, false).num_tokens());
-  double elements = 0;
-  for (const Operation& operation : operations_[kind_index(model_, block)])
-    if (operation.kind == OperationKind::product)
-      elements += static_cast<double>(operation.outer) * tokens *
-                  fraction(model_, operation.cut, strategy, tensor_part(strategy));
-  return Bytes(static_cast<std::int64_t>(elements * bytes_of(plan_.precision)));
 }
 
 }  // namespace optimus

@@ -7,6 +7,7 @@
 #include "plan/layouts.h"
 #include "plan/plan.h"
 #include "schedule/share.h"
+#include "schedule/slab.h"
 
 namespace optimus {
 
@@ -24,13 +25,18 @@ class DeviceSizes {
   std::map<std::vector<int>, Bytes> partial(int block) const;
   // The part of a block's gradients that another stage of the pipeline holds too: a tied embedding.
   Bytes shared(int block) const;
-  // Kept from the forward of one micro-batch to its backward.
-  Bytes kept(int block, int sequences, RecomputeMode mode) const;
+  // Activations of one block and micro-batch: kept from the forward to the backward, and the others, which are there only
+  // while the block is worked on (in the forward, and computed again in the backward).
+  Slab kept(int block, int sequences) const;
+  Slab passing(int block, int sequences) const;
+  // Gradients of activations: until the weight gradients are done, and until the input gradient is.
+  Slab gradients(int block, int sequences) const;
+  Slab passing_gradients(int block, int sequences) const;
+  // Logits of some tokens at a time, where the head computes its loss.
+  Slab logits(int block, int sequences) const;
   // One activation between blocks, on this device (its slice with sequence parallelism), and the whole of its group.
   Bytes boundary(int block, int sequences) const;
   Bytes whole_activation(int block, int sequences) const;
-  // Gradients of products' outputs, which a weight gradient in a slot of its own still needs.
-  Bytes deferred(int block, int sequences) const;
   // Keys and values of one context part, which go round the ring.
   Bytes ring(int block, int sequences) const;
 
@@ -38,6 +44,9 @@ class DeviceSizes {
   std::int64_t elements(int block, int shards, bool with_embedding) const;
   int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }
   ActivationShare share(int block, int sequences, bool between_blocks) const;
+  Slab activations(int block, int sequences, bool is_kept) const;
+  Slab activation_gradients(int block, int sequences, bool is_for_weights) const;
+  void add(SlabBuilder& slab, int block, std::int64_t tokens, const KeptTensor& tensor) const;
 
   const Plan& plan_;
   const ModelSpec& model_;

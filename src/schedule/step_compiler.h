@@ -41,7 +41,6 @@ class StepCompiler {
   Frontier backward_attention_input(int microbatch, int block, const Frontier& ready);
   Frontier backward_half(Part part, int microbatch, int block, Frontier ready, bool with_weights);
   void backward_weight(Part part, int microbatch, int block, const Frontier& ready);
-  void use_deferred(int block, int microbatch);      // by the instruction added last
   void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
   void weights_done(int microbatch, int block);
   int compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop = -1);
@@ -67,9 +66,13 @@ class StepCompiler {
   int tensor_subgroup(int block, const std::vector<int>& parts);
   int context_group(int block);
   int data_group(int block, Role role);  // shard or replica
-  Bytes kept_bytes(int block, int microbatch, RecomputeMode mode);
-  int kept_buffer(int block, int microbatch);
-  void use_working_buffers(int block, int microbatch, bool is_weight);
+  using BlockMicrobatch = std::pair<int, int>;
+  enum class SlabKind { kept, passing, gradients, passing_gradients, logits };
+  Bytes slab_bytes(SlabKind kind, int block, int microbatch);
+  // By the instruction added last: a slab of this block and micro-batch, made on first use.
+  void use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind kind, int block, int microbatch,
+                bool is_write);
+  void use_slabs(const Instruction& instruction);
 
   const Plan& plan_;
   const ModelSpec& model_;
@@ -85,8 +88,9 @@ class StepCompiler {
   bool boundary_is_gradient_ = false;
   bool needs_sync_ = false;  // gradients of a block also come from other pipelines
 
-  using BlockMicrobatch = std::pair<int, int>;
-  std::map<BlockMicrobatch, int> kept_, again_, whole_gradients_, deferred_;  // buffers
+  // Buffers. Passing activations of the forward and of the backward are two.
+  std::map<BlockMicrobatch, int> kept_, passing_, again_, gradients_, passing_gradients_, logits_,
+      whole_gradients_;
   // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
   std::map<BlockMicrobatch, Frontier> arrived_;
   std::map<BlockMicrobatch, Frontier> handed_on_;  // to a chunk of the same stage
@@ -98,7 +102,7 @@ class StepCompiler {
   Frontier buddies_;                  // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction
-  std::map<std::tuple<BlockKind, const LayerStrategy*, int, RecomputeMode>, Bytes> kept_sizes_;
+  std::map<std::tuple<SlabKind, BlockKind, const LayerStrategy*, int>, Bytes> slab_sizes_;
 };
 
 }  // namespace optimus

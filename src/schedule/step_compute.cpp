@@ -28,19 +28,70 @@ int StepCompiler::context_group(int block) {
   return builder_.group(Role::context, std::move(members));
 }
 
-Bytes StepCompiler::kept_bytes(int block, int microbatch, RecomputeMode mode) {
-  const auto [at, is_new] =
-      kept_sizes_.try_emplace({kind(block), &strategy(block), sequences(microbatch), mode});
-  if (is_new) at->second = sizes_.kept(block, sequences(microbatch), mode);
+Bytes StepCompiler::slab_bytes(SlabKind slab, int block, int microbatch) {
+  const int n = sequences(microbatch);
+  const auto [at, is_new] = slab_sizes_.try_emplace({slab, kind(block), &strategy(block), n});
+  if (!is_new) return at->second;
+  switch (slab) {
+    case SlabKind::kept:
+      return at->second = sizes_.kept(block, n).bytes;
+    case SlabKind::passing:
+      return at->second = sizes_.passing(block, n).bytes;
+    case SlabKind::gradients:
+      return at->second = sizes_.gradients(block, n).bytes;
+    case SlabKind::passing_gradients:
+      return at->second = sizes_.passing_gradients(block, n).bytes;
+    case SlabKind::logits:
+      return at->second = sizes_.logits(block, n).bytes;
+  }
   return at->second;
 }
 
-int StepCompiler::kept_buffer(int block, int microbatch) {
-  const auto [at, is_new] = kept_.try_emplace({block, microbatch}, -1);
-  if (is_new)
-    at->second = builder_.buffer(BufferKind::kept_activations, block, microbatch,
-                                 kept_bytes(block, microbatch, strategy(block).recompute));
-  return at->second;
+void StepCompiler::use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind slab, int block, int microbatch,
+                            bool is_write) {
+  static constexpr BufferKind kinds[] = {BufferKind::kept_activations, BufferKind::passing_activations,
+                                         BufferKind::kept_gradients, BufferKind::passing_gradients,
+                                         BufferKind::logits};
+  const Bytes bytes = slab_bytes(slab, block, microbatch);
+  if (bytes.value == 0) return;
+  const auto [at, is_new] = slabs.try_emplace({block, microbatch}, -1);
+  if (is_new) at->second = builder_.buffer(kinds[static_cast<std::size_t>(slab)], block, microbatch, bytes);
+  builder_.use(at->second, is_write);
+}
+
+// A block writes its output straight into what the next block keeps, and its input gradient into the gradients of the block
+// before, where these are on this device and split alike.
+void StepCompiler::use_slabs(const Instruction& of) {
+  const int block = of.block, microbatch = of.microbatch;
+  const auto is_neighbour = [&](int other) {
+    return chunk_of(other) == of.chunk && is_same_split(strategy(block), strategy(other));
+  };
+  const bool is_first_part =
+                 of.part == Part::whole || of.part == Part::attention || of.part == Part::attention_input,
+             is_last_part = of.part == Part::whole || of.part == Part::mlp;
+  use_slab(kept_, SlabKind::kept, block, microbatch, of.op == Op::forward);
+  if (of.op == Op::forward) {
+    use_slab(passing_, SlabKind::passing, block, microbatch, true);
+    if (is_last_part && block + 1 < plan_.num_blocks && is_neighbour(block + 1))
+      use_slab(kept_, SlabKind::kept, block + 1, microbatch, true);
+    if (kind(block) == BlockKind::head) use_slab(logits_, SlabKind::logits, block, microbatch, true);
+    return;
+  }
+  use_slab(again_, SlabKind::passing, block, microbatch, of.op != Op::backward_weight);
+  if (of.op == Op::recompute) return;
+  use_slab(gradients_, SlabKind::gradients, block, microbatch, of.op == Op::backward_input);
+  if (of.op == Op::backward_input) {
+    use_slab(passing_gradients_, SlabKind::passing_gradients, block, microbatch, true);
+    if (is_first_part && block > 0 && is_neighbour(block - 1))
+      use_slab(gradients_, SlabKind::gradients, block - 1, microbatch, true);
+  } else if (strategy(block).zero >= 2 && shard_count(stage_, strategy(block)) > 1) {
+    // One micro-batch's whole gradient on its way to the shards.
+    const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
+    if (is_new)
+      at->second = builder_.buffer(BufferKind::whole_gradients, block, microbatch,
+                                   sizes_.part(block, StateKind::gradients));
+    builder_.use(at->second, true);
+  }
 }
 
 int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop) {
@@ -58,30 +109,10 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
     builder_.use(std::exchange(boundary_, -1), false);
     boundary_readers_[boundary_is_gradient_].push_back(index);
   }
-  builder_.use(kept_buffer(block, microbatch), op == Op::forward);
-  if (op != Op::forward) use_working_buffers(block, microbatch, op == Op::backward_weight);
+  use_slabs(builder_.program().instructions.back());
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && op != Op::backward_weight)
     builder_.use(whole->second, false);
   return index;
-}
-
-// What a backward needs beside what was kept: activations computed again, and with ZeRO 2 and 3 one micro-batch's whole
-// gradient on its way to the shards.
-void StepCompiler::use_working_buffers(int block, int microbatch, bool is_weight) {
-  const LayerStrategy& s = strategy(block);
-  if (s.recompute != RecomputeMode::none) {
-    const auto [at, is_new] = again_.try_emplace({block, microbatch}, -1);
-    const Bytes again =
-        kept_bytes(block, microbatch, RecomputeMode::none) - kept_bytes(block, microbatch, s.recompute);
-    if (is_new) at->second = builder_.buffer(BufferKind::working, block, microbatch, again);
-    builder_.use(at->second, true);
-  }
-  if (!is_weight || s.zero < 2 || shard_count(stage_, s) == 1) return;
-  const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
-  if (is_new)
-    at->second =
-        builder_.buffer(BufferKind::working, block, microbatch, sizes_.part(block, StateKind::gradients));
-  builder_.use(at->second, true);
 }
 
 int StepCompiler::tensor_collective(Op op, int microbatch, int block, bool is_backward, Bytes bytes,
@@ -214,24 +245,13 @@ Frontier StepCompiler::backward_half(Part part, int microbatch, int block, Front
   const Frontier done = part == Part::attention
                             ? backward_attention_input(microbatch, block, ready)
                             : Frontier{compute(Op::backward_input, part, microbatch, block, ready)};
-  if (!with_weights) use_deferred(block, microbatch);
   ready = reduce_partial(microbatch, block, true, done);
   if (with_weights) backward_weight(part, microbatch, block, input);
   return ready;
 }
 
-void StepCompiler::use_deferred(int block, int microbatch) {
-  const auto [at, is_new] = deferred_.try_emplace({block, microbatch}, -1);
-  if (is_new)
-    at->second = builder_.buffer(BufferKind::working, block, microbatch,
-                                 sizes_.deferred(block, sequences(microbatch)));
-  builder_.use(at->second, true);
-}
-
 void StepCompiler::backward_weight(Part part, int microbatch, int block, const Frontier& ready) {
   compute(Op::backward_weight, part, microbatch, block, ready);
-  if (const auto kept = deferred_.find({block, microbatch}); kept != deferred_.end())
-    builder_.use(kept->second, false);
 }
 
 void StepCompiler::backward_weights(int microbatch, int block) {

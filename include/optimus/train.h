@@ -1,0 +1,28 @@
+// The one call: trains a model on data and leaves a run folder.
+//
+//   optimus::TrainResult done = optimus::train("gpt2", "corpus.txt", {.steps = 200});
+//
+// The model is a preset ("gpt2", "llama3-8b"), a Hugging Face folder or a config.json; the data a text or jsonl file, a folder
+// or a token-file prefix. Everything else has a default that is chosen from model, data and hardware; TrainOptions
+// (run/options.h) lists what can be said. Throws UserError, with one line that says what is wrong and what would be right.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "run/options.h"
+
+namespace optimus {
+
+struct TrainResult {
+  std::string run;  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/
+  std::int64_t steps = 0;
+  double loss = 0;  // of the last step
+  std::optional<double> validation_loss;
+  double tokens_per_second = 0;
+  std::string sample;  // generated text
+};
+
+TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});
+
+}  // namespace optimus

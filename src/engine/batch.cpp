@@ -1,0 +1,62 @@
+// See batch.h.
+#include "engine/batch.h"
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number,
+            Batch& batch) {
+  const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
+  ensure(used >= 1 && used <= length, "a sample of {} tokens in sequences of {}", used, length);
+  microbatch.samples.push_back(number);
+  for (std::int64_t i = 0; i < length; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    microbatch.ids.push_back(i < used ? sample.inputs[at] : 0);
+    microbatch.targets.push_back(i < used ? sample.targets[at] : kNoTarget);
+    microbatch.positions.push_back(i < used ? sample.positions[at] : 0);
+  }
+  // Documents that must not see each other are where positions begin anew; otherwise the sample is one segment.
+  std::int64_t begin = 0;
+  for (std::int64_t i = 1; i <= used; ++i)
+    if (i == used || sample.positions[static_cast<std::size_t>(i)] == 0) {
+      microbatch.segments.push_back({row, begin, i});
+      begin = i;
+    }
+  batch.num_tokens += used;
+  batch.num_counted += sample.num_counted;
+}
+
+// When every sequence is one whole segment, none needs to be named.
+void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
+  if (microbatch.segments.size() != microbatch.samples.size()) return;
+  for (const AttentionSegment& segment : microbatch.segments)
+    if (segment.begin != 0 || segment.end != length) return;
+  microbatch.segments.clear();
+}
+
+}  // namespace
+
+Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
+                 std::int64_t first_sample) {
+  Batch batch;
+  batch.step = step, batch.sequence_length = plan.sequence_length;
+  std::size_t next = 0;
+  for (const int size : plan.pipelines.front().microbatches) {
+    Microbatch& microbatch = batch.microbatches.emplace_back();
+    for (int i = 0; i < size; ++i, ++next)
+      append(microbatch, samples.at(next), plan.sequence_length,
+             first_sample + static_cast<std::int64_t>(next), batch);
+    drop_trivial_segments(microbatch, plan.sequence_length);
+  }
+  return batch;
+}
+
+Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step) {
+  std::vector<Sample> read;
+  for (std::int64_t i = 0; i < plan.batch; ++i) read.push_back(samples.read(step * plan.batch + i));
+  return make_batch(read, plan, step, step * plan.batch);
+}
+
+}  // namespace optimus

@@ -1,0 +1,40 @@
+// The token ids of one step, micro-batch by micro-batch, as the plan cuts them: plain host memory. Shorter sequences are
+// padded to the plan's length; padding counts nothing and attends to nothing.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/samples.h"
+#include "plan/plan.h"
+
+namespace optimus {
+
+// Positions [begin, end) of a sequence that may attend to each other.
+struct AttentionSegment {
+  std::int64_t sequence = 0, begin = 0, end = 0;
+  bool operator==(const AttentionSegment&) const = default;
+};
+
+struct Microbatch {
+  std::vector<std::int64_t> ids, targets;  // [sequences, length]; targets -1 where nothing counts
+  std::vector<std::int32_t> positions;
+  std::vector<std::int64_t> samples;       // global sample number of each sequence
+  std::vector<AttentionSegment> segments;  // empty: every sequence as a whole
+};
+
+struct Batch {
+  std::int64_t step = 0;  // from 0
+  std::int64_t sequence_length = 0;
+  std::vector<Microbatch> microbatches;
+  std::int64_t num_tokens = 0;   // without padding
+  std::int64_t num_counted = 0;  // targets that count
+};
+
+// Samples step * plan.batch … of the data, dealt to the micro-batches of the plan's one pipeline in order.
+Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step);
+// The same from given sequences, for evaluation and tests: micro-batch sizes as the plan says.
+Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
+                 std::int64_t first_sample);
+
+}  // namespace optimus

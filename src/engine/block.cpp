@@ -1,0 +1,45 @@
+// See block.h.
+#include "engine/block.h"
+
+#include "base/error.h"
+
+namespace optimus {
+
+SlabTensors::SlabTensors(const Slab& slab, const at::Tensor& memory, ElementTypes types) {
+  for (const Place& place : slab.places) {
+    at::ScalarType type = types.element;
+    if (place.type == KeptType::fp32) type = types.wide;
+    if (place.type == KeptType::index) type = at::kLong;
+    if (place.type == KeptType::byte) type = at::kByte;
+    const auto width = static_cast<std::int64_t>(at::elementSize(type));
+    const std::int64_t span =
+        place.rows == 0 ? 0 : ((place.rows - 1) * place.row_stride + place.columns) * width;
+    tensors_.emplace_back(place.name, memory.narrow(0, place.offset, span)
+                                          .view(type)
+                                          .as_strided({place.rows, place.columns}, {place.row_stride, 1}));
+  }
+}
+
+const at::Tensor* SlabTensors::find(std::string_view name) const {
+  for (const auto& [own, tensor] : tensors_)
+    if (own == name) return &tensor;
+  return nullptr;
+}
+
+at::Tensor Pass::operator[](std::string_view name) const {
+  for (const SlabTensors* slab : slabs)
+    if (const at::Tensor* tensor = slab->find(name)) return *tensor;
+  ensure(false, "no tensor {} in this pass", name);
+  return {};
+}
+
+DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site) {
+  if (!pass.is_training || rate == 0) return {};
+  return {rate,
+          pass.dropout.with(static_cast<std::uint64_t>(pass.step))
+              .with(static_cast<std::uint64_t>(layer + 1))
+              .with(site),
+          pass.microbatch->host->samples, pass.sequence_length};
+}
+
+}  // namespace optimus

@@ -1,0 +1,86 @@
+// A block of the model as an engine runs it: forward, input gradient and weight gradient of its parts, written by hand. Blocks
+// know no schedules, devices or plans; they read and write the tensors of a Pass.
+//
+// Read next: layer_block.cpp (a transformer layer), engine.cpp (who calls).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/parameters.h"
+#include "engine/products.h"
+#include "kernels/attention.h"
+#include "kernels/kernels.h"
+#include "schedule/program.h"
+#include "schedule/slab.h"
+
+namespace optimus {
+
+// The tensors of one slab, as views into the arena.
+class SlabTensors {
+ public:
+  SlabTensors() = default;
+  SlabTensors(const Slab& slab, const at::Tensor& memory, ElementTypes types);
+  const at::Tensor* find(std::string_view name) const;
+
+ private:
+  std::vector<std::pair<std::string, at::Tensor>> tensors_;
+};
+
+// One micro-batch on the device.
+struct DeviceMicrobatch {
+  const Microbatch* host = nullptr;
+  at::Tensor ids, targets, positions;  // [rows]
+};
+
+// What does not change while an engine lives.
+struct Tools {
+  const ModelSpec& model;
+  ElementTypes types;
+  const Kernels& kernels;
+  const Attention& attention;
+  Products& products;
+  at::Tensor cosine, sine;  // of RoPE, else undefined
+};
+
+class KeyValueCache;  // generation
+
+// What one instruction works on. Tensors are found by the names of model/operations.h.
+struct Pass {
+  std::vector<const SlabTensors*> slabs;
+  const at::Tensor* next = nullptr;  // where the block's output goes: what the block above keeps as its input
+  const at::Tensor* below = nullptr;  // where its input gradient goes
+  const DeviceMicrobatch* microbatch = nullptr;
+  std::int64_t sequence_length = 0, step = 0;
+  RandomKey dropout;                 // of the seed
+  bool is_training = true;           // dropout happens
+  bool is_recompute = false;         // forward: only what the backward needs
+  double gradient_scale = 1;         // of the loss; 0: no gradient is wanted
+  double* loss = nullptr;            // the sum over tokens is added here
+  at::Tensor* all_logits = nullptr;  // not null: [rows, vocab], filled instead of a loss
+  KeyValueCache* cache = nullptr;
+
+  at::Tensor operator[](std::string_view name) const;
+};
+
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual void forward(Part part, const Pass& pass) = 0;
+  virtual void backward_input(Part part, const Pass& pass) = 0;
+  virtual void backward_weight(Part part, const Pass& pass) = 0;
+};
+
+std::unique_ptr<Block> make_embedding_block(const Tools& tools, const Parameters& parameters);
+std::unique_ptr<Block> make_layer_block(const Tools& tools, const Parameters& parameters, int block,
+                                        RecomputeMode recompute);
+std::unique_ptr<Block> make_head_block(const Tools& tools, const Parameters& parameters);
+
+// The dropout site of a layer (-1: the embedding) for a pass; rate 0 when not training.
+DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site);
+
+}  // namespace optimus

@@ -1,0 +1,67 @@
+// See device.h.
+#include "engine/device.h"
+
+#include <ATen/Parallel.h>
+#ifdef OPTIMUS_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
+#include <sched.h>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+int num_cuda_devices() {
+#ifdef OPTIMUS_CUDA
+  return static_cast<int>(at::cuda::device_count());
+#else
+  return 0;
+#endif
+}
+
+}  // namespace
+
+at::Device parse_device(const std::string& name) {
+  if (name == "cpu") return at::Device(at::kCPU);
+  if (name != "cuda" && !name.starts_with("cuda:"))
+    throw UserError("--device: '{}' is not one of cpu, cuda, cuda:N", name);
+  int index = 0;
+  if (name.size() > 5) {
+    const std::string digits = name.substr(5);
+    if (digits.empty() || digits.size() > 4 || digits.find_first_not_of("0123456789") != std::string::npos)
+      throw UserError("--device: '{}' is not one of cpu, cuda, cuda:N", name);
+    index = std::stoi(digits);
+  }
+  if (index >= num_cuda_devices())
+    throw UserError("--device {}: this machine has {} CUDA devices that PyTorch can use", name,
+                    num_cuda_devices());
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+}
+
+ElementTypes types_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return {at::kDouble, at::kDouble};
+    case Precision::fp32:
+      return {at::kFloat, at::kFloat};
+    case Precision::bf16:
+      return {at::kBFloat16, at::kFloat};
+    case Precision::fp16:
+      return {at::kHalf, at::kFloat};
+    case Precision::fp8:
+      throw UserError("--precision fp8 cannot be trained yet; fp64, fp32, bf16 and fp16 can");
+  }
+  return {};
+}
+
+int set_num_threads(int count) {
+  if (count <= 0) {
+    cpu_set_t set;
+    count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  }
+  at::set_num_threads(count);
+  return count;
+}
+
+}  // namespace optimus

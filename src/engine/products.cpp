@@ -1,0 +1,110 @@
+// See products.h.
+#include "engine/products.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <array>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// One element type everywhere: fp64 and fp32.
+class StraightProducts : public Products {
+ public:
+  void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
+               bool adds) override {
+    ensure(!adds || !bias.defined(), "a bias is added before the product");
+    if (adds)
+      at::addmm_out(y, y, x, weight.t());
+    else if (bias.defined())
+      at::addmm_out(y, bias, x, weight.t());
+    else
+      at::mm_out(y, x, weight.t());
+  }
+  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx, bool adds) override {
+    if (adds)
+      at::addmm_out(dx, dx, dy, weight);
+    else
+      at::mm_out(dx, dy, weight);
+  }
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
+    at::addmm_out(gradient, gradient, dy.t(), x);
+  }
+};
+
+// bf16 or fp16 with products of the device's own: only the weight gradient differs, it is rounded once a micro-batch before
+// it is added.
+class NarrowProducts final : public StraightProducts {
+ public:
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
+    gradient.add_(at::mm(dy.t(), x));
+  }
+};
+
+// bf16 or fp16 on a processor without such products: operands are widened into buffers of ours, the product is fp32's.
+class WideningProducts final : public Products {
+ public:
+  void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
+               bool adds) override {
+    at::Tensor result = room(2, y);
+    if (adds) {
+      result.copy_(y);
+      straight_.forward(widened(0, x), widened(1, weight), {}, result, true);
+    } else {
+      straight_.forward(widened(0, x), widened(1, weight), bias.defined() ? widened(3, bias) : at::Tensor(),
+                        result, false);
+    }
+    y.copy_(result);
+  }
+  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx, bool adds) override {
+    at::Tensor result = room(2, dx);
+    if (adds) result.copy_(dx);
+    straight_.input_gradient(widened(0, dy), widened(1, weight), result, adds);
+    dx.copy_(result);
+  }
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
+    straight_.weight_gradient(widened(0, dy), widened(2, x), gradient);
+  }
+  std::int64_t bytes() const override {
+    std::int64_t total = 0;
+    for (const at::Tensor& buffer : buffers_)
+      if (buffer.defined()) total += static_cast<std::int64_t>(buffer.nbytes());
+    return total;
+  }
+
+ private:
+  // Grows in the first step, then stays.
+  at::Tensor room(std::size_t index, const at::Tensor& like) {
+    at::Tensor& buffer = buffers_[index];
+    if (!buffer.defined() || buffer.numel() < like.numel()) buffer = at::empty({like.numel()}, at::kFloat);
+    return buffer.narrow(0, 0, like.numel()).view(like.sizes());
+  }
+  at::Tensor widened(std::size_t index, const at::Tensor& tensor) {
+    at::Tensor result = room(index, tensor);
+    result.copy_(tensor);
+    return result;
+  }
+  StraightProducts straight_;
+  std::array<at::Tensor, 4> buffers_;
+};
+
+bool has_products_of(at::ScalarType element) {
+#if defined(__x86_64__)
+  if (element == at::kBFloat16) return __builtin_cpu_supports("avx512bf16");
+#endif
+  return element == at::kFloat || element == at::kDouble;
+}
+
+}  // namespace
+
+std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element) {
+  if (element == at::kFloat || element == at::kDouble) return std::make_unique<StraightProducts>();
+  if (device.is_cpu() && !has_products_of(element)) return std::make_unique<WideningProducts>();
+  return std::make_unique<NarrowProducts>();
+}
+
+}  // namespace optimus

@@ -1,0 +1,50 @@
+// See options.h.
+#include "run/options.h"
+
+namespace optimus {
+
+void declare(OptionTable& table, TrainOptions& o) {
+  declare(table, o.model);
+  table.add("data", o.data, "D",
+            "text, jsonl, a folder or a token-file prefix; or a blend: 0.7 A 0.3 B (default: this machine's "
+            "C++ headers)");
+  table.add("tokenizer", o.tokenizer, "bytes|FILE",
+            "how text is tokenized (default: the model folder's, else bytes)");
+  table.add("run", o.run, "DIR", "the run's folder (default: runs/<model>-<date>)");
+  table.add("steps", o.steps, "N", "training steps");
+  table.add("batch", o.batch, "B", "sequences a step, over all devices");
+  table.add("microbatch", o.microbatch, "b", "sequences computed at a time");
+  table.add("seq", o.sequence_length, "S", "tokens of a sequence");
+  table.add("lr", o.learning_rate, "X", "the highest learning rate (default: by the model's size)");
+  table.add("warmup", o.warmup, "N",
+            "steps in which the learning rate grows (default: a tenth of all, at most 2000)");
+  table.add_choice<LearningRateShape>("lr-schedule", o.shape,
+                                      {{"cosine", LearningRateShape::cosine},
+                                       {"linear", LearningRateShape::linear},
+                                       {"wsd", LearningRateShape::wsd},
+                                       {"constant", LearningRateShape::constant}},
+                                      "how the learning rate falls after its warm-up");
+  table.add("min-lr", o.least_learning_rate, "F", "where it ends, as a fraction of --lr");
+  table.add("weight-decay", o.weight_decay, "X", "AdamW's decay of matrices and embeddings");
+  table.add("beta1", o.beta1, "X", "AdamW's first moment");
+  table.add("beta2", o.beta2, "X", "AdamW's second moment");
+  table.add("epsilon", o.epsilon, "X", "AdamW's epsilon");
+  table.add("clip", o.clip, "X", "the largest gradient norm; 0: any");
+  table.add("seed", o.seed, "N", "of initialisation, sample order and dropout");
+  table.add("precision", o.precision, "fp64|fp32|bf16|fp16",
+            "of weights and activations (default: fp32 on processors, bf16 on GPUs)");
+  table.add("recompute", o.recompute, "none|selective|full",
+            "which activations are computed again in the backward");
+  table.add("dropout", o.dropout, "P", "dropout rate everywhere (default: the model's)");
+  declare(table, o.samples);
+  table.add("devices", o.devices, "N", "devices to train on");
+  table.add("device", o.device, "cpu|cuda", "where to compute (default: a GPU where there is one)");
+  table.add("threads", o.threads, "N", "threads of a processor device (default: all cores)");
+  table.add("plan", o.plan, "FILE", "run this plan");
+  table.add("static", o.is_static, "no decisions of its own while it runs");
+  table.add("eval-every", o.eval_every, "N", "validation loss every N steps (0: at the end only)");
+  table.add("validation", o.validation, "F", "fraction of the data that is held out for it");
+  table.add("sample", o.sample_tokens, "N", "tokens of text to generate at the end; 0: none");
+}
+
+}  // namespace optimus

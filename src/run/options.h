@@ -1,0 +1,46 @@
+// What a user can say about a training: one struct, declared once as flags and settings-file keys. Values that are not given
+// are filled in by resolve (run/settings.h), which says where each came from.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "data/samples.h"
+#include "model/options.h"
+
+namespace optimus {
+
+enum class LearningRateShape { cosine, linear, wsd, constant };
+
+struct TrainOptions {
+  ModelOptions model;
+  std::vector<std::string> data;  // one name, or weight name weight name …
+  std::string tokenizer;
+  Path run;
+
+  std::optional<std::int64_t> steps, batch, microbatch, sequence_length;
+  std::optional<double> learning_rate;
+  std::optional<std::int64_t> warmup;
+  LearningRateShape shape = LearningRateShape::cosine;
+  double least_learning_rate = 0.1;  // of the highest, at the end
+  double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1;
+  std::int64_t seed = 1;
+  std::string precision, recompute = "none";
+  std::optional<double> dropout;
+  SampleOptions samples;
+
+  std::int64_t devices = 1;
+  std::string device;  // cpu, cuda, cuda:N; empty: CUDA where there is one
+  std::int64_t threads = 0;
+  Path plan;
+  bool is_static = false;
+
+  std::int64_t eval_every = 0;
+  double validation = 0.05;  // fraction of the data
+  std::int64_t sample_tokens = 160;
+};
+void declare(OptionTable& table, TrainOptions& options);
+
+}  // namespace optimus

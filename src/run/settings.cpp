@@ -1,0 +1,206 @@
+// See settings.h.
+#include "run/settings.h"
+
+#include <cmath>
+#include <ctime>
+
+#include "base/error.h"
+#include "data/open.h"
+#include "model/presets.h"
+#include "plan/plan_json.h"
+#include "plan/validate.h"
+#include "run/demo_text.h"
+
+namespace optimus {
+namespace {
+
+// Without --model: small enough to learn something on two cores in two minutes.
+constexpr const char* kDemoModel = "gpt2";
+constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 256};
+constexpr std::int64_t kDemoSteps = 300, kDemoBatch = 16, kDemoSequence = 128;
+
+bool is_demo(const TrainOptions& options) { return options.model.model.empty(); }
+
+void refuse_nonsense(const TrainOptions& o) {
+  const auto at_least = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least) {
+    if (value && (*value < least || *value > 1'000'000'000))
+      throw UsageError("--{}: {} is not a number from {} to 1,000,000,000", name, *value, least);
+  };
+  at_least("steps", o.steps, 1), at_least("batch", o.batch, 1), at_least("microbatch", o.microbatch, 1);
+  at_least("seq", o.sequence_length, 1), at_least("warmup", o.warmup, 0),
+      at_least("eval-every", o.eval_every, 0);
+  at_least("devices", o.devices, 1), at_least("threads", o.threads, 0),
+      at_least("sample", o.sample_tokens, 0);
+  const auto within = [](const char* name, double value, double least, double most) {
+    if (!(value >= least && value <= most))
+      throw UsageError("--{}: {} is not from {} to {}", name, value, least, most);
+  };
+  within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.least_learning_rate, 0, 1);
+  within("dropout", o.dropout.value_or(0), 0, 0.99), within("validation", o.validation, 0, 0.9);
+  within("weight-decay", o.weight_decay, 0, 10), within("clip", o.clip, 0, 1e9),
+      within("epsilon", o.epsilon, 0, 1);
+  within("beta1", o.beta1, 0, 0.999999), within("beta2", o.beta2, 0, 0.999999999);
+  if (o.devices != 1) throw UserError("--devices {}: one device can be trained on today", o.devices);
+}
+
+// Takes a value that nobody gave, and tells the table that it was chosen here.
+template <typename T>
+T choose(OptionTable* table, const char* name, std::optional<T>& target, T value) {
+  if (target) return *target;
+  target = value;
+  if (table != nullptr)
+    if (Option* option = table->find(name)) option->origin = Origin::planner;
+  return value;
+}
+
+ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool is_tokenized_data) {
+  ModelOptions model = options.model;
+  if (is_demo(options)) {
+    model.model = kDemoModel;
+    const auto fill = [](auto& target, const auto& value) {
+      if (!target) target = value;
+    };
+    fill(model.overrides.layers, kDemoShape.layers), fill(model.overrides.hidden, kDemoShape.hidden);
+    fill(model.overrides.heads, kDemoShape.heads),
+        fill(model.overrides.max_positions, kDemoShape.max_positions);
+  }
+  // A preset's vocabulary is the tokenizer's, unless the data came as tokens and nobody named a tokenizer.
+  const bool is_preset = find_preset(model.model).has_value();
+  if (is_preset && !model.overrides.vocab && !(is_tokenized_data && options.tokenizer.empty()))
+    model.overrides.vocab = tokenizer.vocab_size();
+  ModelSpec spec = resolve(model);
+  if (is_demo(options))
+    spec.name = "demo", spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = 0;
+  if (options.dropout)
+    spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = *options.dropout;
+  return spec;
+}
+
+struct Data {
+  std::vector<BlendPart> parts;
+  std::optional<StreamRange> validation;
+  std::string name;
+};
+
+Data open_all(const TrainOptions& options, const Tokenizer& tokenizer, std::int64_t length,
+              EventSink& events) {
+  Data data;
+  const auto add = [&](std::shared_ptr<const TokenSet> tokens, double weight) {
+    Split split = split_for_validation(tokens, options.validation);
+    const bool is_long_enough = split.validation.end - split.validation.begin > length &&
+                                split.training.end - split.training.begin > length;
+    if (!is_long_enough) split = split_for_validation(tokens, 0);
+    if (is_long_enough && !data.validation) data.validation = split.validation;
+    data.parts.push_back({std::move(split.training), weight});
+  };
+  if (options.data.empty()) {
+    add(demo_text(tokenizer), 1);
+    data.name = "C++ headers of this machine";
+    return data;
+  }
+  for (const auto& [weight, name] : parse_blend(options.data))
+    add(open_data(name, tokenizer, events), weight);
+  data.name = join(options.data, " ");
+  return data;
+}
+
+std::optional<MaskingOptions> masking(const ModelSpec& model, const Tokenizer& tokenizer) {
+  if (model.is_causal) return std::nullopt;
+  const std::optional<TokenId> mask = tokenizer.mask_token();
+  if (!mask)
+    throw UserError(
+        "{} is trained by masked words and its tokenizer has no mask token; give one with --tokenizer FILE",
+        model.name);
+  MaskingOptions result{.mask_token = *mask, .vocab_size = model.vocab, .special_tokens = {}};
+  for (TokenId id = 0; id < std::min<std::int64_t>(tokenizer.vocab_size(), model.vocab); ++id)
+    if (tokenizer.is_special(id)) result.special_tokens.push_back(id);
+  return result;
+}
+
+// The field's fit of the best learning rate to the number of parameters (Kaplan et al. 2020, appendix D.6).
+double usual_learning_rate(const ModelSpec& model) {
+  const double layer = static_cast<double>(num_parameters(model) - model.vocab * model.hidden);
+  return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
+}
+
+Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                  OptionTable* table) {
+  if (!options.plan.empty()) {
+    Plan plan = read_plan(options.plan);
+    validate(plan, model, options.plan.string());
+    if ((options.batch && plan.batch != *options.batch) ||
+        (options.sequence_length && plan.sequence_length != *options.sequence_length))
+      throw UserError("{}: a plan for batch {} of {} tokens, but --batch and --seq say {} of {}",
+                      options.plan.string(), plan.batch, plan.sequence_length,
+                      options.batch.value_or(plan.batch),
+                      options.sequence_length.value_or(plan.sequence_length));
+    return plan;
+  }
+  const std::int64_t length = *options.sequence_length, batch = *options.batch;
+  // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.
+  const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
+  const std::int64_t some =
+      choose(table, "microbatch", options.microbatch, std::clamp<std::int64_t>(tokens / length, 1, batch));
+  if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
+  UniformPlan shape{.microbatch = static_cast<int>(some), .batch = batch, .sequence_length = length};
+  shape.precision = parse_precision(options.precision, "--precision");
+  shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
+  const Plan plan = uniform_plan(model, shape);
+  validate(plan, model, "--batch, --seq and --model");
+  return plan;
+}
+
+Path usual_run_folder(const ModelSpec& model) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  std::string name = Path(model.name).filename().string();
+  if (name.empty()) name = "model";
+  const std::string stem =
+      fmt::format("runs/{}-{:04}{:02}{:02}-{:02}{:02}{:02}", name, parts.tm_year + 1900, parts.tm_mon + 1,
+                  parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+  std::error_code error;
+  Path path = stem;
+  for (int i = 2; std::filesystem::exists(path, error); ++i) path = fmt::format("{}-{}", stem, i);
+  return path;
+}
+
+}  // namespace
+
+TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table,
+                      EventSink& events) {
+  refuse_nonsense(options);
+  TrainSettings settings;
+  settings.tokenizer =
+      open_tokenizer(options.tokenizer.empty() ? usual_tokenizer(options.model.model) : options.tokenizer);
+  const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
+  settings.model = resolve_model(options, *settings.tokenizer, is_tokens);
+  if (options.precision.empty()) {
+    options.precision = device.is_gpu ? "bf16" : "fp32";
+    if (table != nullptr) table->find("precision")->origin = Origin::planner;
+  }
+  parse_precision(options.precision, "--precision");
+  const std::int64_t longest =
+      settings.model.positions == PositionKind::learned ? settings.model.max_positions : 1 << 20;
+  if (options.plan.empty()) {
+    choose(table, "seq", options.sequence_length,
+           is_demo(options) ? kDemoSequence : std::min<std::int64_t>(longest, 1024));
+    choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
+  }
+  settings.plan = resolve_plan(options, settings.model, device, table);
+  settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
+  Data data = open_all(options, *settings.tokenizer, settings.plan.sequence_length, events);
+  settings.validation = data.validation, settings.data_name = data.name;
+  SampleOptions samples = options.samples;
+  samples.sequence_length = settings.plan.sequence_length, samples.seed = options.seed;
+  settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
+                                               masking(settings.model, *settings.tokenizer));
+  const double rate = choose(table, "lr", options.learning_rate, usual_learning_rate(settings.model));
+  const std::int64_t warmup =
+      choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, settings.steps / 10));
+  settings.learning_rate = {options.shape, rate, rate * options.least_learning_rate, warmup, settings.steps};
+  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  return settings;
+}
+
+}  // namespace optimus

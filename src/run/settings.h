@@ -1,0 +1,39 @@
+// From options to everything that a run needs, before anything is started or written: the model, its tokenizer and data, the
+// plan, numbers for all that was left open. What cannot work is refused here.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/event.h"
+#include "data/samples.h"
+#include "data/tokenizer.h"
+#include "plan/plan.h"
+#include "run/learning_rate.h"
+#include "run/options.h"
+
+namespace optimus {
+
+struct TrainSettings {
+  ModelSpec model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Samples> samples;
+  std::optional<StreamRange> validation;  // of the first data set; nothing when it is too short
+  std::string data_name;
+  Plan plan;
+  std::int64_t steps = 0;
+  LearningRate learning_rate;
+  Path run;
+};
+
+// What the device is like, as far as choices depend on it.
+struct DeviceFacts {
+  bool is_gpu = false;
+};
+
+// Fills in the options that were left open and tells the table where they came from (table may be null).
+// Throws UserError or UsageError.
+TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table,
+                      EventSink& events);
+
+}  // namespace optimus
