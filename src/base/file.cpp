@@ -129,12 +129,18 @@ Outcome<void> AtomicFile::flush() {
 }
 
 Outcome<void> AtomicFile::commit() {
-  if (Outcome<void> done = flush(); !done) return done;
-  if (Outcome<void> done = file_->sync(); !done) return done;
-  file_.reset();
-  if (Outcome<void> done = files_->rename(temporary_, path_); !done) return done;
+  const Outcome<std::unique_ptr<WritableFile>> file = commit_and_continue();
+  if (!file) return tl::unexpected(file.error());
+  return {};
+}
+
+Outcome<std::unique_ptr<WritableFile>> AtomicFile::commit_and_continue() {
+  if (Outcome<void> done = flush(); !done) return tl::unexpected(done.error());
+  if (Outcome<void> done = file_->sync(); !done) return tl::unexpected(done.error());
+  if (Outcome<void> done = files_->rename(temporary_, path_); !done) return tl::unexpected(done.error());
   temporary_.clear();
-  return files_->sync_folder(folder_of(path_));
+  if (Outcome<void> done = files_->sync_folder(folder_of(path_)); !done) return tl::unexpected(done.error());
+  return std::move(file_);
 }
 
 Outcome<void> write_atomically(FileSystem& files, const Path& path, std::string_view text) {

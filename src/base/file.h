@@ -63,6 +63,8 @@ class AtomicFile {
   Outcome<void> write(std::span<const std::byte> bytes);
   Outcome<void> write(std::string_view text) { return write(std::as_bytes(std::span(text))); }
   Outcome<void> commit();
+  // As commit(), but the file stays open for more, which appears as it is written.
+  Outcome<std::unique_ptr<WritableFile>> commit_and_continue();
   std::int64_t size() const { return size_; }
 
  private:
