@@ -1,35 +1,31 @@
 // What a command prints: results on standard output, progress and warnings on standard error.
 #pragma once
 
-#include <chrono>
-#include <mutex>
 #include <string>
 
 #include "base/event.h"
 #include "base/json.h"
+#include "observe/progress.h"
+#include "observe/status_line.h"
 
 namespace optimus {
 
 class Console final : public EventSink {
  public:
   Console();
-  ~Console() override;
 
   bool wants_json = false;
 
   // A command's result: the JSON alone with --json, else the text.
   void result(const OrderedJson& json, const std::string& text);
-  // Throws Interrupted after SIGINT or SIGTERM. Progress: one line that is drawn over on a terminal, a plain line now and then elsewhere. Any thread.
+  // Throws Interrupted after SIGINT or SIGTERM. Any thread.
   void report(const Event& event) override;
+  // For progress that is more than events, as that of a training.
+  StatusLine& line() { return line_; }
 
  private:
-  void show(const Progress& progress);
-  void clear_line();
-
-  std::mutex mutex_;
-  bool is_terminal_;
-  bool has_line_ = false;
-  std::chrono::steady_clock::time_point next_, begin_;
+  StatusLine line_;
+  LineSink events_;
 };
 
 }  // namespace optimus

@@ -1,0 +1,66 @@
+// See metrics.h.
+#include "observe/metrics.h"
+
+#include "base/json.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kLongestLine = 64
+                                     << 10;  // ours have some hundred bytes; more is a file of another kind
+
+// The part of the file that holds the steps up to `last_step`.
+std::string_view lines_up_to(std::string_view content, std::int64_t last_step, const std::string& name) {
+  std::size_t begin = 0;
+  for (int number = 1; last_step > 0; ++number) {
+    const std::size_t end = content.find('\n', begin);
+    if (end == std::string_view::npos) break;
+    const std::string where = fmt::format("{} line {}", name, number);
+    if (end - begin > kLongestLine)
+      throw UserError("{}: {} bytes, a line of metrics has at most {}; move the file away to go on", where,
+                      end - begin, kLongestLine);
+    const Json line = parse_json(content.substr(begin, end - begin), where);
+    if (JsonView(line, where).at("step").integer(0) > last_step) break;
+    begin = end + 1;
+  }
+  return content.substr(0, begin);
+}
+
+}  // namespace
+
+std::string metrics_line(const StepMetrics& metrics) {
+  OrderedJson line = {{"step", metrics.step},
+                      {"loss", metrics.loss},
+                      {"grad_norm", metrics.grad_norm},
+                      {"lr", metrics.learning_rate},
+                      {"tokens", metrics.tokens},
+                      {"seconds", metrics.seconds.value},
+                      {"tokens_per_second", metrics.tokens_per_second},
+                      {"epoch", metrics.epoch}};
+  if (metrics.is_skipped) line["skipped"] = true;
+  if (metrics.loss_scale) line["loss_scale"] = *metrics.loss_scale;
+  if (metrics.validation_loss) line["validation_loss"] = *metrics.validation_loss;
+  if (metrics.tflops) line["tflops"] = *metrics.tflops;
+  if (metrics.mfu) line["mfu"] = *metrics.mfu;
+  if (metrics.memory) line["memory_bytes"] = metrics.memory->value;
+  return line.dump();
+}
+
+Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std::int64_t last_step) {
+  MappedFile old;
+  if (std::error_code error; std::filesystem::exists(path, error)) {
+    Outcome<MappedFile> mapped = MappedFile::open(path);
+    if (!mapped) return tl::unexpected(mapped.error());
+    old = std::move(*mapped);
+  }
+  const std::string_view content(reinterpret_cast<const char*>(old.bytes().data()), old.bytes().size());
+  const std::string_view kept = lines_up_to(content, last_step, path.string());
+  Outcome<AtomicFile> fresh = AtomicFile::create(files, path);
+  if (!fresh) return tl::unexpected(fresh.error());
+  if (Outcome<void> done = fresh->write(kept); !done) return tl::unexpected(done.error());
+  Outcome<std::unique_ptr<WritableFile>> file = fresh->commit_and_continue();
+  if (!file) return tl::unexpected(file.error());
+  return MetricsFile(LogFile(std::move(*file)));
+}
+
+}  // namespace optimus

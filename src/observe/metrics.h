@@ -1,0 +1,49 @@
+// What is known of a training step once it is done, and metrics.jsonl, where a run writes it: one JSON object a
+// line. Not how it is shown (observe/progress.h) nor TensorBoard's copy of it (observe/tensorboard.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/units.h"
+#include "observe/log_file.h"
+
+namespace optimus {
+
+struct StepMetrics {
+  std::int64_t step = 0;  // from 1
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  std::int64_t tokens = 0;  // of this step, over all devices
+  Seconds seconds{};        // of this step
+  double tokens_per_second = 0;
+  std::int64_t epoch = 0;   // of the data
+  bool is_skipped = false;  // the gradients were not finite; no parameter changed
+  std::optional<double> loss_scale{};
+  std::optional<double> validation_loss{};  // where this step ended with a validation
+  std::optional<double> tflops{};           // 1e12 operations a second, of all devices
+  std::optional<double> mfu{};              // share of the devices' peak, 0 to 1
+  std::optional<Bytes> memory{};            // the peak of the fullest device
+};
+
+// The line of metrics.jsonl, without its end. Numbers read back exactly; those that are not finite are null.
+std::string metrics_line(const StepMetrics& metrics);
+
+// One thread at a time.
+class MetricsFile {
+ public:
+  // Keeps the lines up to step `last_step` (0: none), so that a resumed run writes each step once; drops the rest
+  // and a last line that a killed writer left unfinished. The file is replaced in one move: a reader sees the old
+  // one or the new one. Throws UserError where a line up to there is not one of ours.
+  static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step);
+
+  // Fails once, naming the file; after that lines are dropped.
+  Outcome<void> append(const StepMetrics& metrics) { return log_.write(metrics_line(metrics) + "\n"); }
+
+ private:
+  explicit MetricsFile(LogFile log) : log_(std::move(log)) {}
+  LogFile log_;
+};
+
+}  // namespace optimus

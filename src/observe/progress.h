@@ -1,0 +1,70 @@
+// What the status line says: the progress of a training, step by step, and the events of everything else.
+// Not how the line is drawn (observe/status_line.h).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/event.h"
+#include "observe/metrics.h"
+#include "observe/status_line.h"
+
+namespace optimus {
+
+// Progress on the status line, warnings above it. Any thread.
+class LineSink final : public EventSink {
+ public:
+  explicit LineSink(StatusLine& line) : line_(line) {}
+  void report(const Event& event) override;
+
+ private:
+  void show(const Progress& progress);
+
+  StatusLine& line_;
+  std::mutex mutex_;
+  std::string activity_;  // the last one seen, and when it began
+  Seconds began_;
+};
+
+// Time per step, from the last steps: the median of the means of neighbours. A pause counts little, a validation
+// every few steps counts in full.
+class Pace {
+ public:
+  void step_ended(Seconds now);
+  std::optional<Seconds> per_step() const;  // known from the second step on: the first one warms up
+
+ private:
+  std::optional<Seconds> last_;
+  std::deque<double> intervals_;
+};
+
+// "step 120/2000  loss 3.4123  grad 0.910  lr 3.00e-04  52.10 K tokens/s …  ETA 3 m 20 s". Where that is more than
+// `columns`, the least important parts are left out. total_steps 0: the end is not known.
+std::string progress_text(const StepMetrics& metrics, std::int64_t total_steps,
+                          std::optional<Seconds> remaining, int columns);
+
+// The live progress of a training. The first and the last step are always shown. One thread at a time.
+class TrainingProgress {
+ public:
+  TrainingProgress(StatusLine& line, std::int64_t total_steps) : line_(line), total_steps_(total_steps) {}
+  TrainingProgress(const TrainingProgress&) = delete;
+  ~TrainingProgress() { finish(); }
+
+  void step_ended(const StepMetrics& metrics);
+  // Leaves the newest step's line standing. Also done by the destructor, so that an interrupted run shows its end.
+  void finish();
+
+ private:
+  std::string line_text() const;
+
+  StatusLine& line_;
+  std::int64_t total_steps_;
+  Pace pace_;
+  std::optional<StepMetrics> latest_;  // with the last validation loss there was
+  bool is_latest_shown_ = false;
+};
+
+}  // namespace optimus

@@ -1,0 +1,104 @@
+// See status_line.h.
+#include "observe/status_line.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+
+namespace optimus {
+namespace {
+
+constexpr std::string_view kEraseLine = "\r\033[K";
+
+bool understands_control(std::FILE* out) {
+  const char* const kind = std::getenv("TERM");
+  return ::isatty(::fileno(out)) == 1 && (kind == nullptr || std::string_view(kind) != "dumb");
+}
+
+// Names of files may hold anything, also what moves a terminal's cursor.
+std::string without_control(std::string_view text) {
+  std::string result(text);
+  for (char& c : result)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = c == '\n' || c == '\t' ? ' ' : '?';
+  return result;
+}
+
+// The first `columns` characters of UTF-8; each is taken to be one column wide.
+std::string_view cut(std::string_view line, int columns) {
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    const bool begins_character = (static_cast<unsigned char>(line[at]) & 0xc0) != 0x80;
+    if (begins_character && columns-- == 0) return line.substr(0, at);
+  }
+  return line;
+}
+
+}  // namespace
+
+Seconds steady_seconds() {
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+StatusLine::StatusLine(std::FILE* out, Clock clock)
+    : out_(out), clock_(std::move(clock)), is_terminal_(understands_control(out)), next_(clock_()) {
+  if (!is_terminal_) next_ += Seconds(10);
+}
+
+int StatusLine::columns() const {
+  if (!is_terminal_) return std::numeric_limits<int>::max();
+  winsize size{};
+  const bool is_known = ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return (is_known ? size.ws_col : 80) - 1;  // a full line would make some terminals begin another
+}
+
+bool StatusLine::is_due() const {
+  const std::lock_guard lock(mutex_);
+  return clock_() >= next_;
+}
+
+bool StatusLine::show(std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  if (clock_() < next_) return false;
+  draw(line);
+  return true;
+}
+
+void StatusLine::show_now(std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  draw(line);
+}
+
+void StatusLine::draw(std::string_view line) {
+  next_ = clock_() + Seconds(is_terminal_ ? 0.1 : 10);
+  const std::string clean = without_control(line);
+  if (!is_terminal_) return write(clean + "\n");
+  shown_ = cut(clean, columns());
+  write(std::string(kEraseLine) + shown_);
+}
+
+void StatusLine::print(std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  const std::string clean = without_control(line) + "\n";
+  write(shown_.empty() ? clean : std::string(kEraseLine) + clean + shown_);
+}
+
+void StatusLine::clear() {
+  const std::lock_guard lock(mutex_);
+  if (!shown_.empty()) write(std::string(kEraseLine));
+  shown_.clear();
+}
+
+void StatusLine::keep() {
+  const std::lock_guard lock(mutex_);
+  if (!shown_.empty()) write("\n");
+  shown_.clear();
+}
+
+void StatusLine::write(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), out_);
+  std::fflush(out_);
+}
+
+}  // namespace optimus

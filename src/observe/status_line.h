@@ -1,0 +1,54 @@
+// One line that says how far the work is: rewritten in place on a terminal, plain lines now and then elsewhere.
+// Not what stands in it (observe/progress.h).
+//
+// Lines that must stay, such as warnings, go through the same object, so that neither tears the other.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "base/units.h"
+
+namespace optimus {
+
+using Clock = std::function<Seconds()>;
+Seconds steady_seconds();  // since some moment; never goes back
+
+// Any thread. `out` must outlive this; that it cannot be written is no failure. Control characters never pass.
+class StatusLine {
+ public:
+  explicit StatusLine(std::FILE* out, Clock clock = steady_seconds);
+  StatusLine(const StatusLine&) = delete;
+  ~StatusLine() { clear(); }
+
+  Seconds now() const { return clock_(); }
+  // How long a line is shown whole: the terminal's width now, without a terminal any.
+  int columns() const;
+  // Whether show() would draw now: every 0.1 s on a terminal, every 10 s elsewhere, beginning 10 s after the start
+  // (short work needs no progress in a log).
+  bool is_due() const;
+  // Draws the line if it is due, and says whether it did.
+  bool show(std::string_view line);
+  void show_now(std::string_view line);
+  // A line that stays, above the status line.
+  void print(std::string_view line);
+  // On a terminal: takes the status line away, or leaves it as it is and goes to the next.
+  void clear();
+  void keep();
+
+ private:
+  void draw(std::string_view line);
+  void write(const std::string& text);
+
+  std::FILE* out_;
+  Clock clock_;
+  bool is_terminal_;
+  mutable std::mutex mutex_;
+  Seconds next_;
+  std::string shown_;  // on the terminal now
+};
+
+}  // namespace optimus

@@ -1,0 +1,43 @@
+// Event files for TensorBoard, written by hand: records (length, masked CRC32C of it, data, masked CRC32C of that)
+// of the few protobuf fields that scalars need. Not a protobuf library, and no reader: TensorBoard is that.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "observe/log_file.h"
+#include "observe/metrics.h"
+
+namespace optimus {
+
+std::uint32_t crc32c(std::string_view bytes);
+// `data` as a record of a TFRecord file.
+std::string tfrecord(std::string_view data);
+
+struct Scalar {
+  std::string_view tag;
+  double value;  // kept as a float: TensorBoard's choice
+};
+// A serialised Event with a Summary of these scalars. Times are seconds since 1970.
+std::string scalar_event(Seconds wall_time, std::int64_t step, std::span<const Scalar> scalars);
+
+// One thread at a time.
+class TensorBoardFile {
+ public:
+  // A new file events.out.tfevents.<seconds>.<host>.<pid> in `folder`, which is there. The run goes on after
+  // `last_step` (0: from the start); TensorBoard forgets later steps of older files in the folder.
+  static Outcome<TensorBoardFile> create(FileSystem& files, const Path& folder, Seconds wall_time,
+                                         std::int64_t last_step);
+
+  // Tags train/loss, train/grad_norm, …, validation/loss. Fails once, naming the file; after that steps are dropped.
+  Outcome<void> append(const StepMetrics& metrics, Seconds wall_time);
+
+ private:
+  explicit TensorBoardFile(LogFile log) : log_(std::move(log)) {}
+  LogFile log_;
+};
+
+}  // namespace optimus
