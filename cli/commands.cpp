@@ -5,6 +5,8 @@ namespace optimus {
 
 std::span<const CommandEntry> commands() {
   static const CommandEntry entries[] = {
+      {"train", "train a model on data; without arguments, a small one on this machine's C++ headers",
+       make_train_command},
       {"profile", "what a model and a data set are: parameters, work, memory; documents, tokens",
        make_profile_command},
       {"data prepare", "turn text, jsonl files and folders into token files", make_data_prepare_command},

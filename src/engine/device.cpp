@@ -22,6 +22,8 @@ int num_cuda_devices() {
 
 }  // namespace
 
+bool has_cuda() { return num_cuda_devices() > 0; }
+
 at::Device parse_device(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);
   if (name != "cuda" && !name.starts_with("cuda:"))

@@ -11,6 +11,7 @@ namespace optimus {
 
 // "cpu", "cuda", "cuda:1". Throws UserError when this build or machine has no such device.
 at::Device parse_device(const std::string& name);
+bool has_cuda();
 
 // The types of one precision: of weights and activations, and of what is summed and updated (gradients, masters, moments,
 // statistics).

@@ -18,7 +18,7 @@ struct StepMetrics {
   std::int64_t tokens = 0;  // of this step, over all devices
   Seconds seconds{};        // of this step
   double tokens_per_second = 0;
-  std::int64_t epoch = 0;   // of the data
+  std::int64_t epoch = 0;   // of the plan: how often the run has switched
   bool is_skipped = false;  // the gradients were not finite; no parameter changed
   std::optional<double> loss_scale{};
   std::optional<double> validation_loss{};  // where this step ended with a validation

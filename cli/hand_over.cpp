@@ -1,0 +1,34 @@
+// In `optimus`: commands that need libtorch become `optimus-engine` with the same words.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/training.h"
+
+namespace optimus {
+namespace {
+
+[[noreturn]] void hand_over() {
+  std::error_code error;
+  const Path engine = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "optimus-engine";
+  if (error || !std::filesystem::exists(engine, error))
+    throw UserError("{} is not there: the half that trains is not built; ./optimus train builds it",
+                    engine.string());
+  std::string words = value_or_throw(read_file("/proc/self/cmdline", Bytes(1 << 24)));
+  std::vector<char*> arguments;
+  for (std::size_t at = 0; at < words.size(); at += std::strlen(words.data() + at) + 1)
+    arguments.push_back(words.data() + at);
+  arguments.push_back(nullptr);
+  ::execv(engine.c_str(), arguments.data());
+  throw UserError("{} could not be started: {}", engine.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+int run_training(TrainOptions&, OptionTable&, Console&) { hand_over(); }
+
+}  // namespace optimus

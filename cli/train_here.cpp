@@ -1,0 +1,39 @@
+// In `optimus-engine`: the commands that need libtorch.
+#include <fmt/format.h>
+
+#include "cli/training.h"
+#include "run/train.h"
+
+namespace optimus {
+namespace {
+
+OrderedJson to_json(const TrainResult& result) {
+  OrderedJson json;
+  json["run"] = result.run;
+  json["steps"] = result.steps;
+  json["loss"] = result.loss;
+  if (result.validation_loss) json["validation_loss"] = *result.validation_loss;
+  json["tokens_per_second"] = result.tokens_per_second;
+  if (!result.sample.empty()) json["sample"] = result.sample;
+  return json;
+}
+
+std::string text(const TrainResult& result) {
+  std::string shown;
+  if (!result.sample.empty())
+    shown += fmt::format("--- a sample of what it has learned\n{}\n---\n", result.sample);
+  shown += fmt::format("{} steps, loss {:.4f}", result.steps, result.loss);
+  if (result.validation_loss) shown += fmt::format(", validation {:.4f}", *result.validation_loss);
+  return shown +
+         fmt::format(", {} tokens/s; the run is in {}\n", short_count(result.tokens_per_second), result.run);
+}
+
+}  // namespace
+
+int run_training(TrainOptions& options, OptionTable& table, Console& console) {
+  const TrainResult result = train(options, &table, console, console.line());
+  console.result(to_json(result), text(result));
+  return 0;
+}
+
+}  // namespace optimus

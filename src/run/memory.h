@@ -1,0 +1,19 @@
+// Whether a plan fits the device, before anything is allocated.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "plan/plan.h"
+
+namespace optimus {
+
+// What the program's buffers take: the state, and the arena of activations.
+Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int device);
+// What the device has left for us; nothing when it cannot be known.
+std::optional<Bytes> free_memory(at::Device device);
+// Throws UserError with both figures and what would help.
+void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device);
+
+}  // namespace optimus
