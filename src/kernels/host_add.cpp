@@ -1,0 +1,120 @@
+// Residual additions with bias and dropout, the dropout's gradient, and sums over rows (bias gradients).
+#include <vector>
+
+#include "kernels/host.h"
+#include "kernels/host_dropout.h"
+#include "kernels/host_rows.h"
+
+namespace optimus {
+namespace {
+
+// The factors of one row of a dropout site: 0 or 1 / (1 - rate).
+template <typename Number>
+class RowMask {
+ public:
+  RowMask(const DropoutSite& site, std::int64_t width)
+      : site_(site), rule_(site.rate), kept_(static_cast<std::size_t>(width)), factors_(kept_.size()) {}
+
+  const Number* of(std::int64_t row) {
+    const std::int64_t sequence = row / site_.sequence_length, position = row % site_.sequence_length;
+    const auto sample = static_cast<std::uint64_t>(site_.samples[static_cast<std::size_t>(sequence)]);
+    fill_kept(site_.key.with(sample), static_cast<std::uint64_t>(position) * kept_.size(), rule_, kept_);
+    const auto scale = static_cast<Number>(rule_.scale);
+    for (std::size_t j = 0; j < kept_.size(); ++j) factors_[j] = kept_[j] != 0 ? scale : Number{0};
+    return factors_.data();
+  }
+
+ private:
+  const DropoutSite& site_;
+  DropoutRule rule_;
+  std::vector<std::uint8_t> kept_;
+  std::vector<Number> factors_;
+};
+
+void ensure_samples(const DropoutSite& site, std::int64_t num_rows) {
+  ensure(site.sequence_length > 0 &&
+             static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >= num_rows,
+         "dropout of {} rows with {} samples of {}", num_rows, site.samples.size(), site.sequence_length);
+}
+
+template <typename T>
+void add_row(const T* x, const T* bias, const T* residual, std::int64_t width, T* y) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < width; ++j) {
+    Wide<T> sum = load(x[j]);
+    if (bias != nullptr) sum += load(bias[j]);
+    if (residual != nullptr) sum += load(residual[j]);
+    store(y[j], sum);
+  }
+}
+
+template <typename T>
+void add_dropped_row(const T* x, const T* bias, const T* residual, const Wide<T>* mask, std::int64_t width,
+                     T* y) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < width; ++j) {
+    Wide<T> sum = load(x[j]);
+    if (bias != nullptr) sum += load(bias[j]);
+    sum *= mask[j];
+    if (residual != nullptr) sum += load(residual[j]);
+    store(y[j], sum);
+  }
+}
+
+// sum[j] += x[., j] for columns begin .. end, eight rows at a time: fewer additions follow each other.
+template <typename T>
+void add_columns(const Rows<T>& x, std::int64_t begin, std::int64_t end, Wide<T>* sum) {
+  std::int64_t r = 0;
+  for (; r + 8 <= x.num_rows(); r += 8) {
+    const T *a = x.row(r), *b = x.row(r + 1), *c = x.row(r + 2), *d = x.row(r + 3);
+    const T *e = x.row(r + 4), *f = x.row(r + 5), *g = x.row(r + 6), *h = x.row(r + 7);
+#pragma omp simd
+    for (std::int64_t j = begin; j < end; ++j)
+      sum[j] += ((load(a[j]) + load(b[j])) + (load(c[j]) + load(d[j]))) +
+                ((load(e[j]) + load(f[j])) + (load(g[j]) + load(h[j])));
+  }
+  for (; r < x.num_rows(); ++r) {
+    const T* row = x.row(r);
+#pragma omp simd
+    for (std::int64_t j = begin; j < end; ++j) sum[j] += load(row[j]);
+  }
+}
+
+}  // namespace
+
+void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
+                      const DropoutSite& dropout, at::Tensor& y) const {
+  with_element_type(x.scalar_type(), [&]<typename T>(T) {
+    const Rows<T> from(x), old(residual), to(y);
+    const T* biases = flat_data<T>(bias);
+    const auto residual_row = [&](std::int64_t r) { return old.data == nullptr ? nullptr : old.row(r); };
+    if (dropout.rate == 0) {
+      for_each_row(from.num_rows(), from.width, [&](std::int64_t r) {
+        add_row<T>(from.row(r), biases, residual_row(r), from.width, to.row(r));
+      });
+      return;
+    }
+    ensure_samples(dropout, from.num_rows());
+    at::parallel_for(0, from.num_rows(), 16, [&](std::int64_t begin, std::int64_t end) {
+      RowMask<Wide<T>> mask(dropout, from.width);
+      for (std::int64_t r = begin; r < end; ++r)
+        add_dropped_row<T>(from.row(r), biases, residual_row(r), mask.of(r), from.width, to.row(r));
+    });
+  });
+}
+
+void HostKernels::dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const {
+  add(dy, {}, {}, dropout, dx);  // the mask times dy: dropout is linear
+}
+
+void HostKernels::add_rows(const at::Tensor& x, at::Tensor& sum) const {
+  constexpr std::int64_t kFewestColumns = 64;
+  with_element_type(x.scalar_type(), [&]<typename T>(T) {
+    const Rows<T> from(x);
+    auto* sums = flat_data<Wide<T>>(sum);
+    at::parallel_for(0, from.width, kFewestColumns,
+                     [&](std::int64_t begin, std::int64_t end) { add_columns(from, begin, end, sums); });
+  });
+}
+
+}  // namespace optimus

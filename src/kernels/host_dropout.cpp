@@ -1,0 +1,56 @@
+// Philox4x32-10 over arrays of blocks. Read base/random.cpp for the plain form.
+#include "kernels/host_dropout.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kBlocks = 64;  // at a time: their words stay in the nearest cache
+using BlockWords = std::array<std::uint32_t, 4 * kBlocks>;
+
+void fill_blocks(RandomKey key, std::uint64_t first, BlockWords& out) {
+  constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
+  constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+#pragma omp simd
+  for (std::size_t block = 0; block < kBlocks; ++block) {
+    const std::uint64_t index = first + block;
+    std::uint32_t a = static_cast<std::uint32_t>(index), b = static_cast<std::uint32_t>(index >> 32), c = 0,
+                  d = 0;
+    std::uint32_t key0 = static_cast<std::uint32_t>(key.value),
+                  key1 = static_cast<std::uint32_t>(key.value >> 32);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; ++round) {
+      const std::uint64_t left = kMultiplier0 * a, right = kMultiplier1 * c;
+      a = static_cast<std::uint32_t>(right >> 32) ^ b ^ key0, b = static_cast<std::uint32_t>(right);
+      c = static_cast<std::uint32_t>(left >> 32) ^ d ^ key1, d = static_cast<std::uint32_t>(left);
+      key0 += kWeyl0, key1 += kWeyl1;
+    }
+    out[4 * block] = a, out[4 * block + 1] = b, out[4 * block + 2] = c, out[4 * block + 3] = d;
+  }
+}
+
+}  // namespace
+
+DropoutRule::DropoutRule(double rate)
+    : threshold(static_cast<std::uint32_t>(std::ceil(rate * 0x1p24))), scale(1 / (1 - rate)) {}
+
+void fill_kept(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out) {
+  BlockWords words;
+  const std::uint32_t threshold = rule.threshold;
+  for (std::size_t done = 0; done < out.size();) {
+    const std::uint64_t element = first + done;
+    const std::size_t skipped = element % 4;
+    const std::size_t count = std::min(out.size() - done, words.size() - skipped);
+    fill_blocks(key, element / 4, words);
+    std::uint8_t* to = out.data() + done;
+    const std::uint32_t* from = words.data() + skipped;
+#pragma omp simd
+    for (std::size_t i = 0; i < count; ++i) to[i] = (from[i] >> 8) >= threshold ? 1 : 0;
+    done += count;
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,45 @@
+// Sums and maxima of a loop in several lanes: without them every addition waits for the one before it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "kernels/host_math.h"
+
+namespace optimus {
+
+inline constexpr std::int64_t kLanes = 16;
+
+// Adds up term(0) ... term(count - 1), each lane its own and then the lanes: always in the same order.
+template <typename Number, typename Term>
+Number lane_sum(std::int64_t count, Term term) {
+  std::array<Number, kLanes> lanes{};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane)
+      lanes[static_cast<std::size_t>(lane)] += term(i + lane);
+  Number total = 0;
+  for (; i < count; ++i) total += term(i);
+  for (const Number lane : lanes) total += lane;
+  return total;
+}
+
+// The largest term, or `at_least`. NaN may win or be lost.
+template <typename Number, typename Term>
+Number lane_max(std::int64_t count, Number at_least, Term term) {
+  std::array<OrderOf<Number>, kLanes> lanes;
+  lanes.fill(order_of(at_least));
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      OrderOf<Number>& best = lanes[static_cast<std::size_t>(lane)];
+      best = std::max(order_of(term(i + lane)), best);
+    }
+  OrderOf<Number> rest = order_of(at_least);
+  for (; i < count; ++i) rest = std::max(order_of(term(i)), rest);
+  for (const OrderOf<Number> lane : lanes) rest = std::max(lane, rest);
+  return from_order<Number>(rest);
+}
+
+}  // namespace optimus

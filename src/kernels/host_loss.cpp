@@ -1,0 +1,81 @@
+// Softmax cross entropy on processors: one reading of the logits for the loss, one more pass for the gradient.
+#include <limits>
+
+#include "kernels/host.h"
+#include "kernels/host_lanes.h"
+#include "kernels/host_rows.h"
+
+namespace optimus {
+namespace {
+
+// sum of e^(x - max) over a row, and that max.
+template <typename Number>
+struct ExponentialSum {
+  Number max;
+  double sum;
+};
+
+template <typename T>
+Wide<T> largest(const T* logits, std::int64_t count, Wide<T> at_least) {
+  return lane_max<Wide<T>>(count, at_least, [=](std::int64_t j) { return load(logits[j]); });
+}
+
+template <typename T>
+Wide<T> exponentials(const T* logits, std::int64_t count, Wide<T> max) {
+  return lane_sum<Wide<T>>(count, [=](std::int64_t j) { return exponential(load(logits[j]) - max); });
+}
+
+// In pieces that stay in the nearest cache: the largest logit of a piece, then its exponentials; a new maximum rescales the
+// sum so far. Pieces are added up in fp64, so that a vocabulary of 10^5 costs no digits.
+template <typename T>
+ExponentialSum<Wide<T>> sum_exponentials(const T* logits, std::int64_t vocab) {
+  constexpr std::int64_t kPiece = 1024;
+  ExponentialSum<Wide<T>> result{std::numeric_limits<Wide<T>>::lowest(), 0};
+  for (std::int64_t begin = 0; begin < vocab; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, vocab - begin);
+    const Wide<T> max = largest(logits + begin, count, result.max);
+    if (max > result.max) result.sum *= std::exp(static_cast<double>(result.max) - static_cast<double>(max));
+    result.max = max;
+    result.sum += static_cast<double>(exponentials(logits + begin, count, max));
+  }
+  return result;
+}
+
+template <typename T>
+void gradient_row(T* logits, std::int64_t vocab, std::int64_t target, const ExponentialSum<Wide<T>>& total,
+                  double scale) {
+  using W = Wide<T>;
+  const W factor = static_cast<W>(scale / total.sum), max = total.max;
+  const double of_target =
+      std::exp(static_cast<double>(load(logits[target])) - static_cast<double>(max)) / total.sum;
+#pragma omp simd
+  for (std::int64_t j = 0; j < vocab; ++j) store(logits[j], exponential(load(logits[j]) - max) * factor);
+  store(logits[target], static_cast<W>((of_target - 1) * scale));
+}
+
+}  // namespace
+
+void HostKernels::cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
+                                double gradient_scale) const {
+  with_element_type(logits.scalar_type(), [&]<typename T>(T) {
+    const Rows<T> rows(logits);
+    const auto* goals = flat_data<std::int64_t>(targets);
+    auto* results = flat_data<Wide<T>>(losses);
+    for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
+      T* row = rows.row(r);
+      ensure(goals[r] >= -1 && goals[r] < rows.width, "target {} in a vocabulary of {}", goals[r],
+             rows.width);
+      if (goals[r] < 0) {
+        results[r] = 0;
+        if (gradient_scale != 0) std::fill(row, row + rows.width, T(0));
+        return;
+      }
+      const auto total = sum_exponentials(row, rows.width);
+      const double of_target = static_cast<double>(load(row[goals[r]])) - static_cast<double>(total.max);
+      results[r] = static_cast<Wide<T>>(std::log(total.sum) - of_target);
+      if (gradient_scale != 0) gradient_row(row, rows.width, goals[r], total, gradient_scale);
+    });
+  });
+}
+
+}  // namespace optimus

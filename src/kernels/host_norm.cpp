@@ -1,0 +1,168 @@
+// Layer norm and RMS norm on processors: a row stays in the nearest cache while it is passed over two or three times.
+#include <vector>
+
+#include "kernels/host.h"
+#include "kernels/host_lanes.h"
+#include "kernels/host_rows.h"
+
+namespace optimus {
+namespace {
+
+template <typename T>
+void layer_norm_row(double eps, const T* x, const T* weight, const T* bias, std::int64_t width, T* y,
+                    Wide<T>* statistics) {
+  using W = Wide<T>;
+  const W mean = lane_sum<W>(width, [=](std::int64_t j) { return load(x[j]); }) / static_cast<W>(width);
+  const W variance = lane_sum<W>(width,
+                                 [=](std::int64_t j) {
+                                   const W centred = load(x[j]) - mean;
+                                   return centred * centred;
+                                 }) /
+                     static_cast<W>(width);
+  const W rstd = 1 / std::sqrt(variance + static_cast<W>(eps));
+  statistics[0] = mean, statistics[1] = rstd;
+#pragma omp simd
+  for (std::int64_t j = 0; j < width; ++j)
+    store(y[j], (load(x[j]) - mean) * rstd * load(weight[j]) + load(bias[j]));
+}
+
+template <typename T>
+void rms_norm_row(double eps, const T* x, const T* weight, std::int64_t width, T* y, Wide<T>* statistics) {
+  using W = Wide<T>;
+  const W mean_square =
+      lane_sum<W>(width, [=](std::int64_t j) { return load(x[j]) * load(x[j]); }) / static_cast<W>(width);
+  const W rstd = 1 / std::sqrt(mean_square + static_cast<W>(eps));
+  statistics[0] = rstd;
+#pragma omp simd
+  for (std::int64_t j = 0; j < width; ++j) store(y[j], load(x[j]) * rstd * load(weight[j]));
+}
+
+// What the backward pass over one row reads.
+template <typename T>
+struct BackwardRow {
+  const T *dy, *x, *weight, *residual;
+  Wide<T> mean, rstd;
+  std::int64_t width;
+};
+
+// The factors a, b of dx = rstd * (dy * weight - a - normed * b): means of the row's gradient, plain and along the row.
+template <typename T>
+std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_centred) {
+  using W = Wide<T>;
+  const auto count = static_cast<W>(row.width);
+  const W along = lane_sum<W>(row.width, [=](std::int64_t j) {
+    return load(row.dy[j]) * load(row.weight[j]) * ((load(row.x[j]) - row.mean) * row.rstd);
+  });
+  if (!is_centred) return {W{0}, along / count};
+  const W plain =
+      lane_sum<W>(row.width, [=](std::int64_t j) { return load(row.dy[j]) * load(row.weight[j]); });
+  return {plain / count, along / count};
+}
+
+// Adds to the weights' gradients before dx is written, because dx may lie where dy does.
+template <typename T>
+void backward_row(const BackwardRow<T>& row, bool is_centred, T* dx, Wide<T>* weight_sum, Wide<T>* bias_sum) {
+  using W = Wide<T>;
+  const auto [plain, along] = gradient_means(row, is_centred);
+  const W a = plain, b = along, mean = row.mean, rstd = row.rstd;
+  const T *dy = row.dy, *x = row.x, *weight = row.weight, *residual = row.residual;
+  if (bias_sum != nullptr) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < row.width; ++j) bias_sum[j] += load(dy[j]);
+  }
+#pragma omp simd
+  for (std::int64_t j = 0; j < row.width; ++j) weight_sum[j] += load(dy[j]) * ((load(x[j]) - mean) * rstd);
+  if (residual == nullptr) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < row.width; ++j)
+      store(dx[j], rstd * (load(dy[j]) * load(weight[j]) - a - (load(x[j]) - mean) * rstd * b));
+  } else {
+#pragma omp simd
+    for (std::int64_t j = 0; j < row.width; ++j)
+      store(dx[j],
+            load(residual[j]) + rstd * (load(dy[j]) * load(weight[j]) - a - (load(x[j]) - mean) * rstd * b));
+  }
+}
+
+template <typename T>
+struct BackwardTensors {
+  Rows<T> dy, x, residual, dx;
+  Rows<Wide<T>> statistics;
+  const T* weight;
+};
+
+template <typename T>
+void backward_rows(const BackwardTensors<T>& all, bool is_centred, std::int64_t begin, std::int64_t end,
+                   Wide<T>* weight_sum, Wide<T>* bias_sum) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    const Wide<T>* statistics = all.statistics.row(r);
+    const BackwardRow<T> row{.dy = all.dy.row(r),
+                             .x = all.x.row(r),
+                             .weight = all.weight,
+                             .residual = all.residual.data == nullptr ? nullptr : all.residual.row(r),
+                             .mean = is_centred ? statistics[0] : 0,
+                             .rstd = statistics[is_centred ? 1 : 0],
+                             .width = all.x.width};
+    backward_row(row, is_centred, all.dx.row(r), weight_sum, bias_sum);
+  }
+}
+
+// Every part of the rows has sums of its own, which are added up in the order of parts: the same for the same number of
+// threads.
+template <typename T>
+void norm_backward_typed(const BackwardTensors<T>& all, bool is_centred, Wide<T>* weight_gradient,
+                         Wide<T>* bias_gradient) {
+  using W = Wide<T>;
+  const std::int64_t num_rows = all.x.num_rows(), width = all.x.width;
+  const std::int64_t num_parts = std::clamp<std::int64_t>(num_rows * width / 16384, 1, at::get_num_threads());
+  std::vector<W> sums(static_cast<std::size_t>(num_parts * 2 * width), W{0});
+  at::parallel_for(0, num_parts, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t part = first; part < last; ++part) {
+      W* weight_sum = sums.data() + part * 2 * width;
+      backward_rows(all, is_centred, num_rows * part / num_parts, num_rows * (part + 1) / num_parts,
+                    weight_sum, bias_gradient == nullptr ? nullptr : weight_sum + width);
+    }
+  });
+  for (std::int64_t part = 0; part < num_parts; ++part) {
+    const W* weight_sum = sums.data() + part * 2 * width;
+    for (std::int64_t j = 0; j < width; ++j) weight_gradient[j] += weight_sum[j];
+    if (bias_gradient == nullptr) continue;
+    for (std::int64_t j = 0; j < width; ++j) bias_gradient[j] += weight_sum[width + j];
+  }
+}
+
+}  // namespace
+
+void HostKernels::norm(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
+                       const at::Tensor& bias, at::Tensor& y, at::Tensor& statistics) const {
+  with_element_type(x.scalar_type(), [&]<typename T>(T) {
+    const Rows<T> from(x), to(y);
+    const Rows<Wide<T>> saved(statistics);
+    const T *weights = flat_data<T>(weight), *biases = flat_data<T>(bias);
+    for_each_row(from.num_rows(), from.width, [&](std::int64_t r) {
+      if (options.kind == NormKind::layer_norm)
+        layer_norm_row(options.eps, from.row(r), weights, biases, from.width, to.row(r), saved.row(r));
+      else
+        rms_norm_row(options.eps, from.row(r), weights, from.width, to.row(r), saved.row(r));
+    });
+  });
+}
+
+void HostKernels::norm_backward(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                                const at::Tensor& weight, const at::Tensor& statistics,
+                                const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
+                                at::Tensor& bias_gradient) const {
+  const bool is_centred = options.kind == NormKind::layer_norm;
+  with_element_type(x.scalar_type(), [&]<typename T>(T) {
+    const BackwardTensors<T> all{.dy = Rows<T>(dy),
+                                 .x = Rows<T>(x),
+                                 .residual = Rows<T>(residual),
+                                 .dx = Rows<T>(dx),
+                                 .statistics = Rows<Wide<T>>(statistics),
+                                 .weight = flat_data<T>(weight)};
+    norm_backward_typed(all, is_centred, flat_data<Wide<T>>(weight_gradient),
+                        is_centred ? flat_data<Wide<T>>(bias_gradient) : nullptr);
+  });
+}
+
+}  // namespace optimus

@@ -1,0 +1,105 @@
+// What happens to flat buffers of gradients, masters and moments: the norm, AdamW, conversion.
+#include <numeric>
+#include <vector>
+
+#include "kernels/host.h"
+#include "kernels/host_lanes.h"
+#include "kernels/host_rows.h"
+
+namespace optimus {
+namespace {
+
+// AdamW's constants of one step, in the type of its arithmetic.
+template <typename Number>
+struct AdamFactors {
+  Number beta1, rest1, beta2, rest2, decay, rate, inverse_root, epsilon, scale;
+
+  explicit AdamFactors(const AdamOptions& options)
+      : beta1(static_cast<Number>(options.beta1)),
+        rest1(static_cast<Number>(1 - options.beta1)),
+        beta2(static_cast<Number>(options.beta2)),
+        rest2(static_cast<Number>(1 - options.beta2)),
+        decay(static_cast<Number>(1 - options.learning_rate * options.weight_decay)),
+        rate(static_cast<Number>(options.learning_rate / correction(options.beta1, options.step))),
+        inverse_root(static_cast<Number>(1 / std::sqrt(correction(options.beta2, options.step)))),
+        epsilon(static_cast<Number>(options.epsilon)),
+        scale(static_cast<Number>(options.scale)) {}
+
+ private:
+  static double correction(double beta, std::int64_t step) {
+    return 1 - std::pow(beta, static_cast<double>(step));
+  }
+};
+
+template <typename Number>
+struct AdamState {
+  const Number* gradient;
+  Number *master, *first, *second;
+};
+
+// The weight may be the master itself.
+template <typename T, typename Number>
+void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& at, std::int64_t begin,
+                 std::int64_t end, T* weight) {
+  const AdamFactors<Number> factors = of;  // a copy that no store below can reach
+  const Number* gradients = at.gradient;
+  Number *masters = at.master, *firsts = at.first, *seconds = at.second;
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) {
+    const Number gradient = gradients[i] * factors.scale;
+    const Number first = factors.beta1 * firsts[i] + factors.rest1 * gradient;
+    const Number second = factors.beta2 * seconds[i] + factors.rest2 * gradient * gradient;
+    const Number divisor = std::sqrt(second) * factors.inverse_root + factors.epsilon;
+    const Number master = masters[i] * factors.decay - factors.rate * (first / divisor);
+    firsts[i] = first, seconds[i] = second, masters[i] = master;
+    store(weight[i], static_cast<Wide<T>>(master));
+  }
+}
+
+template <typename Number>
+double square_sum_of(const Number* values, std::int64_t count) {
+  constexpr std::int64_t kPart = 1 << 16;  // fixed, so that the sum is the same on any number of threads
+  std::vector<double> parts(static_cast<std::size_t>((count + kPart - 1) / kPart));
+  at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t part = first; part < last; ++part) {
+      const Number* begin = values + part * kPart;
+      parts[static_cast<std::size_t>(part)] =
+          lane_sum<double>(std::min(kPart, count - part * kPart), [=](std::int64_t i) {
+            const auto value = static_cast<double>(load(begin[i]));
+            return value * value;
+          });
+    }
+  });
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+}  // namespace
+
+double HostKernels::square_sum(const at::Tensor& flat) const {
+  double sum = 0;
+  with_element_type(flat.scalar_type(),
+                    [&]<typename T>(T) { sum = square_sum_of(flat_data<T>(flat), flat.numel()); });
+  return sum;
+}
+
+void HostKernels::adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master,
+                        at::Tensor& first, at::Tensor& second, at::Tensor& weight) const {
+  constexpr std::int64_t kElementsWorthAThread = 8192;
+  ensure(gradient.scalar_type() == master.scalar_type(), "a gradient of type {} for a master of type {}",
+         c10::toString(gradient.scalar_type()), c10::toString(master.scalar_type()));
+  with_element_type(weight.scalar_type(), [&]<typename T>(T) {
+    using W = Wide<T>;
+    const AdamFactors<W> factors(options);
+    const AdamState<W> state{flat_data<W>(gradient), flat_data<W>(master), flat_data<W>(first),
+                             flat_data<W>(second)};
+    T* weights = flat_data<T>(weight);
+    at::parallel_for(0, master.numel(), kElementsWorthAThread, [&](std::int64_t begin, std::int64_t end) {
+      adamw_range(factors, state, begin, end, weights);
+    });
+  });
+}
+
+// ATen's copy is one vectorised pass in every pair of types.
+void HostKernels::convert(const at::Tensor& from, at::Tensor& to) const { to.copy_(from); }
+
+}  // namespace optimus
