@@ -231,8 +231,39 @@ TEST(Program, MemoryOfOneDeviceIsWhatItHolds) {
   for (const BlockKind kind : {BlockKind::embedding, BlockKind::layer, BlockKind::head})
     kept +=
         (kind == BlockKind::layer ? 3 : 1) * kept_bytes_per_token(model, kind, 8, RecomputeMode::none, 2) * 8;
-  EXPECT_NEAR(static_cast<double>(memory.activations.value), kept, 1);
-  EXPECT_EQ(memory.peak.value, 18 * num_parameters(model) + memory.activations.value);
+  // Each tensor begins at a multiple of 256 bytes: at most 14 of a layer, 5 of the head, 1 of the embedding.
+  EXPECT_GE(static_cast<double>(memory.activations.value), kept);
+  EXPECT_LE(static_cast<double>(memory.activations.value), kept + (3 * 14 + 5 + 1) * 256);
+  EXPECT_GE(memory.peak.value, 18 * num_parameters(model) + memory.activations.value);
+}
+
+TEST(Program, BuffersThatLiveTogetherDoNotShareMemory) {
+  EXPECT_TRUE(holds("arena", 40, [] {
+    const auto [model, plan] = random_case();
+    const Program program = compile(plan, model, plan.pipelines[0].stages[0].devices[0]);
+    const Arena arena = plan_arena(program);
+    // Who owns each piece of memory, instruction by instruction.
+    std::map<int, std::pair<std::size_t, std::size_t>> lives;
+    for (std::size_t i = 0; i < program.instructions.size(); ++i)
+      for (const Use& use : program.uses(program.instructions[i])) {
+        const auto [at, is_new] = lives.try_emplace(use.buffer, i, i);
+        at->second.second = i;
+      }
+    std::int64_t end = 0;
+    for (const auto& [a, life] : lives) {
+      const std::int64_t begin_a = arena.offsets[static_cast<std::size_t>(a)],
+                         end_a = begin_a + program.buffers[static_cast<std::size_t>(a)].bytes.value;
+      RC_ASSERT(begin_a >= 0 && begin_a % 256 == 0);
+      end = std::max(end, end_a);
+      for (const auto& [b, other] : lives) {
+        const std::int64_t begin_b = arena.offsets[static_cast<std::size_t>(b)],
+                           end_b = begin_b + program.buffers[static_cast<std::size_t>(b)].bytes.value;
+        const bool is_together = life.first <= other.second && other.first <= life.second;
+        RC_ASSERT(a == b || !is_together || end_a <= begin_b || end_b <= begin_a);
+      }
+    }
+    RC_ASSERT(end <= arena.bytes.value && arena.bytes.value < end + 256);
+  }));
 }
 
 TEST(Program, SeededMistakesAreFound) {
