@@ -1,0 +1,29 @@
+// The element types that a checkpoint stores, and their values as numbers. Conversion is exact where the
+// target can hold the value, else rounds to nearest even. Bytes are little-endian and need no alignment.
+// Read next: checkpoint/safetensors.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace optimus {
+
+enum class ElementType { f64, f32, bf16, f16, i64, i32, i16, i8, u8, boolean };
+
+std::string_view text(ElementType type);  // "BF16", as files write it
+std::optional<ElementType> find_element_type(std::string_view name);
+std::string element_type_names();  // "F64, F32, …", for messages
+std::int64_t width(ElementType type);
+bool is_float(ElementType type);
+
+// Float types only. bytes.size() == values.size() * width(type).
+void decode(ElementType type, std::span<const std::byte> bytes, std::span<float> values);
+void decode(ElementType type, std::span<const std::byte> bytes, std::span<double> values);
+void encode(ElementType type, std::span<const float> values, std::span<std::byte> bytes);
+void encode(ElementType type, std::span<const double> values, std::span<std::byte> bytes);
+
+}  // namespace optimus

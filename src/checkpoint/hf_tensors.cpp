@@ -1,0 +1,205 @@
+// Finding and reading. See hf_tensors.h.
+#include "checkpoint/hf_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+// Files that were saved from the model without its head lack what stands before the names of the body.
+constexpr std::string_view kPrefixes[] = {"transformer.", "model.", "bert."};
+
+// Endings that files write in another way.
+struct Alias {
+  std::string_view ours, theirs;
+};
+constexpr Alias kAliases[] = {
+    {"LayerNorm.weight", "LayerNorm.gamma"},  // converted from TensorFlow
+    {"LayerNorm.bias", "LayerNorm.beta"},
+    {"cls.predictions.bias", "cls.predictions.decoder.bias"},  // one parameter with two names
+};
+
+// Where a tied word embedding stands a second time, or alone.
+struct TiedHead {
+  std::string_view words, head;
+};
+constexpr TiedHead kTiedHeads[] = {
+    {"transformer.wte.weight", "lm_head.weight"},
+    {"model.embed_tokens.weight", "lm_head.weight"},
+    {"bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"},
+};
+
+// Buffers, and heads that we do not train.
+constexpr std::string_view kIgnoredEndings[] = {
+    ".attn.bias",
+    ".attn.masked_bias",    // GPT-2's causal mask
+    "rotary_emb.inv_freq",  // follows from the config
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+    "pooler.dense.weight",
+    "pooler.dense.bias",  // sentence pairs
+    "cls.seq_relationship.weight",
+    "cls.seq_relationship.bias",
+    "cls.predictions.decoder.bias",  // beside cls.predictions.bias
+};
+
+std::string_view without_prefix(std::string_view name) {
+  for (const std::string_view prefix : kPrefixes)
+    if (starts_with(name, prefix)) return name.substr(prefix.size());
+  return name;
+}
+
+std::string_view tied_head(std::string_view words) {
+  const auto row = std::find_if(std::begin(kTiedHeads), std::end(kTiedHeads),
+                                [&](const TiedHead& candidate) { return candidate.words == words; });
+  return row == std::end(kTiedHeads) ? "" : row->head;
+}
+
+// The names under which a file may hold a tensor, best first.
+std::vector<std::string> possible_names(const LogicalTensor& tensor) {
+  const std::string& name = tensor.hf.name;
+  std::vector<std::string> names{name, std::string(without_prefix(name))};
+  for (const Alias& alias : kAliases)
+    if (ends_with(name, alias.ours))
+      for (int i = 0; i < 2; ++i)
+        names.push_back(names[static_cast<std::size_t>(i)].substr(
+                            0, names[static_cast<std::size_t>(i)].size() - alias.ours.size()) +
+                        std::string(alias.theirs));
+  if (tensor.is_also_head) names.emplace_back(tied_head(name));
+  return names;
+}
+
+SafetensorsFolder::Found find_any(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
+  for (const std::string& name : possible_names(tensor))
+    if (const auto found = folder.find(name)) return found;
+  throw UserError("{}: tensor {} is missing", folder.path().string(), in_quotes(tensor.hf.name, 200));
+}
+
+std::vector<std::int64_t> sizes(const Shape& shape) {
+  return {shape.dims.begin(), shape.dims.begin() + shape.num_dims};
+}
+
+// The checkpoint's tensor that holds this one, of the right form.
+const StoredTensor& stored(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
+  const auto [found, file] = find_any(folder, tensor);
+  if (found->shape != sizes(tensor.hf.shape))
+    throw UserError("{}: tensor {} has shape {}, the model needs {}", file->path().string(),
+                    in_quotes(found->name, 200), shape_text(found->shape), text(tensor.hf.shape));
+  if (!is_float(found->type))
+    throw UserError("{}: tensor {} is of type {}, expected F64, F32, BF16 or F16", file->path().string(),
+                    in_quotes(found->name, 200), text(found->type));
+  return *found;
+}
+
+// Rows and columns of a box; a vector is one row.
+struct Region {
+  Span rows, columns;
+};
+
+Region region_of(const LogicalTensor& tensor, const Box& box) {
+  ensure(box.num_dims == tensor.shape.num_dims && Box(tensor.shape).contains(box), "{} of {} {}", text(box),
+         tensor.name, text(tensor.shape));
+  ensure(box.num_dims == 1 || box.num_dims == 2, "{} has {} dims", tensor.name, box.num_dims);
+  if (box.num_dims == 1) return {{0, 1}, {box[0].begin + tensor.hf.offset, box[0].end + tensor.hf.offset}};
+  return {{box[0].begin + tensor.hf.offset, box[0].end + tensor.hf.offset}, box[1]};
+}
+
+template <typename Real>
+void decode_at(const StoredTensor& source, std::int64_t first, std::span<Real> out) {
+  const auto size = static_cast<std::size_t>(width(source.type));
+  decode(source.type, source.bytes.subspan(static_cast<std::size_t>(first) * size, out.size() * size), out);
+}
+
+// Row r, column c of ours is element [c, r] of the file's. Rows go in tiles, so that what is read is
+// contiguous and what is written stays in the cache.
+template <typename Real>
+void read_transposed(const StoredTensor& source, const Region& region, std::span<Real> out) {
+  constexpr std::int64_t kTile = 64;
+  std::array<Real, kTile> tile;
+  const std::int64_t stride = source.shape[1], num_columns = region.columns.size();
+  for (std::int64_t row = region.rows.begin; row < region.rows.end; row += kTile) {
+    const std::int64_t height = std::min(kTile, region.rows.end - row);
+    for (std::int64_t column = region.columns.begin; column < region.columns.end; ++column) {
+      decode_at(source, column * stride + row, std::span(tile).first(static_cast<std::size_t>(height)));
+      const std::int64_t to = (row - region.rows.begin) * num_columns + column - region.columns.begin;
+      for (std::int64_t r = 0; r < height; ++r)
+        out[static_cast<std::size_t>(to + r * num_columns)] = tile[static_cast<std::size_t>(r)];
+    }
+  }
+}
+
+template <typename Real>
+void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, const Box& box,
+              std::span<Real> out) {
+  ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(), "{} values for {}", out.size(),
+         text(box));
+  const StoredTensor& source = stored(folder, tensor);
+  const Region region = region_of(tensor, box);
+  if (tensor.hf.is_transposed) return read_transposed(source, region, out);
+  const std::int64_t stride = source.shape.back();
+  if (region.columns.size() == stride)  // whole rows lie back to back
+    return decode_at(source, region.rows.begin * stride, out);
+  const auto num_columns = static_cast<std::size_t>(region.columns.size());
+  for (std::int64_t row = region.rows.begin; row < region.rows.end; ++row)
+    decode_at(source, row * stride + region.columns.begin,
+              out.subspan(static_cast<std::size_t>(row - region.rows.begin) * num_columns, num_columns));
+}
+
+// A head that is stored though the config ties it must be the same numbers, or training would lose it.
+void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& words) {
+  const std::string_view name = tied_head(words.hf.name);
+  const StoredTensor& table = stored(folder, words);
+  const auto [head, file] = folder.find(name);
+  if (head == nullptr || head == &table) return;
+  const bool is_same = head->type == table.type && head->shape == table.shape &&
+                       std::memcmp(head->bytes.data(), table.bytes.data(), table.bytes.size()) == 0;
+  if (!is_same)
+    throw UserError(
+        "{}: tensor {} differs from {}, though the config ties them; tie_word_embeddings must be false",
+        file->path().string(), in_quotes(name), in_quotes(table.name, 200));
+}
+
+bool is_ignored(std::string_view name, const ModelSpec& spec) {
+  const auto ends_name = [&](std::string_view ending) { return ends_with(name, ending); };
+  if (std::any_of(std::begin(kIgnoredEndings), std::end(kIgnoredEndings), ends_name)) return true;
+  const auto is_head = [&](const TiedHead& row) { return row.head == name; };
+  return spec.is_tied && std::any_of(std::begin(kTiedHeads), std::end(kTiedHeads), is_head);
+}
+
+}  // namespace
+
+void check_hf_weights(const SafetensorsFolder& folder, const ModelSpec& spec, EventSink& events) {
+  std::unordered_set<std::string_view> used;
+  for (const LogicalTensor& tensor : logical_tensors(spec)) {
+    used.insert(stored(folder, tensor).name);
+    if (tensor.is_also_head) check_tied_head(folder, tensor);
+  }
+  for (const SafetensorsFile& file : folder.files())
+    for (const StoredTensor& tensor : file.tensors())
+      if (!used.contains(tensor.name) && !is_ignored(tensor.name, spec))
+        events.report(Warning{fmt::format("{}: tensor {} is no part of the model and is not used",
+                                          file.path().string(), in_quotes(tensor.name, 200))});
+}
+
+void read_logical(const SafetensorsFolder& folder, const LogicalTensor& tensor, const Box& box,
+                  std::span<float> out) {
+  read_box(folder, tensor, box, out);
+}
+void read_logical(const SafetensorsFolder& folder, const LogicalTensor& tensor, const Box& box,
+                  std::span<double> out) {
+  read_box(folder, tensor, box, out);
+}
+void read_logical(const SafetensorsFolder& folder, const LogicalTensor& tensor, std::span<float> out) {
+  read_box(folder, tensor, Box(tensor.shape), out);
+}
+void read_logical(const SafetensorsFolder& folder, const LogicalTensor& tensor, std::span<double> out) {
+  read_box(folder, tensor, Box(tensor.shape), out);
+}
+
+}  // namespace optimus

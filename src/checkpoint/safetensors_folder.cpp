@@ -1,0 +1,99 @@
+// SafetensorsFolder: one file or the shards of an index. See safetensors.h.
+#include <algorithm>
+
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+
+namespace optimus {
+namespace {
+
+constexpr Bytes kLargestIndex{std::int64_t{64} << 20};  // 100,000 tensors are about 10 MB
+constexpr std::size_t kMostShards = 10'000;
+
+// A shard stands beside its index; a name that leads elsewhere is no shard.
+void check_shard_name(const JsonView& place, const std::string& name) {
+  const bool is_plain =
+      !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+  if (!is_plain || !ends_with(name, ".safetensors"))
+    throw UserError("{} must be the name of a .safetensors file beside the index, found {}", place.where(),
+                    in_quotes(name));
+}
+
+}  // namespace
+
+SafetensorsFolder::Found SafetensorsFolder::find(std::string_view name) const {
+  for (const SafetensorsFile& file : files_)
+    if (const StoredTensor* tensor = file.find(name)) return {tensor, &file};
+  return {nullptr, nullptr};
+}
+
+namespace {
+
+struct IndexRow {
+  std::string tensor, file;
+};
+
+std::vector<IndexRow> read_index(const Path& path) {
+  const std::string content = value_or_throw(read_file(path, kLargestIndex));
+  const Json document = parse_json(content, path.string());
+  std::vector<IndexRow> rows;
+  for (const auto& [tensor, place] : JsonView(document, path.string()).at("weight_map").members()) {
+    check_shard_name(place, place.text());
+    rows.push_back({tensor, place.text()});
+  }
+  if (rows.empty()) throw UserError("{}: weight_map names no tensor", path.string());
+  return rows;
+}
+
+std::vector<std::string> shard_names(std::span<const IndexRow> rows, const Path& index) {
+  std::vector<std::string> names;
+  for (const IndexRow& row : rows) names.push_back(row.file);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  if (names.size() > kMostShards)
+    throw UserError("{}: names {} shards, at most {} are read", index.string(), names.size(), kMostShards);
+  return names;
+}
+
+// In the index as in the files: every tensor where it should be, and once.
+void check_shards(std::span<const IndexRow> rows, const std::vector<SafetensorsFile>& files) {
+  std::unordered_map<std::string_view, const SafetensorsFile*> holder;
+  for (const SafetensorsFile& file : files)
+    for (const StoredTensor& tensor : file.tensors())
+      if (const auto [other, is_new] = holder.emplace(tensor.name, &file); !is_new)
+        throw UserError("{}: tensor {} is in {} too", file.path().string(), in_quotes(tensor.name),
+                        other->second->path().filename().string());
+  for (const IndexRow& row : rows) {
+    const auto found = holder.find(row.tensor);
+    if (found == holder.end() || found->second->path().filename() != row.file)
+      throw UserError("{}: tensor {} is not in it, though the index says so",
+                      (files.front().path().parent_path() / row.file).string(), in_quotes(row.tensor));
+  }
+}
+
+}  // namespace
+
+SafetensorsFolder SafetensorsFolder::open(const Path& path) {
+  SafetensorsFolder result;
+  result.path_ = path;
+  std::error_code ignored;
+  const auto exists = [&](std::string_view name) { return std::filesystem::exists(path / name, ignored); };
+  if (!std::filesystem::is_directory(path, ignored)) {
+    result.files_.push_back(SafetensorsFile::open(path));
+  } else if (exists(kWeightsFile)) {
+    result.files_.push_back(SafetensorsFile::open(path / kWeightsFile));
+  } else if (exists(kWeightsIndex)) {
+    const std::vector<IndexRow> rows = read_index(path / kWeightsIndex);
+    for (const std::string& name : shard_names(rows, path / kWeightsIndex))
+      result.files_.push_back(SafetensorsFile::open(path / name));
+    check_shards(rows, result.files_);
+  } else {
+    throw UserError(
+        "{}: neither {} nor {} is there{}", path.string(), kWeightsFile, kWeightsIndex,
+        exists("pytorch_model.bin") ? "; pytorch_model.bin must be saved again as safetensors first" : "");
+  }
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,63 @@
+// SafetensorsWriter. See safetensors.h.
+#include <cstring>
+#include <set>
+
+#include "base/json.h"
+#include "checkpoint/safetensors.h"
+
+namespace optimus {
+namespace {
+
+// Padded with spaces, so that the data after length and header starts at a multiple of 8.
+std::string header_text(std::span<const TensorHeader> tensors, const SafetensorsMetadata& metadata) {
+  std::set<std::string_view> names;
+  OrderedJson header = OrderedJson::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  // Members are collected in a plain list: looking each name up in an ordered object takes quadratic time.
+  auto& members = header.get_ref<OrderedJson::object_t&>();
+  std::int64_t at = 0;
+  for (const TensorHeader& tensor : tensors) {
+    ensure(names.insert(tensor.name).second && tensor.name != "__metadata__", "tensor {} twice", tensor.name);
+    const std::int64_t end = at + tensor.num_bytes();
+    OrderedJson entry;
+    entry["dtype"] = text(tensor.type);
+    entry["shape"] = tensor.shape;
+    entry["data_offsets"] = {at, end};
+    static_cast<std::vector<OrderedJson::object_t::value_type>&>(members).emplace_back(tensor.name,
+                                                                                       std::move(entry));
+    at = end;
+  }
+  std::string result = header.dump();
+  result.resize((result.size() + 7) / 8 * 8, ' ');
+  return result;
+}
+
+}  // namespace
+
+Outcome<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const Path& path,
+                                                     std::span<const TensorHeader> tensors,
+                                                     const SafetensorsMetadata& metadata) {
+  const std::string header = header_text(tensors, metadata);
+  std::int64_t total = 0;
+  for (const TensorHeader& tensor : tensors) total += tensor.num_bytes();
+  Outcome<AtomicFile> file = AtomicFile::create(files, path);
+  if (!file) return tl::unexpected(file.error());
+  const auto length = static_cast<std::uint64_t>(header.size());
+  if (Outcome<void> done = file->write(std::as_bytes(std::span(&length, 1))); !done)
+    return tl::unexpected(done.error());
+  if (Outcome<void> done = file->write(header); !done) return tl::unexpected(done.error());
+  return SafetensorsWriter(std::move(*file), total);
+}
+
+Outcome<void> SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  bytes_left_ -= static_cast<std::int64_t>(bytes.size());
+  ensure(bytes_left_ >= 0, "{} bytes more than the header announced", -bytes_left_);
+  return file_.write(bytes);
+}
+
+Outcome<void> SafetensorsWriter::commit() {
+  ensure(bytes_left_ == 0, "{} bytes that the header announced were not written", bytes_left_);
+  return file_.commit();
+}
+
+}  // namespace optimus
