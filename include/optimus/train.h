@@ -15,12 +15,12 @@
 namespace optimus {
 
 struct TrainResult {
-  std::string run;  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/
+  std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/
   std::int64_t steps = 0;
   double loss = 0;  // of the last step
-  std::optional<double> validation_loss;
+  std::optional<double> validation_loss{};
   double tokens_per_second = 0;
-  std::string sample;  // generated text
+  std::string sample{};  // generated text
 };
 
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});

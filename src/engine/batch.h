@@ -6,15 +6,10 @@
 #include <vector>
 
 #include "data/samples.h"
+#include "kernels/attention.h"
 #include "plan/plan.h"
 
 namespace optimus {
-
-// Positions [begin, end) of a sequence that may attend to each other.
-struct AttentionSegment {
-  std::int64_t sequence = 0, begin = 0, end = 0;
-  bool operator==(const AttentionSegment&) const = default;
-};
 
 struct Microbatch {
   std::vector<std::int64_t> ids, targets;  // [sequences, length]; targets -1 where nothing counts

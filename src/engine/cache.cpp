@@ -36,7 +36,7 @@ void KeyValueCache::attend(int layer, const at::Tensor& q, const at::Tensor& k, 
                                  .permute({1, 0, 2, 3})
                                  .reshape({model_.kv_heads, count * group, model_.head_dim});
   at::Tensor scores =
-      at::bmm(queries, keys.transpose(1, 2)) / std::sqrt(static_cast<double>(model_.head_dim));
+      at::bmm(queries, keys.transpose(1, 2)).div_(std::sqrt(static_cast<double>(model_.head_dim)));
   if (count > 1) {
     const at::Tensor hidden = at::ones({count, end}, at::TensorOptions(at::kBool).device(q.device()))
                                   .triu(length_ + 1)

@@ -31,7 +31,7 @@ Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position
 // One row of logits; a uniform number in [0, 1).
 std::int64_t pick(const at::Tensor& logits, double temperature, double uniform) {
   if (temperature == 0) return logits.argmax().item<std::int64_t>();
-  const at::Tensor sums = (logits.to(at::kCPU, at::kDouble) / temperature).softmax(0).cumsum(0);
+  const at::Tensor sums = logits.to(at::kCPU, at::kDouble).div(temperature).softmax(0).cumsum(0);
   const double* begin = sums.data_ptr<double>();
   const double* at = std::upper_bound(begin, begin + sums.numel(), uniform * begin[sums.numel() - 1]);
   return std::min<std::int64_t>(at - begin, sums.numel() - 1);

@@ -121,8 +121,7 @@ class LayerBlock final : public Block {
     if (pass.cache != nullptr)
       pass.cache->attend(layer_, q, k, v, output);
     else
-      tools_.attention.forward(attention_shape(pass), pass.microbatch->host->segments, q, k, v, output, sums,
-                               attention_dropout(pass));
+      tools_.attention.forward(task(pass), q, k, v, output, sums);
   }
 
   // sum = x + dropout(product + bias), in as few passes as there can be.
@@ -180,10 +179,9 @@ class LayerBlock final : public Block {
     tools_.products.input_gradient(d_out, out_.weight, d_attended);
     at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]),
                dv = heads(pass["attention.value.gradient"]);
-    tools_.attention.backward(attention_shape(pass), pass.microbatch->host->segments, heads(d_attended),
-                              heads(pass["attention.query"]), heads(pass["attention.key"]),
-                              heads(pass["attention.value"]), heads(pass["attention.output"]),
-                              logsumexp(pass), dq, dk, dv, attention_dropout(pass));
+    tools_.attention.backward(task(pass), heads(d_attended), heads(pass["attention.query"]),
+                              heads(pass["attention.key"]), heads(pass["attention.value"]),
+                              heads(pass["attention.output"]), logsumexp(pass), dq, dk, dv);
     rotate(pass, dq, dk, true);
     if (model_.has_qk_norm) {
       at::Tensor none;
@@ -243,17 +241,19 @@ class LayerBlock final : public Block {
   at::Tensor logsumexp(const Pass& pass) const {
     return pass["attention.logsumexp"].view({-1, model_.heads, pass.sequence_length});
   }
-  AttentionShape attention_shape(const Pass& pass) const {
-    return {.sequences = std::ssize(pass.microbatch->host->samples),
-            .length = pass.sequence_length,
-            .heads = model_.heads,
-            .kv_heads = model_.kv_heads,
-            .head_dim = model_.head_dim,
-            .is_causal = model_.is_causal,
-            .scale = 1 / std::sqrt(static_cast<double>(model_.head_dim))};
-  }
-  DropoutSite attention_dropout(const Pass& pass) const {
-    return dropout_site(pass, model_.attention_dropout, layer_, "scores");
+  AttentionTask task(const Pass& pass) const {
+    AttentionTask task;
+    task.shape = {.sequences = std::ssize(pass.microbatch->host->samples),
+                  .length = pass.sequence_length,
+                  .heads = model_.heads,
+                  .kv_heads = model_.kv_heads,
+                  .head_dim = model_.head_dim,
+                  .is_causal = model_.is_causal,
+                  .scale = 1 / std::sqrt(static_cast<double>(model_.head_dim))};
+    task.segments = pass.microbatch->host->segments;
+    const DropoutSite site = dropout_site(pass, model_.attention_dropout, layer_, "scores");
+    if (site.rate > 0) task.dropout = {site.rate, site.key, site.samples, 0, model_.max_positions};
+    return task;
   }
 
   const Tools& tools_;

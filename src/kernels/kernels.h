@@ -31,9 +31,9 @@ struct NormOptions {
 // key.with(global sample), so that masks do not depend on micro-batches or ranks.
 struct DropoutSite {
   double rate = 0;
-  RandomKey key;                      // of (seed, step, layer, site)
-  std::vector<std::int64_t> samples;  // global sample of each sequence
-  std::int64_t sequence_length = 0;   // rows of a sequence
+  RandomKey key{};                      // of (seed, step, layer, site)
+  std::vector<std::int64_t> samples{};  // global sample of each sequence
+  std::int64_t sequence_length = 0;     // rows of a sequence
 };
 
 // AdamW as torch.optim.AdamW: decoupled decay. `scale` multiplies the gradient first (1 / tokens / loss scale * clipping).
