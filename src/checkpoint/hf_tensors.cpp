@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <unordered_set>
 
@@ -65,12 +66,11 @@ std::string_view tied_head(std::string_view words) {
 std::vector<std::string> possible_names(const LogicalTensor& tensor) {
   const std::string& name = tensor.hf.name;
   std::vector<std::string> names{name, std::string(without_prefix(name))};
-  for (const Alias& alias : kAliases)
-    if (ends_with(name, alias.ours))
-      for (int i = 0; i < 2; ++i)
-        names.push_back(names[static_cast<std::size_t>(i)].substr(
-                            0, names[static_cast<std::size_t>(i)].size() - alias.ours.size()) +
-                        std::string(alias.theirs));
+  for (const Alias& alias : kAliases) {
+    if (!ends_with(name, alias.ours)) continue;
+    for (const std::string& usual : {names[0], names[1]})
+      names.push_back(usual.substr(0, usual.size() - alias.ours.size()) + std::string(alias.theirs));
+  }
   if (tensor.is_also_head) names.emplace_back(tied_head(name));
   return names;
 }

@@ -26,7 +26,8 @@ struct Entry {
   std::optional<std::vector<std::int64_t>> shape, offsets;
 };
 
-// Receives the JSON events of a header. Depth 1 is the header, 2 a tensor or the metadata, 3 a list.
+// Receives the JSON events of a header, which is known to start as an object. Depth 1 is the header, 2 a tensor or the
+// metadata, 3 a list.
 class HeaderEvents final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderEvents(const std::string& source) : source_(source) {}
@@ -51,6 +52,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     if (depth_ != 2) return refuse("a text");
     if (is_metadata_) return metadata.insert_or_assign(key_, std::move(text)), true;
     if (key_ != "dtype") return refuse("a text");
+    if (entry().type) throw UserError("{}: dtype is given twice", where());
     entry().type = find_element_type(text);
     if (!entry().type)
       throw UserError("{}: dtype {} is not one of {}", where(), in_quotes(text), element_type_names());
@@ -117,21 +119,18 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
                       entry().offsets->size());
   }
 
-  // Never returns; the type lets event functions end with it.
-  [[noreturn]] bool refuse(std::string_view found) const {
-    const char* const expected = depth_ == 0       ? "an object of tensors"
-                                 : depth_ == 1     ? "an object with dtype, shape and data_offsets"
-                                 : depth_ == 3     ? "whole numbers of at least 0"
-                                 : is_metadata_    ? "a text"
-                                 : key_ == "dtype" ? "a text"
-                                 : key_ == "shape" || key_ == "data_offsets"
-                                     ? "a list of whole numbers"
-                                     : "absent: it is no key of the format";
-    const std::string place = depth_ == 0 ? "" : depth_ == 1 ? ": " + in_quotes(key_) : ": " + key_name();
-    throw UserError("{}{} must be {}, found {}", where(), place, expected, found);
+  const char* expected() const {
+    if (depth_ == 1) return "an object with dtype, shape and data_offsets";
+    if (depth_ == 3) return "whole numbers of at least 0";
+    if (is_metadata_ || key_ == "dtype") return "a text";
+    if (key_ == "shape" || key_ == "data_offsets") return "a list of whole numbers";
+    return "absent: it is no key of the format";
   }
 
-  std::string key_name() const { return in_quotes(key_); }
+  // Never returns; the type lets event functions end with it.
+  [[noreturn]] bool refuse(std::string_view found) const {
+    throw UserError("{}: {} must be {}, found {}", where(), in_quotes(key_), expected(), found);
+  }
 
   const std::string& source_;
   int depth_ = 0;

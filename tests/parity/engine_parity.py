@@ -99,8 +99,9 @@ def make_case(name, seed, folder):
     tensor_file.save(batch, os.path.join(folder, "batch.safetensors"))
     values = model.state_dict()
 
-    def build():
-        again = build_model(name, seed)
+    def build():  # from the config, so that tables which are no parameters are computed in the precision of the run
+        again = type(model)(model.config).eval()
+        again.set_attn_implementation("eager")
         again.load_state_dict(values)
         return again
 
