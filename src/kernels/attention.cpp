@@ -1,0 +1,56 @@
+// What the attention implementations share. Read attention_plain.cpp for what they compute.
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace optimus {
+
+std::vector<AttentionSegment> segments_of(const AttentionTask& task) {
+  const AttentionShape& shape = task.shape;
+  ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads in groups of {}", shape.heads,
+         shape.kv_heads);
+  const AttentionDropout& dropout = task.dropout;
+  ensure(dropout.rate == 0 || (static_cast<std::int64_t>(dropout.samples.size()) >= shape.sequences &&
+                               dropout.max_positions >= shape.length),
+         "attention dropout for {} samples of {} positions, given {} sequences of {}", dropout.samples.size(),
+         dropout.max_positions, shape.sequences, shape.length);
+  for (const AttentionSegment& segment : task.segments)
+    ensure(segment.sequence >= 0 && segment.sequence < shape.sequences && segment.begin >= 0 &&
+               segment.begin <= segment.end && segment.end <= shape.length,
+           "segment {}..{} of sequence {} among {} sequences of {}", segment.begin, segment.end,
+           segment.sequence, shape.sequences, shape.length);
+  if (!task.segments.empty()) return task.segments;
+  std::vector<AttentionSegment> whole;
+  for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence)
+    whole.push_back({.sequence = sequence, .begin = 0, .end = shape.length});
+  return whole;
+}
+
+void zero_gaps(const AttentionTask& task, at::Tensor& tensor) {
+  std::vector<AttentionSegment> segments = segments_of(task);
+  std::sort(segments.begin(), segments.end(), [](const AttentionSegment& a, const AttentionSegment& b) {
+    return std::pair(a.sequence, a.begin) < std::pair(b.sequence, b.begin);
+  });
+  segments.push_back({.sequence = task.shape.sequences, .begin = 0, .end = 0});
+  std::int64_t done = 0;  // rows before this one are covered or zeroed
+  for (const AttentionSegment& segment : segments) {
+    const std::int64_t begin = segment.sequence * task.shape.length + segment.begin;
+    ensure(begin >= done, "segments of sequence {} overlap at {}", segment.sequence, segment.begin);
+    if (begin > done) tensor.narrow(0, done, begin - done).zero_();
+    done = begin + segment.end - segment.begin;
+  }
+}
+
+at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment, const at::Tensor& tensor) {
+  return tensor.narrow(0, segment.sequence * shape.length + segment.begin, segment.end - segment.begin);
+}
+
+std::unique_ptr<Attention> make_attention(at::Device device) {
+  (void)device;
+  return make_fused_attention();
+}
+
+}  // namespace optimus

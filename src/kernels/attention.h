@@ -1,0 +1,77 @@
+// Attention: out = softmax(q kᵀ * scale) v, and its gradients, one call for a micro-batch.
+//
+// Three implementations that agree within rounding: fused (ATen's flash and cuDNN kernels), plain (matrix of scores by ATen,
+// one segment and all its heads at a time: the twin that tests trust, and what CUDA uses for fp32 and dropout), and host (our
+// own kernel for processors, in blocks, with keyed dropout). make_attention picks for a device.
+//
+//   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. Elements of a head are
+//   neighbours, the other strides are free: q, k, v are usually column ranges of one buffer. heads is a multiple of kv_heads;
+//   heads h * group .. (h + 1) * group of q use head h of k and v.
+//   logsumexp: [sequences, heads, length], fp32, or fp64 with fp64 elements; forward writes it, backward reads it.
+//
+// dq, dk, dv may lie where q, k, v do. Positions outside all segments get zero output and zero gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+
+namespace optimus {
+
+struct AttentionShape {
+  std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool is_causal = true;
+  double scale = 1;  // of scores: usually 1 / sqrt(head_dim)
+};
+
+// Positions begin .. end of a sequence see each other and nothing else: a document, or the real part of a padded sequence.
+// Segments do not overlap.
+struct AttentionSegment {
+  std::int64_t sequence = 0, begin = 0, end = 0;
+};
+
+// The probability of key j for query i in a head is dropped when number i * max_positions + j of
+// key.with(global sample).with(head) is below `rate`, else scaled by 1 / (1 - rate). i and j count from the sequence's start.
+struct AttentionDropout {
+  double rate = 0;
+  RandomKey key{};                      // of (seed, step, layer, site)
+  std::vector<std::int64_t> samples{};  // global sample of each sequence
+  std::int64_t first_head = 0;          // global number of the first head here
+  std::int64_t max_positions = 0;       // of the model, not of this batch
+};
+
+struct AttentionTask {
+  AttentionShape shape{};
+  std::vector<AttentionSegment> segments{};  // empty: every sequence whole
+  AttentionDropout dropout{};
+};
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  virtual void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k,
+                       const at::Tensor& v, at::Tensor& out, at::Tensor& logsumexp) const = 0;
+  virtual void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q,
+                        const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                        const at::Tensor& logsumexp, at::Tensor& dq, at::Tensor& dk,
+                        at::Tensor& dv) const = 0;
+};
+
+std::unique_ptr<Attention> make_plain_attention();
+std::unique_ptr<Attention> make_fused_attention();
+std::unique_ptr<Attention> make_host_attention();
+// The fastest there is for a device.
+std::unique_ptr<Attention> make_attention(at::Device device);
+
+// For implementations: the task's segments, or those that it means by having none. Checks them, and the dropout's samples.
+std::vector<AttentionSegment> segments_of(const AttentionTask& task);
+// Zeroes the rows of a [sequences * length, ..] tensor that no segment covers.
+void zero_gaps(const AttentionTask& task, at::Tensor& tensor);
+// The segment's rows of a [sequences * length, heads, head_dim] tensor.
+at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment, const at::Tensor& tensor);
+
+}  // namespace optimus

@@ -1,0 +1,183 @@
+// Attention by ATen's fused kernels: flash on processors, cuDNN or flash on CUDA. They allocate their results, which are copied
+// into the caller's tensors; what they cannot do (dropout by key; wide types on CUDA) goes to the other implementations.
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/empty.h>
+
+#include <array>
+
+#include "kernels/attention.h"
+
+namespace optimus {
+namespace {
+
+// What one kernel call covers: sequences of equal length, tensors as [sequences, heads, length, head_dim].
+struct Piece {
+  std::int64_t first_row = 0, sequences = 0, length = 0;  // rows first_row .. + sequences * length
+  std::int64_t sequence = 0, begin = 0;                   // where it starts, for logsumexp
+
+  at::Tensor heads(const at::Tensor& tensor) const {
+    return tensor.narrow(0, first_row, sequences * length).unflatten(0, {sequences, length}).transpose(1, 2);
+  }
+  at::Tensor statistics(const at::Tensor& logsumexp) const {  // [sequences, heads, length]
+    return logsumexp.narrow(0, sequence, sequences).narrow(2, begin, length);
+  }
+};
+
+std::vector<Piece> pieces_of(const AttentionTask& task) {
+  const AttentionShape& shape = task.shape;
+  if (task.segments.empty())
+    return {
+        {.first_row = 0, .sequences = shape.sequences, .length = shape.length, .sequence = 0, .begin = 0}};
+  std::vector<Piece> pieces;
+  for (const AttentionSegment& segment : segments_of(task))
+    pieces.push_back({.first_row = segment.sequence * shape.length + segment.begin,
+                      .sequences = 1,
+                      .length = segment.end - segment.begin,
+                      .sequence = segment.sequence,
+                      .begin = segment.begin});
+  return pieces;
+}
+
+struct Forward {
+  at::Tensor out, logsumexp;  // [sequences, heads, length(, head_dim)]
+};
+struct Backward {
+  at::Tensor dq, dk, dv;
+};
+struct Inputs {
+  at::Tensor q, k, v;
+};
+struct Saved {
+  at::Tensor dout, out, logsumexp;
+};
+
+Forward host_forward(const AttentionShape& shape, const Inputs& in) {
+  auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      in.q, in.k, in.v, 0.0, shape.is_causal, std::nullopt, shape.scale);
+  return {out, logsumexp};
+}
+
+Backward host_backward(const AttentionShape& shape, const Inputs& in, const Saved& saved) {
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      saved.dout, in.q, in.k, in.v, saved.out, saved.logsumexp, 0.0, shape.is_causal, std::nullopt,
+      shape.scale);
+  return {dq, dk, dv};
+}
+
+// cuDNN's is the faster one on Hopper; PyTorch's user may have turned it off.
+bool uses_cudnn(const AttentionShape& shape) {
+  return shape.head_dim <= 128 && at::globalContext().userEnabledCuDNNSDP();
+}
+
+Forward cuda_forward(const AttentionShape& shape, const Inputs& in) {
+  if (uses_cudnn(shape)) {
+    const auto result = at::_scaled_dot_product_cudnn_attention(in.q, in.k, in.v, std::nullopt, true, 0.0,
+                                                                shape.is_causal, false, shape.scale);
+    const at::Tensor& logsumexp = std::get<1>(result);
+    return {std::get<0>(result), logsumexp.dim() == 4 ? logsumexp.squeeze(3) : logsumexp};
+  }
+  const auto result =
+      at::_scaled_dot_product_flash_attention(in.q, in.k, in.v, 0.0, shape.is_causal, false, shape.scale);
+  return {std::get<0>(result), std::get<1>(result)};
+}
+
+Backward cuda_backward(const AttentionShape& shape, const Inputs& in, const Saved& saved) {
+  const at::Tensor no_seed = at::empty({}, in.q.options().dtype(at::kLong));  // read only with dropout
+  const std::int64_t length = in.q.size(2);
+  if (uses_cudnn(shape)) {
+    auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
+        saved.dout, in.q, in.k, in.v, saved.out, saved.logsumexp.unsqueeze(3), no_seed, no_seed, {}, {}, {},
+        length, length, 0.0, shape.is_causal, shape.scale);
+    return {dq, dk, dv};
+  }
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
+      saved.dout, in.q, in.k, in.v, saved.out, saved.logsumexp, {}, {}, length, length, 0.0, shape.is_causal,
+      no_seed, no_seed, shape.scale);
+  return {dq, dk, dv};
+}
+
+// The flash kernel for processors wants as many heads of k as of q: one call for the first head of every group, one for the
+// second, ... each a view with a stride.
+at::Tensor member(const at::Tensor& heads, std::int64_t index, std::int64_t group) {
+  return heads.slice(1, index, std::nullopt, group);
+}
+
+class FusedAttention final : public Attention {
+ public:
+  void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+               at::Tensor& out, at::Tensor& logsumexp) const override {
+    if (needs_other(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
+    zero_gaps(task, out);
+    if (!task.segments.empty()) logsumexp.zero_();
+    const std::int64_t calls = num_calls(task.shape, q);
+    for (const Piece& piece : pieces_of(task)) {
+      if (piece.sequences * piece.length == 0) continue;
+      const at::Tensor to = piece.heads(out), statistics = piece.statistics(logsumexp);
+      for (std::int64_t i = 0; i < calls; ++i) {
+        const Inputs in{member(piece.heads(q), i, calls), piece.heads(k), piece.heads(v)};
+        const Forward result = q.is_cuda() ? cuda_forward(task.shape, in) : host_forward(task.shape, in);
+        member(to, i, calls).copy_(result.out);
+        member(statistics, i, calls).copy_(result.logsumexp);
+      }
+    }
+  }
+
+  void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
+                at::Tensor& dk, at::Tensor& dv) const override {
+    if (needs_other(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
+    zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
+    const std::int64_t calls = num_calls(task.shape, q);
+    for (const Piece& piece : pieces_of(task)) {
+      if (piece.sequences * piece.length == 0) continue;
+      const Inputs all{piece.heads(q), piece.heads(k), piece.heads(v)};
+      const Saved saved{piece.heads(dout), piece.heads(out), piece.statistics(logsumexp)};
+      at::Tensor key_sum, value_sum;  // over the group, in the wider type
+      for (std::int64_t i = 0; i < calls; ++i) {
+        const Backward result = backward_member(task.shape, all, saved, i, calls);
+        member(piece.heads(dq), i, calls).copy_(result.dq);
+        key_sum = calls == 1 ? result.dk : i == 0 ? wide(result.dk) : key_sum.add_(result.dk);
+        value_sum = calls == 1 ? result.dv : i == 0 ? wide(result.dv) : value_sum.add_(result.dv);
+      }
+      piece.heads(dk).copy_(key_sum);
+      piece.heads(dv).copy_(value_sum);
+    }
+  }
+
+ private:
+  static at::Tensor wide(const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
+  }
+  static Backward backward_member(const AttentionShape& shape, const Inputs& all, const Saved& saved,
+                                  std::int64_t index, std::int64_t group) {
+    const Inputs in{member(all.q, index, group), all.k, all.v};
+    const Saved of_member{member(saved.dout, index, group), member(saved.out, index, group),
+                          member(saved.logsumexp, index, group)};
+    return all.q.is_cuda() ? cuda_backward(shape, in, of_member) : host_backward(shape, in, of_member);
+  }
+  // CUDA's kernels know groups.
+  static std::int64_t num_calls(const AttentionShape& shape, const at::Tensor& q) {
+    return q.is_cuda() ? 1 : shape.heads / shape.kv_heads;
+  }
+  static bool needs_other(const AttentionTask& task, const at::Tensor& q) {
+    if (task.dropout.rate != 0) return true;
+    const bool is_narrow = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
+    return q.is_cuda() && !(is_narrow && task.shape.head_dim % 8 == 0 && task.shape.head_dim <= 256);
+  }
+  const Attention& other(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }
+
+  std::unique_ptr<Attention> plain_ = make_plain_attention(), host_ = make_host_attention();
+};
+
+}  // namespace
+
+std::unique_ptr<Attention> make_fused_attention() { return std::make_unique<FusedAttention>(); }
+
+}  // namespace optimus

@@ -1,0 +1,120 @@
+// Attention as its definition says, by ATen operations: the twin that the others are compared with.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+
+#include <limits>
+
+#include "kernels/attention.h"
+
+namespace optimus {
+namespace {
+
+at::Tensor wide(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
+}
+
+// One segment of a task, its tensors as [heads, rows, head_dim] in the wider type.
+class PlainSegment {
+ public:
+  PlainSegment(const AttentionTask& task, const AttentionSegment& segment) : task_(task), segment_(segment) {}
+
+  at::Tensor query_heads(const at::Tensor& tensor) const {
+    return wide(rows_of(task_.shape, segment_, tensor).transpose(0, 1));
+  }
+  // Repeated for each head of the group.
+  at::Tensor key_heads(const at::Tensor& tensor) const {
+    return query_heads(tensor).repeat_interleave(group(), 0);
+  }
+  // Writes back what key_heads read: the sum over the group.
+  void put_key_heads(const at::Tensor& values, at::Tensor& to) const {
+    const AttentionShape& shape = task_.shape;
+    const at::Tensor sum = values.reshape({shape.kv_heads, group(), length(), shape.head_dim}).sum(1);
+    rows_of(shape, segment_, to).copy_(sum.transpose(0, 1));
+  }
+  at::Tensor statistics(const at::Tensor& logsumexp) const {  // [heads, rows, 1]
+    return logsumexp.select(0, segment_.sequence).narrow(1, segment_.begin, length()).unsqueeze(2);
+  }
+
+  at::Tensor scores(const at::Tensor& q, const at::Tensor& k) const {  // [heads, rows, rows]
+    at::Tensor result = at::matmul(q, k.transpose(1, 2)) * task_.shape.scale;
+    if (!task_.shape.is_causal) return result;
+    const at::Tensor is_later = at::ones({length(), length()}, q.options().dtype(at::kBool)).triu(1);
+    return result.masked_fill(is_later, -std::numeric_limits<double>::infinity());
+  }
+
+  // 0 or 1 / (1 - rate) for each score, or undefined without dropout.
+  at::Tensor factors(const at::Tensor& like) const {
+    const AttentionDropout& dropout = task_.dropout;
+    if (dropout.rate == 0) return {};
+    at::Tensor uniform = at::empty(like.sizes(), at::kDouble);
+    const RandomKey key = dropout.key.with(
+        static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(segment_.sequence)]));
+    const Span here{segment_.begin, segment_.end};
+    const std::int64_t size = length() * length();
+    for (std::int64_t head = 0; head < task_.shape.heads; ++head)
+      fill_uniform(key.with(static_cast<std::uint64_t>(dropout.first_head + head)),
+                   {dropout.max_positions, dropout.max_positions}, {here, here},
+                   std::span(uniform.data_ptr<double>() + head * size, static_cast<std::size_t>(size)));
+    return (uniform.ge(dropout.rate).to(at::kDouble) / (1 - dropout.rate))
+        .to(like.device(), like.scalar_type());
+  }
+
+ private:
+  std::int64_t length() const { return segment_.end - segment_.begin; }
+  std::int64_t group() const { return task_.shape.heads / task_.shape.kv_heads; }
+
+  const AttentionTask& task_;
+  const AttentionSegment& segment_;
+};
+
+class PlainAttention final : public Attention {
+ public:
+  void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+               at::Tensor& out, at::Tensor& logsumexp) const override {
+    zero_gaps(task, out), logsumexp.zero_();
+    for (const AttentionSegment& segment : segments_of(task)) {
+      if (segment.begin == segment.end) continue;
+      const PlainSegment here(task, segment);
+      const at::Tensor scores = here.scores(here.query_heads(q), here.key_heads(k));
+      at::Tensor probabilities = scores.softmax(2);
+      const at::Tensor factors = here.factors(probabilities);
+      if (factors.defined()) probabilities = probabilities * factors;
+      here.statistics(logsumexp).copy_(scores.logsumexp({2}, true));
+      rows_of(task.shape, segment, out).copy_(at::matmul(probabilities, here.key_heads(v)).transpose(0, 1));
+    }
+  }
+
+  void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
+                at::Tensor& dk, at::Tensor& dv) const override {
+    zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
+    for (const AttentionSegment& segment : segments_of(task)) {
+      if (segment.begin == segment.end) continue;
+      const PlainSegment here(task, segment);
+      const at::Tensor query = here.query_heads(q), key = here.key_heads(k), value = here.key_heads(v);
+      const at::Tensor upstream = here.query_heads(dout);
+      const at::Tensor probabilities = (here.scores(query, key) - here.statistics(logsumexp)).exp();
+      const at::Tensor factors = here.factors(probabilities);
+      const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
+      at::Tensor slopes = at::matmul(upstream, value.transpose(1, 2));
+      if (factors.defined()) slopes = slopes * factors;
+      const at::Tensor delta = (upstream * here.query_heads(out)).sum(2, true);
+      const at::Tensor dscores = probabilities * (slopes - delta) * task.shape.scale;
+      const at::Tensor query_gradient = at::matmul(dscores, key),
+                       key_gradient = at::matmul(dscores.transpose(1, 2), query);
+      const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);
+      rows_of(task.shape, segment, dq)
+          .copy_(query_gradient.transpose(0, 1));  // all read, so it may lie where q does
+      here.put_key_heads(key_gradient, dk);
+      here.put_key_heads(value_gradient, dv);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Attention> make_plain_attention() { return std::make_unique<PlainAttention>(); }
+
+}  // namespace optimus
