@@ -11,11 +11,12 @@ namespace {
 constexpr std::size_t kBlocks = 64;  // at a time: their words stay in the nearest cache
 using BlockWords = std::array<std::uint32_t, 4 * kBlocks>;
 
-void fill_blocks(RandomKey key, std::uint64_t first, BlockWords& out) {
+// Words of blocks first .. first + count. count is rounded up to whole vectors, for which there is room.
+void fill_blocks(RandomKey key, std::uint64_t first, std::size_t count, BlockWords& out) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 #pragma omp simd
-  for (std::size_t block = 0; block < kBlocks; ++block) {
+  for (std::size_t block = 0; block < count; ++block) {
     const std::uint64_t index = first + block;
     std::uint32_t a = static_cast<std::uint32_t>(index), b = static_cast<std::uint32_t>(index >> 32), c = 0,
                   d = 0;
@@ -44,7 +45,8 @@ void fill_kept(RandomKey key, std::uint64_t first, const DropoutRule& rule, std:
     const std::uint64_t element = first + done;
     const std::size_t skipped = element % 4;
     const std::size_t count = std::min(out.size() - done, words.size() - skipped);
-    fill_blocks(key, element / 4, words);
+    const std::size_t num_blocks = (skipped + count + 3) / 4;
+    fill_blocks(key, element / 4, std::min(kBlocks, (num_blocks + 15) / 16 * 16), words);
     std::uint8_t* to = out.data() + done;
     const std::uint32_t* from = words.data() + skipped;
 #pragma omp simd
