@@ -3,6 +3,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -18,7 +20,8 @@ namespace {
   if (error || !std::filesystem::exists(engine, error))
     throw UserError("{} is not there: the half that trains is not built; ./optimus train builds it",
                     engine.string());
-  std::string words = value_or_throw(read_file("/proc/self/cmdline", Bytes(1 << 24)));
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string words{std::istreambuf_iterator<char>(file), {}};
   std::vector<char*> arguments;
   for (std::size_t at = 0; at < words.size(); at += std::strlen(words.data() + at) + 1)
     arguments.push_back(words.data() + at);

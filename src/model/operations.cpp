@@ -33,7 +33,8 @@ class BlockWork {
     lookup.kept = {{"embedding.ids", 1, KeptType::index, CutUnit::none, kBlockInput}};
     if (spec_.token_types > 0)
       lookup.kept.push_back({"embedding.token_types", 1, KeptType::index, CutUnit::none, kBlockInput});
-    if (spec_.norm_place == NormPlace::post) norm("embedding.norm", kUsual, false);
+    // The embedding is never computed again as a whole.
+    if (spec_.norm_place == NormPlace::post) norm("embedding.norm", kBlockInput, false, kBlockInput);
   }
 
   void layer() {

@@ -5,11 +5,11 @@
 #include <cuda_runtime_api.h>
 #endif
 
-#include <charconv>
+#include <fstream>
 #include <optional>
+#include <string>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "schedule/program.h"
 
 namespace optimus {
@@ -28,14 +28,10 @@ std::optional<Bytes> free_memory(at::Device device) {
 #endif
     return std::nullopt;
   }
-  const Outcome<std::string> info = read_file("/proc/meminfo", Bytes(1 << 20));
-  if (!info) return std::nullopt;
-  const std::size_t at = info->find("MemAvailable:");
-  if (at == std::string::npos) return std::nullopt;
-  const char* begin = info->data() + info->find_first_of("0123456789", at);
-  std::int64_t kibibytes = 0;
-  if (std::from_chars(begin, info->data() + info->size(), kibibytes).ec != std::errc()) return std::nullopt;
-  return Bytes(kibibytes * 1024);
+  std::ifstream info("/proc/meminfo");
+  for (std::string name, rest; info >> name; std::getline(info, rest))
+    if (std::int64_t kibibytes = 0; name == "MemAvailable:" && info >> kibibytes) return Bytes(kibibytes * 1024);
+  return std::nullopt;
 }
 
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device) {
