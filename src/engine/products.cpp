@@ -45,6 +45,14 @@ class NarrowProducts final : public StraightProducts {
   }
 };
 
+// bf16 or fp16 on CUDA: the product's own fp32 sums are added to the accumulator, nothing is rounded in between.
+class CudaProducts final : public StraightProducts {
+ public:
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
+    at::addmm_out(gradient, gradient, dy.t(), x, at::kFloat);
+  }
+};
+
 // bf16 or fp16 on a processor without such products: operands are widened into buffers of ours, the product is fp32's.
 class WideningProducts final : public Products {
  public:
@@ -104,6 +112,7 @@ bool has_products_of(at::ScalarType element) {
 std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element) {
   if (element == at::kFloat || element == at::kDouble) return std::make_unique<StraightProducts>();
   if (device.is_cpu() && !has_products_of(element)) return std::make_unique<WideningProducts>();
+  if (device.is_cuda()) return std::make_unique<CudaProducts>();
   return std::make_unique<NarrowProducts>();
 }
 

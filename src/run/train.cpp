@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/unicode.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "observe/metrics.h"
@@ -84,6 +85,13 @@ std::optional<double> validation_loss(Engine& engine, const TrainSettings& setti
   return counted > 0 ? std::optional(loss / static_cast<double>(counted)) : std::nullopt;
 }
 
+// What a model generates may be any bytes: without those that would disturb a terminal or a reader of UTF-8.
+std::string printable(const std::string& generated) {
+  std::string shown = repair_utf8(generated);
+  std::erase_if(shown, [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f; });
+  return shown;
+}
+
 std::string sample_text(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
                         at::Device device) {
   std::int64_t count = options.sample_tokens;
@@ -94,7 +102,7 @@ std::string sample_text(const TrainSettings& settings, const TrainOptions& optio
   if (prompt[0] >= settings.model.vocab) prompt[0] = 0;
   const auto ids = generate(settings.model, settings.plan.precision, parameters, device, prompt,
                             {.num_tokens = count, .temperature = 0.8, .seed = options.seed});
-  return settings.tokenizer->decode(std::vector<TokenId>(ids.begin(), ids.end()), true);
+  return printable(settings.tokenizer->decode(std::vector<TokenId>(ids.begin(), ids.end()), true));
 }
 
 // Everything of a run that is under way.

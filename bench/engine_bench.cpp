@@ -1,0 +1,150 @@
+// Steps a second of the engine on random tokens: one line of JSON. bench/engine_bench.py runs it beside PyTorch.
+//
+//   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2 steps=10
+#include <ATen/Parallel.h>
+#ifdef OPTIMUS_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "model/open.h"
+#include "run/memory.h"
+
+namespace optimus {
+namespace {
+
+class Words {
+ public:
+  Words(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      const std::size_t at = word.find('=');
+      if (at == std::string::npos) throw UserError("'{}' is not KEY=VALUE", word);
+      words_[word.substr(0, at)] = word.substr(at + 1);
+    }
+  }
+  std::string text(const std::string& key, const std::string& usual) const {
+    const auto at = words_.find(key);
+    return at == words_.end() ? usual : at->second;
+  }
+  std::int64_t number(const std::string& key, std::int64_t usual) const {
+    return parse_count(text(key, std::to_string(usual)), key);
+  }
+  std::optional<std::int64_t> given(const std::string& key) const {
+    return words_.contains(key) ? std::optional(number(key, 0)) : std::nullopt;
+  }
+
+ private:
+  std::map<std::string, std::string> words_;
+};
+
+Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) {
+  std::vector<Sample> samples(static_cast<std::size_t>(plan.batch));
+  for (std::size_t s = 0; s < samples.size(); ++s) {
+    const RandomKey key = RandomKey(7).with(static_cast<std::uint64_t>(step)).with(s);
+    for (std::int64_t i = 0; i <= plan.sequence_length; ++i) {
+      const auto id = static_cast<TokenId>(random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(model.vocab)));
+      if (i < plan.sequence_length) {
+        samples[s].inputs.push_back(id);
+        samples[s].positions.push_back(static_cast<std::int32_t>(i));
+      }
+      if (i > 0) samples[s].targets.push_back(id);
+    }
+    samples[s].num_counted = plan.sequence_length;
+  }
+  return make_batch(samples, plan, step, step * plan.batch);
+}
+
+void synchronize(at::Device device) {
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda()) at::cuda::getCurrentCUDAStream().synchronize();
+#endif
+  (void)device;
+}
+
+// The most memory there was: of the device's allocator, or of the process.
+std::int64_t peak_bytes(at::Device device) {
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda())
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0].peak;
+#endif
+  (void)device;
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+void run(const Words& words) {
+  const ModelOverrides overrides{.layers = words.given("layers"),
+                                 .hidden = words.given("hidden"),
+                                 .heads = words.given("heads"),
+                                 .kv_heads = words.given("kv_heads"),
+                                 .head_dim = words.given("head_dim"),
+                                 .ffn = words.given("ffn"),
+                                 .vocab = words.given("vocab"),
+                                 .max_positions = words.given("max_positions")};
+  ModelSpec model = with_overrides(open_model(words.text("model", "gpt2")), overrides);
+  model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
+  if (words.given("tied")) model.is_tied = words.number("tied", 1) != 0;
+  UniformPlan shape{.microbatch = static_cast<int>(words.number("microbatch", 4)),
+                    .batch = words.number("batch", 8),
+                    .sequence_length = words.number("seq", 512)};
+  shape.precision = parse_precision(words.text("precision", "fp32"), "precision");
+  shape.strategy.recompute = parse_recompute(words.text("recompute", "none"), "recompute");
+  const Plan plan = uniform_plan(model, shape);
+  const at::Device device = parse_device(words.text("device", "cpu"));
+  const int threads = set_num_threads(static_cast<int>(words.number("threads", 0)));
+  Parameters parameters(plan, model, 0, device);
+  parameters.initialize(1);
+  Engine engine(plan, model, parameters, {.device = device});
+  std::vector<Batch> batches;
+  for (int i = 0; i < 4; ++i) batches.push_back(random_batch(plan, model, i));
+  std::vector<double> seconds;
+  StepReport report;
+  const std::int64_t warm = words.number("warm", 2), steps = words.number("steps", 10);
+  for (std::int64_t step = 0; step < warm + steps; ++step) {
+    synchronize(device);
+    const auto began = std::chrono::steady_clock::now();
+    report = engine.train_step(batches[static_cast<std::size_t>(step % 4)], {.learning_rate = 1e-4});
+    synchronize(device);
+    if (step >= warm)
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double tokens = static_cast<double>(plan.batch * plan.sequence_length);
+  const auto at = [&](double fraction) { return seconds[static_cast<std::size_t>(fraction * static_cast<double>(seconds.size() - 1))]; };
+  OrderedJson json;
+  json["tokens_per_second"] = tokens / at(0.5);
+  json["slow"] = tokens / at(0.9), json["fast"] = tokens / at(0.1);
+  json["step_seconds"] = at(0.5);
+  json["loss"] = report.loss;
+  json["threads"] = threads;
+  json["parameters"] = num_parameters(model);
+  json["state_bytes"] = parameters.bytes().value, json["arena_bytes"] = engine.arena_bytes().value;
+  json["engine_bytes"] = engine.bytes().value;
+  json["predicted_bytes"] = predicted_memory(plan, model, 0).value;
+  json["peak_bytes"] = peak_bytes(device);
+  fmt::print("{}\n", json.dump());
+}
+
+}  // namespace
+}  // namespace optimus
+
+int main(int argc, char** argv) {
+  try {
+    optimus::run({argc, argv});
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "engine_bench: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Builds the engine's test tool and bench on a machine with a GPU that has a compiler and PyTorch but none of our packages:
+# straight calls of g++, no CMake. Headers of header-only libraries are taken from a folder (collect_headers.sh makes it).
+#   tests/gpu/build.sh OUT_FOLDER HEADER_FOLDER
+set -euo pipefail
+out=$(mkdir -p "$1" && cd "$1" && pwd) headers=$(cd "$2" && pwd)
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+torch=$(python3 -c 'import torch; print(torch.__path__[0])')
+cuda=${CUDA_HOME:-/usr/local/cuda}
+flags=(-std=c++20 -O2 -DNDEBUG -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PER_OPERATOR_HEADERS -Isrc -Iinclude -Itests -I"$cuda/include"
+  -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
+sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/checkpoint/*.cpp
+  src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/kernels/*.cpp src/engine/*.cpp
+  src/run/memory.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp)
+compile() {
+  local object
+  object="$out/$(tr / _ <<<"$1").o"
+  [ "$object" -nt "$1" ] || g++ "${@:2}" -c "$1" -o "$object" || { echo "failed: $1" >&2; return 255; }
+}
+export -f compile
+export out
+printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c 'compile "$@"' _ {} "${flags[@]}"
+libraries=(-L"$torch/lib" -Wl,--no-as-needed -ltorch_cuda -lc10_cuda -ltorch_cpu -lc10 -ltorch -Wl,--as-needed
+  -L"$cuda/lib64" -lcudart -fopenmp -lpthread -Wl,-rpath,"$torch/lib")
+for program in tests/tools/engine_tool bench/engine_bench; do
+  main="$out/$(tr / _ <<<"$program").cpp.o"
+  mapfile -t objects < <(ls "$out"/src_*.o)
+  g++ -o "$out/$(basename "$program")" "$main" "${objects[@]}" "${libraries[@]}"
+done
