@@ -3,6 +3,8 @@
 //
 //   forward    [all_gather] attention [all_reduce | reduce_scatter] [all_gather] mlp [all_reduce | reduce_scatter]
 //   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient; attention
+#include <utility>
+
 #include "schedule/step_compiler.h"
 
 namespace optimus {

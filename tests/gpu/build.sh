@@ -15,7 +15,7 @@ sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/p
 compile() {
   local object
   object="$out/$(tr / _ <<<"$1").o"
-  [ "$object" -nt "$1" ] || g++ "${@:2}" -c "$1" -o "$object" || { echo "failed: $1" >&2; return 255; }
+  [ "$object" -nt "$1" ] || g++ "${@:2}" -c "$1" -o "$object" || { echo "failed: $1" >&2; return 1; }
 }
 export -f compile
 export out
