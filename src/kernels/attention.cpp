@@ -48,9 +48,14 @@ at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment,
   return tensor.narrow(0, segment.sequence * shape.length + segment.begin, segment.end - segment.begin);
 }
 
-std::unique_ptr<Attention> make_attention(at::Device device) {
-  (void)device;
-  return make_fused_attention();
+// Ours is faster than ATen's on processors (bench_kernels), unless they multiply bf16 matrices in hardware, which we leave to
+// ATen.
+std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type) {
+#ifdef __AMX_BF16__
+  if (type == at::kBFloat16) return make_fused_attention();
+#endif
+  (void)type;
+  return device.is_cpu() ? make_host_attention() : make_fused_attention();
 }
 
 }  // namespace optimus

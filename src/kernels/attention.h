@@ -64,8 +64,8 @@ class Attention {
 std::unique_ptr<Attention> make_plain_attention();
 std::unique_ptr<Attention> make_fused_attention();
 std::unique_ptr<Attention> make_host_attention();
-// The fastest there is for a device.
-std::unique_ptr<Attention> make_attention(at::Device device);
+// The fastest there is for a device and element type.
+std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type);
 
 // For implementations: the task's segments, or those that it means by having none. Checks them, and the dropout's samples.
 std::vector<AttentionSegment> segments_of(const AttentionTask& task);

@@ -37,28 +37,26 @@ void ensure_samples(const DropoutSite& site, std::int64_t num_rows) {
          "dropout of {} rows with {} samples of {}", num_rows, site.samples.size(), site.sequence_length);
 }
 
-template <typename T>
-void add_row(const T* x, const T* bias, const T* residual, std::int64_t width, T* y) {
+// y = residual + (x + bias) * mask, each where it is there: loops without a question in them.
+template <bool HasBias, bool HasResidual, bool HasMask, typename T>
+void add_row(const T* x, const T* bias, const T* residual, const Wide<T>* mask, std::int64_t width, T* y) {
 #pragma omp simd
   for (std::int64_t j = 0; j < width; ++j) {
     Wide<T> sum = load(x[j]);
-    if (bias != nullptr) sum += load(bias[j]);
-    if (residual != nullptr) sum += load(residual[j]);
+    if constexpr (HasBias) sum += load(bias[j]);
+    if constexpr (HasMask) sum *= mask[j];
+    if constexpr (HasResidual) sum += load(residual[j]);
     store(y[j], sum);
   }
 }
 
-template <typename T>
-void add_dropped_row(const T* x, const T* bias, const T* residual, const Wide<T>* mask, std::int64_t width,
-                     T* y) {
-#pragma omp simd
-  for (std::int64_t j = 0; j < width; ++j) {
-    Wide<T> sum = load(x[j]);
-    if (bias != nullptr) sum += load(bias[j]);
-    sum *= mask[j];
-    if (residual != nullptr) sum += load(residual[j]);
-    store(y[j], sum);
-  }
+template <bool HasMask, typename T>
+void add_row_of(const T* x, const T* bias, const T* residual, const Wide<T>* mask, std::int64_t width, T* y) {
+  if (bias != nullptr && residual != nullptr)
+    return add_row<true, true, HasMask>(x, bias, residual, mask, width, y);
+  if (bias != nullptr) return add_row<true, false, HasMask>(x, bias, residual, mask, width, y);
+  if (residual != nullptr) return add_row<false, true, HasMask>(x, bias, residual, mask, width, y);
+  add_row<false, false, HasMask>(x, bias, residual, mask, width, y);
 }
 
 // sum[j] += x[., j] for columns begin .. end, eight rows at a time: fewer additions follow each other.
@@ -90,7 +88,7 @@ void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Ten
     const auto residual_row = [&](std::int64_t r) { return old.data == nullptr ? nullptr : old.row(r); };
     if (dropout.rate == 0) {
       for_each_row(from.num_rows(), from.width, [&](std::int64_t r) {
-        add_row<T>(from.row(r), biases, residual_row(r), from.width, to.row(r));
+        add_row_of<false, T>(from.row(r), biases, residual_row(r), nullptr, from.width, to.row(r));
       });
       return;
     }
@@ -98,7 +96,7 @@ void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Ten
     at::parallel_for(0, from.num_rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       RowMask<Wide<T>> mask(dropout, from.width);
       for (std::int64_t r = begin; r < end; ++r)
-        add_dropped_row<T>(from.row(r), biases, residual_row(r), mask.of(r), from.width, to.row(r));
+        add_row_of<true, T>(from.row(r), biases, residual_row(r), mask.of(r), from.width, to.row(r));
     });
   });
 }

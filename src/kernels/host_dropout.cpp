@@ -15,11 +15,14 @@ using BlockWords = std::array<std::uint32_t, 4 * kBlocks>;
 void fill_blocks(RandomKey key, std::uint64_t first, std::size_t count, BlockWords& out) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+  std::array<std::uint32_t, kBlocks> low, high;  // apart, so that the loop below has words of one size only
+  for (std::size_t block = 0; block < count; ++block) {
+    low[block] = static_cast<std::uint32_t>(first + block);
+    high[block] = static_cast<std::uint32_t>((first + block) >> 32);
+  }
 #pragma omp simd
   for (std::size_t block = 0; block < count; ++block) {
-    const std::uint64_t index = first + block;
-    std::uint32_t a = static_cast<std::uint32_t>(index), b = static_cast<std::uint32_t>(index >> 32), c = 0,
-                  d = 0;
+    std::uint32_t a = low[block], b = high[block], c = 0, d = 0;
     std::uint32_t key0 = static_cast<std::uint32_t>(key.value),
                   key1 = static_cast<std::uint32_t>(key.value >> 32);
 #pragma GCC unroll 10

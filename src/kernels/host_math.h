@@ -1,7 +1,7 @@
 // Arithmetic on single elements that HostKernels' loops are made of: reading and writing the element types, exponentials.
 //
 // Everything here is branch-free on arrays, so that g++ turns a loop over it (`#pragma omp simd`) into vector instructions;
-// the mathematical library's functions would stop it. Doubles go through that library: fp64 is the test mode.
+// the mathematical library's functions would stop it, and so would a function that is not inlined. Doubles go through that library: fp64 is the test mode.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -40,7 +40,7 @@ inline void store(c10::BFloat16& to, float value) {
   to.x = static_cast<std::uint16_t>(value != value ? 0x7fc0U : rounded);
 }
 
-inline double exponential(double x) { return std::exp(x); }
+[[gnu::always_inline]] inline double exponential(double x) { return std::exp(x); }
 
 // A whole number that grows with x, and back: the largest of many floats is one instruction this way, while comparisons that
 // must treat NaN rightly are several (and std::fmax over 16-bit numbers makes g++ 12 fail).
@@ -61,7 +61,7 @@ Number from_order(OrderOf<Number> order) {
 // e^x within 2 ulp: 2^n * e^r with |r| <= ln 2 / 2. Below -87.3 it is 0 (no denormal numbers), above 88.3 it is 2e38, which
 // is as good as infinite in all our formulas. NaN stays NaN. The two ends are found by comparing bits, because comparisons
 // of numbers that must treat NaN rightly become many instructions.
-inline float exponential(float x) {
+[[gnu::always_inline]] inline float exponential(float x) {
   constexpr auto kLowest = std::bit_cast<std::uint32_t>(-87.3F),
                  kHighest = std::bit_cast<std::uint32_t>(88.3F);
   constexpr std::uint32_t kInfinity = 0x7f800000U, kMinusInfinity = 0xff800000U;
@@ -84,12 +84,12 @@ struct Normal {
   Number density, below;
 };
 
-inline Normal<double> normal_distribution(double x) {
+[[gnu::always_inline]] inline Normal<double> normal_distribution(double x) {
   return {0.39894228040143267794 * std::exp(-0.5 * x * x), 0.5 * std::erfc(-0.70710678118654752440 * x)};
 }
 
 // The tail is density * (a polynomial of t = 1 / (1 + z / 2), z = |x| / sqrt 2), fitted to a relative error of 5e-8.
-inline Normal<float> normal_distribution(float x) {
+[[gnu::always_inline]] inline Normal<float> normal_distribution(float x) {
   const float bell = exponential(-0.5F * x * x);
   const float t = 1.0F / (1.0F + 0.353553391F * std::abs(x));
   float series = -0.05938638F;

@@ -1,0 +1,154 @@
+// What the two halves of the host attention kernel share: heads as rows, scratch in the wider type, masks.
+//
+// Scratch is padded so that products need no odd ends: padded queries are computed and dropped, padded keys get probability
+// zero. Read host_product.h for the products, then host_attention_forward.cpp.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/box.h"
+#include "kernels/attention.h"
+#include "kernels/host_dropout.h"
+#include "kernels/host_product.h"
+#include "kernels/host_rows.h"
+
+namespace optimus {
+
+inline constexpr std::int64_t kBlock = 64;  // queries and keys of a block: its products fit the nearest cache
+
+inline std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
+// One head of a [rows, heads, head_dim] tensor.
+template <typename T>
+struct Head {
+  T* data;
+  std::int64_t row_stride, head_dim;
+
+  Head(const at::Tensor& tensor, std::int64_t first_row, std::int64_t head)
+      : data(tensor.data_ptr<T>() + first_row * tensor.stride(0) + head * tensor.stride(1)),
+        row_stride(tensor.stride(0)),
+        head_dim(tensor.size(2)) {}
+  T* row(std::int64_t index) const { return data + index * row_stride; }
+};
+
+// A [rows, width] block of scratch, width padded to whole vectors.
+template <typename Number>
+class Scratch {
+ public:
+  Scratch(std::int64_t rows, std::int64_t width)
+      : stride_(round_up(width, kVectorLanes<Number>)),
+        values_(static_cast<std::size_t>(round_up(rows, kTileRows) * stride_), Number{0}) {}
+  Number* row(std::int64_t index) { return values_.data() + index * stride_; }
+  const Number* row(std::int64_t index) const { return values_.data() + index * stride_; }
+  std::int64_t stride() const { return stride_; }
+  void zero(std::int64_t rows) { std::fill_n(values_.data(), rows * stride_, Number{0}); }
+  Block<Number> block(std::int64_t first_row = 0) { return {row(first_row), stride_}; }
+  Block<const Number> right(std::int64_t first_row = 0) const { return {row(first_row), stride_}; }
+  LeftFactor<Number> left(std::int64_t first_row = 0) const { return {row(first_row), stride_, 1}; }
+  LeftFactor<Number> transposed() const { return {values_.data(), 1, stride_}; }
+
+ private:
+  std::int64_t stride_;
+  std::vector<Number> values_;
+};
+
+// Rows begin .. end of a head into scratch rows `at` onwards.
+template <typename T>
+void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t at = 0) {
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const T* from = head.row(r);
+    Wide<T>* row = to.row(at + r - rows.begin);
+#pragma omp simd
+    for (std::int64_t d = 0; d < head.head_dim; ++d) row[d] = load(from[d]);
+  }
+}
+
+// to[d, key] = head[key, d]: the right factor of scores. Columns beyond the block keep what they held; they are masked later.
+template <typename T>
+void copy_in_transposed(const Head<T>& head, Span rows, Scratch<Wide<T>>& to) {
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const T* from = head.row(r);
+    Wide<T>* column = to.row(0) + (r - rows.begin);
+    for (std::int64_t d = 0; d < head.head_dim; ++d) column[d * to.stride()] = load(from[d]);
+  }
+}
+
+template <typename T>
+void copy_out(const Scratch<Wide<T>>& from, std::int64_t at, Wide<T> factor, const Head<T>& head,
+              std::int64_t row) {
+  T* to = head.row(row);
+  const Wide<T>* values = from.row(at);
+#pragma omp simd
+  for (std::int64_t d = 0; d < head.head_dim; ++d) store(to[d], values[d] * factor);
+}
+
+// What a task is made of: one head of one segment, its masks and which keys a query sees.
+struct HeadPlace {
+  AttentionSegment segment;
+  std::int64_t head = 0;  // of q
+  bool is_causal = true;
+  double scale = 1;
+  std::int64_t max_positions = 0;
+  RandomKey key{};
+
+  HeadPlace(const AttentionTask& task, const AttentionSegment& where, std::int64_t query_head)
+      : segment(where),
+        head(query_head),
+        is_causal(task.shape.is_causal),
+        scale(task.shape.scale),
+        max_positions(task.dropout.max_positions) {
+    if (task.dropout.rate == 0) return;
+    const std::int64_t sample = task.dropout.samples[static_cast<std::size_t>(where.sequence)];
+    key = task.dropout.key.with(static_cast<std::uint64_t>(sample))
+              .with(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
+  }
+  std::int64_t length() const { return segment.end - segment.begin; }
+  // How many of the keys first .. first + count the query sees (all indices from the segment's start).
+  std::int64_t num_seen(std::int64_t query, Span keys) const {
+    return is_causal ? std::clamp<std::int64_t>(query + 1 - keys.begin, 0, keys.size()) : keys.size();
+  }
+  // Which probabilities of a row are kept.
+  void fill_mask(const DropoutRule& rule, std::int64_t query, std::int64_t first_key,
+                 std::span<std::uint8_t> kept) const {
+    const std::int64_t element = (segment.begin + query) * max_positions + segment.begin + first_key;
+    fill_kept(key, static_cast<std::uint64_t>(element), rule, kept);
+  }
+};
+
+// row[j] = kept[j] ? row[j] * scale : 0
+template <typename Number>
+void apply_mask(const std::uint8_t* kept, Number scale, std::int64_t count, Number* row) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < count; ++j) row[j] *= kept[j] != 0 ? scale : Number{0};
+}
+
+// The tensors of a call.
+struct AttentionTensors {
+  const at::Tensor &dout, &q, &k, &v, &out, &logsumexp, &dq, &dk, &dv;
+};
+
+template <typename W>
+W* statistics_of(const AttentionShape& shape, const AttentionSegment& segment, std::int64_t head,
+                 const at::Tensor& logsumexp) {
+  return flat_data<W>(logsumexp) + (segment.sequence * shape.heads + head) * shape.length + segment.begin;
+}
+
+inline std::int64_t first_row(const AttentionShape& shape, const AttentionSegment& segment) {
+  return segment.sequence * shape.length + segment.begin;
+}
+
+inline std::int64_t longest_of(const std::vector<AttentionSegment>& segments) {
+  std::int64_t longest = 0;
+  for (const AttentionSegment& segment : segments) longest = std::max(longest, segment.end - segment.begin);
+  return longest;
+}
+
+void host_attention_forward(const AttentionTask& task, const AttentionTensors& tensors);
+void host_attention_backward(const AttentionTask& task, const AttentionTensors& tensors);
+
+}  // namespace optimus
