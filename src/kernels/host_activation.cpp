@@ -1,6 +1,6 @@
 // Activation functions on processors, plain and gated, with their gradients: one pass each.
-#include <ATen/ops/gelu.h>
-
+//
+// (ATen's gelu is a third faster than our exact one on aarch64, but its out variant writes wrong values into strided tensors.)
 #include "kernels/host.h"
 #include "kernels/host_rows.h"
 
@@ -95,10 +95,6 @@ void backward_row(const T* dy, const T* x, const T* gate, std::int64_t width, T*
 
 void HostKernels::activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,
                              at::Tensor& y) const {
-  if (kind == Activation::gelu && !gate.defined()) {
-    at::gelu_out(y, x);  // one pass, and its error function is faster than ours
-    return;
-  }
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<T> from(x), gates(gate), to(y);
     with_function<Wide<T>>(kind, [&]<typename Function>(Function) {
