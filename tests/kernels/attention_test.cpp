@@ -35,7 +35,7 @@ std::vector<Case> cases() {
     const std::string suffix = is_causal ? "Causal" : "Full";
     result.push_back({"One" + suffix, task_of(1, 1, 1, 1, 4, is_causal)});
     result.push_back({"Odd" + suffix, task_of(2, 37, 3, 3, 20, is_causal)});
-    result.push_back({"Blocks" + suffix, task_of(1, 200, 2, 2, 64, is_causal)});
+    result.push_back({"Blocks" + suffix, task_of(1, 140, 2, 2, 64, is_causal)});
     result.push_back({"Grouped" + suffix, task_of(3, 70, 6, 2, 16, is_causal)});
     AttentionTask padded = task_of(3, 90, 4, 2, 24, is_causal);
     padded.segments = {{.sequence = 0, .begin = 0, .end = 90}, {.sequence = 2, .begin = 0, .end = 13}};
