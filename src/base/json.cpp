@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "base/text.h"
 
@@ -45,12 +46,51 @@ void refuse_deep_nesting(std::string_view text, const std::string& source) {
   }
 }
 
+// Walks over a text and leaves behind how far it is: the library tells its callbacks what it reads, not where.
+struct TrackedCharacter {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  const char* at;
+  const char** reached;
+
+  reference operator*() const { return *at; }
+  TrackedCharacter& operator++() {
+    *reached = ++at;
+    return *this;
+  }
+  bool operator==(const TrackedCharacter& other) const { return at == other.at; }
+};
+
+Json parse_without_repeated_keys(std::string_view text, const std::string& source) {
+  const char* reached = text.data();
+  std::vector<std::unordered_set<std::string>> open_objects;
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_objects.back().insert(key).second) {
+        const Place place = place_of(text, static_cast<std::size_t>(reached - text.data()) - 1);
+        throw UserError("{}: line {}, column {}: key {} stands twice in one object", source, place.line,
+                        place.column, in_quotes(key));
+      }
+    }
+    return true;
+  };
+  return Json::parse(TrackedCharacter{text.data(), &reached},
+                     TrackedCharacter{text.data() + text.size(), &reached}, watch);
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& source) {
   refuse_deep_nesting(text, source);
   try {
-    return Json::parse(text);
+    return parse_without_repeated_keys(text, source);
   } catch (const Json::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
     const Place place = place_of(text, offset);

@@ -5,7 +5,8 @@
 //   const JsonView config(document, "config.json");
 //   const auto layers = config.at("num_hidden_layers").integer(1, 100'000);
 //
-// All functions throw UserError on bad input. Nesting is limited, so hostile files cannot exhaust the stack.
+// All functions throw UserError on bad input. Nesting is limited, so hostile files cannot exhaust the stack. A key that stands
+// twice in one object is refused: readers disagree about which counts.
 #pragma once
 
 #include <cstdint>

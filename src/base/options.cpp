@@ -2,6 +2,7 @@
 #include "base/options.h"
 
 #include <charconv>
+#include <climits>
 #include <cmath>
 
 namespace optimus {
@@ -79,19 +80,6 @@ std::string OptionTable::resolved_toml() const {
 }
 
 namespace option_value {
-namespace {
-
-template <typename Number>
-void parse_number(Number& target, std::string_view text, std::string_view what, std::string_view kind) {
-  const std::string_view trimmed = trim(text);
-  Number number{};
-  const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
-  if (error != std::errc{} || rest != trimmed.data() + trimmed.size() || trimmed.empty())
-    throw UserError("{}: {} is not {}", what, in_quotes(text), kind);
-  target = number;
-}
-
-}  // namespace
 
 void parse(std::string& target, std::string_view text, std::string_view) { target = text; }
 void parse(Path& target, std::string_view text, std::string_view what) {
@@ -99,13 +87,23 @@ void parse(Path& target, std::string_view text, std::string_view what) {
   target = text;
 }
 void parse(std::int64_t& target, std::string_view text, std::string_view what) {
-  parse_number(target, text, what, "a whole number");
+  const std::string_view trimmed = trim(text);
+  std::int64_t number = 0;
+  const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
+  const bool is_plain = error == std::errc{} && rest == trimmed.data() + trimmed.size();
+  target = is_plain ? number : parse_count(text, what);
 }
 void parse(int& target, std::string_view text, std::string_view what) {
-  parse_number(target, text, what, "a whole number");
+  std::int64_t number = 0;
+  parse(number, text, what);
+  if (number < INT_MIN || number > INT_MAX) throw UserError("{}: {} is too large", what, in_quotes(text));
+  target = static_cast<int>(number);
 }
 void parse(double& target, std::string_view text, std::string_view what) {
-  parse_number(target, text, what, "a number");
+  const std::string_view trimmed = trim(text);
+  const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), target);
+  if (error != std::errc{} || rest != trimmed.data() + trimmed.size())
+    throw UserError("{}: {} is not a number", what, in_quotes(text));
   if (!std::isfinite(target)) throw UserError("{}: {} is not a finite number", what, in_quotes(text));
 }
 void parse(bool& target, std::string_view text, std::string_view what) {
@@ -115,9 +113,6 @@ void parse(bool& target, std::string_view text, std::string_view what) {
     target = false;
   else
     throw UserError("{}: {} is not true or false", what, in_quotes(text));
-}
-void parse(Count& target, std::string_view text, std::string_view what) {
-  target.value = parse_count(text, what);
 }
 void parse(Bytes& target, std::string_view text, std::string_view what) { target = parse_bytes(text, what); }
 void parse(Seconds& target, std::string_view text, std::string_view what) {

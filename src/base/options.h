@@ -32,11 +32,6 @@ namespace optimus {
 enum class Origin { built_in, file, flag, planner };
 std::string text(Origin origin);  // "default", "file", "flag", "planner"
 
-// A whole number that may be written 15T or 300k.
-struct Count {
-  std::int64_t value = 0;
-};
-
 struct Option {
   std::string name;        // "min-tokens"
   std::string value_name;  // "N"; empty for a switch, which takes no value
@@ -62,7 +57,7 @@ class OptionTable {
   OptionTable(const OptionTable&) = delete;
   OptionTable& operator=(const OptionTable&) = delete;
 
-  // T: std::string, Path, std::int64_t, int, double, Count, Bytes, Seconds, std::vector<std::string>, or
+  // T: std::string, Path, std::int64_t and int (15T and 300k are read too), double, Bytes, Seconds, std::vector<std::string>, or
   // std::optional of one of them. The reference returned lives as long as the table.
   template <typename T>
   Option& add(std::string name, T& target, std::string value_name, std::string help) {
@@ -102,7 +97,7 @@ class OptionTable {
 };
 
 // Reads a TOML file of `key = value` lines (sections only group them) into the table. A key that no command
-// knows is an error with file, line and the nearest key; `known_elsewhere` are keys of other commands,
+// knows is an error with file, line and the nearest key, as is one that stands twice, whatever the sections; `known_elsewhere` are keys of other commands,
 // accepted and unused, so that one file serves plan, train and profile.
 void read_config_file(OptionTable& table, const Path& path,
                       std::span<const std::string> known_elsewhere = {});
@@ -116,7 +111,6 @@ void parse(std::int64_t& target, std::string_view text, std::string_view what);
 void parse(int& target, std::string_view text, std::string_view what);
 void parse(double& target, std::string_view text, std::string_view what);
 void parse(bool& target, std::string_view text, std::string_view what);
-void parse(Count& target, std::string_view text, std::string_view what);
 void parse(Bytes& target, std::string_view text, std::string_view what);
 void parse(Seconds& target, std::string_view text, std::string_view what);
 template <typename T>
@@ -132,7 +126,6 @@ inline Json show(std::int64_t value) { return value; }
 inline Json show(int value) { return value; }
 inline Json show(double value) { return value; }
 inline Json show(bool value) { return value; }
-inline Json show(Count value) { return value.value; }
 inline Json show(Bytes value) { return value.value; }
 inline Json show(Seconds value) { return value.value; }
 template <typename T>

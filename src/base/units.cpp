@@ -54,7 +54,12 @@ std::int64_t parse_count(std::string_view text, std::string_view what) {
   std::int64_t exact = 0;
   const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), exact);
   if (error == std::errc{} && rest == trimmed.data() + trimmed.size() && exact >= 0) return exact;
-  return whole(parse_scaled(text, kCountSuffixes, what, "a count such as 1000, 300k or 15T"), text, what);
+  const double number = parse_scaled(text, kCountSuffixes, what, "a count such as 1000, 300k or 15T");
+  const std::int64_t count = whole(number, text, what);
+  // 1.1k is not 1100 to the last bit.
+  if (std::abs(number - static_cast<double>(count)) > 1e-9 * number)
+    throw UserError("{}: {} is not a whole number", what, in_quotes(text));
+  return count;
 }
 
 Seconds parse_seconds(std::string_view text, std::string_view what) {

@@ -86,6 +86,9 @@ DocumentReader::DocumentReader(const std::vector<Path>& inputs, EventSink& event
       const std::vector<Path> below = files_below(input, events);
       files_.insert(files_.end(), below.begin(), below.end());
     } else if (std::filesystem::exists(input, error)) {
+      if (looks_binary(input))
+        throw UserError("{}: not text (a zero byte in its first 8 KiB); expected text in UTF-8 or jsonl",
+                        input.string());
       files_.push_back(input);
     } else {
       throw UserError("{} does not exist; expected a text file, a jsonl file or a folder", input.string());

@@ -33,7 +33,7 @@ class DocumentReader {
  public:
   // Each input: a .jsonl (or .ndjson) file, any other file as text, or a folder. In a folder hidden files and
   // files that are not text (a zero byte in the first 8 KiB) are left out, with a warning that counts them.
-  // Throws UserError when an input does not exist or a folder holds no text.
+  // Throws UserError when an input does not exist, is a file that is not text, or is a folder that holds no text.
   DocumentReader(const std::vector<Path>& inputs, EventSink& events);
   std::optional<RawDocument> next();
   std::int64_t total_bytes() const { return total_bytes_; }

@@ -57,16 +57,24 @@ std::vector<std::uint64_t> word_hashes(std::string_view text) {
 HeldOut::HeldOut(const std::vector<Path>& inputs, const std::string& text_key, std::int64_t num_words,
                  EventSink& events)
     : num_words_(num_words) {
-  if (inputs.empty()) return;
-  DocumentReader reader(inputs, events);
-  while (const auto document = reader.next()) {
-    const std::vector<std::uint64_t> hashes = word_hashes(text_of(*document, text_key));
-    if (hashes.empty()) continue;
-    documents_.insert(combine(hashes));
-    const auto window = static_cast<std::size_t>(num_words_);
-    for (std::size_t i = 0; window > 0 && i + window <= hashes.size(); ++i)
-      windows_.insert(combine(std::span(hashes).subspan(i, window)));
+  for (const Path& input : inputs) {
+    DocumentReader reader({input}, events);
+    bool has_words = false;
+    while (const auto document = reader.next()) has_words |= add(text_of(*document, text_key));
+    if (!has_words)
+      events.report(
+          Warning{fmt::format("--exclude: {} holds no words, nothing is excluded by it", input.string())});
   }
+}
+
+bool HeldOut::add(std::string_view text) {
+  const std::vector<std::uint64_t> hashes = word_hashes(text);
+  if (hashes.empty()) return false;
+  documents_.insert(combine(hashes));
+  const auto window = static_cast<std::size_t>(num_words_);
+  for (std::size_t i = 0; window > 0 && i + window <= hashes.size(); ++i)
+    windows_.insert(combine(std::span(hashes).subspan(i, window)));
+  return true;
 }
 
 bool HeldOut::contains(std::string_view text) const {

@@ -34,7 +34,7 @@ Fingerprint fingerprint(std::string_view text);
 
 // Texts that must not be trained on. A document is found in the set when, runs of white space taken as one
 // space, it equals a held-out document, or shares `num_words` consecutive words with one (0: only equality
-// counts).
+// counts). An input without words is warned about: it is rarely what was meant.
 class HeldOut {
  public:
   HeldOut() = default;
@@ -44,6 +44,8 @@ class HeldOut {
   bool is_empty() const { return documents_.empty(); }
 
  private:
+  bool add(std::string_view text);  // false when it has no words
+
   std::int64_t num_words_ = 0;
   FingerprintSet documents_, windows_;
 };

@@ -114,7 +114,9 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       inside.push_back(std::move(value));
       return &inside.back();
     }
-    return &(inside[key_] = std::move(value));
+    const auto [place, is_new] = inside.emplace(key_, std::move(value));
+    if (!is_new) throw UserError("{}: key {} stands twice in one object", source_, in_quotes(key_));
+    return &*place;
   }
   bool scalar(Json value) {
     if (table_ == Table::kVocab) refuse_id(value.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -15,6 +15,12 @@ TEST(Json, SyntaxErrorsNameLineAndColumn) {
             "x.json: line 1, column 8: not valid JSON at the end of the text");
 }
 
+TEST(Json, AKeyThatStandsTwiceInOneObjectIsRefused) {
+  EXPECT_EQ(message_of([] { parse_json("{\"a\": {\"b\": 1,\n  \"\\u0062\": 2}}", "x.json"); }),
+            "x.json: line 2, column 10: key 'b' stands twice in one object");
+  EXPECT_NO_THROW(parse_json(R"({"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]})", "x.json"));
+}
+
 TEST(Json, DeepNestingIsRefused) {
   const std::string deep(100000, '[');
   EXPECT_EQ(message_of([&] { parse_json(deep, "x.json"); }), "x.json: line 1: nested deeper than 200 levels");

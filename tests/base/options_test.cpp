@@ -17,7 +17,8 @@ struct Settings {
   bool dedup = false;
   std::optional<std::int64_t> layers;
   std::vector<std::string> exclude;
-  Count tokens;
+  std::int64_t tokens = 0;
+  int threads = 0;
   Color color = Color::red;
 };
 
@@ -29,6 +30,7 @@ void declare(OptionTable& table, Settings& s) {
   table.add("layers", s.layers, "N", "layers");
   table.add("exclude", s.exclude, "FILE", "held out");
   table.add("tokens", s.tokens, "N", "how many");
+  table.add("threads", s.threads, "N", "how many at once");
   table.add_choice<Color>("color", s.color, {{"red", Color::red}, {"green", Color::green}}, "a colour");
 }
 
@@ -48,7 +50,7 @@ TEST(Options, FileThenFlagEachWithItsOrigin) {
   EXPECT_EQ(s.min_tokens, 128);
   EXPECT_EQ(s.exclude, (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(s.dedup);
-  EXPECT_EQ(s.tokens.value, 15'000'000'000'000);
+  EXPECT_EQ(s.tokens, 15'000'000'000'000);
   EXPECT_EQ(s.color, Color::green);
   const std::string resolved = table.resolved_toml();
   EXPECT_NE(resolved.find("model = \"bert\"  # flag\n"), std::string::npos);
@@ -80,13 +82,15 @@ TEST(Options, FileErrorsNameFileLineAndNearestKey) {
   };
   EXPECT_EQ(refuse("# comment\nmodle = \"gpt2\"\n"),
             "bad.toml:2: unknown key 'modle'; did you mean 'model'?");
-  EXPECT_EQ(refuse("\nmin-tokens = \"many\"\n"), "bad.toml:2: --min-tokens: 'many' is not a whole number");
+  EXPECT_EQ(refuse("\nmin-tokens = \"many\"\n"),
+            "bad.toml:2: --min-tokens: 'many' is not a count such as 1000, 300k or 15T");
   EXPECT_EQ(refuse("color = \"gren\"\n"),
             "bad.toml:1: --color: 'gren' is not one of red, green; did you mean 'green'?");
   EXPECT_EQ(refuse("model = [1]\n"), "bad.toml:1: model must be a single value");
   EXPECT_TRUE(refuse("model = \n").starts_with("bad.toml:1: not valid TOML")) << refuse("model = \n");
   EXPECT_TRUE(refuse("# é\nmodel = \"é\"\n\xef\xbb\x9d = 1\n").starts_with("bad.toml:3: not valid TOML"));
   EXPECT_EQ(refuse("\xef\xbb\xbfmodel = 'é 100 %' # é\n"), "");
+  EXPECT_EQ(refuse("\n[\x02n"), "bad.toml:2: not valid TOML: control byte 0x02");
   EXPECT_EQ(refuse("dedup = 3\n"), "bad.toml:1: --dedup: '3' is not true or false");
 }
 
@@ -99,6 +103,43 @@ TEST(Options, TextsInFilesKeepTheirLetters) {
   EXPECT_EQ(s.model, "wörter 漢字 100 % %41");
 }
 
+TEST(Options, EscapedSignsInFilesAreTheSignsThemselves) {
+  const TemporaryFolder folder;
+  const auto model_in = [&](const std::string& content) {
+    Settings s;
+    OptionTable table;
+    declare(table, s);
+    read_config_file(table, folder.write("run.toml", content));
+    return s.model;
+  };
+  EXPECT_EQ(model_in("model = \"\\u002541 é % ~\"\n"), "%41 é % ~");
+  EXPECT_EQ(model_in("model = \"\\U0000002541 \\u007E41 é\"\n"), "%41 ~41 é");
+  EXPECT_EQ(model_in("model = '\\u002541 é'\n"), "\\u002541 é");  // no escapes between single quotes
+  EXPECT_EQ(model_in("model = \"\\\\u002541 é\"\n"), "\\u002541 é");
+  std::string all;
+  for (int sign = 0x21; sign < 0x7f; ++sign) all += fmt::format("\\u{:04x}", sign);
+  EXPECT_NE(message_of([&] { model_in("model = \"" + all + "\"\n"); }).find("write them as they are"),
+            std::string::npos);
+}
+
+TEST(Options, AKeyThatStandsTwiceInAFileIsRefused) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> elsewhere = {"lr"};
+  const auto refuse = [&](const std::string& content) {
+    Settings s;
+    OptionTable table;
+    declare(table, s);
+    const std::string message =
+        message_of([&] { read_config_file(table, folder.write("run.toml", content), elsewhere); });
+    return message.substr(std::min(message.size(), message.find("run.toml")));
+  };
+  EXPECT_EQ(refuse("[b]\nmodel = \"x\"\n[a]\nmodel = \"y\"\n"),
+            "run.toml:4: key 'model' was given in line 2 already");
+  EXPECT_EQ(refuse("min_tokens = 1\nmin-tokens = 2\n"),
+            "run.toml:2: key 'min-tokens' was given in line 1 already");
+  EXPECT_EQ(refuse("lr = 1\n[other]\nlr = 2\n"), "run.toml:3: key 'lr' was given in line 1 already");
+}
+
 TEST(Options, NumbersMustBeWholeAndFinite) {
   Settings s;
   OptionTable table;
@@ -108,6 +149,22 @@ TEST(Options, NumbersMustBeWholeAndFinite) {
   EXPECT_THROW(table.set(*table.find("layers"), {"4x"}, Origin::flag), UserError);
   EXPECT_THROW(table.set(*table.find("layers"), {""}, Origin::flag), UserError);
   EXPECT_THROW(table.set(*table.find("layers"), {"99999999999999999999"}, Origin::flag), UserError);
+  EXPECT_THROW(table.set(*table.find("layers"), {"1.5"}, Origin::flag), UserError);
+  EXPECT_THROW(table.set(*table.find("threads"), {"3G"}, Origin::flag), UserError);
+}
+
+TEST(Options, WholeNumbersMayBeWrittenAsCounts) {
+  Settings s;
+  OptionTable table;
+  declare(table, s);
+  table.set(*table.find("min-tokens"), {"1.1k"}, Origin::flag);
+  table.set(*table.find("layers"), {" 2M "}, Origin::flag);
+  table.set(*table.find("threads"), {"1k"}, Origin::flag);
+  table.set(*table.find("tokens"), {"-3"}, Origin::flag);
+  EXPECT_EQ(s.min_tokens, 1100);
+  EXPECT_EQ(s.layers, 2'000'000);
+  EXPECT_EQ(s.threads, 1000);
+  EXPECT_EQ(s.tokens, -3);
 }
 
 }  // namespace

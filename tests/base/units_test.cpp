@@ -23,6 +23,8 @@ TEST(Units, ReadsCountsAndDurations) {
   EXPECT_DOUBLE_EQ(parse_seconds("10m", "x").value, 600);
   EXPECT_DOUBLE_EQ(parse_seconds("250ms", "x").value, 0.25);
   EXPECT_THROW(parse_count("many", "--tokens"), UserError);
+  EXPECT_EQ(parse_count("1.1k", "x"), 1100);
+  EXPECT_THROW(parse_count("1.5", "x"), UserError);
 }
 
 TEST(Units, MessageNamesOptionValueAndForm) {

@@ -70,6 +70,20 @@ TEST(Prepare, FiltersShortDoubleAndHeldOut) {
   EXPECT_EQ(texts_of(options).size(), 3u);
 }
 
+TEST(Prepare, HeldOutTextsWithoutWordsAreWarnedAbout) {
+  const TemporaryFolder folder;
+  PrepareOptions options;
+  options.inputs = {folder.write("in.txt", "some words").string()};
+  options.filters.exclude = {folder.write("empty.txt", " \n").string(),
+                             folder.write("held.txt", "other").string()};
+  CollectingSink events;
+  const PrepareSummary summary =
+      tokenize_documents(options, FakeTokenizer(), events, [](std::vector<TokenId>) {});
+  EXPECT_EQ(summary.documents_kept, 1);
+  ASSERT_EQ(events.warnings.size(), 1u);
+  EXPECT_NE(events.warnings[0].find("empty.txt holds no words"), std::string::npos);
+}
+
 TEST(Prepare, TheNumberOfThreadsChangesNothing) {
   const TemporaryFolder folder;
   std::string lines;
@@ -106,6 +120,10 @@ TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
             "in.jsonl: line 1: no key 'text' (found 'id, txt'); name the right one with --text-key");
   EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a text, found '5'");
   EXPECT_NE(refuse("{\"text\": \"\xff\"}\n").find("line 1"), std::string::npos);
+  EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \"a\", \"text\": \"b\"}\n"),
+            "in.jsonl: line 2, column 20: key 'text' stands twice in one object");
+  EXPECT_EQ(refuse(std::string("PK\0\1", 4), "in.zip"),
+            "in.zip: not text (a zero byte in its first 8 KiB); expected text in UTF-8 or jsonl");
   refuse("", "in.txt");
   PrepareOptions options;
   options.inputs = {"absent.txt"};
