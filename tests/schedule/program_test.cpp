@@ -10,28 +10,13 @@
 
 #include "base/random.h"
 #include "layout/property.h"
-#include "plan/random_plan.h"
 #include "schedule/execute.h"
 #include "schedule/order.h"
 #include "schedule/picture.h"
+#include "schedule/random_case.h"
 
 namespace optimus {
 namespace {
-
-struct Case {
-  ModelSpec model;
-  Plan plan;
-};
-
-Case random_case(const random_plan::Limits& limits = {
-                     .most_stages = 4, .most_width = 4, .most_pipelines = 2, .most_microbatches = 4}) {
-  Case result;
-  result.plan = random_plan::plan_for(random_small_model(), limits);
-  result.model = small_model(result.plan.num_blocks - 2,
-                             !is_asynchronous(result.plan.schedule) && *rc::gen::arbitrary<bool>());
-  RC_ASSERT(problem_in(result.plan, result.model) == std::nullopt);
-  return result;
-}
 
 // Durations by a keyed random number, some instructions taking none, some a hundred times as long.
 DurationOf random_durations(std::uint64_t seed) {

@@ -1,0 +1,23 @@
+// A random valid plan with its model, for properties of programs.
+#pragma once
+
+#include "plan/random_plan.h"
+
+namespace optimus {
+
+struct Case {
+  ModelSpec model;
+  Plan plan;
+};
+
+inline Case random_case(const random_plan::Limits& limits = {
+                            .most_stages = 4, .most_width = 4, .most_pipelines = 2, .most_microbatches = 4}) {
+  Case result;
+  result.plan = random_plan::plan_for(random_small_model(), limits);
+  result.model = small_model(result.plan.num_blocks - 2,
+                             !is_asynchronous(result.plan.schedule) && *rc::gen::arbitrary<bool>());
+  RC_ASSERT(problem_in(result.plan, result.model) == std::nullopt);
+  return result;
+}
+
+}  // namespace optimus
