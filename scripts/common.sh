@@ -63,7 +63,24 @@ follow() {
   wait "$1"
 }
 
-# build PRESET [TARGET…]: configures when needed and builds, one line of progress on a terminal.
+# torch_of PYTHON: prints the folder of its PyTorch when that is 2.11 or newer. Nothing is imported: that takes seconds.
+torch_of() {
+  "$1" - <<'END' 2>/dev/null
+import importlib.metadata, importlib.util, re, sys
+version = [int(part) for part in re.findall(r"\d+", importlib.metadata.version("torch"))[:2]]
+place = importlib.util.find_spec("torch").submodule_search_locations[0]
+sys.exit(1) if version < [2, 11] else print(place)
+END
+}
+
+# use_torch [PYTHON]: sets $torch to a PyTorch to build against: that of PYTHON, of python3, or of a private environment.
+use_torch() {
+  torch=$(torch_of "${1:-python3}") && return
+  torch=$(torch_of "$(python_environment torch torch==2.13.0 numpy==2.4.6)") || stop "no PyTorch >= 2.11 could be found or installed"
+}
+
+# build PRESET [TARGET…]: configures when needed and builds, one line of progress on a terminal. With $torch set, the half that
+# trains is there too.
 build() {
   local preset=$1 began=$SECONDS log target targets=()
   shift
@@ -73,9 +90,11 @@ build() {
   exec 9>"$root/build/$preset.lock"
   flock 9
   log="$root/build/$preset.log"
-  if [ ! -f "$root/build/$preset/build.ninja" ]; then
+  local configured=""
+  [ -n "${torch:-}" ] && configured=-DOPTIMUS_TORCH=$torch
+  if [ ! -f "$root/build/$preset/build.ninja" ] || { [ -n "$configured" ] && ! grep -qx "OPTIMUS_TORCH:PATH=$torch" "$root/build/$preset/CMakeCache.txt"; }; then
     say "configuring $preset"
-    (cd "$root" && cmake --preset "$preset") >"$log" 2>&1 9>&- </dev/null || { tail -n 20 "$log" >&2; stop "cmake failed (see $log)"; }
+    (cd "$root" && cmake --preset "$preset" $configured) >"$log" 2>&1 9>&- </dev/null || { tail -n 20 "$log" >&2; stop "cmake failed (see $log)"; }
   fi
   say "building $preset"
   if [ -t 2 ]; then

@@ -1,0 +1,230 @@
+// The engine as a whole, on the processor: what does not change what is learned, what is skipped, what is allocated. Whether it
+// learns the right thing is asked of transformers: tests/parity/engine_parity.py.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/generate.h"
+#include "engine/tracking_allocator.h"
+#include "model/open.h"
+#include "run/memory.h"
+
+namespace optimus {
+namespace {
+
+ModelSpec small(const std::string& preset) {
+  ModelOverrides overrides{
+      .layers = 3, .hidden = 48, .heads = 4, .head_dim = 12, .ffn = 80, .vocab = 61, .max_positions = 40};
+  if (preset.starts_with("llama")) overrides.kv_heads = 2;
+  ModelSpec model = with_overrides(open_model(preset), overrides);
+  model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
+  return model;
+}
+
+Plan plan_of(const ModelSpec& model, int microbatch, Precision precision = Precision::fp64,
+             RecomputeMode recompute = RecomputeMode::none) {
+  UniformPlan shape{.microbatch = microbatch, .batch = 6, .sequence_length = 20, .precision = precision};
+  shape.strategy.recompute = recompute;
+  return uniform_plan(model, shape);
+}
+
+// Sequences of different lengths, so that padding is there.
+std::vector<Sample> samples(std::int64_t first, std::int64_t vocab) {
+  std::vector<Sample> result;
+  for (std::int64_t s = first; s < first + 6; ++s) {
+    const std::int64_t length = s % 3 == 2 ? 13 : 20;
+    Sample& sample = result.emplace_back();
+    const RandomKey key = RandomKey(3).with(static_cast<std::uint64_t>(s));
+    for (std::int64_t i = 0; i < length; ++i) {
+      sample.inputs.push_back(static_cast<TokenId>(
+          random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(vocab))));
+      sample.targets.push_back(i % 5 == 4 ? kNoTarget
+                                          : (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab));
+      sample.positions.push_back(static_cast<std::int32_t>(i));
+      sample.num_counted += sample.targets.back() != kNoTarget;
+    }
+  }
+  return result;
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+};
+
+Curve train(const ModelSpec& model, const Plan& plan, int steps) {
+  Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+  parameters.initialize(5);
+  Engine engine(plan, model, parameters, {.seed = 9});
+  Curve curve;
+  for (int step = 0; step < steps; ++step) {
+    const StepReport report = engine.train_step(
+        make_batch(samples(step * 6, model.vocab), plan, step, step * 6), {.learning_rate = 1e-2});
+    curve.losses.push_back(report.loss), curve.norms.push_back(report.grad_norm);
+  }
+  return curve;
+}
+
+void expect_same(const Curve& a, const Curve& b, double tolerance) {
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    EXPECT_NEAR(a.losses[i], b.losses[i], tolerance * a.losses[i]) << "step " << i;
+    EXPECT_NEAR(a.norms[i], b.norms[i], tolerance * a.norms[i]) << "step " << i;
+  }
+}
+
+TEST(Engine, DropoutMasksDoNotDependOnMicrobatchesOrRecompute) {
+  for (const char* preset : {"gpt2", "llama3-8b", "bert-base-uncased"}) {
+    ModelSpec model = small(preset);
+    const Curve without = train(model, plan_of(model, 6), 5);
+    model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0.2;
+    const Curve whole = train(model, plan_of(model, 6), 5);
+    // Sums in another order: fp64, five steps of AdamW at a high rate.
+    expect_same(whole, train(model, plan_of(model, 1), 5), 1e-9);
+    expect_same(whole, train(model, plan_of(model, 4), 5), 1e-9);
+    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::selective), 5), 0);
+    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full), 5), 0);
+    EXPECT_GT(std::abs(whole.losses[0] - without.losses[0]), 1e-4) << preset;
+  }
+}
+
+TEST(Engine, NarrowTypesFollowTheWideOne) {
+  for (const char* preset : {"gpt2", "llama3-8b"}) {
+    const ModelSpec model = small(preset);
+    const Curve wide = train(model, plan_of(model, 3, Precision::fp32), 30);
+    EXPECT_LT(wide.losses.back(), wide.losses.front() - 1);
+    // bf16 has 8 bits: a loss of about 3 is good to a few hundredths after thirty steps.
+    EXPECT_NEAR(train(model, plan_of(model, 3, Precision::bf16), 30).losses.back(), wide.losses.back(), 0.1);
+    EXPECT_NEAR(train(model, plan_of(model, 3, Precision::fp16), 30).losses.back(), wide.losses.back(), 0.1);
+  }
+}
+
+TEST(Engine, AStepThatIsNotFiniteChangesNothing) {
+  const ModelSpec model = small("gpt2");
+  const Plan plan = plan_of(model, 6, Precision::fp16);
+  Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+  parameters.initialize(5);
+  Engine engine(plan, model, parameters, {});
+  engine.loss_scale.value = 0x1p40;  // gradients of fp16 overflow
+  const std::vector<double> before = parameters.get("layers.1.mlp.up.weight", &BlockState::masters);
+  const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
+  const StepReport skipped = engine.train_step(batch, {.learning_rate = 1e-2});
+  EXPECT_TRUE(skipped.is_skipped);
+  EXPECT_EQ(engine.loss_scale.value, 0x1p39);
+  EXPECT_EQ(engine.num_updates, 0);
+  EXPECT_EQ(parameters.get("layers.1.mlp.up.weight", &BlockState::masters), before);
+  engine.loss_scale.value = 1024;
+  const StepReport taken = engine.train_step(batch, {.learning_rate = 1e-2});
+  EXPECT_FALSE(taken.is_skipped);
+  EXPECT_EQ(taken.loss, skipped.loss);
+  EXPECT_NE(parameters.get("layers.1.mlp.up.weight", &BlockState::masters), before);
+}
+
+TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterBadOnes) {
+  LossScale scale;
+  scale.update(false);
+  EXPECT_EQ(scale.value, 32768);
+  for (int i = 0; i < 1000; ++i) scale.update(true);
+  EXPECT_EQ(scale.value, 65536);
+  for (int i = 0; i < 40; ++i) scale.update(false);
+  EXPECT_EQ(scale.value, 1);
+}
+
+// Seen: the allocator's peak over construction and three steps; predicted: from the plan alone.
+TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
+  for (const char* preset : {"gpt2", "llama3-8b"})
+    for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full}) {
+      ModelSpec model = with_overrides(
+          open_model(preset),
+          {.layers = 4, .hidden = 256, .heads = 8, .head_dim = 32, .ffn = 1024, .vocab = 2048});
+      model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
+      UniformPlan shape{.microbatch = 2, .batch = 4, .sequence_length = 128, .precision = Precision::fp32};
+      shape.strategy.recompute = mode;
+      const Plan plan = uniform_plan(model, shape);
+      const Bytes predicted = predicted_memory(plan, model, 0);
+      TrackingAllocator memory;
+      {
+        Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+        Engine engine(plan, model, parameters, {});
+        std::vector<Sample> data;
+        for (std::int64_t s = 0; s < 4; ++s) {
+          Sample& sample = data.emplace_back();
+          for (std::int32_t i = 0; i < 128; ++i)
+            sample.inputs.push_back(i), sample.targets.push_back(i + 1), sample.positions.push_back(i);
+          sample.num_counted = 128;
+        }
+        const Batch batch = make_batch(data, plan, 0, 0);
+        engine.train_step(batch, {.learning_rate = 1e-3});
+        memory.take_largest();
+        engine.train_step(batch, {.learning_rate = 1e-3});
+        engine.train_step(batch, {.learning_rate = 1e-3});
+        // A steady step takes nothing worth the name: less than one activation of 256 tokens.
+        EXPECT_LT(memory.take_largest(), 256 * 256 * 4) << preset << " " << text(mode);
+      }
+      EXPECT_NEAR(static_cast<double>(memory.peak()), static_cast<double>(predicted.value),
+                  0.02 * static_cast<double>(predicted.value))
+          << preset << " " << text(mode);
+    }
+}
+
+TEST(Engine, GeneratesWhatItsLogitsSay) {
+  const ModelSpec model = small("llama3-8b");
+  const Plan plan = plan_of(model, 6);
+  Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+  parameters.initialize(5);
+  const std::vector<std::int64_t> prompt = {3, 1, 4, 1, 5};
+  const std::vector<std::int64_t> ids =
+      generate(model, Precision::fp64, parameters, at::Device(at::kCPU), prompt, {.num_tokens = 12});
+  ASSERT_EQ(ids.size(), 12u);
+  // Without a cache: each token is the likeliest behind all before it.
+  std::vector<std::int64_t> all = prompt;
+  for (const std::int64_t id : ids) {
+    const Plan whole = uniform_plan(
+        model,
+        {.microbatch = 1, .batch = 1, .sequence_length = std::ssize(all), .precision = Precision::fp64});
+    Engine engine(whole, model, parameters, {});
+    Sample sample;
+    for (const std::int64_t token : all) {
+      sample.positions.push_back(static_cast<std::int32_t>(sample.inputs.size()));
+      sample.inputs.push_back(static_cast<TokenId>(token)), sample.targets.push_back(0);
+    }
+    sample.num_counted = std::ssize(all);
+    EXPECT_EQ(
+        engine.logits(make_batch({sample}, whole, 0, 0))[std::ssize(all) - 1].argmax().item<std::int64_t>(),
+        id);
+    all.push_back(id);
+  }
+  EXPECT_THROW(
+      generate(small("gpt2"), Precision::fp64, parameters, at::Device(at::kCPU), prompt, {.num_tokens = 100}),
+      UserError);
+}
+
+TEST(Engine, DocumentsThatMustNotSeeEachOtherDoNot) {
+  const ModelSpec model = small("llama3-8b");
+  // Two documents in one sequence, positions from 0 in each, against the same two as sequences of their own.
+  const auto sample = [&](std::int64_t from, std::int64_t to) {
+    Sample result;
+    for (std::int64_t i = from; i < to; ++i) {
+      result.inputs.push_back(static_cast<TokenId>((i * 11) % 61)),
+          result.targets.push_back(static_cast<TokenId>((i * 5) % 61));
+      result.positions.push_back(static_cast<std::int32_t>(i < 9 ? i : i - 9));
+    }
+    result.num_counted = to - from;
+    return result;
+  };
+  const auto loss = [&](const std::vector<Sample>& data) {
+    const Plan plan = uniform_plan(model, {.microbatch = static_cast<int>(data.size()),
+                                           .batch = std::ssize(data),
+                                           .sequence_length = 20,
+                                           .precision = Precision::fp64});
+    Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+    parameters.initialize(5);
+    Engine engine(plan, model, parameters, {});
+    return engine.train_step(make_batch(data, plan, 0, 0), {.learning_rate = 0});
+  };
+  const StepReport joint = loss({sample(0, 20)}), apart = loss({sample(0, 9), sample(9, 20)});
+  EXPECT_NEAR(joint.loss, apart.loss, 1e-12);
+  EXPECT_NEAR(joint.grad_norm, apart.grad_norm, 1e-12);
+}
+
+}  // namespace
+}  // namespace optimus

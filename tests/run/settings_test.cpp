@@ -1,0 +1,111 @@
+// What a run is before it runs: learning rates, the built-in text, choices and refusals.
+#include "run/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "run/demo_text.h"
+
+namespace optimus {
+namespace {
+
+TEST(LearningRate, GrowsThenFalls) {
+  LearningRate rate{LearningRateShape::cosine, 1.0, 0.1, 10, 110};
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 1), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 5), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 10), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 60), 0.55);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 110), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 500), 0.1);
+  rate.shape = LearningRateShape::linear;
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 60), 0.55);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 35), 0.775);
+  rate.shape = LearningRateShape::wsd;  // falls over the last 22 steps
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 88), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 99), 0.55);
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 110), 0.1);
+  rate.shape = LearningRateShape::constant;
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 110), 1.0);
+  rate = {LearningRateShape::cosine, 1.0, 0.1, 0, 1};
+  EXPECT_DOUBLE_EQ(learning_rate_at(rate, 1), 0.1);
+}
+
+TEST(DemoText, LosesLicencesAndNothingElse) {
+  EXPECT_EQ(without_licence("// Copyright\n// GNU\n\n#include <a>\n"), "#include <a>\n");
+  EXPECT_EQ(without_licence("\n/* The License\n */\n// a remark\nint x;"), "// a remark\nint x;");
+  EXPECT_EQ(without_licence("// a remark\nint x;"), "// a remark\nint x;");
+  EXPECT_EQ(without_licence("/* Copyright, never closed"), "/* Copyright, never closed");
+  EXPECT_EQ(without_licence("// Copyright"), "");
+  EXPECT_EQ(without_licence(""), "");
+}
+
+class Settings : public testing::Test {
+ protected:
+  void SetUp() override {
+    text_ =
+        std::filesystem::temp_directory_path() / ("optimus-settings-" + std::to_string(::getpid()) + ".txt");
+    std::ofstream file(text_);
+    for (int i = 0; i < 400; ++i) file << "line " << i << " of the text\n";
+  }
+  void TearDown() override { std::filesystem::remove(text_); }
+  TrainOptions options() const {
+    TrainOptions result;
+    result.model.model = "gpt2";
+    result.model.overrides = {.layers = 2, .hidden = 32, .heads = 2};
+    result.data = {text_.string()};
+    result.sequence_length = 16;
+    return result;
+  }
+  TrainSettings resolved(TrainOptions options) {
+    NullSink events;
+    return resolve(options, {}, nullptr, events);
+  }
+  Path text_;
+};
+
+TEST_F(Settings, WhatIsLeftOpenIsChosenAndSaid) {
+  TrainOptions some = options();
+  OptionTable table;
+  declare(table, some);
+  table.find("seq")->origin = Origin::flag;
+  NullSink events;
+  const TrainSettings settings = resolve(some, {}, &table, events);
+  EXPECT_EQ(settings.model.vocab, 257);
+  EXPECT_EQ(settings.steps, 1000);
+  EXPECT_EQ(settings.learning_rate.warmup, 100);
+  EXPECT_EQ(settings.plan.precision, Precision::fp32);
+  EXPECT_TRUE(settings.validation.has_value());
+  const std::string saved = table.resolved_toml();
+  EXPECT_NE(saved.find("steps = 1000"), std::string::npos) << saved;
+  EXPECT_EQ(table.find("lr")->origin, Origin::planner);
+  EXPECT_EQ(table.find("seq")->origin, Origin::flag);
+}
+
+TEST_F(Settings, NonsenseIsRefusedWithItsName) {
+  const auto refuses = [&](auto change, const std::string& word) {
+    TrainOptions some = options();
+    change(some);
+    try {
+      resolved(some);
+      ADD_FAILURE() << "accepted " << word;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  };
+  refuses([](TrainOptions& o) { o.batch = 0; }, "--batch");
+  refuses([](TrainOptions& o) { o.steps = -3; }, "--steps");
+  refuses([](TrainOptions& o) { o.precision = "fp7"; }, "fp7");
+  refuses([](TrainOptions& o) { o.recompute = "some"; }, "some");
+  refuses([](TrainOptions& o) { o.dropout = 1.0; }, "--dropout");
+  refuses([](TrainOptions& o) { o.learning_rate = -1; }, "--lr");
+  refuses([](TrainOptions& o) { o.microbatch = 9, o.batch = 8; }, "--microbatch");
+  refuses([](TrainOptions& o) { o.sequence_length = 5000; }, "5000");
+  refuses([](TrainOptions& o) { o.devices = 4; }, "--devices");
+  refuses([](TrainOptions& o) { o.data = {"/no/such/file"}; }, "/no/such/file");
+  refuses([](TrainOptions& o) { o.model.model = "bert-base-uncased"; }, "mask");
+}
+
+}  // namespace
+}  // namespace optimus
