@@ -33,7 +33,7 @@ double now() {
 double seconds_of(const std::function<void()>& work) {
   double best = 1e9;
   const double end = now() + 0.5;
-  for (int run = 0; run < 5 || now() < end; ++run) {
+  for (int run = 0; run < 2 || now() < end; ++run) {
     const double start = now();
     work();
     best = std::min(best, now() - start);
