@@ -87,7 +87,7 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       types_(types_of(plan.precision)),
       program_(compile(plan_, model_, plan_.pipelines[0].stages[0].devices[0])),
       kernels_(make_kernels(options.device)),
-      attention_(make_attention(options.device)),
+      attention_(make_attention(options.device, types_.element)),
       products_(make_products(options.device, types_.element)),
       tools_{model_, types_, *kernels_, *attention_, *products_, {}, {}} {
   std::tie(tools_.cosine, tools_.sine) =

@@ -5,49 +5,63 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
 
 namespace optimus {
 
 class TrackingAllocator final : public c10::Allocator {
  public:
-  TrackingAllocator() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 100); }
-  ~TrackingAllocator() override { c10::SetCPUAllocator(before_, 100); }
+  TrackingAllocator() : before_(c10::GetCPUAllocator()) {
+    live() = this;
+    c10::SetCPUAllocator(this, 100);
+  }
+  ~TrackingAllocator() override {
+    c10::SetCPUAllocator(before_, 100);
+    live() = nullptr;
+  }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    void* const base = c10::alloc_cpu(bytes + kHeader);
-    *static_cast<Header*>(base) = {this, bytes};
+    constexpr std::size_t kLine = 64;
+    void* const data = std::aligned_alloc(kLine, (bytes + kLine) / kLine * kLine);
+    const std::lock_guard lock(mutex_);
+    sizes_[data] = static_cast<std::int64_t>(bytes);
     now_ += static_cast<std::int64_t>(bytes);
-    peak_ = std::max<std::int64_t>(peak_, now_);
-    largest_ = std::max<std::int64_t>(largest_, static_cast<std::int64_t>(bytes));
-    return {static_cast<char*>(base) + kHeader, base, &release, c10::Device(c10::DeviceType::CPU)};
+    peak_ = std::max(peak_, now_), largest_ = std::max(largest_, static_cast<std::int64_t>(bytes));
+    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
-  std::int64_t now() const { return now_; }
   std::int64_t peak() const { return peak_; }
   // The largest single allocation since the last call.
-  std::int64_t take_largest() { return largest_.exchange(0); }
+  std::int64_t take_largest() { return std::exchange(largest_, 0); }
 
  private:
-  static constexpr std::size_t kHeader = 64;
-  struct Header {
-    TrackingAllocator* owner;
-    std::size_t bytes;
-  };
-  static void release(void* base) {
-    if (base == nullptr) return;
-    const Header header = *static_cast<Header*>(base);
-    header.owner->now_ -= static_cast<std::int64_t>(header.bytes);
-    c10::free_cpu(base);
+  // A deleter gets a pointer and nothing else.
+  static TrackingAllocator*& live() {
+    static TrackingAllocator* allocator = nullptr;
+    return allocator;
+  }
+  static void release(void* data) {
+    if (TrackingAllocator* self = live(); self != nullptr && data != nullptr) {
+      const std::lock_guard lock(self->mutex_);
+      if (const auto at = self->sizes_.find(data); at != self->sizes_.end()) {
+        self->now_ -= at->second;
+        self->sizes_.erase(at);
+      }
+    }
+    std::free(data);
   }
 
   c10::Allocator* before_;
-  std::atomic<std::int64_t> now_ = 0, peak_ = 0, largest_ = 0;
+  std::mutex mutex_;
+  std::map<void*, std::int64_t> sizes_;
+  std::int64_t now_ = 0, peak_ = 0, largest_ = 0;
 };
 
 }  // namespace optimus
