@@ -117,7 +117,8 @@ class Bench {
     at::Tensor gradient = at::randn({size}, wide_), master = at::randn({size}, wide_),
                weight = tensor({size});
     at::Tensor first = at::zeros({size}, wide_), second = at::zeros({size}, wide_);
-    both("sum of squares", bytes(gradient), [&](const Kernels& k) { k.square_sum(gradient); });
+    at::Tensor sum = at::zeros({1}, at::kDouble);
+    both("sum of squares", bytes(gradient), [&](const Kernels& k) { k.add_square_sum(gradient, sum); });
     both("AdamW", 7 * bytes(gradient) + bytes(weight), [&](const Kernels& k) {
       k.adamw({.learning_rate = 1e-3}, gradient, master, first, second, weight);
     });

@@ -60,7 +60,7 @@ struct Pass {
   bool is_training = true;           // dropout happens
   bool is_recompute = false;         // forward: only what the backward needs
   double gradient_scale = 1;         // of the loss; 0: no gradient is wanted
-  double* loss = nullptr;            // the sum over tokens is added here
+  at::Tensor* loss = nullptr;        // one fp64 element on the device: the sum over tokens is added
   at::Tensor* all_logits = nullptr;  // not null: [rows, vocab], filled instead of a loss
   KeyValueCache* cache = nullptr;
 

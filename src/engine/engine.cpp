@@ -4,6 +4,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 
@@ -112,6 +114,8 @@ Engine::~Engine() = default;
 void Engine::make_passes() {
   const Arena planned = plan_arena(program_);
   arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
+  const at::Tensor sums = at::zeros({2}, at::TensorOptions(at::kDouble).device(options_.device));
+  loss_sum_ = sums.narrow(0, 0, 1), square_sum_ = sums.narrow(0, 1, 1);
   const DeviceSizes sizes(plan_, model_, program_.seat);
   const std::vector<int>& sequences = plan_.pipelines[0].microbatches;
   slabs_.resize(program_.buffers.size());
@@ -129,7 +133,7 @@ void Engine::make_passes() {
     pass.sequence_length = plan_.sequence_length;
     pass.dropout = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("dropout");
     pass.is_recompute = instruction.op == Op::recompute;
-    pass.loss = &loss_;
+    pass.loss = &loss_sum_;
     for (const Use& use : program_.uses(instruction)) {
       const Buffer& buffer = program_.buffers[static_cast<std::size_t>(use.buffer)];
       const SlabTensors& slab = slabs_[static_cast<std::size_t>(use.buffer)];
@@ -147,7 +151,7 @@ StepReport Engine::train_step(const Batch& batch, const UpdateOptions& options) 
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
   update_ = options;
-  loss_ = 0;
+  clear_sums();
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   parameters_.zero_gradients();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) execute(program_.instructions[i], i);
@@ -220,13 +224,20 @@ void Engine::compute(const Instruction& next, Pass& pass) {
     block.backward_weight(next.part, pass);
 }
 
-// The norm of the mean loss's gradient; each element is on this device once.
+void Engine::clear_sums() {
+  loss_sum_.zero_();
+  square_sum_.zero_();
+}
+
+// The norm of the mean loss's gradient; each element is on this device once. Here, and only here, a step waits for the device.
 void Engine::pass_gate() {
-  double sum = 0;
   for (int block = 0; block < parameters_.num_blocks(); ++block)
     if (parameters_.block(block).gradients.defined())
-      sum += kernels_->square_sum(parameters_.block(block).gradients);
-  grad_norm_ = std::sqrt(sum) / (scale_ * static_cast<double>(num_counted_));
+      kernels_->add_square_sum(parameters_.block(block).gradients, square_sum_);
+  const at::Tensor sums = at::stack({loss_sum_, square_sum_}).cpu();
+  const double* numbers = sums.data_ptr<double>();
+  loss_ = numbers[0];
+  grad_norm_ = std::sqrt(numbers[1]) / (scale_ * static_cast<double>(num_counted_));
   is_finite_ = std::isfinite(grad_norm_) && std::isfinite(loss_);
   if (is_finite_) ++num_updates;
 }
@@ -255,7 +266,7 @@ void Engine::update_block(int block) {
 void Engine::forward_only(const Batch& batch, at::Tensor* all_logits, KeyValueCache* cache) {
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
-  loss_ = 0;
+  clear_sums();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     if (program_.instructions[i].op != Op::forward) continue;
     Pass pass = passes_[i];
@@ -268,7 +279,7 @@ void Engine::forward_only(const Batch& batch, at::Tensor* all_logits, KeyValueCa
 
 double Engine::evaluate(const Batch& batch) {
   forward_only(batch, nullptr, nullptr);
-  return loss_;
+  return loss_sum_.item<double>();
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {

@@ -77,6 +77,7 @@ class Engine {
   void compute(const Instruction& next, Pass& pass);
   void pass_gate();
   void update_block(int block);
+  void clear_sums();
   void forward_only(const Batch& batch, at::Tensor* all_logits, KeyValueCache* cache);
   void make_passes();
 
@@ -90,6 +91,7 @@ class Engine {
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
+  at::Tensor loss_sum_, square_sum_;  // of the step under way, on the device: one fp64 element each
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<SlabTensors> slabs_;  // [buffer]

@@ -45,7 +45,7 @@ class HeadBlock final : public Block {
       if (output_bias_.weight.defined()) tools_.kernels.add_rows(some_logits, output_bias_.gradient);
       tools_.products.input_gradient(some_logits, output_.weight, some);
     }
-    *pass.loss += losses.sum(at::kDouble).item<double>();
+    pass.loss->add_(losses.sum(at::kDouble));
   }
 
   void backward_input(Part, const Pass& pass) override {

@@ -35,7 +35,7 @@ class HostKernels final : public Kernels {
   void dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const override;
   void add_rows(const at::Tensor& x, at::Tensor& sum) const override;
   // host_optimizer.cpp
-  double square_sum(const at::Tensor& flat) const override;
+  void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const override;
   void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master, at::Tensor& first,
              at::Tensor& second, at::Tensor& weight) const override;
   void convert(const at::Tensor& from, at::Tensor& to) const override;

@@ -75,11 +75,11 @@ double square_sum_of(const Number* values, std::int64_t count) {
 
 }  // namespace
 
-double HostKernels::square_sum(const at::Tensor& flat) const {
-  double sum = 0;
-  with_element_type(flat.scalar_type(),
-                    [&]<typename T>(T) { sum = square_sum_of(flat_data<T>(flat), flat.numel()); });
-  return sum;
+void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const {
+  ensure(sum.numel() == 1, "a sum of {} elements", sum.numel());
+  with_element_type(flat.scalar_type(), [&]<typename T>(T) {
+    *flat_data<double>(sum) += square_sum_of(flat_data<T>(flat), flat.numel());
+  });
 }
 
 void HostKernels::adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master,

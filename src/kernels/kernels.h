@@ -1,8 +1,8 @@
 // Kernels: what happens to activations and state between the products, one call an operation.
 //
 // An interface with several implementations, chosen once when an engine is made (make_kernels): HostKernels are loops for
-// processors; PlainKernels are compositions of ATen operations that run on every device and that tests compare the others
-// with. All tensors are handed in; a kernel allocates nothing that outlives the call, and HostKernels nothing but a few
+// processors; CudaKernels (in builds with CUDA) are CUDA C++; PlainKernels are compositions of ATen operations that run on
+// every device and that tests compare the others with. All tensors are handed in; a kernel allocates nothing that outlives the call, and HostKernels nothing but a few
 // rows a thread. Results do not depend on how rows are grouped into calls, except for sums over rows.
 //
 // Types: activations and weights are of the engine's element type (fp64, fp32, bf16, fp16); statistics, losses and gradient
@@ -94,8 +94,9 @@ class Kernels {
 
   // sum[j] += sum of rows of x[., j]: a bias gradient.
   virtual void add_rows(const at::Tensor& x, at::Tensor& sum) const = 0;
-  // The sum of squares of a flat gradient buffer, in fp64, as a number on the host; infinite or NaN when an element is.
-  virtual double square_sum(const at::Tensor& flat) const = 0;
+  // sum (one fp64 element on the device) += the squares of a flat gradient buffer, summed in fp64; infinite or NaN when an
+  // element is. Stays on the device, so that nobody waits for it.
+  virtual void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const = 0;
   // One pass: gradient, master, moments -> master, moments, and the weight in its element type (weight may be master).
   virtual void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master,
                      at::Tensor& first, at::Tensor& second, at::Tensor& weight) const = 0;
@@ -105,6 +106,9 @@ class Kernels {
 
 std::unique_ptr<Kernels> make_host_kernels();
 std::unique_ptr<Kernels> make_plain_kernels();
+#ifdef OPTIMUS_CUDA
+std::unique_ptr<Kernels> make_cuda_kernels();
+#endif
 // The fastest there is for a device.
 std::unique_ptr<Kernels> make_kernels(at::Device device);
 

@@ -7,7 +7,11 @@ namespace optimus {
 std::unique_ptr<Kernels> make_host_kernels() { return std::make_unique<HostKernels>(); }
 
 std::unique_ptr<Kernels> make_kernels(at::Device device) {
-  return device.is_cpu() ? make_host_kernels() : make_plain_kernels();
+  if (device.is_cpu()) return make_host_kernels();
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda()) return make_cuda_kernels();
+#endif
+  return make_plain_kernels();
 }
 
 }  // namespace optimus

@@ -166,9 +166,8 @@ class PlainKernels final : public Kernels {
 
   void add_rows(const at::Tensor& x, at::Tensor& sum) const override { sum.add_(wide(x).sum(0)); }
 
-  double square_sum(const at::Tensor& flat) const override {
-    const double norm = at::linalg_vector_norm(flat, 2, std::nullopt, false, at::kDouble).item<double>();
-    return norm * norm;
+  void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const override {
+    sum.add_(at::linalg_vector_norm(flat, 2, std::nullopt, false, at::kDouble).square());
   }
 
   void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master, at::Tensor& first,

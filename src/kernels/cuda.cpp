@@ -1,0 +1,338 @@
+// CudaKernels: tensors to the kernels of cuda_*.cu, on the current stream. Workspaces come from ATen's allocator, which gives
+// them back in the stream's order. Compiled where CUDA is; without it the file is empty.
+#ifdef OPTIMUS_CUDA
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sort.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "base/error.h"
+#include "kernels/cuda_launch.h"
+#include "kernels/kernels.h"
+
+namespace optimus {
+namespace {
+
+cuda::Element element_of(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (type == at::kBFloat16) return cuda::Element::bf16;
+  if (type == at::kHalf) return cuda::Element::fp16;
+  if (type == at::kFloat) return cuda::Element::fp32;
+  ensure(type == at::kDouble, "kernels do not know the element type {}", c10::toString(type));
+  return cuda::Element::fp64;
+}
+at::ScalarType wide_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// An undefined tensor has no rows. `like` says the element type.
+cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
+  if (!tensor.defined()) return {};
+  ensure(tensor.scalar_type() == type, "a tensor of type {} among those of {}",
+         c10::toString(tensor.scalar_type()), c10::toString(type));
+  ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims as rows", tensor.dim());
+  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "rows whose elements lie {} apart",
+         tensor.stride(-1));
+  cuda::Rows rows{.data = tensor.data_ptr(),
+                  .num_rows = tensor.size(0),
+                  .num_inner = 1,
+                  .width = tensor.size(-1),
+                  .outer_stride = tensor.stride(0),
+                  .inner_stride = 0};
+  if (tensor.dim() == 3 && tensor.size(1) > 0)
+    rows.num_inner = tensor.size(1), rows.inner_stride = tensor.stride(1), rows.num_rows *= tensor.size(1);
+  ensure(rows.num_rows < (std::int64_t{1} << 31), "{} rows in one call", rows.num_rows);
+  return rows;
+}
+cuda::Rows rows_of(const at::Tensor& tensor) {
+  return tensor.defined() ? rows_of(tensor, tensor.scalar_type()) : cuda::Rows{};
+}
+
+// A vector of neighbouring elements; null when the tensor is undefined.
+void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
+  if (!tensor.defined()) return nullptr;
+  ensure(tensor.is_contiguous() && tensor.scalar_type() == type, "a vector with gaps, or of type {} for {}",
+         c10::toString(tensor.scalar_type()), c10::toString(type));
+  return tensor.data_ptr();
+}
+
+void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
+  ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "a tensor of {} elements with one of {}",
+         tensor.defined() ? tensor.numel() : 0, like.numel());
+}
+
+int num_processors_of(at::Device device) {
+  int count = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index()));
+  return count;
+}
+
+// Makes the device of a tensor current while kernels are launched on its stream.
+class Launch {
+ public:
+  explicit Launch(const at::Tensor& tensor)
+      : guard_(tensor.device()),
+        queue_{.stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
+               .num_processors = num_processors_of(tensor.device())} {}
+  const cuda::Queue& queue() const { return queue_; }
+  template <typename... Args>
+  void operator()(void (*kernel)(const cuda::Queue&, Args...), std::type_identity_t<Args>... args) const {
+    kernel(queue_, args...);
+    C10_CUDA_CHECK(cudaGetLastError());
+  }
+
+ private:
+  c10::cuda::CUDAGuard guard_;
+  cuda::Queue queue_;
+};
+
+// table[ids[row]] += values[row], each row of the table in the order of ids.
+void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& table) {
+  if (values.size(0) == 0) return;
+  const auto [sorted, order] = at::sort(ids.to(at::kLong), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::ScalarType wide = wide_type(values);
+  const at::Tensor workspace =
+      at::empty({cuda::scatter_pieces(values.size(0)), 2, values.size(1)}, values.options().dtype(wide));
+  const Launch launch(values);
+  launch(cuda::add_to_table, {.element = element_of(values),
+                              .values = rows_of(values),
+                              .table = rows_of(table, wide),
+                              .sorted = static_cast<const std::int64_t*>(flat_data(sorted, at::kLong)),
+                              .order = static_cast<const std::int64_t*>(flat_data(order, at::kLong)),
+                              .workspace = workspace.data_ptr()});
+}
+
+// The rows of sequences first .. first + count.
+cuda::Rows part_of(cuda::Rows rows, std::int64_t first_row, std::int64_t num_rows, int element_size) {
+  if (rows.data == nullptr) return rows;
+  rows.data = static_cast<char*>(rows.data) + first_row * rows.outer_stride * element_size;
+  rows.num_rows = num_rows;
+  return rows;
+}
+
+class CudaKernels final : public Kernels {
+ public:
+  void norm(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+            at::Tensor& y, at::Tensor& statistics) const override {
+    if (x.size(-1) > cuda::kWidestNorm) return plain_->norm(options, x, weight, bias, y, statistics);
+    ensure_same_size(y, x);
+    const at::ScalarType type = x.scalar_type();
+    const Launch launch(x);
+    launch(cuda::norm, {.element = element_of(x),
+                        .is_centred = options.kind == NormKind::layer_norm,
+                        .eps = options.eps,
+                        .x = rows_of(x),
+                        .y = rows_of(y, type),
+                        .statistics = rows_of(statistics, wide_type(x)),
+                        .weight = flat_data(weight, type),
+                        .bias = flat_data(bias, type)});
+  }
+
+  void norm_backward(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                     const at::Tensor& weight, const at::Tensor& statistics, const at::Tensor& residual,
+                     at::Tensor& dx, at::Tensor& weight_gradient, at::Tensor& bias_gradient) const override {
+    if (x.size(-1) > cuda::kWidestNorm)
+      return plain_->norm_backward(options, dy, x, weight, statistics, residual, dx, weight_gradient,
+                                   bias_gradient);
+    for (const at::Tensor& other : {dy, residual, dx}) ensure_same_size(other, x);
+    const bool is_centred = options.kind == NormKind::layer_norm;
+    const at::ScalarType type = x.scalar_type(), wide = wide_type(x);
+    const Launch launch(x);
+    const cuda::Rows rows = rows_of(x);
+    const at::Tensor workspace =
+        at::empty({cuda::norm_backward_groups(launch.queue(), rows), is_centred ? 2 : 1, rows.width},
+                  x.options().dtype(wide));
+    launch(cuda::norm_backward, {.element = element_of(x),
+                                 .is_centred = is_centred,
+                                 .dy = rows_of(dy, type),
+                                 .x = rows,
+                                 .residual = rows_of(residual, type),
+                                 .dx = rows_of(dx, type),
+                                 .statistics = rows_of(statistics, wide),
+                                 .weight = flat_data(weight, type),
+                                 .weight_gradient = flat_data(weight_gradient, wide),
+                                 .bias_gradient = is_centred ? flat_data(bias_gradient, wide) : nullptr,
+                                 .workspace = workspace.data_ptr()});
+  }
+
+  void activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,
+                  at::Tensor& y) const override {
+    for (const at::Tensor& other : {gate, y}) ensure_same_size(other, x);
+    const at::ScalarType type = x.scalar_type();
+    const Launch launch(x);
+    cuda::ActivationTask task;
+    task.element = element_of(x), task.kind = kind;
+    task.x = rows_of(x), task.gate = rows_of(gate, type), task.y = rows_of(y, type);
+    launch(cuda::activation, task);
+  }
+
+  void activation_backward(Activation kind, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gate,
+                           at::Tensor& dx, at::Tensor& d_gate) const override {
+    for (const at::Tensor& other : {dy, gate, dx}) ensure_same_size(other, x);
+    const at::ScalarType type = x.scalar_type();
+    const Launch launch(x);
+    cuda::ActivationTask task;
+    task.element = element_of(x), task.kind = kind;
+    task.x = rows_of(x), task.gate = rows_of(gate, type);
+    task.dy = rows_of(dy, type), task.dx = rows_of(dx, type);
+    if (gate.defined()) {
+      ensure(d_gate.defined() && d_gate.sizes() == x.sizes(), "a gate without room for its gradient");
+      task.d_gate = rows_of(d_gate, type);
+    }
+    launch(cuda::activation_backward, task);
+  }
+
+  void rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
+            bool is_backward) const override {
+    ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1) && positions.numel() == x.size(0),
+           "rope of heads of {} with {} angles", x.size(-1), cosine.size(1));
+    if (x.numel() == 0) return;
+    const Launch launch(x);
+    launch(cuda::rope, {.element = element_of(x),
+                        .x = rows_of(x),
+                        .cosine = flat_data(cosine, wide_type(x)),
+                        .sine = flat_data(sine, wide_type(x)),
+                        .positions = static_cast<const std::int32_t*>(flat_data(positions, at::kInt)),
+                        .num_positions = cosine.size(0),
+                        .is_backward = is_backward});
+  }
+
+  void embedding(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& tokens,
+                 const at::Tensor& positions, const at::Tensor& types, at::Tensor& out) const override {
+    ensure(ids.numel() == out.size(0), "{} ids for {} rows", ids.numel(), out.size(0));
+    const at::ScalarType type = out.scalar_type();
+    const Launch launch(out);
+    cuda::EmbeddingTask task;
+    task.element = element_of(out);
+    task.ids = static_cast<const std::int64_t*>(flat_data(ids, at::kLong));
+    if (positions.defined())
+      task.position_ids = static_cast<const std::int32_t*>(flat_data(position_ids, at::kInt));
+    task.tokens = rows_of(tokens, type), task.positions = rows_of(positions, type);
+    task.types = rows_of(types, type), task.out = rows_of(out);
+    launch(cuda::embedding, task);
+  }
+
+  void embedding_backward(const at::Tensor& dout, const at::Tensor& ids, const at::Tensor& position_ids,
+                          at::Tensor& tokens, at::Tensor& positions, at::Tensor& types) const override {
+    const c10::cuda::CUDAGuard guard(dout.device());
+    add_to_table(dout, ids, tokens);
+    if (positions.defined()) add_to_table(dout, position_ids, positions);
+    if (!types.defined()) return;
+    at::Tensor first = types.select(0, 0);
+    add_rows(dout, first);
+  }
+
+  void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
+                     double gradient_scale) const override {
+    ensure(targets.numel() == logits.size(0) && losses.numel() == logits.size(0), "{} targets for {} rows",
+           targets.numel(), logits.size(0));
+    const Launch launch(logits);
+    launch(cuda::cross_entropy, {.element = element_of(logits),
+                                 .logits = rows_of(logits),
+                                 .targets = static_cast<const std::int64_t*>(flat_data(targets, at::kLong)),
+                                 .losses = flat_data(losses, wide_type(logits)),
+                                 .gradient_scale = gradient_scale});
+  }
+
+  void add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
+           const DropoutSite& dropout, at::Tensor& y) const override {
+    for (const at::Tensor& other : {residual, y}) ensure_same_size(other, x);
+    const at::ScalarType type = x.scalar_type();
+    const Launch launch(x);
+    cuda::AddTask task;
+    task.element = element_of(x);
+    task.x = rows_of(x), task.residual = rows_of(residual, type), task.y = rows_of(y, type);
+    task.bias = flat_data(bias, type);
+    if (dropout.rate == 0) return launch(cuda::add, task, {});
+    add_with_dropout(launch, task, dropout);
+  }
+
+  void dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const override {
+    add(dy, {}, {}, dropout, dx);
+  }
+
+  void add_rows(const at::Tensor& x, at::Tensor& sum) const override {
+    const at::ScalarType wide = wide_type(x);
+    const Launch launch(x);
+    const cuda::Rows rows = rows_of(x);
+    ensure(sum.numel() == rows.width, "a sum of {} columns of {}", sum.numel(), rows.width);
+    const at::Tensor workspace = at::empty({cuda::sum_parts(launch.queue(), element_of(x), rows), rows.width},
+                                           x.options().dtype(wide));
+    launch(cuda::add_rows, element_of(x), rows, flat_data(sum, wide), workspace.data_ptr());
+  }
+
+  void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const override {
+    ensure(sum.numel() == 1, "a sum of {} elements", sum.numel());
+    const Launch launch(flat);
+    const at::Tensor workspace = at::empty({cuda::kSquareParts}, flat.options().dtype(at::kDouble));
+    launch(cuda::add_square_sum, element_of(flat), flat_data(flat, flat.scalar_type()), flat.numel(),
+           static_cast<double*>(flat_data(sum, at::kDouble)), workspace.data_ptr<double>());
+  }
+
+  void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master, at::Tensor& first,
+             at::Tensor& second, at::Tensor& weight) const override {
+    for (const at::Tensor& other : {gradient, first, second, weight}) ensure_same_size(other, master);
+    const auto correction = [&](double beta) {
+      return 1 - std::pow(beta, static_cast<double>(options.step));
+    };
+    const at::ScalarType wide = wide_type(weight);
+    const Launch launch(master);
+    launch(cuda::adamw, {.element = element_of(weight),
+                         .beta1 = options.beta1,
+                         .beta2 = options.beta2,
+                         .decay = 1 - options.learning_rate * options.weight_decay,
+                         .rate = options.learning_rate / correction(options.beta1),
+                         .inverse_root = 1 / std::sqrt(correction(options.beta2)),
+                         .epsilon = options.epsilon,
+                         .scale = options.scale,
+                         .count = master.numel(),
+                         .gradient = flat_data(gradient, wide),
+                         .master = flat_data(master, wide),
+                         .first = flat_data(first, wide),
+                         .second = flat_data(second, wide),
+                         .weight = flat_data(weight, weight.scalar_type())});
+  }
+
+  // ATen's copy is one vectorised pass in every pair of types.
+  void convert(const at::Tensor& from, at::Tensor& to) const override { to.copy_(from); }
+
+ private:
+  // The keys of sequences are arguments of a launch, so that none waits for a copy to the device.
+  static void add_with_dropout(const Launch& launch, const cuda::AddTask& whole, const DropoutSite& dropout) {
+    const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
+    ensure(length > 0 && whole.x.num_rows <= length * num_sequences, "{} rows of {} sequences of {}",
+           whole.x.num_rows, num_sequences, length);
+    for (std::int64_t first = 0; first * length < whole.x.num_rows; first += cuda::kMostKeys) {
+      cuda::DropoutKeys keys;
+      const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, num_sequences - first);
+      for (std::int64_t i = 0; i < count; ++i)
+        keys.of_sequence[i] =
+            dropout.key.with(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(first + i)]))
+                .value;
+      const std::int64_t first_row = first * length,
+                         num_rows = std::min(count * length, whole.x.num_rows - first_row);
+      cuda::AddTask task = whole;
+      const int size = cuda::size_of(task.element);
+      task.x = part_of(whole.x, first_row, num_rows, size),
+      task.y = part_of(whole.y, first_row, num_rows, size);
+      task.residual = part_of(whole.residual, first_row, num_rows, size);
+      task.rate = dropout.rate, task.sequence_length = length;
+      launch(cuda::add, task, keys);
+    }
+  }
+
+  std::unique_ptr<Kernels> plain_ = make_plain_kernels();  // for rows wider than registers hold
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> make_cuda_kernels() { return std::make_unique<CudaKernels>(); }
+
+}  // namespace optimus
+#endif

@@ -1,0 +1,143 @@
+// Activation functions on CUDA, plain and gated, with their gradients: one pass each, one pack of neighbours a thread.
+#include "kernels/cuda_math.cuh"
+
+namespace optimus::cuda {
+namespace {
+
+// The function at x and its slope there, as in host_activation.cpp. What a kernel does not use, the compiler drops.
+template <typename T>
+struct Curve {
+  Wide<T> value, slope;
+};
+
+template <typename T>
+struct Gelu {
+  static __device__ __forceinline__ Curve<T> at(Wide<T> x) {
+    using W = Wide<T>;
+    constexpr W kRootHalf = static_cast<W>(0.70710678118654752440),
+                kDensity = static_cast<W>(0.39894228040143267794);
+    const W below = static_cast<W>(0.5) * (1 + erf(x * kRootHalf));
+    return {x * below, below + x * kDensity * exponential<T>(-static_cast<W>(0.5) * x * x)};
+  }
+};
+
+// (1 + tanh u) / 2 is the logistic function of 2u: one exponential, no tanh.
+template <typename T>
+struct GeluTanh {
+  static __device__ __forceinline__ Curve<T> at(Wide<T> x) {
+    using W = Wide<T>;
+    constexpr W kFactor = static_cast<W>(1.5957691216057307118), kCubic = static_cast<W>(0.044715);
+    const W square = kCubic * x * x;
+    const W logistic = inverse<T>(1 + exponential<T>(-kFactor * x * (1 + square)));
+    return {x * logistic, logistic + x * logistic * (1 - logistic) * kFactor * (1 + 3 * square)};
+  }
+};
+
+template <typename T>
+struct Silu {
+  static __device__ __forceinline__ Curve<T> at(Wide<T> x) {
+    const Wide<T> logistic = inverse<T>(1 + exponential<T>(-x));
+    return {x * logistic, logistic * (1 + x * (1 - logistic))};
+  }
+};
+
+template <typename T>
+struct Relu {
+  static __device__ __forceinline__ Curve<T> at(Wide<T> x) {
+    return {x < 0 ? Wide<T>(0) : x, x > 0 ? Wide<T>(1) : Wide<T>(0)};
+  }
+};
+
+template <typename Function, typename T, int kPack>
+__global__ void __launch_bounds__(256)
+    forward_kernel(RowsOf<T> x, RowsOf<T> gate, RowsOf<T> y, std::int64_t num_rows, std::int64_t num_packs) {
+  for_each_place(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
+    Values<T, kPack> in, gates, out;
+    in.load(x.row(row) + column * kPack);
+    if (gate.data != nullptr) gates.load(gate.row(row) + column * kPack);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i)
+      out.at[i] =
+          gate.data == nullptr ? Function::at(in.at[i]).value : Function::at(gates.at[i]).value * in.at[i];
+    out.store(y.row(row) + column * kPack);
+  });
+}
+
+template <typename Function, typename T, int kPack>
+__global__ void __launch_bounds__(256)
+    backward_kernel(RowsOf<T> dy, RowsOf<T> x, RowsOf<T> gate, RowsOf<T> dx, RowsOf<T> d_gate,
+                    std::int64_t num_rows, std::int64_t num_packs) {
+  for_each_place(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
+    Values<T, kPack> upstream, in;
+    upstream.load(dy.row(row) + column * kPack);
+    in.load(x.row(row) + column * kPack);
+    if (gate.data == nullptr) {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) in.at[i] = upstream.at[i] * Function::at(in.at[i]).slope;
+      in.store(dx.row(row) + column * kPack);
+      return;
+    }
+    Values<T, kPack> gates;
+    gates.load(gate.row(row) + column * kPack);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const Curve<T> curve = Function::at(gates.at[i]);
+      gates.at[i] = upstream.at[i] * in.at[i] * curve.slope;
+      upstream.at[i] *= curve.value;
+    }
+    upstream.store(dx.row(row) + column * kPack);
+    gates.store(d_gate.row(row) + column * kPack);
+  });
+}
+
+// Calls visit(Function{}) with the function of this kind.
+template <typename T, typename Visit>
+void with_function(Activation kind, Visit visit) {
+  switch (kind) {
+    case Activation::gelu:
+      return visit(Gelu<T>{});
+    case Activation::gelu_tanh:
+      return visit(GeluTanh<T>{});
+    case Activation::silu:
+      return visit(Silu<T>{});
+    case Activation::relu:
+      return visit(Relu<T>{});
+  }
+}
+
+// Calls visit(T{}, pack, Function{}) once.
+template <typename Visit>
+void with_all(const ActivationTask& task, Visit visit) {
+  const bool is_packed =
+      all_have_packs(size_of(task.element), task.x, task.gate, task.y, task.dy, task.dx, task.d_gate);
+  with_pack(task.element, is_packed, [&](auto zero, auto pack) {
+    with_function<decltype(zero)>(task.kind, [&](auto function) { visit(zero, pack, function); });
+  });
+}
+
+}  // namespace
+
+void activation(const Queue& queue, const ActivationTask& task) {
+  if (task.x.num_rows == 0 || task.x.width == 0) return;
+  with_all(task, [&](auto zero, auto pack, auto function) {
+    using T = decltype(zero);
+    const std::int64_t num_packs = task.x.width / pack();
+    const PlaneShape shape = plane_shape(task.x.num_rows, num_packs);
+    forward_kernel<decltype(function), T, pack()><<<shape.blocks, shape.threads, 0, queue.stream>>>(
+        RowsOf<T>(task.x), RowsOf<T>(task.gate), RowsOf<T>(task.y), task.x.num_rows, num_packs);
+  });
+}
+
+void activation_backward(const Queue& queue, const ActivationTask& task) {
+  if (task.x.num_rows == 0 || task.x.width == 0) return;
+  with_all(task, [&](auto zero, auto pack, auto function) {
+    using T = decltype(zero);
+    const std::int64_t num_packs = task.x.width / pack();
+    const PlaneShape shape = plane_shape(task.x.num_rows, num_packs);
+    backward_kernel<decltype(function), T, pack()><<<shape.blocks, shape.threads, 0, queue.stream>>>(
+        RowsOf<T>(task.dy), RowsOf<T>(task.x), RowsOf<T>(task.gate), RowsOf<T>(task.dx),
+        RowsOf<T>(task.d_gate), task.x.num_rows, num_packs);
+  });
+}
+
+}  // namespace optimus::cuda

@@ -1,0 +1,74 @@
+// AdamW on CUDA: one pass over gradient, master, moments and weight; four elements a thread.
+#include "kernels/cuda_math.cuh"
+
+namespace optimus::cuda {
+namespace {
+
+template <typename T>
+struct AdamArguments {
+  const Wide<T>* gradient;
+  Wide<T>*master, *first, *second;
+  T* weight;  // may be the master itself
+  std::int64_t count;
+  Wide<T> beta1, rest1, beta2, rest2, decay, rate, inverse_root, epsilon, scale;
+};
+
+template <typename T, int kPack>
+__device__ __forceinline__ void update(const AdamArguments<T>& of, std::int64_t at) {
+  using W = Wide<T>;
+  W gradient[kPack], master[kPack], first[kPack], second[kPack];
+  load_wide(of.gradient + at, gradient), load_wide(of.master + at, master);
+  load_wide(of.first + at, first), load_wide(of.second + at, second);
+  Values<T, kPack> weight;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const W scaled = gradient[i] * of.scale;
+    first[i] = of.beta1 * first[i] + of.rest1 * scaled;
+    second[i] = of.beta2 * second[i] + of.rest2 * scaled * scaled;
+    const W divisor = sqrt(second[i]) * of.inverse_root + of.epsilon;
+    master[i] = master[i] * of.decay - of.rate * (first[i] / divisor);
+    weight.at[i] = master[i];
+  }
+  store_wide(of.first + at, first), store_wide(of.second + at, second), store_wide(of.master + at, master);
+  weight.store(of.weight + at);
+}
+
+template <typename T, int kPack>
+__global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x,
+                     step = gridDim.x * 256ll;
+  for (std::int64_t pack = thread; pack < of.count / kPack; pack += step) update<T, kPack>(of, pack * kPack);
+  const std::int64_t rest = of.count / kPack * kPack + thread;  // fewer than kPack: of the first threads
+  if (rest < of.count) update<T, 1>(of, rest);
+}
+
+template <typename T, int kPack>
+void launch(const Queue& queue, const AdamArguments<T>& of) {
+  const std::int64_t packs = (of.count + kPack - 1) / kPack, blocks = (packs + 255) / 256;
+  adam_kernel<T, kPack>
+      <<<static_cast<unsigned>(std::min<std::int64_t>(blocks, 1 << 20)), 256, 0, queue.stream>>>(of);
+}
+
+}  // namespace
+
+void adamw(const Queue& queue, const AdamTask& task) {
+  if (task.count == 0) return;
+  bool is_packed = true;
+  for (const void* data :
+       {task.gradient, static_cast<const void*>(task.master), static_cast<const void*>(task.first),
+        static_cast<const void*>(task.second), static_cast<const void*>(task.weight)})
+    is_packed = is_packed && is_aligned(data, 16);
+  with_element(task.element, [&](auto zero) {
+    using T = decltype(zero);
+    using W = Wide<T>;
+    const AdamArguments<T> of{
+        static_cast<const W*>(task.gradient), static_cast<W*>(task.master),   static_cast<W*>(task.first),
+        static_cast<W*>(task.second),         static_cast<T*>(task.weight),   task.count,
+        static_cast<W>(task.beta1),           static_cast<W>(1 - task.beta1), static_cast<W>(task.beta2),
+        static_cast<W>(1 - task.beta2),       static_cast<W>(task.decay),     static_cast<W>(task.rate),
+        static_cast<W>(task.inverse_root),    static_cast<W>(task.epsilon),   static_cast<W>(task.scale)};
+    is_packed && sizeof(T) < 8 ? launch<T, sizeof(T) < 8 ? 4 : 1>(queue, of) : launch<T, 1>(queue, of);
+  });
+}
+
+}  // namespace optimus::cuda

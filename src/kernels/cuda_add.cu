@@ -1,0 +1,114 @@
+// Residual, bias and keyed dropout on CUDA, in one pass. The random numbers are those of base/random.h: element (position,
+// column) of a sequence takes word e % 4 of block e / 4, e = position * width + column.
+#include <cmath>
+
+#include "kernels/cuda_math.cuh"
+
+namespace optimus::cuda {
+namespace {
+
+struct Words {
+  std::uint32_t at[4];
+};
+
+// Philox4x32-10; base/random.cpp has the plain form.
+__device__ __forceinline__ Words random_block(std::uint64_t key, std::uint64_t index) {
+  std::uint32_t a = static_cast<std::uint32_t>(index), b = static_cast<std::uint32_t>(index >> 32), c = 0,
+                d = 0;
+  std::uint32_t key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const std::uint32_t low0 = 0xD2511F53u * a, high0 = __umulhi(0xD2511F53u, a);
+    const std::uint32_t low1 = 0xCD9E8D57u * c, high1 = __umulhi(0xCD9E8D57u, c);
+    a = high1 ^ b ^ key0, b = low1;
+    c = high0 ^ d ^ key1, d = low0;
+    key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+  }
+  return {{a, b, c, d}};
+}
+
+// Drops or scales kPack neighbours, of which the first is `element` (a multiple of kPack where that is more than one).
+template <typename W, int kPack>
+__device__ __forceinline__ void drop(W (&values)[kPack], std::uint64_t key, std::uint64_t element,
+                                     std::uint32_t threshold, W scale) {
+  if constexpr (kPack == 1) {
+    const Words words = random_block(key, element / 4);
+    const unsigned which = static_cast<unsigned>(element % 4);
+    const std::uint32_t low = which & 1 ? words.at[1] : words.at[0],
+                        high = which & 1 ? words.at[3] : words.at[2];
+    values[0] = ((which & 2 ? high : low) >> 8) < threshold ? W(0) : values[0] * scale;
+  } else {
+    static_assert(kPack % 4 == 0);
+#pragma unroll
+    for (int i = 0; i < kPack; i += 4) {
+      const Words words = random_block(key, element / 4 + i / 4);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        values[i + k] = (words.at[k] >> 8) < threshold ? W(0) : values[i + k] * scale;
+    }
+  }
+}
+
+template <typename T>
+struct AddArguments {
+  RowsOf<T> x, residual, y;
+  const T* bias;
+  std::int64_t num_rows, num_packs;
+  unsigned sequence_length;
+  std::uint32_t threshold;  // of 24 bits, below which a number drops its element
+  Wide<T> scale;            // of what is kept
+};
+
+template <typename T, int kPack, bool kDrops>
+__global__ void __launch_bounds__(256)
+    add_kernel(const AddArguments<T> of, const __grid_constant__ DropoutKeys keys) {
+  for_each_place(of.num_rows, of.num_packs, [&](std::int64_t row, std::int64_t column) {
+    const std::int64_t at = column * kPack;
+    Values<T, kPack> sum, more;
+    sum.load(of.x.row(row) + at);
+    if (of.bias != nullptr) {
+      more.load(of.bias + at);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
+    }
+    if constexpr (kDrops) {
+      const unsigned sequence = static_cast<unsigned>(row) / of.sequence_length,
+                     position = static_cast<unsigned>(row) - sequence * of.sequence_length;
+      const std::uint64_t element = static_cast<std::uint64_t>(position) * (of.num_packs * kPack) + at;
+      drop(sum.at, keys.of_sequence[sequence], element, of.threshold, of.scale);
+    }
+    if (of.residual.data != nullptr) {
+      more.load(of.residual.row(row) + at);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
+    }
+    sum.store(of.y.row(row) + at);
+  });
+}
+
+}  // namespace
+
+void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys) {
+  if (task.x.num_rows == 0 || task.x.width == 0) return;
+  const bool is_packed =
+      all_have_packs(size_of(task.element), task.x, task.residual, task.y) && is_aligned(task.bias, 16);
+  with_pack(task.element, is_packed, [&](auto zero, auto pack) {
+    using T = decltype(zero);
+    const AddArguments<T> of{RowsOf<T>(task.x),
+                             RowsOf<T>(task.residual),
+                             RowsOf<T>(task.y),
+                             static_cast<const T*>(task.bias),
+                             task.x.num_rows,
+                             task.x.width / pack(),
+                             static_cast<unsigned>(task.sequence_length),
+                             static_cast<std::uint32_t>(std::ceil(task.rate * 0x1p24)),
+                             static_cast<Wide<T>>(1 / (1 - task.rate))};
+    const PlaneShape shape = plane_shape(of.num_rows, of.num_packs);
+    if (task.rate > 0)
+      add_kernel<T, pack(), true><<<shape.blocks, shape.threads, 0, queue.stream>>>(of, keys);
+    else
+      add_kernel<T, pack(), false><<<shape.blocks, shape.threads, 0, queue.stream>>>(of, keys);
+  });
+}
+
+}  // namespace optimus::cuda

@@ -1,0 +1,142 @@
+// The CUDA kernels as cuda.cpp calls them: raw pointers, sizes and a stream. Nothing here knows libtorch, so that nvcc compiles
+// seconds, not minutes; nothing allocates: workspaces are handed in. Launches are asynchronous; errors are those of
+// cudaGetLastError().
+//
+// What each computes is said in kernels.h, by the same names. Read next: cuda_math.cuh (elements), then any cuda_*.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "model/spec.h"
+
+namespace optimus::cuda {
+
+enum class Element { fp64, fp32, bf16, fp16 };
+inline int size_of(Element element) {
+  return element == Element::fp64 ? 8 : element == Element::fp32 ? 4 : 2;
+}
+
+struct Queue {
+  cudaStream_t stream = nullptr;
+  int num_processors = 1;  // multiprocessors of the device
+};
+
+// A [rows, width] or [rows, heads, width] tensor as rows * heads rows; strides in elements. data is null where there is none.
+struct Rows {
+  void* data = nullptr;
+  std::int64_t num_rows = 0, num_inner = 1, width = 0;  // num_rows counts all
+  std::int64_t outer_stride = 0, inner_stride = 0;
+};
+
+constexpr std::int64_t kWidestNorm = 16384;
+
+struct NormTask {
+  Element element = Element::fp32;
+  bool is_centred = false;
+  double eps = 0;
+  Rows x, y, statistics;
+  const void *weight = nullptr, *bias = nullptr;
+};
+void norm(const Queue& queue, const NormTask& task);
+
+struct NormBackwardTask {
+  Element element = Element::fp32;
+  bool is_centred = false;
+  Rows dy, x, residual, dx, statistics;
+  const void* weight = nullptr;
+  void *weight_gradient = nullptr, *bias_gradient = nullptr;
+  void* workspace = nullptr;  // [norm_backward_groups, 2 or 1, width] of the wider type
+};
+std::int64_t norm_backward_groups(const Queue& queue, const Rows& x);
+void norm_backward(const Queue& queue, const NormBackwardTask& task);
+
+struct ActivationTask {
+  Element element = Element::fp32;
+  Activation kind = Activation::gelu;
+  Rows x, gate, y;      // forward
+  Rows dy, dx, d_gate;  // backward
+};
+void activation(const Queue& queue, const ActivationTask& task);
+void activation_backward(const Queue& queue, const ActivationTask& task);
+
+struct RopeTask {
+  Element element = Element::fp32;
+  Rows x;  // [rows, heads, head_dim]
+  const void *cosine = nullptr, *sine = nullptr;
+  const std::int32_t* positions = nullptr;
+  std::int64_t num_positions = 0;
+  bool is_backward = false;
+};
+void rope(const Queue& queue, const RopeTask& task);
+
+struct EmbeddingTask {
+  Element element = Element::fp32;
+  const std::int64_t* ids = nullptr;
+  const std::int32_t* position_ids = nullptr;
+  Rows tokens, positions, types, out;
+};
+void embedding(const Queue& queue, const EmbeddingTask& task);
+
+// table[ids[order[i]]] += values[order[i]], where order sorts the ids and keeps the order of equal ones.
+struct ScatterTask {
+  Element element = Element::fp32;  // of values; the table is of the wider type
+  Rows values, table;
+  const std::int64_t *sorted = nullptr, *order = nullptr;
+  void* workspace = nullptr;  // [scatter_pieces, 2, width] of the wider type
+};
+std::int64_t scatter_pieces(std::int64_t num_rows);
+void add_to_table(const Queue& queue, const ScatterTask& task);
+
+struct LossTask {
+  Element element = Element::fp32;
+  Rows logits;
+  const std::int64_t* targets = nullptr;
+  void* losses = nullptr;
+  double gradient_scale = 0;
+};
+void cross_entropy(const Queue& queue, const LossTask& task);
+
+// Sequences that one launch with dropout covers: their keys travel as arguments of the kernel.
+constexpr int kMostKeys = 256;
+struct DropoutKeys {
+  std::uint64_t of_sequence[kMostKeys] = {};
+};
+struct AddTask {
+  Element element = Element::fp32;
+  Rows x, residual, y;
+  const void* bias = nullptr;
+  double rate = 0;
+  std::int64_t sequence_length = 1;
+};
+// keys: not read when the rate is 0; else of rows / sequence_length sequences.
+void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
+
+// sum[j] += sum of x[., j], with a workspace of [sum_parts, width] of the wider type.
+std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x);
+void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace);
+// sum[j] += parts[., j] in order; part p begins at parts + p * stride. fp32 or fp64.
+struct PartsTask {
+  Element element = Element::fp32;
+  const void* parts = nullptr;
+  std::int64_t num_parts = 0, stride = 0, width = 0;
+  void* sum = nullptr;
+};
+void add_parts(const Queue& queue, const PartsTask& task);
+
+// *sum += squares of values, with a workspace of kSquareParts numbers.
+constexpr int kSquareParts = 1024;
+void add_square_sum(const Queue& queue, Element element, const void* values, std::int64_t count, double* sum,
+                    double* workspace);
+
+struct AdamTask {
+  Element element = Element::fp32;  // of the weight; the rest is of the wider type
+  double beta1 = 0, beta2 = 0, decay = 1, rate = 0, inverse_root = 1, epsilon = 0, scale = 1;
+  std::int64_t count = 0;
+  const void* gradient = nullptr;
+  void *master = nullptr, *first = nullptr, *second = nullptr, *weight = nullptr;
+};
+void adamw(const Queue& queue, const AdamTask& task);
+
+}  // namespace optimus::cuda

@@ -1,0 +1,243 @@
+// What the CUDA kernels share: elements and their wider type, 16-byte packs of neighbours, exponentials, sums over a group of
+// threads, and how a plane of rows and packs is dealt to blocks.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda_launch.h"
+
+namespace optimus::cuda {
+
+template <typename T>
+struct WideOf {
+  using type = float;
+};
+template <>
+struct WideOf<double> {
+  using type = double;
+};
+template <typename T>
+using Wide = typename WideOf<T>::type;
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+template <typename T>
+__device__ __forceinline__ T narrow(Wide<T> x);
+template <>
+__device__ __forceinline__ float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ double narrow<double>(double x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ __half narrow<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+// kPack neighbours, read and written at once: kPack * sizeof(T) bytes, aligned to as many.
+template <typename T, int kPack>
+struct alignas(sizeof(T) * kPack) Pack {
+  T values[kPack];
+};
+
+// How many elements 16 bytes hold. fp64 is for comparison, not for speed: it goes one by one.
+template <typename T>
+constexpr int kWidth = std::is_same_v<T, double> ? 1 : static_cast<int>(16 / sizeof(T));
+
+// kPack neighbours in the wider type: what kernels compute with.
+template <typename T, int kPack>
+struct Values {
+  Wide<T> at[kPack];
+
+  __device__ __forceinline__ void load(const T* from) {
+    const Pack<T, kPack> pack = *reinterpret_cast<const Pack<T, kPack>*>(from);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) at[i] = widen(pack.values[i]);
+  }
+  __device__ __forceinline__ void store(T* to) const {
+    Pack<T, kPack> pack;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) pack.values[i] = narrow<T>(at[i]);
+    *reinterpret_cast<Pack<T, kPack>*>(to) = pack;
+  }
+};
+
+// kPack neighbouring numbers of the wider type itself, in 16-byte pieces.
+template <typename W, int kPack>
+__device__ __forceinline__ void load_wide(const W* from, W (&to)[kPack]) {
+  constexpr int kPiece = kPack * sizeof(W) > 16 ? static_cast<int>(16 / sizeof(W)) : kPack;
+#pragma unroll
+  for (int i = 0; i < kPack; i += kPiece) {
+    const Pack<W, kPiece> pack = *reinterpret_cast<const Pack<W, kPiece>*>(from + i);
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) to[i + j] = pack.values[j];
+  }
+}
+template <typename W, int kPack>
+__device__ __forceinline__ void store_wide(W* to, const W (&from)[kPack]) {
+  constexpr int kPiece = kPack * sizeof(W) > 16 ? static_cast<int>(16 / sizeof(W)) : kPack;
+#pragma unroll
+  for (int i = 0; i < kPack; i += kPiece) {
+    Pack<W, kPiece> pack;
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) pack.values[j] = from[i + j];
+    *reinterpret_cast<Pack<W, kPiece>*>(to + i) = pack;
+  }
+}
+
+// e^x and 1 / x. Results that are rounded to 16 bits get the hardware's approximations (2^-21), which double the speed of
+// kernels that would otherwise wait for arithmetic.
+template <typename T>
+__device__ __forceinline__ Wide<T> exponential(Wide<T> x) {
+  if constexpr (std::is_same_v<T, double>)
+    return exp(x);
+  else if constexpr (std::is_same_v<T, float>)
+    return expf(x);
+  else
+    return __expf(x);
+}
+template <typename T>
+__device__ __forceinline__ Wide<T> inverse(Wide<T> x) {
+  if constexpr (sizeof(T) == 2)
+    return __fdividef(1.0f, x);
+  else
+    return 1 / x;
+}
+
+// A Rows of one element type, on the device.
+template <typename T>
+struct RowsOf {
+  T* data = nullptr;
+  std::int64_t outer_stride = 0, inner_stride = 0;
+  unsigned num_inner = 1;  // fewer than 2^31 rows in all (cuda.cpp): divisions of 64 bits cost registers
+
+  RowsOf() = default;
+  explicit RowsOf(const Rows& rows)
+      : data(static_cast<T*>(rows.data)),
+        outer_stride(rows.outer_stride),
+        inner_stride(rows.inner_stride),
+        num_inner(static_cast<unsigned>(rows.num_inner)) {}
+  __device__ __forceinline__ T* row(std::int64_t index) const {
+    if (num_inner == 1) return data + index * outer_stride;
+    const unsigned outer = static_cast<unsigned>(index) / num_inner;
+    return data + outer * outer_stride + (static_cast<unsigned>(index) - outer * num_inner) * inner_stride;
+  }
+};
+
+// The sum over the threads of a warp, in all of them.
+template <typename W>
+__device__ __forceinline__ W warp_sum(W value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  return value;
+}
+
+// Two sums over kGroup threads, in all of them: a warp, or a block of kGroup threads. `room` is for two calls in turn: a group
+// may still read the one while it fills the other.
+template <int kGroup, typename W>
+struct GroupSums {
+  static constexpr int kWarps = kGroup / 32;
+  struct Room {
+    W parts[2][2][kWarps];
+  };
+  Room& room;
+  int turn = 0;
+
+  __device__ explicit GroupSums(Room& memory) : room(memory) {}
+  __device__ __forceinline__ void operator()(W& a, W& b) {
+    a = warp_sum(a), b = warp_sum(b);
+    if constexpr (kGroup > 32) {
+      const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+      if (lane == 0) room.parts[turn][0][warp] = a, room.parts[turn][1][warp] = b;
+      __syncthreads();
+      a = 0, b = 0;
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) a += room.parts[turn][0][i], b += room.parts[turn][1][i];
+      turn ^= 1;
+    }
+  }
+};
+
+inline bool is_aligned(const void* data, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
+}
+// Whether every row begins at 16 bytes and has whole packs of 16 bytes; true of what is not there.
+inline bool has_packs(const Rows& rows, int element_size) {
+  if (rows.data == nullptr) return true;
+  const int count = 16 / element_size;
+  return is_aligned(rows.data, 16) && rows.width % count == 0 && rows.outer_stride % count == 0 &&
+         (rows.num_inner == 1 || rows.inner_stride % count == 0);
+}
+template <typename... More>
+bool all_have_packs(int element_size, const More&... rows) {
+  return (has_packs(rows, element_size) && ...);
+}
+
+// A plane of rows and columns (packs): a block covers threads.x columns of threads.y rows; blocks go on down the rows.
+struct PlaneShape {
+  dim3 blocks, threads;
+};
+inline PlaneShape plane_shape(std::int64_t num_rows, std::int64_t num_columns) {
+  // The multiple of 32 up to 256 that leaves the fewest threads without a column.
+  std::int64_t best = 32, least = INT64_MAX;
+  for (std::int64_t count = 32; count <= 256; count += 32) {
+    const std::int64_t idle = (num_columns + count - 1) / count * count - num_columns;
+    if (idle <= least) best = count, least = idle;
+  }
+  const std::int64_t deep = std::max<std::int64_t>(1, 256 / best);
+  const std::int64_t across = (num_columns + best - 1) / best, down = (num_rows + deep - 1) / deep;
+  return {dim3(static_cast<unsigned>(std::min<std::int64_t>(across, 1 << 30)),
+               static_cast<unsigned>(std::min<std::int64_t>(down, 65535))),
+          dim3(static_cast<unsigned>(best), static_cast<unsigned>(deep))};
+}
+// Calls visit(row, column) for this thread's places.
+template <typename Visit>
+__device__ __forceinline__ void for_each_place(std::int64_t num_rows, std::int64_t num_columns, Visit visit) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (column >= num_columns) return;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < num_rows;
+       row += step)
+    visit(row, column);
+}
+
+// Calls visit(T{}) with T the element type.
+template <typename Visit>
+void with_element(Element element, Visit visit) {
+  switch (element) {
+    case Element::fp64:
+      return visit(double{});
+    case Element::fp32:
+      return visit(float{});
+    case Element::bf16:
+      return visit(__nv_bfloat16{});
+    case Element::fp16:
+      return visit(__half{});
+  }
+}
+// Calls visit(T{}, integral_constant of the pack): kWidth<T> where is_packed, else 1.
+template <typename Visit>
+void with_pack(Element element, bool is_packed, Visit visit) {
+  with_element(element, [&](auto zero) {
+    using T = decltype(zero);
+    if (is_packed && kWidth<T> > 1)
+      visit(zero, std::integral_constant<int, kWidth<T>>{});
+    else
+      visit(zero, std::integral_constant<int, 1>{});
+  });
+}
+
+}  // namespace optimus::cuda

@@ -1,0 +1,153 @@
+// Sums on CUDA, each in two kernels: parts, then the parts in order. Which element goes into which part depends on sizes and the
+// device alone, so that a sum is the same each time.
+#include "kernels/cuda_math.cuh"
+
+namespace optimus::cuda {
+namespace {
+
+constexpr int kLanes = 32, kDepth = 8;  // threads of a block of row_kernel: columns and rows
+
+// Part blockIdx.y: the sums of rows blockIdx.y * rows_of_part … in kLanes * kPack columns.
+template <typename T, int kPack>
+__global__ void __launch_bounds__(kLanes* kDepth)
+    row_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t num_packs, std::int64_t rows_of_part,
+               Wide<T>* parts) {
+  using W = Wide<T>;
+  __shared__ W room[kDepth][kPack][kLanes];
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  const std::int64_t begin = blockIdx.y * rows_of_part, end = min(num_rows, begin + rows_of_part);
+  W sum[kPack] = {};
+  if (column < num_packs) {
+#pragma unroll 4
+    for (std::int64_t row = begin + threadIdx.y; row < end; row += kDepth) {
+      Values<T, kPack> values;
+      values.load(x.row(row) + column * kPack);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[i] += values.at[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) room[threadIdx.y][i][threadIdx.x] = sum[i];
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= num_packs) return;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i)
+    for (int y = 1; y < kDepth; ++y) sum[i] += room[y][i][threadIdx.x];
+  W* to = parts + blockIdx.y * (num_packs * kPack) + column * kPack;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) to[i] = sum[i];
+}
+
+// A block sums 32 columns of all parts; 32 threads share out a column's parts.
+template <typename W>
+__global__ void __launch_bounds__(1024)
+    part_kernel(const W* parts, std::int64_t num_parts, std::int64_t stride, std::int64_t width, W* sum) {
+  __shared__ W room[32][33];
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
+  W own = 0;
+  if (column < width) {
+#pragma unroll 8
+    for (std::int64_t part = threadIdx.y; part < num_parts; part += 32) own += parts[part * stride + column];
+  }
+  room[threadIdx.y][threadIdx.x] = own;
+  __syncthreads();
+  // Turned around: warp y now holds column y.
+  own = warp_sum(room[threadIdx.x][threadIdx.y]);
+  const std::int64_t mine = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.y;
+  if (threadIdx.x == 0 && mine < width) sum[mine] += own;
+}
+
+// The sum over a block of 256 threads, in thread 0.
+__device__ double block_sum(double value) {
+  __shared__ double room[8];
+  value = warp_sum(value);
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int i = 1; i < 8; ++i) value += room[i];
+  return value;
+}
+
+template <typename T, int kPack>
+__global__ void __launch_bounds__(256) square_kernel(const T* values, std::int64_t count, double* parts) {
+  double sum = 0;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x,
+                     step = gridDim.x * 256ll;
+#pragma unroll 4
+  for (std::int64_t pack = thread; pack < count / kPack; pack += step) {
+    Values<T, kPack> some;
+    some.load(values + pack * kPack);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) sum += static_cast<double>(some.at[i]) * static_cast<double>(some.at[i]);
+  }
+  const std::int64_t rest = count / kPack * kPack + thread;  // fewer than kPack: of the first threads
+  if (rest < count) {
+    const double value = static_cast<double>(widen(values[rest]));
+    sum += value * value;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(256) square_part_kernel(const double* parts, double* sum) {
+  double own = 0;
+  for (int i = threadIdx.x; i < kSquareParts; i += 256) own += parts[i];
+  own = block_sum(own);
+  if (threadIdx.x == 0) *sum += own;
+}
+
+bool is_packed(Element element, const Rows& x) { return has_packs(x, size_of(element)); }
+
+std::int64_t num_column_blocks(Element element, const Rows& x) {
+  std::int64_t columns = 0;
+  with_pack(element, is_packed(element, x),
+            [&](auto, auto pack) { columns = (x.width / pack() + kLanes - 1) / kLanes; });
+  return columns;
+}
+
+}  // namespace
+
+// As many as fill the device, each of at least 64 rows.
+std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x) {
+  const std::int64_t full =
+      queue.num_processors * 8 / std::max<std::int64_t>(1, num_column_blocks(element, x));
+  return std::max<std::int64_t>(1, std::min(full, x.num_rows / 64));
+}
+
+void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace) {
+  if (x.num_rows == 0 || x.width == 0) return;
+  const std::int64_t parts = sum_parts(queue, element, x), rows_of_part = (x.num_rows + parts - 1) / parts;
+  with_pack(element, is_packed(element, x), [&](auto zero, auto pack) {
+    using T = decltype(zero);
+    const dim3 blocks(static_cast<unsigned>(num_column_blocks(element, x)), static_cast<unsigned>(parts));
+    row_kernel<T, pack()><<<blocks, dim3(kLanes, kDepth), 0, queue.stream>>>(
+        RowsOf<T>(x), x.num_rows, x.width / pack(), rows_of_part, static_cast<Wide<T>*>(workspace));
+  });
+  const Element wide = element == Element::fp64 ? Element::fp64 : Element::fp32;
+  add_parts(queue, {wide, workspace, parts, x.width, x.width, sum});
+}
+
+void add_parts(const Queue& queue, const PartsTask& task) {
+  const auto blocks = static_cast<unsigned>((task.width + 31) / 32);
+  if (task.element == Element::fp64)
+    part_kernel<double><<<blocks, dim3(32, 32), 0, queue.stream>>>(static_cast<const double*>(task.parts),
+                                                                   task.num_parts, task.stride, task.width,
+                                                                   static_cast<double*>(task.sum));
+  else
+    part_kernel<float><<<blocks, dim3(32, 32), 0, queue.stream>>>(static_cast<const float*>(task.parts),
+                                                                  task.num_parts, task.stride, task.width,
+                                                                  static_cast<float*>(task.sum));
+}
+
+void add_square_sum(const Queue& queue, Element element, const void* values, std::int64_t count, double* sum,
+                    double* workspace) {
+  if (count == 0) return;
+  with_pack(element, is_aligned(values, 16), [&](auto zero, auto pack) {
+    using T = decltype(zero);
+    square_kernel<T, pack()>
+        <<<kSquareParts, 256, 0, queue.stream>>>(static_cast<const T*>(values), count, workspace);
+  });
+  square_part_kernel<<<1, 256, 0, queue.stream>>>(workspace, sum);
+}
+
+}  // namespace optimus::cuda
