@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the engine's test tool and bench on a machine with a GPU that has a compiler and PyTorch but none of our packages:
-# straight calls of g++, no CMake. Headers of header-only libraries are taken from a folder (collect_headers.sh makes it).
+# Builds the engine's test tool, its bench and the check of CUDA kernels on a machine with a GPU that has compilers and PyTorch
+# but none of our packages: straight calls of g++ and nvcc, no CMake. Headers of header-only libraries are taken from a folder
+# (collect_headers.sh makes it).
 #   tests/gpu/build.sh OUT_FOLDER HEADER_FOLDER
 set -euo pipefail
 out=$(mkdir -p "$1" && cd "$1" && pwd) headers=$(cd "$2" && pwd)
@@ -11,18 +12,27 @@ flags=(-std=c++20 -O2 -DNDEBUG -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PE
   -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
 sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/checkpoint/*.cpp
   src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/kernels/*.cpp src/engine/*.cpp
-  src/run/memory.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp)
+  src/run/memory.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
+# Machine code for Hopper, and PTX for any card from Ampere on.
+device_flags=(-std=c++20 -O3 -DNDEBUG -Isrc -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80)
+device_sources=(src/kernels/*.cu)
 compile() {
   local object
   object="$out/$(tr / _ <<<"$1").o"
-  [ "$object" -nt "$1" ] || g++ "${@:2}" -c "$1" -o "$object" || { echo "failed: $1" >&2; return 1; }
+  [ "$object" -nt "$1" ] && [ "$object" -nt "$newest" ] && return
+  "${@:2}" -c "$1" -o "$object" || { echo "failed: $1" >&2; return 1; }
 }
 export -f compile
-export out
-printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c 'compile "$@"' _ {} "${flags[@]}"
+mapfile -t by_age < <(ls -t src/*/*.h src/*/*.cuh tests/*/*.h)
+export out newest=${by_age[0]}  # what is older than the last change of a header is compiled again
+printf '%s\n' "${device_sources[@]}" |
+  xargs -P "$(nproc)" -I{} bash -c 'compile "$@"' _ {} "$cuda/bin/nvcc" "${device_flags[@]}" &
+device=$!
+printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c 'compile "$@"' _ {} g++ "${flags[@]}"
+wait "$device"
 libraries=(-L"$torch/lib" -Wl,--no-as-needed -ltorch_cuda -lc10_cuda -ltorch_cpu -lc10 -ltorch -Wl,--as-needed
   -L"$cuda/lib64" -lcudart -fopenmp -lpthread -Wl,-rpath,"$torch/lib")
-for program in tests/tools/engine_tool bench/engine_bench; do
+for program in tests/tools/engine_tool bench/engine_bench tests/gpu/kernels_check; do
   main="$out/$(tr / _ <<<"$program").cpp.o"
   mapfile -t objects < <(ls "$out"/src_*.o)
   g++ -o "$out/$(basename "$program")" "$main" "${objects[@]}" "${libraries[@]}"

@@ -1,0 +1,344 @@
+// Every kernel of CudaKernels, in each element type, against PlainKernels in fp64 on the same numbers and device; then their
+// speed (kernels_speed.h). Prints a line a kernel; exits with 1 when one is wrong.
+//
+//   kernels_check [--no-speed]
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+
+#include "gpu/device_tensors.h"
+#include "gpu/kernels_speed.h"
+#include "kernels/kernels.h"
+
+using namespace optimus;
+using namespace optimus::test;
+
+namespace {
+
+struct Size {
+  std::int64_t rows, width;
+};
+// Nothing, every remainder of packs and warps, each way that norms share out a row, and rows too wide for any of them.
+const std::vector<Size> kSizes = {{0, 8},     {1, 1},     {3, 7},     {5, 16},    {17, 33},
+                                  {64, 96},   {130, 257}, {9, 1027},  {1000, 64}, {700, 128},
+                                  {333, 768}, {40, 2048}, {65, 4096}, {5, 8192},  {3, 11008},
+                                  {2, 16384}, {2, 16400}, {3, 5001},  {2, 16383}, {4099, 768}};
+const std::vector<std::int64_t> kShifts = {0, 3, 8};
+
+class Check {
+ public:
+  Check(at::ScalarType type, Differences& differences)
+      : type_(type),
+        wide_(wide_type(type)),
+        near_(tolerance(type)),
+        wide_near_(wide_tolerance(type)),
+        differences_(differences) {}
+
+  void run() {
+    for (const Size& size : kSizes)
+      for (const std::int64_t shift : kShifts) {
+        size_ = size, shift_ = shift;
+        if (size.width > 1) norms();  // a normed number alone is a sign: only eps would be compared
+        activations();
+        adds();
+        sums();
+      }
+    norm_of_heads();
+    ropes();
+    embeddings();
+    cross_entropies();
+    extreme_losses();
+    square_sums();
+    updates();
+  }
+
+ private:
+  at::Tensor rows() const { return random_rows(size_.rows, size_.width, type_, shift_); }
+  at::Tensor vector() const { return random_tensor({size_.width}, type_); }
+  at::Tensor wide(std::vector<std::int64_t> sizes) const { return random_tensor(std::move(sizes), wide_); }
+  void near(const std::string& kernel, const at::Tensor& got, const at::Tensor& expected) {
+    differences_.compare(kernel, type_, got, expected, near_);
+  }
+  void wide_near(const std::string& kernel, const at::Tensor& got, const at::Tensor& expected) {
+    differences_.compare(kernel, type_, got, expected, wide_near_);
+  }
+  void same(const std::string& kernel, const at::Tensor& a, const at::Tensor& b) {
+    differences_.require(
+        kernel, at::equal(a, b),
+        fmt::format("{} {} differs in place or when repeated", kernel, c10::toString(type_)));
+  }
+
+  void norms() {
+    for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+      const NormOptions options{.kind = kind, .eps = 1e-5};
+      const bool is_layer = kind == NormKind::layer_norm;
+      const at::Tensor x = rows(), weight = vector(), bias = is_layer ? vector() : at::Tensor();
+      at::Tensor y = rows(), statistics = wide({size_.rows, is_layer ? 2 : 1});
+      at::Tensor plain_y = in_double(x), plain_statistics = in_double(statistics);
+      ours_->norm(options, x, weight, bias, y, statistics);
+      plain_->norm(options, in_double(x), in_double(weight), in_double(bias), plain_y, plain_statistics);
+      near("norm", y, plain_y);
+      wide_near("norm statistics", statistics, plain_statistics);
+      for (const at::Tensor& residual : {rows(), at::Tensor()})
+        norm_backward(options, x, weight, statistics, residual);
+    }
+  }
+
+  void norm_backward(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
+                     const at::Tensor& statistics, const at::Tensor& residual) {
+    const at::Tensor dy = rows();
+    at::Tensor dx = rows(), dw = wide({size_.width}), db = wide({size_.width});
+    const at::Tensor dw_before = dw.clone(), db_before = db.clone();
+    at::Tensor plain_dx = in_double(x), plain_dw = in_double(dw), plain_db = in_double(db);
+    ours_->norm_backward(options, dy, x, weight, statistics, residual, dx, dw, db);
+    plain_->norm_backward(options, in_double(dy), in_double(x), in_double(weight), in_double(statistics),
+                          in_double(residual), plain_dx, plain_dw, plain_db);
+    near("norm backward", dx, plain_dx);
+    wide_near("norm weight gradient", dw, plain_dw);
+    wide_near("norm bias gradient", db, plain_db);
+    at::Tensor over_dy = rows().copy_(dy), dw_again = dw_before.clone(), db_again = db_before.clone();
+    ours_->norm_backward(options, over_dy, x, weight, statistics, residual, over_dy, dw_again, db_again);
+    same("norm backward", over_dy, dx);
+    same("norm weight gradient", dw_again, dw);
+    same("norm bias gradient", db_again, db);
+    if (!residual.defined()) return;
+    at::Tensor over_residual = rows().copy_(residual);
+    ours_->norm_backward(options, dy, x, weight, statistics, over_residual, over_residual, dw_again,
+                         db_again);
+    same("norm backward", over_residual, dx);
+  }
+
+  void norm_of_heads() {
+    const NormOptions options{.kind = NormKind::rms_norm, .eps = 1e-6};
+    for (const std::int64_t dim : {24, 64, 128}) {
+      const at::Tensor buffer = random_tensor({111, 7 * dim + 8}, type_),
+                       weight = random_tensor({dim}, type_);
+      const at::Tensor x = buffer.narrow(1, 8, 5 * dim).unflatten(1, {5, dim}), none;
+      at::Tensor y = random_tensor({111, 5, dim}, type_);
+      at::Tensor statistics = wide({111, 9}).narrow(1, 2, 5).unsqueeze(2), no_bias;
+      at::Tensor plain_y = in_double(y), plain_statistics = in_double(statistics);
+      ours_->norm(options, x, weight, none, y, statistics);
+      plain_->norm(options, in_double(x), in_double(weight), none, plain_y, plain_statistics);
+      near("norm of heads", y, plain_y);
+      wide_near("norm statistics", statistics, plain_statistics);
+      const at::Tensor dy = random_tensor({111, 5, dim}, type_);
+      at::Tensor dx = random_tensor({111, 7 * dim}, type_).narrow(1, 0, 5 * dim).unflatten(1, {5, dim});
+      at::Tensor dw = wide({dim}), plain_dx = in_double(dx), plain_dw = in_double(dw);
+      ours_->norm_backward(options, dy, x, weight, statistics, none, dx, dw, no_bias);
+      plain_->norm_backward(options, in_double(dy), in_double(x), in_double(weight), in_double(statistics),
+                            none, plain_dx, plain_dw, no_bias);
+      near("norm of heads backward", dx, plain_dx);
+      wide_near("norm weight gradient", dw, plain_dw);
+    }
+  }
+
+  void activations() {
+    for (const Activation kind :
+         {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::relu})
+      for (const bool is_gated : {false, true}) {
+        const at::Tensor x = rows().mul_(3), dy = rows(), gate = is_gated ? rows().mul_(3) : at::Tensor();
+        at::Tensor y = rows(), dx = rows(), d_gate = rows();
+        at::Tensor plain_y = in_double(x), plain_dx = in_double(x), plain_d_gate = in_double(x);
+        ours_->activation(kind, x, gate, y);
+        plain_->activation(kind, in_double(x), in_double(gate), plain_y);
+        near("activation", y, plain_y);
+        ours_->activation_backward(kind, dy, x, gate, dx, d_gate);
+        plain_->activation_backward(kind, in_double(dy), in_double(x), in_double(gate), plain_dx,
+                                    plain_d_gate);
+        near("activation backward", dx, plain_dx);
+        if (is_gated) near("activation backward", d_gate, plain_d_gate);
+        at::Tensor over_dy = rows().copy_(dy), d_gate_again = rows();
+        ours_->activation_backward(kind, over_dy, x, gate, over_dy, d_gate_again);
+        same("activation backward", over_dy, dx);
+        if (is_gated) same("activation backward", d_gate_again, d_gate);
+      }
+  }
+
+  // Sequences of 7 rows, the last of them cut short: more of them than one launch has keys for, where there are many rows.
+  DropoutSite site(double rate) const {
+    DropoutSite site{.rate = rate, .key = RandomKey(3).with("site"), .samples = {}, .sequence_length = 7};
+    for (std::int64_t i = 0; i * 7 < size_.rows; ++i) site.samples.push_back(1000 - 3 * i);
+    return site;
+  }
+
+  void adds() {
+    for (const double rate : {0.0, 0.1, 0.75})
+      for (const bool has_bias : {true, false})
+        for (const bool has_residual : {true, false}) {
+          const at::Tensor none, x = rows(), bias = has_bias ? vector() : none,
+                                 residual = has_residual ? rows() : none;
+          at::Tensor y = rows(), plain_y = in_double(x);
+          ours_->add(x, bias, residual, site(rate), y);
+          plain_->add(in_double(x), in_double(bias), in_double(residual), site(rate), plain_y);
+          near(rate > 0 ? "add with dropout" : "add", y, plain_y);
+          at::Tensor in_place = rows().copy_(has_residual ? residual : x);
+          ours_->add(has_residual ? x : in_place, bias, has_residual ? in_place : none, site(rate), in_place);
+          same("add", in_place, y);
+        }
+    const at::Tensor dy = rows();
+    at::Tensor dx = rows(), plain_dx = in_double(dy);
+    ours_->dropout_backward(dy, site(0.3), dx);
+    plain_->dropout_backward(in_double(dy), site(0.3), plain_dx);
+    near("dropout backward", dx, plain_dx);
+  }
+
+  void sums() {
+    const at::Tensor x = rows();
+    at::Tensor sum = wide({size_.width}), again = sum.clone(), plain_sum = in_double(sum);
+    ours_->add_rows(x, sum);
+    ours_->add_rows(x, again);
+    plain_->add_rows(in_double(x), plain_sum);
+    wide_near("sum of rows", sum, plain_sum);
+    same("sum of rows", sum, again);
+  }
+
+  void ropes() {
+    for (const std::int64_t half : {1, 4, 9, 32, 64})
+      for (const std::int64_t shift : {5, 8}) {
+        const std::int64_t num_rows = 113, heads = 3;
+        at::Tensor x = random_tensor({num_rows, heads * 2 * half + 8 + shift}, type_)
+                           .narrow(1, shift, heads * 2 * half)
+                           .unflatten(1, {heads, 2 * half});
+        const at::Tensor angle = wide({20, half}), cosine = angle.cos(), sine = angle.sin();
+        const at::Tensor positions = at::randint(20, {num_rows}, x.options().dtype(at::kInt));
+        at::Tensor plain_x = in_double(x);
+        const at::Tensor before = in_double(x);
+        ours_->rope(x, cosine, sine, positions, false);
+        plain_->rope(plain_x, in_double(cosine), in_double(sine), positions, false);
+        near("rope", x, plain_x);
+        ours_->rope(x, cosine, sine, positions, true);
+        differences_.compare("rope and back", type_, x, before, 2 * near_);  // rounded twice
+      }
+  }
+
+  void embeddings() {
+    for (const std::int64_t width : {1, 37, 96, 768, 2049})
+      for (const std::int64_t num_ids : {1, 3, 19, 5000})  // one: an id over many pieces
+        for (const std::int64_t num_rows : {0, 1, 63, 64, 65, 128, 1000}) embedding(width, num_ids, num_rows);
+  }
+  void embedding(std::int64_t width, std::int64_t num_ids, std::int64_t num_rows) {
+    const at::Tensor tokens = random_tensor({num_ids, width}, type_),
+                     positions = random_tensor({8, width}, type_), types = random_tensor({2, width}, type_);
+    const at::Tensor ids = at::randint(num_ids, {num_rows}, tokens.options().dtype(at::kLong)),
+                     places = at::randint(8, {num_rows}, tokens.options().dtype(at::kInt)), none;
+    for (const bool is_full : {true, false}) {
+      at::Tensor out = random_rows(num_rows, width, type_, is_full ? 8 : 3), plain_out = in_double(out);
+      ours_->embedding(ids, places, tokens, is_full ? positions : none, is_full ? types : none, out);
+      plain_->embedding(ids, places, in_double(tokens), is_full ? in_double(positions) : none,
+                        is_full ? in_double(types) : none, plain_out);
+      near("embedding", out, plain_out);
+      at::Tensor dt = wide({num_ids, width}), dp = is_full ? wide({8, width}) : none;
+      at::Tensor dy = is_full ? wide({2, width}) : none, again = dt.clone(), undefined;
+      at::Tensor plain_dt = in_double(dt), plain_dp = in_double(dp), plain_dy = in_double(dy);
+      ours_->embedding_backward(out, ids, places, dt, dp, dy);
+      ours_->embedding_backward(out, ids, places, again, undefined, undefined);
+      plain_->embedding_backward(in_double(out), ids, places, plain_dt, plain_dp, plain_dy);
+      wide_near("embedding backward", dt, plain_dt);
+      same("embedding backward", dt, again);
+      if (!is_full) continue;
+      wide_near("embedding backward", dp, plain_dp);
+      wide_near("embedding backward", dy, plain_dy);
+    }
+  }
+
+  void cross_entropies() {
+    for (const std::int64_t vocab : {1, 2, 31, 1024, 1025, 5003, 50257, 128256})
+      for (const std::int64_t shift : kShifts) {
+        const std::int64_t num_rows = 21;
+        const at::Tensor before = random_rows(num_rows, vocab, type_, shift).mul_(4);
+        at::Tensor targets = at::randint(vocab, {num_rows}, before.options().dtype(at::kLong));
+        targets[3] = -1, targets[20] = -1;
+        at::Tensor logits = random_rows(num_rows, vocab, type_, shift).copy_(before);
+        at::Tensor plain_logits = in_double(before), losses = wide({num_rows}),
+                   plain_losses = in_double(losses);
+        at::Tensor only_losses = losses.clone();
+        ours_->cross_entropy(logits, targets, only_losses, 0);
+        same("cross entropy", logits, before);
+        ours_->cross_entropy(logits, targets, losses, 0.37);
+        plain_->cross_entropy(plain_logits, targets, plain_losses, 0.37);
+        same("cross entropy", losses, only_losses);
+        wide_near("cross entropy", losses, plain_losses);
+        near("cross entropy gradient", logits, plain_logits);
+        differences_.require("cross entropy",
+                             logits[3].abs().max().item<double>() == 0 && losses[20].item<double>() == 0,
+                             "cross entropy counts what does not count");
+      }
+  }
+
+  void extreme_losses() {
+    at::Tensor logits = at::full({3, 40}, -1e4, at::TensorOptions(at::kDouble).device(at::kCUDA)).to(type_);
+    at::Tensor losses = wide({3}), targets = at::full({3}, 5, logits.options().dtype(at::kLong));
+    logits[0][5] = 1e4;                                         // certain and right
+    logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one ruled out
+    logits[1][7] = 0;
+    logits[2][39] = std::numeric_limits<double>::quiet_NaN();
+    targets[1] = 7;
+    ours_->cross_entropy(logits, targets, losses, 1);
+    const bool is_right =
+        std::abs(losses[0].item<double>()) < 1e-12 && std::abs(losses[1].item<double>()) < 1e-12 &&
+        logits.narrow(0, 0, 2).abs().max().item<double>() == 0 && std::isnan(losses[2].item<double>());
+    differences_.require("cross entropy", is_right, "cross entropy of extreme logits");
+  }
+
+  void square_sums() {
+    for (const std::int64_t count : {0, 1, 100, 70001, 3000000})
+      for (const std::int64_t shift : {0, 1}) {
+        at::Tensor flat = wide({count + shift}).narrow(0, shift, count);
+        at::Tensor sum = at::full({1}, 0.5, flat.options().dtype(at::kDouble)), plain_sum = sum.clone();
+        ours_->add_square_sum(flat, sum);
+        plain_->add_square_sum(flat.to(at::kDouble), plain_sum);
+        differences_.compare("sum of squares", type_, sum, plain_sum, 1e-12);
+        if (count == 0) continue;
+        flat[count - 1] = std::numeric_limits<double>::infinity();
+        ours_->add_square_sum(flat, sum);
+        differences_.require("sum of squares", std::isinf(sum.item<double>()),
+                             "an infinite gradient is not seen");
+      }
+  }
+
+  void updates() {
+    for (const std::int64_t size : {1, 1000, 20011})
+      for (const std::int64_t shift : {0, 1}) {
+        const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, shift, size); };
+        at::Tensor master = part(wide({size + 1})), first = part(at::zeros({size + 1}, master.options())),
+                   second = part(at::zeros({size + 1}, master.options())),
+                   weight = part(random_tensor({size + 1}, type_));
+        at::Tensor plain_master = in_double(master), plain_first = in_double(first),
+                   plain_second = in_double(second), plain_weight = in_double(weight);
+        for (int step = 1; step <= 5; ++step) {
+          const AdamOptions options{.learning_rate = 1e-2, .weight_decay = 0.1, .step = step, .scale = 0.25};
+          const at::Tensor gradient = part(wide({size + 1}));
+          ours_->adamw(options, gradient, master, first, second, weight);
+          plain_->adamw(options, in_double(gradient), plain_master, plain_first, plain_second, plain_weight);
+        }
+        wide_near("adamw", master, plain_master);
+        wide_near("adamw", first, plain_first);
+        wide_near("adamw", second, plain_second);
+        same("adamw", weight, master.to(type_));
+      }
+  }
+
+  const at::ScalarType type_, wide_;
+  const double near_, wide_near_;
+  Differences& differences_;
+  const std::unique_ptr<Kernels> ours_ = make_cuda_kernels(), plain_ = make_plain_kernels();
+  Size size_{};
+  std::int64_t shift_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const at::AutoDispatchBelowAutograd no_autograd;
+  at::manual_seed(7);
+  Differences differences;
+  for (const at::ScalarType type : kTypes) Check(type, differences).run();
+  const bool is_right = differences.print();
+  if (argc < 2 || std::string(argv[1]) != "--no-speed") print_speed();
+  return is_right ? 0 : 1;
+}
