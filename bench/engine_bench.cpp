@@ -52,7 +52,8 @@ Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) 
   for (std::size_t s = 0; s < samples.size(); ++s) {
     const RandomKey key = RandomKey(7).with(static_cast<std::uint64_t>(step)).with(s);
     for (std::int64_t i = 0; i <= plan.sequence_length; ++i) {
-      const auto id = static_cast<TokenId>(random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(model.vocab)));
+      const auto id = static_cast<TokenId>(
+          random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(model.vocab)));
       if (i < plan.sequence_length) {
         samples[s].inputs.push_back(id);
         samples[s].positions.push_back(static_cast<std::int32_t>(i));
@@ -121,7 +122,9 @@ void run(const Words& words) {
   }
   std::sort(seconds.begin(), seconds.end());
   const double tokens = static_cast<double>(plan.batch * plan.sequence_length);
-  const auto at = [&](double fraction) { return seconds[static_cast<std::size_t>(fraction * static_cast<double>(seconds.size() - 1))]; };
+  const auto at = [&](double fraction) {
+    return seconds[static_cast<std::size_t>(fraction * static_cast<double>(seconds.size() - 1))];
+  };
   OrderedJson json;
   json["tokens_per_second"] = tokens / at(0.5);
   json["slow"] = tokens / at(0.9), json["fast"] = tokens / at(0.1);

@@ -30,7 +30,8 @@ std::optional<Bytes> free_memory(at::Device device) {
   }
   std::ifstream info("/proc/meminfo");
   for (std::string name, rest; info >> name; std::getline(info, rest))
-    if (std::int64_t kibibytes = 0; name == "MemAvailable:" && info >> kibibytes) return Bytes(kibibytes * 1024);
+    if (std::int64_t kibibytes = 0; name == "MemAvailable:" && info >> kibibytes)
+      return Bytes(kibibytes * 1024);
   return std::nullopt;
 }
 

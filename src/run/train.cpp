@@ -88,7 +88,9 @@ std::optional<double> validation_loss(Engine& engine, const TrainSettings& setti
 // What a model generates may be any bytes: without those that would disturb a terminal or a reader of UTF-8.
 std::string printable(const std::string& generated) {
   std::string shown = repair_utf8(generated);
-  std::erase_if(shown, [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f; });
+  std::erase_if(shown, [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
+  });
   return shown;
 }
 
