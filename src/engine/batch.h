@@ -2,6 +2,8 @@
 // padded to the plan's length; padding counts nothing and attends to nothing.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -16,6 +18,7 @@ struct Microbatch {
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> samples;       // global sample number of each sequence
   std::vector<AttentionSegment> segments;  // empty: every sequence as a whole
+  at::Tensor inputs, labels;  // of models made of modules, [samples, …]; then all but `samples` is empty
 };
 
 struct Batch {

@@ -30,7 +30,7 @@ Plan runnable(const Plan& plan, const ModelSpec& model) {
 // [positions, head_dim / 2]
 std::pair<at::Tensor, at::Tensor> rope_tables(const ModelSpec& model, std::int64_t positions,
                                               ElementTypes types, at::Device device) {
-  if (model.positions != PositionKind::rope) return {};
+  if (model.positions != PositionKind::rope || model.is_custom()) return {};
   const std::vector<double> frequencies = rope_frequencies(model);
   const auto half = std::ssize(frequencies);
   at::Tensor cosine = at::empty({positions, half}, at::kDouble),
@@ -65,6 +65,8 @@ Slab slab_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
     case BufferKind::buddy_state:
     case BufferKind::whole_gradients:
     case BufferKind::boundary:
+    case BufferKind::graph:
+    case BufferKind::graph_work:
       return {};
   }
   return {};
@@ -105,6 +107,10 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       case BlockKind::head:
         blocks_.push_back(make_head_block(tools_, parameters));
         break;
+      case BlockKind::custom:
+        ensure(options.make_custom_block != nullptr, "an engine for custom blocks without them");
+        blocks_.push_back(options.make_custom_block(block, strategy_of(stage, block).recompute));
+        break;
     }
   make_passes();
 }
@@ -113,6 +119,7 @@ Engine::~Engine() = default;
 
 void Engine::make_passes() {
   const Arena planned = plan_arena(program_);
+  outside_ = planned.outside;
   arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
   const at::Tensor sums = at::zeros({2}, at::TensorOptions(at::kDouble).device(options_.device));
   loss_sum_ = sums.narrow(0, 0, 1), square_sum_ = sums.narrow(0, 1, 1);
@@ -140,7 +147,7 @@ void Engine::make_passes() {
       if (buffer.block == instruction.block)
         pass.slabs.push_back(&slab);
       else if (buffer.block > instruction.block)
-        pass.next = slab.find(input_name(model_, block_kind(model_, buffer.block)));
+        pass.next = slab.find(input_name(model_, buffer.block));
       else
         pass.below = slab.find("output.gradient");
     }
@@ -283,6 +290,7 @@ double Engine::evaluate(const Batch& batch) {
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
+  ensure(!model_.is_custom(), "logits of a custom model: its modules give them");
   ensure(batch.microbatches.size() == 1, "logits of {} micro-batches", batch.microbatches.size());
   const auto rows = std::ssize(batch.microbatches[0].ids);
   at::Tensor result =
@@ -293,6 +301,6 @@ at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
 }
 
 Bytes Engine::arena_bytes() const { return Bytes(static_cast<std::int64_t>(arena_.nbytes())); }
-Bytes Engine::bytes() const { return arena_bytes() + Bytes(products_->bytes()); }
+Bytes Engine::bytes() const { return arena_bytes() + outside_ + Bytes(products_->bytes()); }
 
 }  // namespace optimus

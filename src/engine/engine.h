@@ -10,6 +10,7 @@
 // Today plans of one device run. One thread calls; kernels use threads of their own. Read next: block.h, layer_block.cpp.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -47,6 +48,8 @@ struct EngineOptions {
   at::Device device{at::kCPU};
   std::int64_t seed = 0;           // of dropout
   std::int64_t num_positions = 0;  // that tokens may have; 0: the plan's sequence length
+  std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
+      make_custom_block{};  // of a custom model (engine/module_block.h)
 };
 
 class Engine {
@@ -65,7 +68,7 @@ class Engine {
   at::Tensor logits(const Batch& batch, KeyValueCache* cache = nullptr);
 
   Bytes arena_bytes() const;  // as planned and allocated
-  Bytes bytes() const;        // with what products hold beside it; parameters not counted
+  Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
@@ -91,6 +94,7 @@ class Engine {
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
+  Bytes outside_;  // the arena, as planned: autograd's
   at::Tensor loss_sum_, square_sum_;  // of the step under way, on the device: one fp64 element each
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;

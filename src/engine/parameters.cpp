@@ -139,7 +139,7 @@ at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*mem
 void Parameters::initialize(std::int64_t seed) {
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("init");
   for (const LogicalTensor& tensor : tensors_) {
-    if (!views_.contains(tensor.name)) continue;
+    if (!views_.contains(tensor.name) || tensor.init.kind == InitKind::given) continue;
     std::vector<double> values(static_cast<std::size_t>(tensor.shape.num_elements()));
     switch (tensor.init.kind) {
       case InitKind::normal:
@@ -147,6 +147,7 @@ void Parameters::initialize(std::int64_t seed) {
         for (double& value : values) value *= tensor.init.deviation;
         break;
       case InitKind::zeros:
+      case InitKind::given:
         break;
       case InitKind::ones:
         std::fill(values.begin(), values.end(), 1.0);

@@ -197,8 +197,29 @@ std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::i
     case BlockKind::head:
       work.head();
       break;
+    case BlockKind::custom:
+      ensure(false, "operations of a custom block go by its number");
   }
   return work.take();
+}
+
+namespace {
+
+std::vector<Operation> custom_operations(const CustomBlock& block) {
+  Operation all;
+  all.name = block.name, all.kind = OperationKind::custom;
+  all.forward_flops = block.forward_flops, all.backward_flops = 2 * block.forward_flops;
+  all.moved_elements = as_double(block.inputs + block.outputs);
+  const KeptType type = block.has_index_inputs ? KeptType::index : KeptType::activation;
+  all.kept = {{"input", as_double(block.inputs), type, CutUnit::none, kBlockInput}};
+  return {all};
+}
+
+}  // namespace
+
+std::vector<Operation> operations(const ModelSpec& spec, int block, std::int64_t sequence_length) {
+  if (spec.is_custom()) return custom_operations(spec.custom.at(static_cast<std::size_t>(block)));
+  return operations(spec, block_kind(spec, block), sequence_length);
 }
 
 int bytes_per_element(KeptType type, int activation_bytes) {
@@ -252,8 +273,17 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
       if (!spec.is_bert()) return {};
       return {{"head.transform.gradient", hidden, CutUnit::none, true},
               {"input.gradient", hidden, CutUnit::none, false}};
+    case BlockKind::custom:
+      ensure(false, "gradients of a custom block go by its number");
   }
   return {};
+}
+
+std::vector<GradientTensor> gradients(const ModelSpec& spec, int block) {
+  if (!spec.is_custom()) return gradients(spec, block_kind(spec, block));
+  const std::int64_t outputs = output_width(spec, block);
+  if (outputs == 0) return {};  // the loss
+  return {{"output.gradient", as_double(outputs), CutUnit::none, true}};
 }
 
 std::string input_name(const ModelSpec& spec, BlockKind block) {
@@ -265,9 +295,13 @@ std::string input_name(const ModelSpec& spec, BlockKind block) {
       return is_pre ? "norm1.input" : "attention.input";
     case BlockKind::head:
       return is_pre ? "head.norm.input" : "head.input";
+    case BlockKind::custom:
+      return "input";
   }
   return "";
 }
+
+std::string input_name(const ModelSpec& spec, int block) { return input_name(spec, block_kind(spec, block)); }
 
 std::int64_t logit_rows(std::int64_t tokens) {
   return std::min(tokens, std::max<std::int64_t>(256, (tokens + 7) / 8));
@@ -284,6 +318,11 @@ double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t
 }
 
 double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
+  if (spec.is_custom()) {
+    double flops = 0;
+    for (const CustomBlock& block : spec.custom) flops += 3 * block.forward_flops;
+    return flops;
+  }
   const auto product_parameters = [&](BlockKind block) {
     double total = 0;
     for (const Operation& operation : operations(spec, block, sequence_length))

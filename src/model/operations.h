@@ -42,7 +42,8 @@ struct KeptTensor {
   bool operator==(const KeptTensor&) const = default;
 };
 
-enum class OperationKind { embedding, product, attention, norm, rope, activation, residual, loss };
+// custom: all of a custom block.
+enum class OperationKind { embedding, product, attention, norm, rope, activation, residual, loss, custom };
 
 struct Operation {
   std::string name;  // "attention.q"
@@ -63,7 +64,8 @@ struct Operation {
   bool is_recomputed_by_selective = false;  // runs a second time, in the backward
 };
 
-// The operations of one block, in order, for sequences of `sequence_length`.
+// The operations of one block, in order, for sequences of `sequence_length`. By kind: of transformers.
+std::vector<Operation> operations(const ModelSpec& spec, int block, std::int64_t sequence_length);
 std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length);
 
 // What a block's backward needs beside what was kept. Gradients of products' outputs stay until the weight gradients have
@@ -75,9 +77,11 @@ struct GradientTensor {
   bool is_for_weights = false;
   std::string matrix = {};  // as KeptTensor's
 };
+std::vector<GradientTensor> gradients(const ModelSpec& spec, int block);
 std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block);
 
-// The kept tensor that holds a block's input (the stream that comes from the block before); empty for the embedding.
+// The kept tensor that holds a block's input (the stream that comes from the block before, or of a custom model's first block the samples); empty for the embedding.
+std::string input_name(const ModelSpec& spec, int block);
 std::string input_name(const ModelSpec& spec, BlockKind block);
 
 // Tokens whose logits are in memory at one time.
@@ -94,7 +98,8 @@ int bytes_per_element(KeptType type, int activation_bytes);
 // product, and attention over all positions (not only the causal half): 12 * layers * heads * head_dim *
 // sequence_length. The word embedding counts as a product once, in the head, tied or not; its lookup, biases,
 // norms and position tables count nothing. Three times the forward flops of all operations is the same number
-// for BERT, and for causal models less by 6 * layers * heads * head_dim * (sequence_length - 1).
+// for BERT, and for causal models less by 6 * layers * heads * head_dim * (sequence_length - 1). Custom models: three times
+// what their blocks say.
 double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
 }  // namespace optimus

@@ -59,6 +59,8 @@ BlockProfile profile_block(const ModelSpec& spec, int block, std::int64_t length
 
 ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) {
   validate(spec);
+  if (spec.is_custom())
+    throw UserError("{}: only transformers can be profiled by their dimensions", spec.name);
   if (sequence_length < 1) throw UserError("a sequence length of {} must be at least 1", sequence_length);
   if (spec.positions == PositionKind::learned && sequence_length > spec.max_positions)
     throw UserError("sequence length {} is beyond the {} learned positions of {}", sequence_length,

@@ -142,6 +142,8 @@ std::string text(BlockKind kind) {
       return "embedding";
     case BlockKind::layer:
       return "layer";
+    case BlockKind::custom:
+      return "custom";
     case BlockKind::head:
       return "head";
   }

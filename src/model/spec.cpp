@@ -2,6 +2,7 @@
 #include "model/spec.h"
 
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -153,9 +154,56 @@ void check_family(const ModelSpec& spec) {
                     spec.is_bert() ? "at least 1" : "0");
 }
 
+double num_custom_elements(const ModelSpec& spec, const CustomTensor& tensor) {
+  double elements = 1;
+  for (int d = 0; d < tensor.shape.num_dims; ++d) {
+    const std::int64_t size = tensor.shape[d];
+    if (size < 1 || size > kLargestDimension)
+      throw UserError("{}: dimension {} of {} is {}, must be from 1 to {}", label(spec), d,
+                      in_quotes(tensor.name), size, kLargestDimension);
+    elements *= static_cast<double>(size);
+  }
+  return elements;
+}
+
+void check_custom(const ModelSpec& spec) {
+  if (spec.layers != 0 || spec.is_tied)
+    throw UserError("{}: a model of custom blocks has no layers and is not tied", label(spec));
+  if (std::ssize(spec.custom) > kMostLayers)
+    throw UserError("{}: {} blocks, must be at most {}", label(spec), spec.custom.size(), kMostLayers);
+  std::set<std::string> names;
+  double parameters = 0;
+  for (std::size_t b = 0; b < spec.custom.size(); ++b) {
+    const CustomBlock& block = spec.custom[b];
+    const bool is_last = b + 1 == spec.custom.size();
+    if (block.name.empty() || !names.insert(block.name).second)
+      throw UserError("{}: block {} needs a name of its own, found {}", label(spec), b,
+                      in_quotes(block.name));
+    if (block.inputs < 1 || block.inputs > kLargestDimension ||
+        (b > 0 && block.inputs != spec.custom[b - 1].outputs))
+      throw UserError(
+          "{}: block {} takes {} elements a sample, must be what the block before it gives and from 1 to {}",
+          label(spec), in_quotes(block.name), block.inputs, kLargestDimension);
+    if (is_last ? block.outputs != 0 : block.outputs < 1)
+      throw UserError("{}: block {} gives {} elements a sample, must be {}", label(spec),
+                      in_quotes(block.name), block.outputs,
+                      is_last ? "0: the last ends in the loss" : "at least 1");
+    for (const CustomTensor& tensor : block.tensors) {
+      if (tensor.name.empty() || !names.insert(tensor.name).second)
+        throw UserError("{}: a parameter of block {} needs a name of its own, found {}", label(spec),
+                        in_quotes(block.name), in_quotes(tensor.name));
+      parameters += num_custom_elements(spec, tensor);
+    }
+  }
+  if (parameters > kMostParameters)
+    throw UserError("{}: {:.1e} parameters, more than the {:.0e} that can be counted", label(spec),
+                    parameters, kMostParameters);
+}
+
 }  // namespace
 
 void validate(const ModelSpec& spec) {
+  if (spec.is_custom()) return check_custom(spec);
   check_ranges(spec);
   check_numbers(spec);
   check_size(spec);

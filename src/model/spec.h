@@ -2,13 +2,17 @@
 // contents.
 //
 // A spec comes from a preset (model/presets.h), from a Hugging Face config.json (model/hf_config.h), or from
-// either with dimensions overridden. validate() refuses what no engine could build. Read next:
+// either with dimensions overridden; or it is a row of custom blocks (any function with parameters, for models that are no
+// transformers). validate() refuses what no engine could build. Read next:
 // model/tensors.h (the parameters that a spec implies), model/operations.h (its work and its activations).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "base/box.h"
 
 namespace optimus {
 
@@ -27,6 +31,34 @@ struct RopeScaling {
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3 only
   std::int64_t original_max_positions = 0;           // llama3 only
   bool operator==(const RopeScaling&) const = default;
+};
+
+// Bytes that grow with the samples of a micro-batch.
+struct SampleBytes {
+  std::int64_t fixed = 0, per_sample = 0;
+  std::int64_t of(std::int64_t samples) const { return fixed + per_sample * samples; }
+  bool operator==(const SampleBytes&) const = default;
+};
+
+struct CustomTensor {
+  std::string name;  // "conv1.weight", with the block's name in front; no other tensor of the model has it
+  Shape shape;
+  bool has_weight_decay = false;
+  bool operator==(const CustomTensor&) const = default;
+};
+
+// A block of a model that is no transformer. What it computes is the engine's matter (engine/module_block.h); plans, layouts,
+// programs and memory need only these numbers. A sample is a sequence of one token. The last block ends in the loss.
+struct CustomBlock {
+  std::string name;
+  std::vector<CustomTensor> tensors;
+  std::int64_t inputs = 0, outputs = 0;  // elements a sample; the last block gives none
+  bool has_index_inputs = false;         // 64-bit whole numbers; the first block only
+  double forward_flops = 0;              // a sample
+  // Of the graph that autograd keeps from the forward to the backward, and beside it while one of them runs; measured in the
+  // plan's precision.
+  SampleBytes graph, graph_work;
+  bool operator==(const CustomBlock&) const = default;
 };
 
 struct ModelSpec {
@@ -56,8 +88,12 @@ struct ModelSpec {
   double init_range = 0.02;
   double embedding_dropout = 0, hidden_dropout = 0, attention_dropout = 0;
 
+  // Not empty: the model is these blocks, layers is 0, and nothing above but the name means anything.
+  std::vector<CustomBlock> custom;
+
   bool operator==(const ModelSpec&) const = default;
 
+  bool is_custom() const { return !custom.empty(); }
   std::int64_t query_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   bool is_bert() const { return family == Family::bert || family == Family::megatron_bert; }

@@ -150,6 +150,18 @@ class BlockList {
   std::vector<LogicalTensor> tensors_;
 };
 
+std::vector<LogicalTensor> custom_tensors(const ModelSpec& spec, int block) {
+  std::vector<LogicalTensor> tensors;
+  for (const CustomTensor& custom : spec.custom[static_cast<std::size_t>(block)].tensors) {
+    LogicalTensor& tensor = tensors.emplace_back();
+    tensor.name = custom.name, tensor.shape = custom.shape, tensor.block = block;
+    tensor.init = {InitKind::given, 0};
+    tensor.has_weight_decay = custom.has_weight_decay;
+    tensor.hf = {custom.name, false, 0, custom.shape};
+  }
+  return tensors;
+}
+
 std::int64_t count_elements(const std::vector<LogicalTensor>& tensors) {
   std::int64_t total = 0;
   for (const LogicalTensor& tensor : tensors) total += tensor.shape.num_elements();
@@ -158,17 +170,33 @@ std::int64_t count_elements(const std::vector<LogicalTensor>& tensors) {
 
 }  // namespace
 
-int num_blocks(const ModelSpec& spec) { return static_cast<int>(spec.layers) + 2; }
+int num_blocks(const ModelSpec& spec) {
+  return spec.is_custom() ? static_cast<int>(spec.custom.size()) : static_cast<int>(spec.layers) + 2;
+}
 
 BlockKind block_kind(const ModelSpec& spec, int block) {
   ensure(block >= 0 && block < num_blocks(spec), "block {} of {}", block, num_blocks(spec));
+  if (spec.is_custom()) return BlockKind::custom;
   if (block == 0) return BlockKind::embedding;
   return block <= spec.layers ? BlockKind::layer : BlockKind::head;
 }
 
+int num_patterns(const ModelSpec& spec) { return spec.is_custom() ? num_blocks(spec) : 3; }
+
+int pattern(const ModelSpec& spec, int block) {
+  const BlockKind kind = block_kind(spec, block);
+  return kind == BlockKind::custom ? block : static_cast<int>(kind);
+}
+
+std::int64_t output_width(const ModelSpec& spec, int block) {
+  return spec.is_custom() ? spec.custom.at(static_cast<std::size_t>(block)).outputs : spec.hidden;
+}
+
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
+  const BlockKind kind = block_kind(spec, block);
+  if (kind == BlockKind::custom) return custom_tensors(spec, block);
   BlockList list(spec, block);
-  switch (block_kind(spec, block)) {
+  switch (kind) {
     case BlockKind::embedding:
       list.embedding();
       break;
@@ -177,6 +205,8 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
       break;
     case BlockKind::head:
       list.head();
+      break;
+    case BlockKind::custom:
       break;
   }
   return list.take();
@@ -192,6 +222,7 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec) {
 }
 
 std::int64_t num_parameters(const ModelSpec& spec) {
+  if (spec.is_custom()) return count_elements(logical_tensors(spec));
   const auto of_block = [&](int block) { return count_elements(logical_tensors(spec, block)); };
   return of_block(0) + spec.layers * of_block(1) + of_block(num_blocks(spec) - 1);
 }

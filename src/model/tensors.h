@@ -5,7 +5,7 @@
 //
 // A model is a row of blocks: the embedding (block 0), the layers (blocks 1 .. layers) and the head (block
 // layers + 1: final norm and output projection). Pipelines are cut between blocks. A tied model's word
-// embedding is one logical tensor used by both ends.
+// embedding is one logical tensor used by both ends. A model of custom blocks is the row of those.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace optimus {
 
-enum class BlockKind { embedding, layer, head };
+enum class BlockKind { embedding, layer, head, custom };
 std::string text(BlockKind kind);  // "layer"
 
 // What a tensor-parallel cut counts in: whole heads, whole key/value heads, single ffn columns, vocabulary
@@ -30,7 +30,8 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
-enum class InitKind { normal, zeros, ones };
+// given: by whoever made the model.
+enum class InitKind { normal, zeros, ones, given };
 
 struct Init {
   InitKind kind = InitKind::normal;
@@ -61,6 +62,11 @@ struct LogicalTensor {
 
 int num_blocks(const ModelSpec& spec);
 BlockKind block_kind(const ModelSpec& spec, int block);
+// Blocks of one pattern are alike in all but their names: all layers of a transformer are; custom blocks are each their own.
+int num_patterns(const ModelSpec& spec);
+int pattern(const ModelSpec& spec, int block);
+// Elements a token (a sample of a custom model) that go from a block to the next.
+std::int64_t output_width(const ModelSpec& spec, int block);
 
 // All parameters, in block order; within a block in the order of use.
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec);

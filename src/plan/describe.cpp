@@ -103,9 +103,11 @@ std::string short_text(const Plan& plan) {
 std::string picture(const Plan& plan) {
   std::string result = fmt::format("{}  (plan {}, {} devices)\n", short_text(plan),
                                    plan_hash(plan).substr(0, 4), num_devices(plan));
-  result += fmt::format("{}: {} layers, batch {} x {} tokens, {}, accumulators {}{}\n",
-                        plan.model.empty() ? "model" : plan.model, plan.num_blocks - 2, plan.batch,
-                        plan.sequence_length, text(plan.precision), text(plan.accumulators),
+  const std::string size = plan.num_blocks > 2 ? fmt::format("{} layers", plan.num_blocks - 2)
+                                               : fmt::format("{} blocks", plan.num_blocks);
+  result += fmt::format("{}: {}, batch {} x {} tokens, {}, accumulators {}{}\n",
+                        plan.model.empty() ? "model" : plan.model, size, plan.batch, plan.sequence_length,
+                        text(plan.precision), text(plan.accumulators),
                         plan.buddy > 0 ? fmt::format(", buddy {}", plan.buddy) : "");
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     const Pipeline& pipeline = plan.pipelines[p];

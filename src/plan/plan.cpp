@@ -137,7 +137,9 @@ std::vector<int> deal_microbatches(std::int64_t batch, int sequences) {
 
 Plan uniform_plan(const ModelSpec& model, const UniformPlan& shape) {
   const int width = shape.dp * shape.strategy.cp * shape.strategy.tp;
-  const std::vector<Span> blocks = deal_blocks(model.layers, shape.pp * shape.chunks);
+  const int parts = shape.pp * shape.chunks;
+  const std::vector<Span> blocks =
+      model.is_custom() ? split_evenly(num_blocks(model), parts) : deal_blocks(model.layers, parts);
   Pipeline pipeline;
   for (int s = 0; s < shape.pp; ++s) {
     Stage stage;

@@ -69,7 +69,7 @@ struct Pipeline {
 
 struct Plan {
   std::string model;   // its name, for people
-  int num_blocks = 0;  // layers + 2
+  int num_blocks = 0;  // layers + 2; those of a custom model
   std::int64_t batch = 0, sequence_length = 0;
   Schedule schedule = Schedule::one_f_one_b;
   Precision precision = Precision::bf16;

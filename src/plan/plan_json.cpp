@@ -144,7 +144,7 @@ Plan plan_from(const JsonView& json) {
   json.allow_only(keys);
   Plan plan;
   plan.model = json.text_or("model", "");
-  plan.num_blocks = static_cast<int>(json.at("blocks").integer(3, 1'000'000));
+  plan.num_blocks = static_cast<int>(json.at("blocks").integer(1, 1'000'000));
   plan.batch = json.at("batch").integer(1, 1'000'000'000'000);
   plan.sequence_length = json.at("sequence_length").integer(1, 1'000'000'000'000);
   plan.schedule = parse_schedule(json.at("schedule").text(), json.at("schedule").where());

@@ -25,9 +25,7 @@ Problem problem_in_numbers(const Plan& plan) {
   if (plan.batch < 1) return because("the batch is {}, it must be at least 1", plan.batch);
   if (plan.sequence_length < 1)
     return because("the sequence length is {}, it must be at least 1", plan.sequence_length);
-  if (plan.num_blocks < 3)
-    return because("the model has {} blocks, it needs an embedding, a layer and a head: at least 3",
-                   plan.num_blocks);
+  if (plan.num_blocks < 1) return because("the model has {} blocks, it needs at least 1", plan.num_blocks);
   if (plan.pipelines.empty()) return because("the plan has no pipeline, it needs at least one");
   const bool fits = plan.accumulators == plan.precision ||
                     (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
@@ -185,6 +183,32 @@ Problem problem_with_schedule(const Plan& plan) {
   return std::nullopt;
 }
 
+// Of custom blocks nothing is known inside: samples can be dealt out, features and positions cannot.
+Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
+  if (plan.num_blocks != num_blocks(model))
+    return because("the plan is for a model of {} blocks, {} has {}", plan.num_blocks, model.name,
+                   num_blocks(model));
+  if (plan.sequence_length != 1)
+    return because("the sequence length is {}, but the samples of {} have no positions; use 1",
+                   plan.sequence_length, model.name);
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs) {
+          const LayerStrategy& s = run.strategy;
+          if (s.tp != 1 || s.cp != 1)
+            return because(
+                "block {}: tp {} and cp {} cannot cut the custom blocks of {}; use 1, and more data parallel "
+                "parts",
+                run.first, s.tp, s.cp, model.name);
+          if (s.recompute == RecomputeMode::selective)
+            return because(
+                "block {}: what to compute again selectively is not known of custom blocks; use none or full",
+                run.first);
+        }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> problem_in(const Plan& plan) {
@@ -198,6 +222,7 @@ std::optional<std::string> problem_in(const Plan& plan) {
 
 std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) {
   if (Problem problem = problem_in(plan)) return problem;
+  if (model.is_custom()) return problem_with_custom(plan, model);
   if (plan.num_blocks != num_blocks(model))
     return because("the plan is for a model of {} layers, {} has {}", plan.num_blocks - 2, model.name,
                    model.layers);

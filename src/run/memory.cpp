@@ -17,7 +17,8 @@ namespace optimus {
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int device) {
   const Program program = compile(plan, model, device);
   const MemoryUse use = memory_use(program);
-  return use.weights + use.gradients + use.optimizer + plan_arena(program).bytes;
+  const Arena arena = plan_arena(program);
+  return use.weights + use.gradients + use.optimizer + arena.bytes + arena.outside;
 }
 
 std::optional<Bytes> free_memory(at::Device device) {

@@ -9,7 +9,7 @@
 
 namespace optimus {
 
-// What the program's buffers take: the state, and the arena of activations.
+// What the program's buffers take: the state, the arena of activations, and what custom blocks take beside it.
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int device);
 // What the device has left for us; nothing when it cannot be known.
 std::optional<Bytes> free_memory(at::Device device);

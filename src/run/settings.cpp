@@ -165,7 +165,46 @@ Path usual_run_folder(const ModelSpec& model) {
   return path;
 }
 
+LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int64_t steps,
+                                   OptionTable* table) {
+  const double rate = choose(table, "lr", options.learning_rate, usual);
+  const std::int64_t warmup =
+      choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, steps / 10));
+  return {options.shape, rate, rate * options.least_learning_rate, warmup, steps};
+}
+
 }  // namespace
+
+Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, OptionTable* table) {
+  if (options.precision.empty()) {
+    options.precision = device.is_gpu ? "bf16" : "fp32";
+    if (table != nullptr) table->find("precision")->origin = Origin::planner;
+  }
+  return parse_precision(options.precision, "--precision");
+}
+
+TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {
+  refuse_nonsense(options);
+  if (!options.model.model.empty() || !options.data.empty() || !options.tokenizer.empty() ||
+      options.dropout || options.sequence_length)
+    throw UserError(
+        "{}: model, data, tokenizer, dropout and sequence length are not options of a model of modules",
+        model.name);
+  if (num_samples < 1)
+    throw UserError("{}: the data has {} samples, must be at least 1", model.name, num_samples);
+  TrainSettings settings;
+  settings.model = std::move(model);
+  options.sequence_length = 1;
+  if (options.plan.empty()) {
+    choose(nullptr, "batch", options.batch, std::int64_t{32});
+    choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, *options.batch));
+  }
+  settings.plan = resolve_plan(options, settings.model, {}, nullptr);
+  settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
+  settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
+  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  return settings;
+}
 
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table,
                       EventSink& events) {
@@ -175,11 +214,7 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
       open_tokenizer(options.tokenizer.empty() ? usual_tokenizer(options.model.model) : options.tokenizer);
   const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
   settings.model = resolve_model(options, *settings.tokenizer, is_tokens);
-  if (options.precision.empty()) {
-    options.precision = device.is_gpu ? "bf16" : "fp32";
-    if (table != nullptr) table->find("precision")->origin = Origin::planner;
-  }
-  parse_precision(options.precision, "--precision");
+  resolve_precision(options, device, table);
   const std::int64_t longest =
       settings.model.positions == PositionKind::learned ? settings.model.max_positions : 1 << 20;
   if (options.plan.empty()) {
@@ -195,10 +230,8 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   samples.sequence_length = settings.plan.sequence_length, samples.seed = options.seed;
   settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
                                                masking(settings.model, *settings.tokenizer));
-  const double rate = choose(table, "lr", options.learning_rate, usual_learning_rate(settings.model));
-  const std::int64_t warmup =
-      choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, settings.steps / 10));
-  settings.learning_rate = {options.shape, rate, rate * options.least_learning_rate, warmup, settings.steps};
+  settings.learning_rate =
+      resolve_learning_rate(options, usual_learning_rate(settings.model), settings.steps, table);
   settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
   return settings;
 }

@@ -36,4 +36,9 @@ struct DeviceFacts {
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table,
                       EventSink& events);
 
+// The same for a model of custom blocks: plan, steps, learning rate and folder. Its data and its blocks are the caller's, so
+// options that speak of text or tokens are refused. The precision comes first, because blocks are measured in it.
+Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, OptionTable* table);
+TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples);
+
 }  // namespace optimus

@@ -140,6 +140,7 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
   const Side from_side{static_cast<int>(from.devices.size()), from_strategy};
   const Side to_side{static_cast<int>(to.devices.size()), to_strategy};
   const int bytes = bytes_of(plan_.precision);
+  const std::int64_t width = output_width(model_, std::min(from_block, to_block));
   const auto message = [&](Op op, int peer, const Route& route) {
     Instruction instruction{
         .op = op, .lane = Lane::transfer, .is_backward = is_backward, .microbatch = microbatch};
@@ -150,8 +151,8 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
     return instruction;
   };
   if (&from == &stage_)
-    for (const Route& route : routes_out(from_side, to_side, seat_.index, sequences(microbatch),
-                                         plan_.sequence_length, model_.hidden))
+    for (const Route& route :
+         routes_out(from_side, to_side, seat_.index, sequences(microbatch), plan_.sequence_length, width))
       if (const int peer = to.devices[static_cast<std::size_t>(route.peer)]; peer != device_)
         builder_.add(message(Op::send, peer, route), ready);
   if (&to != &stage_) return {};
@@ -161,13 +162,13 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
   Frontier room;
   if (const auto& readers = boundary_readers_[is_backward]; readers.size() >= 2)
     room = {readers[readers.size() - 2]};
-  for (const Route& route : routes_in(from_side, to_side, seat_.index, sequences(microbatch),
-                                      plan_.sequence_length, model_.hidden))
+  for (const Route& route :
+       routes_in(from_side, to_side, seat_.index, sequences(microbatch), plan_.sequence_length, width))
     if (const int peer = from.devices[static_cast<std::size_t>(route.peer)]; peer != device_) {
       arrived.push_back(builder_.add(message(Op::receive, peer, route), room));
       if (boundary_ < 0)
         boundary_ = builder_.buffer(BufferKind::boundary, to_block, microbatch,
-                                    sizes_.boundary(to_block, sequences(microbatch)));
+                                    sizes_.boundary(to_block, sequences(microbatch), width));
       builder_.use(boundary_, true);
     }
   if (to_strategy.tp == 1 || to_strategy.sequence_parallel) return arrived;

@@ -41,12 +41,14 @@ Cause cause_of(BufferKind kind) {
     case BufferKind::buddy_state:
       return Cause::optimizer;
     case BufferKind::kept_activations:
+    case BufferKind::graph:
       return Cause::activations;
     case BufferKind::gathered_weights:
     case BufferKind::passing_activations:
     case BufferKind::kept_gradients:
     case BufferKind::passing_gradients:
     case BufferKind::logits:
+    case BufferKind::graph_work:
     case BufferKind::whole_gradients:
     case BufferKind::boundary:
       return Cause::buffers;
@@ -88,6 +90,10 @@ bool lives_longer_than_a_step(BufferKind kind) {
   return kind == BufferKind::weights || kind == BufferKind::gradients ||
          kind == BufferKind::optimizer_state || kind == BufferKind::buddy_state ||
          kind == BufferKind::stashed_weights;
+}
+
+bool belongs_to_autograd(BufferKind kind) {
+  return kind == BufferKind::graph || kind == BufferKind::graph_work;
 }
 
 // Free pieces of one memory that grows at its end; the lowest that is large enough is taken.
@@ -142,12 +148,15 @@ Arena plan_arena(const Program& program) {
     events.push_back({lives[static_cast<std::size_t>(b)].end, false, b});
   }
   std::sort(events.begin(), events.end());
-  Arena arena{std::vector<std::int64_t>(program.buffers.size(), -1), Bytes(0)};
+  Arena arena{std::vector<std::int64_t>(program.buffers.size(), -1), Bytes(0), Bytes(0)};
   FreeList memory;
+  std::int64_t outside = 0;
   for (const Event& event : events) {
     const auto b = static_cast<std::size_t>(event.buffer);
     const std::int64_t bytes = aligned(program.buffers[b].bytes.value);
-    if (event.is_begin)
+    if (belongs_to_autograd(program.buffers[b].kind))
+      arena.outside = std::max(arena.outside, Bytes(outside += event.is_begin ? bytes : -bytes));
+    else if (event.is_begin)
       arena.offsets[b] = memory.take(bytes);
     else
       memory.give(arena.offsets[b], arena.offsets[b] + bytes);

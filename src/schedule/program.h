@@ -74,8 +74,10 @@ enum class BufferKind : std::uint8_t {
   kept_gradients,     // of activations: from the block above's input gradient to the block's weight gradient
   passing_gradients,  // of activations: while the block's input gradient is computed
   logits,             // while the loss is computed
-  whole_gradients,    // of weights, before they are cut into shards
-  boundary,           // an activation or gradient on its way between stages
+  graph,  // custom blocks: what autograd keeps until the backward. It takes this memory itself, as it does the next
+  graph_work,       // custom blocks: what autograd takes beside that in a forward or backward
+  whole_gradients,  // of weights, before they are cut into shards
+  boundary,         // an activation or gradient on its way between stages
 };
 
 struct Buffer {
@@ -133,10 +135,11 @@ struct MemoryUse {
 };
 MemoryUse memory_use(const Program& program);
 // Where each buffer lies in one piece of memory; -1 for those that live longer than a step (weights, gradients, optimizer
-// state). Buffers whose lives overlap, when instructions run in the order of the list, do not share memory.
+// state) and those of autograd. Buffers whose lives overlap, when instructions run in the order of the list, do not share memory.
 struct Arena {
   std::vector<std::int64_t> offsets;  // [buffer]
   Bytes bytes;
+  Bytes outside;  // the most that autograd holds at one time
 };
 Arena plan_arena(const Program& program);
 

@@ -1,4 +1,4 @@
-// See sizes.h. All layers of a model are alike, so one of each kind of block is looked at.
+// See sizes.h. All layers of a model are alike, so one block of each pattern is looked at.
 #include "schedule/sizes.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace optimus {
 namespace {
 
-std::size_t kind_index(const ModelSpec& model, int block) {
-  return static_cast<std::size_t>(block_kind(model, block));
+std::size_t index_of(const ModelSpec& model, int block) {
+  return static_cast<std::size_t>(pattern(model, block));
 }
 
 bool stage_holds(const Stage& stage, int block) {
@@ -50,9 +50,12 @@ DeviceSizes::DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& s
       seat_(seat),
       stage_(plan.pipelines[static_cast<std::size_t>(seat.pipeline)]
                  .stages[static_cast<std::size_t>(seat.stage)]) {
-  for (const int block : {0, 1, plan.num_blocks - 1}) {
-    tensors_[kind_index(model, block)] = logical_tensors(model, block);
-    operations_[kind_index(model, block)] = operations(model, block_kind(model, block), plan.sequence_length);
+  const int num = num_patterns(model);
+  tensors_.resize(static_cast<std::size_t>(num)), operations_.resize(static_cast<std::size_t>(num));
+  for (int p = 0; p < num; ++p) {
+    const int block = p + 1 < num ? p : plan.num_blocks - 1;  // the first of each pattern
+    tensors_[index_of(model, block)] = logical_tensors(model, block);
+    operations_[index_of(model, block)] = operations(model, block, plan.sequence_length);
   }
   has_one_copy_of_tied_embedding_ = model.is_tied && has_both_ends_alike(stage_, plan.num_blocks - 1);
 }
@@ -61,10 +64,10 @@ std::int64_t DeviceSizes::elements(int block, int shards, bool with_embedding) c
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const int part = tensor_part(strategy);
   std::int64_t sum = 0;
-  for (const LogicalTensor& tensor : tensors_[kind_index(model_, block)])
+  for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
     sum += part_elements(model_, tensor, strategy.tp, part, shards);
   if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
-    for (const LogicalTensor& tensor : tensors_[kind_index(model_, 0)])
+    for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
       if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   return sum;
 }
@@ -90,7 +93,7 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   const Span mine = keys[static_cast<std::size_t>(tensor_part(strategy))];
   std::vector<int> everybody(static_cast<std::size_t>(strategy.tp));
   std::iota(everybody.begin(), everybody.end(), 0);
-  for (const LogicalTensor& tensor : tensors_[kind_index(model_, block)]) {
+  for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) {
     if (tensor.cut.unit == CutUnit::none && strategy.sequence_parallel)
       sums[everybody] += Bytes(tensor.shape.num_elements() * bytes);
     if (tensor.cut.unit != CutUnit::kv_heads) continue;
@@ -111,7 +114,7 @@ Bytes DeviceSizes::shared(int block) const {
   if (!is_end || !model_.is_tied || has_one_copy_of_tied_embedding_) return Bytes(0);
   const LayerStrategy& strategy = strategy_of(stage_, block);
   std::int64_t sum = 0;
-  for (const LogicalTensor& tensor : tensors_[kind_index(model_, 0)])
+  for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
     if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, tensor_part(strategy), 1);
   return Bytes(sum * state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients));
 }
@@ -136,7 +139,7 @@ Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
   const RecomputeMode mode = strategy_of(stage_, block).recompute;
   const std::int64_t tokens = share(block, sequences, false).num_tokens();
   SlabBuilder slab(bytes_of(plan_.precision));
-  for (const Operation& operation : operations_[kind_index(model_, block)])
+  for (const Operation& operation : operations_[index_of(model_, block)])
     for (const KeptTensor& tensor : operation.kept)
       if ((mode <= tensor.kept_up_to) == is_kept) add(slab, block, tokens, tensor);
   return slab.take();
@@ -148,7 +151,7 @@ Slab DeviceSizes::passing(int block, int sequences) const { return activations(b
 Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_weights) const {
   const std::int64_t tokens = share(block, sequences, false).num_tokens();
   SlabBuilder slab(bytes_of(plan_.precision));
-  for (const GradientTensor& tensor : optimus::gradients(model_, block_kind(model_, block)))
+  for (const GradientTensor& tensor : optimus::gradients(model_, block))
     if (tensor.is_for_weights == is_for_weights)
       add(slab, block, tokens,
           {tensor.name, tensor.elements_per_token, KeptType::activation, tensor.cut, RecomputeMode::none,
@@ -171,8 +174,20 @@ Slab DeviceSizes::logits(int block, int sequences) const {
   return slab.take();
 }
 
-Bytes DeviceSizes::boundary(int block, int sequences) const {
-  return Bytes(share(block, sequences, true).num_tokens() * model_.hidden * bytes_of(plan_.precision));
+Bytes DeviceSizes::graph(int block, int sequences) const {
+  if (!model_.is_custom()) return Bytes(0);
+  return Bytes(
+      model_.custom[static_cast<std::size_t>(block)].graph.of(share(block, sequences, false).num_tokens()));
+}
+
+Bytes DeviceSizes::graph_work(int block, int sequences) const {
+  if (!model_.is_custom()) return Bytes(0);
+  return Bytes(model_.custom[static_cast<std::size_t>(block)].graph_work.of(
+      share(block, sequences, false).num_tokens()));
+}
+
+Bytes DeviceSizes::boundary(int block, int sequences, std::int64_t width) const {
+  return Bytes(share(block, sequences, true).num_tokens() * width * bytes_of(plan_.precision));
 }
 
 Bytes DeviceSizes::whole_activation(int block, int sequences) const {

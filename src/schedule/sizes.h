@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// One device's view of a stage under the plan; caches what is the same for all layers.
+// One device's view of a stage under the plan; caches what is the same for all blocks of a pattern.
 class DeviceSizes {
  public:
   DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& seat);
@@ -34,8 +34,11 @@ class DeviceSizes {
   Slab passing_gradients(int block, int sequences) const;
   // Logits of some tokens at a time, where the head computes its loss.
   Slab logits(int block, int sequences) const;
-  // One activation between blocks, on this device (its slice with sequence parallelism), and the whole of its group.
-  Bytes boundary(int block, int sequences) const;
+  // Custom blocks: what autograd keeps from the forward to the backward, and takes beside it while one of them runs.
+  Bytes graph(int block, int sequences) const;
+  Bytes graph_work(int block, int sequences) const;
+  // `width` elements a token between blocks, on this device (its slice with sequence parallelism), and the whole of its group.
+  Bytes boundary(int block, int sequences, std::int64_t width) const;
   Bytes whole_activation(int block, int sequences) const;
   // Keys and values of one context part, which go round the ring.
   Bytes ring(int block, int sequences) const;
@@ -52,8 +55,8 @@ class DeviceSizes {
   const ModelSpec& model_;
   Seat seat_;
   const Stage& stage_;
-  std::vector<LogicalTensor> tensors_[3];  // by BlockKind
-  std::vector<Operation> operations_[3];
+  std::vector<std::vector<LogicalTensor>> tensors_;  // [pattern]
+  std::vector<std::vector<Operation>> operations_;
   bool has_one_copy_of_tied_embedding_;
 };
 

@@ -67,12 +67,15 @@ class StepCompiler {
   int context_group(int block);
   int data_group(int block, Role role);  // shard or replica
   using BlockMicrobatch = std::pair<int, int>;
-  enum class SlabKind { kept, passing, gradients, passing_gradients, logits };
+  enum class SlabKind { kept, passing, gradients, passing_gradients, logits, graph, graph_work };
   Bytes slab_bytes(SlabKind kind, int block, int microbatch);
   // By the instruction added last: a slab of this block and micro-batch, made on first use.
   void use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind kind, int block, int microbatch,
                 bool is_write);
   void use_slabs(const Instruction& instruction);
+  void use_graph(const Instruction& instruction);
+  // Whether the backward begins with the forward again. The loss comes with its gradient and is not computed twice.
+  bool is_recomputed(int block) const;
 
   const Plan& plan_;
   const ModelSpec& model_;
@@ -91,6 +94,7 @@ class StepCompiler {
   // Buffers. Passing activations of the forward and of the backward are two.
   std::map<BlockMicrobatch, int> kept_, passing_, again_, gradients_, passing_gradients_, logits_,
       whole_gradients_;
+  std::map<BlockMicrobatch, int> graph_, brief_graph_, graph_work_, graph_work_again_;  // custom blocks
   // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
   std::map<BlockMicrobatch, Frontier> arrived_;
   std::map<BlockMicrobatch, Frontier> handed_on_;  // to a chunk of the same stage
@@ -102,7 +106,7 @@ class StepCompiler {
   Frontier buddies_;                  // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction
-  std::map<std::tuple<SlabKind, BlockKind, const LayerStrategy*, int>, Bytes> slab_sizes_;
+  std::map<std::tuple<SlabKind, int, const LayerStrategy*, int>, Bytes> slab_sizes_;
 };
 
 }  // namespace optimus

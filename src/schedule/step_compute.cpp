@@ -32,7 +32,7 @@ int StepCompiler::context_group(int block) {
 
 Bytes StepCompiler::slab_bytes(SlabKind slab, int block, int microbatch) {
   const int n = sequences(microbatch);
-  const auto [at, is_new] = slab_sizes_.try_emplace({slab, kind(block), &strategy(block), n});
+  const auto [at, is_new] = slab_sizes_.try_emplace({slab, pattern(model_, block), &strategy(block), n});
   if (!is_new) return at->second;
   switch (slab) {
     case SlabKind::kept:
@@ -45,6 +45,10 @@ Bytes StepCompiler::slab_bytes(SlabKind slab, int block, int microbatch) {
       return at->second = sizes_.passing_gradients(block, n).bytes;
     case SlabKind::logits:
       return at->second = sizes_.logits(block, n).bytes;
+    case SlabKind::graph:
+      return at->second = sizes_.graph(block, n);
+    case SlabKind::graph_work:
+      return at->second = sizes_.graph_work(block, n);
   }
   return at->second;
 }
@@ -52,8 +56,9 @@ Bytes StepCompiler::slab_bytes(SlabKind slab, int block, int microbatch) {
 void StepCompiler::use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind slab, int block, int microbatch,
                             bool is_write) {
   static constexpr BufferKind kinds[] = {BufferKind::kept_activations, BufferKind::passing_activations,
-                                         BufferKind::kept_gradients, BufferKind::passing_gradients,
-                                         BufferKind::logits};
+                                         BufferKind::kept_gradients,   BufferKind::passing_gradients,
+                                         BufferKind::logits,           BufferKind::graph,
+                                         BufferKind::graph_work};
   const Bytes bytes = slab_bytes(slab, block, microbatch);
   if (bytes.value == 0) return;
   const auto [at, is_new] = slabs.try_emplace({block, microbatch}, -1);
@@ -96,6 +101,22 @@ void StepCompiler::use_slabs(const Instruction& of) {
   }
 }
 
+bool StepCompiler::is_recomputed(int block) const {
+  const bool can_be =
+      kind(block) == BlockKind::layer || (kind(block) == BlockKind::custom && block + 1 < plan_.num_blocks);
+  return can_be && strategy(block).recompute == RecomputeMode::full;
+}
+
+// A graph lives from the forward that builds it to the backward; where the forward runs again, the first one builds none that
+// lasts. Gradients of weights are part of the work, until they have been added.
+void StepCompiler::use_graph(const Instruction& of) {
+  if (kind(of.block) != BlockKind::custom) return;
+  const bool is_forward = of.op == Op::forward;
+  use_slab(is_forward && is_recomputed(of.block) ? brief_graph_ : graph_, SlabKind::graph, of.block,
+           of.microbatch, is_forward || of.op == Op::recompute);
+  use_slab(is_forward ? graph_work_ : graph_work_again_, SlabKind::graph_work, of.block, of.microbatch, true);
+}
+
 int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop) {
   const int index = builder_.add({.op = op,
                                   .lane = Lane::compute,
@@ -111,7 +132,9 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
     builder_.use(std::exchange(boundary_, -1), false);
     boundary_readers_[boundary_is_gradient_].push_back(index);
   }
-  use_slabs(builder_.program().instructions.back());
+  const Instruction added = builder_.program().instructions.back();
+  use_slabs(added);
+  use_graph(added);
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && op != Op::backward_weight)
     builder_.use(whole->second, false);
   return index;
@@ -179,6 +202,9 @@ Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, 
       ready = gather_sequence(microbatch, block, false, std::move(ready));
       ready = reduce_partial(microbatch, block, false, {compute(op, Part::mlp, microbatch, block, ready)});
       break;
+    case BlockKind::custom:
+      ready = {compute(op, Part::whole, microbatch, block, ready)};
+      break;
     case BlockKind::head: {
       ready = gather_sequence(microbatch, block, false, std::move(ready));
       ready = {compute(op, Part::whole, microbatch, block, ready)};
@@ -209,7 +235,7 @@ Frontier StepCompiler::backward_attention_input(int microbatch, int block, const
 }
 
 Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready, bool with_weights) {
-  if (strategy(block).recompute == RecomputeMode::full && kind(block) == BlockKind::layer) {
+  if (is_recomputed(block)) {
     const Frontier again = forward_block(microbatch, block, ready, Op::recompute);
     ready.insert(ready.end(), again.begin(), again.end());
   }
@@ -224,6 +250,11 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       ready = backward_half(Part::mlp, microbatch, block, std::move(ready), with_weights);
       ready = backward_half(Part::attention, microbatch, block, std::move(ready), with_weights);
       break;
+    case BlockKind::custom:
+      // Never deferred: autograd gives all gradients at once. The first block wants none of its input.
+      if (block > 0) ready = {compute(Op::backward_input, Part::whole, microbatch, block, ready)};
+      backward_weight(Part::whole, microbatch, block, ready);
+      break;
     case BlockKind::head: {
       // Never deferred: the gradient of the logits is not stored.
       const Frontier logits = arrived_[{block, microbatch}];
@@ -236,7 +267,8 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
     }
   }
   recent_computes_.push_back(last_compute_);
-  if (with_weights || kind(block) == BlockKind::head) weights_done(microbatch, block);
+  if (with_weights || kind(block) == BlockKind::head || kind(block) == BlockKind::custom)
+    weights_done(microbatch, block);
   return ready;
 }
 
@@ -266,6 +298,7 @@ void StepCompiler::backward_weights(int microbatch, int block) {
         backward_weight(part, microbatch, block, gather_sequence(microbatch, block, false, {}));
       break;
     case BlockKind::head:
+    case BlockKind::custom:
       return;  // done together with its input gradient
   }
   weights_done(microbatch, block);

@@ -1,0 +1,167 @@
+// See module_block.h.
+#include "engine/module_block.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "data/permutation.h"
+#include "engine/module_graph.h"
+
+namespace optimus {
+namespace {
+
+std::vector<std::int64_t> with_samples(std::int64_t samples, std::vector<std::int64_t> shape) {
+  shape.insert(shape.begin(), samples);
+  return shape;
+}
+
+// Autograd gives the gradients of input and weights at once. The input gradient's instruction computes both and hands the
+// weights' to their own, which follows it and adds them up; the first block has only that.
+class ModuleBlock final : public Block {
+ public:
+  ModuleBlock(const ModuleModel& model, const ModuleFacts& facts, const Parameters& parameters, int block,
+              RecomputeMode recompute)
+      : model_(model),
+        facts_(facts),
+        part_(static_cast<std::size_t>(block)),
+        is_first_(block == 0),
+        is_last_(part_ + 1 == model.parts.size()),
+        is_recomputed_(recompute == RecomputeMode::full && !is_last_) {
+    for (const auto& [name, parameter] : trained_parameters(model.parts[part_])) {
+      parameters_.push_back(parameter);
+      gradients_.push_back(parameters.gradient(name).view(parameter.sizes()));
+    }
+  }
+
+  void forward(Part, const Pass& pass) override {
+    const std::int64_t samples = std::ssize(pass.microbatch->host->samples);
+    at::Tensor input = pass["input"];
+    if (is_first_ && !pass.is_recompute) input.copy_(pass.microbatch->host->inputs.reshape({samples, -1}));
+    ForwardOptions options{.wants_input_gradient = !is_first_, .wide = facts_.types.wide};
+    options.is_recorded = pass.gradient_scale != 0 && (pass.is_recompute || !is_recomputed_);
+    if (is_last_) options.targets = pass.microbatch->host->labels.to(input.device());
+    ModuleForward done =
+        run_forward(model_, part_, input.view(with_samples(samples, facts_.input_shapes[part_])), options);
+    if (is_last_)
+      pass.loss->add_(done.output.reshape({1}).to(at::kDouble));
+    else if (!pass.is_recompute)
+      hand_on(done.output, *pass.next);
+    if (options.is_recorded) graphs_[pass.microbatch] = std::move(done.graph);
+  }
+
+  void backward_input(Part, const Pass& pass) override {
+    const ModuleGradients& gradients = backward(pass);
+    at::Tensor below = *pass.below;
+    if (gradients.input.defined())
+      below.copy_(gradients.input.reshape(below.sizes()));
+    else
+      below.zero_();
+  }
+
+  void backward_weight(Part, const Pass& pass) override {
+    if (is_first_) backward(pass);
+    const auto computed = computed_.find(pass.microbatch);
+    ensure(computed != computed_.end(), "weight gradients before the backward of {}",
+           model_.parts[part_].name);
+    for (std::size_t i = 0; i < gradients_.size(); ++i)
+      if (computed->second.parameters[i].defined()) gradients_[i].add_(computed->second.parameters[i]);
+    computed_.erase(computed);
+  }
+
+ private:
+  const ModuleGradients& backward(const Pass& pass) {
+    const auto at = graphs_.find(pass.microbatch);
+    ensure(at != graphs_.end(), "no graph of {} for its backward", model_.parts[part_].name);
+    ModuleGraph graph = std::move(at->second);
+    graphs_.erase(at);
+    const at::Tensor gradient = is_last_
+                                    ? at::full(graph.root.sizes(), pass.gradient_scale, graph.root.options())
+                                    : pass["output.gradient"];
+    return computed_[pass.microbatch] = run_backward(std::move(graph), gradient, parameters_);
+  }
+
+  void hand_on(const at::Tensor& output, at::Tensor next) const {
+    if (output.numel() != next.numel())
+      throw UserError("{}: part {} gave {} elements for {} samples, {} in its trial", model_.name,
+                      model_.parts[part_].name, output.numel(), next.size(0), next.numel());
+    next.copy_(output.reshape(next.sizes()));
+  }
+
+  const ModuleModel& model_;
+  const ModuleFacts& facts_;
+  const std::size_t part_;
+  const bool is_first_, is_last_, is_recomputed_;
+  std::vector<at::Tensor> parameters_, gradients_;  // the module's; their accumulators
+  std::map<const DeviceMicrobatch*, ModuleGraph> graphs_;
+  std::map<const DeviceMicrobatch*, ModuleGradients> computed_;
+};
+
+}  // namespace
+
+// A tensor of a module, what it was, and the parameter whose view it is now (none: converted only).
+struct LentModules::Lent {
+  at::Tensor tensor, before;
+  std::string parameter;
+};
+
+LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters)
+    : model_(model), facts_(facts), parameters_(parameters) {
+  for (const ModulePart& part : model.parts) {
+    for (const auto& [name, tensor] : trained_parameters(part)) {
+      lent_.push_back({tensor, tensor.variable_data(), name});
+      at::Tensor master = parameters.master(name), weight = parameters.weight(name);
+      master.copy_(lent_.back().before.reshape(master.sizes()));
+      weight.copy_(master);
+      tensor.set_data(weight.view(tensor.sizes()));
+    }
+    for (const at::Tensor& tensor : other_tensors(part)) {
+      lent_.push_back({tensor, tensor.variable_data(), ""});
+      tensor.set_data(converted(tensor.variable_data(), facts.types.element, facts.device));
+    }
+  }
+}
+
+LentModules::~LentModules() {
+  for (Lent& lent : lent_) {
+    if (!lent.parameter.empty())
+      lent.before.copy_(parameters_.master(lent.parameter).view(lent.before.sizes()));
+    lent.tensor.set_data(lent.before);
+  }
+}
+
+std::function<std::unique_ptr<Block>(int, RecomputeMode)> LentModules::blocks() const {
+  return [this](int block, RecomputeMode mode) {
+    return std::make_unique<ModuleBlock>(model_, facts_, parameters_, block, mode);
+  };
+}
+
+Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
+                 std::int64_t seed) {
+  Batch batch;
+  batch.step = step, batch.sequence_length = 1;
+  batch.num_tokens = batch.num_counted = plan.batch;
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
+  std::int64_t next = step * plan.batch;
+  for (const int size : plan.pipelines.front().microbatches) {
+    Microbatch& microbatch = batch.microbatches.emplace_back();
+    std::vector<at::Tensor> inputs, labels;
+    for (int i = 0; i < size; ++i, ++next) {
+      const Permutation order(key.with(static_cast<std::uint64_t>(next / data.num_samples)),
+                              data.num_samples);
+      const std::int64_t number = order(next % data.num_samples);
+      const ModuleSample sample = data.read(number);
+      if (sample.input.sizes() != at::IntArrayRef(facts.input_shapes.front()) ||
+          sample.target.sizes() != at::IntArrayRef(facts.target_shape))
+        throw UserError("sample {} has another shape than sample 0; all samples must have one shape", number);
+      inputs.push_back(sample.input), labels.push_back(sample.target);
+      microbatch.samples.push_back(next);
+    }
+    microbatch.inputs = at::stack(inputs), microbatch.labels = at::stack(labels);
+  }
+  return batch;
+}
+
+}  // namespace optimus

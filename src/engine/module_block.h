@@ -1,0 +1,58 @@
+// Blocks made of torch modules: forward is the module's own, gradients come from autograd. The module's parameters are views
+// into the engine's flat buffers, so that everything behind the gradients is as in any other model.
+//
+//   const ModuleFacts facts = describe(model, data.read(0), precision, device);   // a trial of each part
+//   Parameters parameters(plan, facts.spec, 0, device);
+//   LentModules lent(model, facts, parameters);
+//   Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+//
+// Activations that autograd keeps lie outside the engine's arena; the trial counts them, and programs carry them as buffers
+// (BufferKind::graph), so that the memory of a plan is known before it runs.
+#pragma once
+
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/module_model.h"
+#include "model/spec.h"
+
+namespace optimus {
+
+struct ModuleFacts {
+  ModelSpec spec;
+  std::vector<std::vector<std::int64_t>> input_shapes;  // [part], of one sample
+  std::vector<std::int64_t> target_shape;
+  ElementTypes types;
+  at::Device device{at::kCPU};
+};
+
+// Runs every part on a few copies of the example. Modules are left as they were. Throws UserError where a part fails, is random
+// or looks at other samples (beyond rounding), changes its buffers, or shares a parameter with another part. Element types are those of the
+// precision; an input of whole numbers stays one. Work is counted of products and two-dimensional convolutions only.
+ModuleFacts describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
+                     at::Device device);
+
+// Puts the modules' parameters into the engine's buffers, while it lives. At its end modules have tensors of their own again, of
+// the types and on the devices they had, with the values that the parameters have by then. The parameters must live longer.
+class LentModules {
+ public:
+  LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters);
+  ~LentModules();
+  LentModules(const LentModules&) = delete;
+  LentModules& operator=(const LentModules&) = delete;
+
+  // For EngineOptions; the engine must not outlive this.
+  std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> blocks() const;
+
+ private:
+  struct Lent;
+  const ModuleModel& model_;
+  const ModuleFacts& facts_;
+  Parameters& parameters_;
+  std::vector<Lent> lent_;
+};
+
+// The samples of one step, in an order that only the seed decides, each epoch anew.
+Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
+                 std::int64_t seed);
+
+}  // namespace optimus

@@ -1,0 +1,124 @@
+// See training.h.
+#include "run/training.h"
+
+#include <chrono>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+Seconds wall_time() {
+  return Seconds(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+double seconds_since(std::chrono::steady_clock::time_point began) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+}  // namespace
+
+at::Device choose_device(const std::string& name) {
+  if (!name.empty()) return parse_device(name);
+  return has_cuda() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+RunFolder create_run_folder(const TrainSettings& settings, const TrainOptions& options,
+                            const OptionTable* table, FileSystem& files) {
+  const Path& run = settings.run;
+  std::error_code error;
+  if (std::filesystem::exists(run / "metrics.jsonl", error))
+    throw UserError("{} holds a run already; give another folder with --run", run.string());
+  value_or_throw(files.create_folders(run / "tensorboard"));
+  std::string resolved;
+  if (table != nullptr) {
+    resolved = table->resolved_toml();
+  } else {
+    OptionTable own;
+    TrainOptions copy = options;
+    declare(own, copy);
+    resolved = own.resolved_toml();
+  }
+  value_or_throw(write_atomically(files, run / "settings.toml", resolved));
+  value_or_throw(write_atomically(files, run / "plan.json", plan_text(settings.plan)));
+  return {value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", 0)),
+          value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), 0))};
+}
+
+void say_how_it_runs(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {
+  const std::vector<int>& microbatches = settings.plan.pipelines[0].microbatches;
+  line.print(fmt::format("plan {}: batch {} as {} x {}, {} on {}{}", plan_hash(settings.plan),
+                         settings.plan.batch, microbatches.size(), microbatches[0],
+                         text(settings.plan.precision), device.str(),
+                         device.is_cpu() ? fmt::format(", {} threads", threads) : ""));
+  line.print(fmt::format("run {}", settings.run.string()));
+}
+
+Training::Training(const TrainOptions& options, const TrainSettings& settings, Course course, Engine& engine,
+                   const Parameters& parameters, EventSink& events, StatusLine& line)
+    : options_(options),
+      settings_(settings),
+      course_(std::move(course)),
+      engine_(engine),
+      parameters_(parameters),
+      events_(events),
+      progress_(line, settings.steps),
+      flops_per_token_(model_flops_per_token(settings.model, settings.plan.sequence_length)) {}
+
+TrainResult Training::run(RunFolder folder) {
+  const auto began = std::chrono::steady_clock::now();
+  TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
+  std::int64_t num_tokens = 0;
+  for (std::int64_t step = 0; step < settings_.steps; ++step) {
+    const StepMetrics metrics = one_step(step);
+    record(metrics, folder);
+    result.loss = metrics.loss, num_tokens += metrics.tokens;
+    if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
+    events_.report(
+        Progress{"training", step + 1, settings_.steps, "steps"});  // throws when the user wants to end
+  }
+  progress_.finish();
+  result.tokens_per_second = static_cast<double>(num_tokens) / seconds_since(began);
+  return result;
+}
+
+StepMetrics Training::one_step(std::int64_t step) {
+  const auto began = std::chrono::steady_clock::now();
+  const bool is_last = step + 1 == settings_.steps;
+  const Batch batch = next_.valid() ? next_.get() : course_.read(step);
+  if (!is_last)  // read while this step is computed
+    next_ = std::async(std::launch::async, [this, step] { return course_.read(step + 1); });
+  const double rate = learning_rate_at(settings_.learning_rate, step + 1);
+  const StepReport report = engine_.train_step(batch, {.learning_rate = rate,
+                                                       .beta1 = options_.beta1,
+                                                       .beta2 = options_.beta2,
+                                                       .epsilon = options_.epsilon,
+                                                       .weight_decay = options_.weight_decay,
+                                                       .clip = options_.clip});
+  StepMetrics metrics{
+      .step = step + 1, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
+  metrics.tokens = report.num_tokens;
+  metrics.seconds = Seconds(seconds_since(began));
+  metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
+  metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
+  metrics.memory = parameters_.bytes() + engine_.bytes();
+  metrics.is_skipped = report.is_skipped;
+  if (report.loss_scale > 0) metrics.loss_scale = report.loss_scale;
+  if (is_last || (options_.eval_every > 0 && (step + 1) % options_.eval_every == 0))
+    metrics.validation_loss = course_.validate(engine_);
+  return metrics;
+}
+
+void Training::record(const StepMetrics& metrics, RunFolder& folder) {
+  for (const Outcome<void>& done :
+       {folder.metrics.append(metrics), folder.board.append(metrics, wall_time())})
+    if (!done) events_.report(Warning{done.error().why});
+  if (metrics.is_skipped)
+    events_.report(
+        Warning{fmt::format("step {}: the gradient is not finite; nothing was updated", metrics.step)});
+  progress_.step_ended(metrics);
+}
+
+}  // namespace optimus

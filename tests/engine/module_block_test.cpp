@@ -1,0 +1,318 @@
+// Blocks of torch modules against torch itself: the same modules, trained by torch::optim::AdamW in one batch, give the same
+// gradients and parameters; how a batch is cut and whether forwards run twice changes nothing; memory is as predicted.
+#include "engine/module_block.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adamw.h>
+
+#include "engine/tracking_allocator.h"
+#include "run/memory.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kBatch = 6;
+constexpr UpdateOptions kUpdate{
+    .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 0};
+
+at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& targets) {
+  return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
+}
+
+void then(ModuleModel& model, const char* name, at::Tensor (*function)(const at::Tensor&)) {
+  model.parts.push_back({.name = name, .forward = function});
+}
+
+// The same values each time it is called.
+ModuleModel conv_net() {
+  at::manual_seed(3);
+  ModuleModel model{.name = "conv", .loss = cross_entropy};
+  model.add("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 5, 3).padding(1)));
+  model.add("norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(1, 5)));
+  then(model, "pool", [](const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2).flatten(1); });
+  model.add("output", torch::nn::Linear(5 * 3 * 3, 4));
+  return model;
+}
+
+ModuleModel mlp() {
+  at::manual_seed(4);
+  ModuleModel model{.name = "mlp", .loss = cross_entropy};
+  then(model, "flat", [](const at::Tensor& x) { return x.flatten(1); });
+  model.add("first", torch::nn::Linear(72, 16));
+  then(model, "tanh", [](const at::Tensor& x) { return x.tanh(); });
+  model.add("second", torch::nn::Linear(16, 4));
+  return model;
+}
+
+// One part only, with a weight of five dimensions.
+ModuleModel volume() {
+  at::manual_seed(5);
+  ModuleModel model{.name = "volume", .loss = cross_entropy};
+  torch::nn::Conv3d conv(torch::nn::Conv3dOptions(1, 4, {2, 3, 3}));
+  model.parts.push_back({"all", conv.ptr(), [conv](const at::Tensor& x) mutable {
+                           return conv->forward(x.unsqueeze(1)).mean({2, 3, 4});
+                         }});
+  return model;
+}
+
+ModuleSample sample(std::int64_t number) {
+  const auto n = static_cast<double>(number);
+  return {at::sin(at::arange(72, at::kDouble) * (0.1 + 0.03 * n) + n).reshape({2, 6, 6}),
+          at::scalar_tensor(number % 4, at::kLong)};
+}
+const ModuleData kData{40, sample};
+
+Plan plan_of(const ModelSpec& spec, Precision precision, int microbatch,
+             RecomputeMode mode = RecomputeMode::none) {
+  UniformPlan shape{.microbatch = microbatch, .batch = kBatch, .precision = precision};
+  shape.strategy.recompute = mode;
+  return uniform_plan(spec, shape);
+}
+
+using Values = std::map<std::string, at::Tensor>;
+
+struct Learned {
+  std::vector<double> losses;
+  Values gradients, parameters;  // of the first step; after the last
+};
+
+Learned train_here(const ModuleModel& model, Precision precision, int microbatch, int steps,
+                   RecomputeMode mode = RecomputeMode::none) {
+  // What comes back has the type that the modules came with.
+  for (const ModulePart& part : model.parts)
+    if (part.module) part.module->to(types_of(precision).wide);
+  const ModuleFacts facts = describe(model, kData.read(0), precision, at::kCPU);
+  const Plan plan = plan_of(facts.spec, precision, microbatch, mode);
+  Parameters parameters(plan, facts.spec, 0, at::kCPU);
+  Learned learned;
+  {
+    const LentModules lent(model, facts, parameters);
+    Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+    for (int step = 0; step < steps; ++step) {
+      learned.losses.push_back(engine.train_step(read_batch(kData, facts, plan, step, 1), kUpdate).loss);
+      for (const LogicalTensor& tensor : parameters.tensors())
+        if (step == 0) learned.gradients[tensor.name] = parameters.gradient(tensor.name) / kBatch;
+    }
+  }
+  for (const ModulePart& part : model.parts)
+    if (part.module)
+      for (const auto& item : part.module->named_parameters())
+        learned.parameters[part.name + "." + item.key()] = item.value().detach().clone();
+  return learned;
+}
+
+Learned train_by_torch(const ModuleModel& model, Precision precision, int steps) {
+  const at::ScalarType type = types_of(precision).element;
+  const ModuleFacts facts = describe(model, kData.read(0), precision, at::kCPU);
+  const Plan plan = plan_of(facts.spec, precision, kBatch);
+  Values all;
+  std::vector<at::Tensor> decayed, others;
+  for (const ModulePart& part : model.parts) {
+    if (!part.module) continue;
+    part.module->to(type);
+    for (const auto& item : part.module->named_parameters()) {
+      all[part.name + "." + item.key()] = item.value();
+      (item.value().dim() > 1 ? decayed : others).push_back(item.value());
+    }
+  }
+  const auto options = [](double decay) {
+    return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(kUpdate.learning_rate)
+                                                            .betas({kUpdate.beta1, kUpdate.beta2})
+                                                            .eps(kUpdate.epsilon)
+                                                            .weight_decay(decay));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decayed, options(kUpdate.weight_decay));
+  groups.emplace_back(others, options(0));
+  torch::optim::AdamW optimizer(groups);
+  Learned learned;
+  for (int step = 0; step < steps; ++step) {
+    const Batch batch = read_batch(kData, facts, plan, step, 1);
+    optimizer.zero_grad();
+    at::Tensor x = batch.microbatches[0].inputs.to(type);
+    for (const ModulePart& part : model.parts) x = part.forward(x);
+    const at::Tensor loss = model.loss(x, batch.microbatches[0].labels) / kBatch;
+    loss.backward();
+    learned.losses.push_back(loss.item<double>());
+    if (step == 0)
+      for (const auto& [name, tensor] : all) learned.gradients[name] = tensor.grad().clone();
+    optimizer.step();
+  }
+  for (const auto& [name, tensor] : all) learned.parameters[name] = tensor.detach().clone();
+  return learned;
+}
+
+void expect_near(const Values& a, const Values& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, value] : a) {
+    const at::Tensor x = value.to(at::kDouble), y = b.at(name).to(at::kDouble).reshape(value.sizes());
+    EXPECT_LE((x - y).norm().item<double>(), tolerance * (y.norm().item<double>() + 1e-12)) << name;
+  }
+}
+
+void expect_alike(const Learned& a, const Learned& b, double tolerance) {
+  for (std::size_t i = 0; i < b.losses.size(); ++i)
+    EXPECT_NEAR(a.losses[i], b.losses[i], tolerance * b.losses[i]) << i;
+  expect_near(a.gradients, b.gradients, tolerance);
+  expect_near(a.parameters, b.parameters, tolerance);
+}
+
+TEST(ModuleBlock, LearnsWhatTorchLearns) {
+  for (ModuleModel (*make)() : {conv_net, mlp, volume})
+    for (const auto& [precision, tolerance] : {std::pair{Precision::fp64, 1e-9}, {Precision::fp32, 1e-5}}) {
+      SCOPED_TRACE(make().name + " " + text(precision));
+      expect_alike(train_here(make(), precision, 2, 10), train_by_torch(make(), precision, 10), tolerance);
+    }
+}
+
+TEST(ModuleBlock, CuttingBatchesChangesNothing) {
+  for (ModuleModel (*make)() : {conv_net, mlp}) {
+    const Learned whole = train_here(make(), Precision::fp64, kBatch, 5);
+    for (const int microbatch : {1, 3, 4})
+      expect_alike(train_here(make(), Precision::fp64, microbatch, 5), whole, 1e-11);
+  }
+}
+
+TEST(ModuleBlock, RunningForwardsTwiceGivesTheSameBits) {
+  for (ModuleModel (*make)() : {conv_net, mlp}) {
+    const Learned once = train_here(make(), Precision::fp32, 2, 5),
+                  twice = train_here(make(), Precision::fp32, 2, 5, RecomputeMode::full);
+    EXPECT_EQ(once.losses, twice.losses);
+    for (const auto& [name, value] : once.parameters)
+      EXPECT_TRUE(at::equal(value, twice.parameters.at(name))) << name;
+  }
+}
+
+TEST(ModuleBlock, NarrowPrecisionLearnsToo) {
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    const Learned narrow = train_here(mlp(), precision, 3, 30);
+    EXPECT_LT(narrow.losses.back(), 0.35 * narrow.losses.front()) << text(precision);
+    // The modules have their own type again.
+    for (const auto& [name, value] : narrow.parameters) EXPECT_EQ(value.scalar_type(), at::kFloat) << name;
+  }
+}
+
+// Layers large enough that buffers of the step outweigh small tensors.
+ModuleModel large() {
+  ModuleModel model{.name = "large", .loss = cross_entropy};
+  model.add("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 32, 3).padding(1)));
+  then(model, "relu1", [](const at::Tensor& x) { return at::relu(x); });
+  model.add("conv2", torch::nn::Conv2d(torch::nn::Conv2dOptions(32, 32, 3).padding(1)));
+  then(model, "gelu", [](const at::Tensor& x) { return at::gelu(at::gelu(x)).flatten(1); });
+  model.add("output", torch::nn::Linear(32 * 24 * 24, 4));
+  return model;
+}
+
+// As exactly as for hand-written blocks.
+TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
+  const ModuleData data{8, [](std::int64_t n) {
+                          return ModuleSample{at::full({2, 24, 24}, static_cast<double>(n)),
+                                              at::scalar_tensor(n % 4, at::kLong)};
+                        }};
+  for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::full}) {
+    const ModuleModel model = large();
+    const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, at::kCPU);
+    UniformPlan shape{.microbatch = 8, .batch = 16, .precision = Precision::fp32};
+    shape.strategy.recompute = mode;
+    const Plan plan = uniform_plan(facts.spec, shape);
+    const Batch batch = read_batch(data, facts, plan, 0, 1);
+    const auto predicted = static_cast<double>(predicted_memory(plan, facts.spec, 0).value);
+    TrackingAllocator memory;
+    {
+      Parameters parameters(plan, facts.spec, 0, at::kCPU);
+      const LentModules lent(model, facts, parameters);
+      Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+      for (int step = 0; step < 2; ++step) engine.train_step(batch, kUpdate);
+      EXPECT_NEAR(static_cast<double>(memory.peak()) / predicted, 1, 0.02) << text(mode);
+    }
+  }
+}
+
+TEST(ModuleBlock, ATrialTellsShapesAndWork) {
+  const ModuleFacts facts = describe(conv_net(), kData.read(0), Precision::fp32, at::kCPU);
+  ASSERT_EQ(facts.spec.custom.size(), 4u);
+  EXPECT_EQ(facts.input_shapes[1], (std::vector<std::int64_t>{5, 6, 6}));
+  EXPECT_EQ(facts.spec.custom[2].outputs, 45);
+  EXPECT_EQ(facts.spec.custom[3].outputs, 0);
+  EXPECT_EQ(num_parameters(facts.spec), 5 * 2 * 9 + 5 + 10 + 45 * 4 + 4);
+  EXPECT_EQ(facts.spec.custom[0].forward_flops, 2 * 36 * 5 * 2 * 9);
+  EXPECT_EQ(facts.spec.custom[3].forward_flops, 2 * 45 * 4);
+  EXPECT_GE(facts.spec.custom[2].graph.per_sample, 45 * 8);  // places of the maxima, whole numbers of 64 bits
+}
+
+TEST(ModuleBlock, TakesWholeNumbers) {
+  ModuleModel model{.name = "words", .loss = cross_entropy};
+  model.add("table", torch::nn::Embedding(11, 6));
+  then(model, "mean", [](const at::Tensor& x) { return x.mean(1); });
+  model.add("output", torch::nn::Linear(6, 4));
+  const ModuleData data{
+      4, [](std::int64_t n) {
+        return ModuleSample{(at::arange(5, at::kLong) + n) % 11, at::scalar_tensor(n, at::kLong)};
+      }};
+  const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, at::kCPU);
+  const Plan plan = plan_of(facts.spec, Precision::fp32, 4);
+  Parameters parameters(plan, facts.spec, 0, at::kCPU);
+  const LentModules lent(model, facts, parameters);
+  Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+  const Batch batch = read_batch(data, facts, plan, 0, 1);
+  const double first = engine.train_step(batch, kUpdate).loss;
+  for (int step = 0; step < 150; ++step) engine.train_step(batch, kUpdate);
+  EXPECT_LT(engine.evaluate(batch) / kBatch, 0.5 * first);
+}
+
+std::string refusal(const ModuleModel& model) {
+  try {
+    describe(model, kData.read(0), Precision::fp32, at::kCPU);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ModuleBlock, RefusesWhatWouldDependOnThePlan) {
+  ModuleModel model = conv_net();
+  model.parts[1] = {};
+  model.parts[1].name = "empty";
+  EXPECT_NE(refusal(model).find("has no forward"), std::string::npos);
+  const auto with = [](auto module) {
+    ModuleModel changed = conv_net();
+    changed.add("strange", module);
+    std::swap(changed.parts[1], changed.parts.back());
+    changed.parts.pop_back();
+    return changed;
+  };
+  EXPECT_NE(refusal(with(torch::nn::BatchNorm2d(5))).find("changes its buffers"), std::string::npos);
+  EXPECT_NE(refusal(with(torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(5).track_running_stats(false))))
+                .find("beside other samples"),
+            std::string::npos);
+  EXPECT_NE(refusal(with(torch::nn::Dropout2d(0.5))).find("is random"), std::string::npos);
+  EXPECT_NE(refusal(with(torch::nn::Linear(7, 3))).find("failed in its trial"), std::string::npos);
+  ModuleModel twice = conv_net();
+  torch::nn::Linear shared(4, 4);
+  twice.add("a", shared), twice.add("b", shared);
+  EXPECT_NE(refusal(twice).find("belongs to an earlier part"), std::string::npos);
+}
+
+TEST(ModuleBlock, SamplesComeInAnOrderOfTheSeed) {
+  const ModuleFacts facts = describe(mlp(), kData.read(0), Precision::fp32, at::kCPU);
+  const auto inputs = [&](int microbatch, std::int64_t step, std::int64_t seed) {
+    const Batch batch =
+        read_batch(kData, facts, plan_of(facts.spec, Precision::fp32, microbatch), step, seed);
+    std::vector<at::Tensor> all;
+    for (const Microbatch& some : batch.microbatches) all.push_back(some.inputs);
+    return at::cat(all);
+  };
+  EXPECT_TRUE(at::equal(inputs(1, 8, 1), inputs(6, 8, 1)));
+  EXPECT_FALSE(at::equal(inputs(6, 8, 1), inputs(6, 8, 2)));
+}
+
+}  // namespace
+}  // namespace optimus
