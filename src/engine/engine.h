@@ -94,7 +94,7 @@ class Engine {
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
-  Bytes outside_;  // the arena, as planned: autograd's
+  Bytes outside_;                     // the arena, as planned: autograd's
   at::Tensor loss_sum_, square_sum_;  // of the step under way, on the device: one fp64 element each
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;
