@@ -290,6 +290,71 @@ class CommandLine(unittest.TestCase):
         launcher = as_json("doctor", code=None, env={**os.environ, "RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "7"})
         self.assertIn("torchrun, rank 1 of 4, meeting at a:7", [c["found"] for c in launcher["checks"]])
 
+    def train_words(self, run_folder, *more):
+        text = self.folder / "text.txt"
+        if not text.exists():
+            text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
+        shape = "--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --steps 8 --lr 1e-2 --dropout 0 --sample 10".split()
+        return ["train", *shape, "--data", text, "--run", self.folder / run_folder, *more]
+
+    def losses(self, run_folder):
+        return [row["loss"] for row in self.metrics(run_folder)]
+
+    def metrics(self, run_folder):
+        return [json.loads(line) for line in (self.folder / run_folder / "metrics.jsonl").read_text().splitlines()]
+
+    def test_training_leaves_its_folder(self):
+        result = as_json(*self.train_words("a"))
+        self.assertEqual(result["steps"], 8)
+        rows = self.metrics("a")
+        self.assertEqual([row["step"] for row in rows], list(range(1, 9)))
+        self.assertTrue({"loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "epoch"} <= rows[0].keys())
+        self.assertEqual(rows[0]["tokens"], 6 * 24)
+        self.assertLess(rows[-1]["loss"], rows[0]["loss"])
+        self.assertEqual(rows[-1]["loss"], result["loss"])
+        settings = (self.folder / "a" / "settings.toml").read_text()
+        self.assertRegex(settings, r"steps = 8 +# flag")
+        self.assertRegex(settings, r"microbatch = 6 +# planner")
+        self.assertIn("plan", as_json("explain", self.folder / "a" / "plan.json"))
+        self.assertTrue(list((self.folder / "a" / "tensorboard").glob("events.out.tfevents.*")))
+        run(*self.train_words("b", "--microbatch", "4", "--recompute", "full", "--precision", "fp32"))
+        for a, b in zip(self.losses("a"), self.losses("b")):
+            self.assertAlmostEqual(a, b, delta=1e-5 * a)  # sums in another order
+        run(*self.train_words("c", "--plan", self.folder / "b" / "plan.json"))
+        self.assertEqual(self.losses("b"), self.losses("c"))
+
+    def test_training_refuses_before_it_starts(self):
+        run(*self.train_words("a"))
+        self.assertIn("holds a run already", run(*self.train_words("a"), code=1).stderr)
+        for words, says in (
+            (["--batch", "0"], "--batch"),
+            (["--precision", "fp7"], "fp7"),
+            (["--device", "tpu"], "tpu"),
+            (["--devices", "3"], "--devices"),
+            (["--plan", self.folder / "none.json"], "none.json"),
+            (["--data", self.folder / "none.txt"], "none.txt"),
+            (["--seq", "999999"], "999999"),
+            (["--microbatch", "7"], "--microbatch"),
+        ):
+            done = run(*self.train_words("new", *words), code=None)
+            self.assertIn(done.returncode, (1, 2), words)
+            self.assertIn(says, done.stderr)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+            self.assertFalse((self.folder / "new").exists(), words)
+
+    def test_training_ends_on_ctrl_c(self):
+        words = [OPTIMUS, *map(str, self.train_words("long", "--steps", "1000000"))]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        metrics = self.folder / "long" / "metrics.jsonl"
+        end = time.time() + 60
+        while time.time() < end and not (metrics.exists() and metrics.read_text().count("\n") > 3):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 130)
+        steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
     def test_starts_quickly(self):
         # Not a speed test: a start that takes seconds means that something is built or searched each time.
         best = min(self.time_of("profile", "--model", "gpt2", "--json") for _ in range(5))
