@@ -39,7 +39,7 @@ struct TrainOptions {
 
   std::int64_t eval_every = 0;
   double validation = 0.05;  // fraction of the data
-  std::int64_t sample_tokens = 160;
+  std::int64_t sample_tokens = 250;
 };
 void declare(OptionTable& table, TrainOptions& options);
 

@@ -17,7 +17,8 @@ namespace {
 // Without --model: small enough to learn something on two cores in two minutes.
 constexpr const char* kDemoModel = "gpt2";
 constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 256};
-constexpr std::int64_t kDemoSteps = 300, kDemoBatch = 16, kDemoSequence = 128;
+constexpr std::int64_t kDemoSteps = 1000, kDemoBatch = 4, kDemoSequence = 256;
+constexpr double kDemoRate = 5e-3;
 
 bool is_demo(const TrainOptions& options) { return options.model.model.empty(); }
 
@@ -230,8 +231,8 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   samples.sequence_length = settings.plan.sequence_length, samples.seed = options.seed;
   settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
                                                masking(settings.model, *settings.tokenizer));
-  settings.learning_rate =
-      resolve_learning_rate(options, usual_learning_rate(settings.model), settings.steps, table);
+  const double usual_rate = is_demo(options) ? kDemoRate : usual_learning_rate(settings.model);
+  settings.learning_rate = resolve_learning_rate(options, usual_rate, settings.steps, table);
   settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
   return settings;
 }
