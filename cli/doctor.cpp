@@ -117,6 +117,8 @@ std::vector<Check> all_checks() {
                     "fuzzers are not built (apt-get install -y clang-16 libclang-rt-16-dev)"),
       tool("python", "python3 --version", "python3 python3-venv"),
       libraries(),
+      optional_tool("pytorch", "python3 -c 'import importlib.metadata as m; print(m.version(\"torch\"))'",
+                    "training installs its own into the cache"),
       optional_tool("gpu", "nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader",
                     "none, training runs on the processor"),
       optional_tool("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",

@@ -56,7 +56,7 @@ follow() {
   while kill -0 "$1" 2>/dev/null; do
     sleep 0.2
     if [ $((SECONDS - shown)) -ge 20 ]; then
-      say "  $3: $(tail -c 300 "$2" | tr '\r' '\n' | grep -v '^ *$' | tail -n 1 | cut -c1-100)"
+      say "  $3: $(tail -c 300 "$2" | tr '\r' '\n' | grep -av '^ *$' | tail -n 1 | cut -c1-100)"
       shown=$SECONDS
     fi
   done

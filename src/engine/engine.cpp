@@ -162,14 +162,14 @@ StepReport Engine::train_step(const Batch& batch, const UpdateOptions& options) 
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   parameters_.zero_gradients();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) execute(program_.instructions[i], i);
-  StepReport report{.loss = loss_ / static_cast<double>(batch.num_counted),
+  StepReport report{.loss = loss_ / static_cast<double>(std::max<std::int64_t>(1, batch.num_counted)),
                     .grad_norm = grad_norm_,
                     .num_tokens = batch.num_tokens,
                     .num_counted = batch.num_counted,
                     .is_skipped = !is_finite_};
   if (plan_.precision == Precision::fp16) {
     report.loss_scale = scale_;
-    loss_scale.update(is_finite_);
+    if (num_counted_ > 0) loss_scale.update(is_finite_);
   }
   return report;
 }
@@ -177,7 +177,6 @@ StepReport Engine::train_step(const Batch& batch, const UpdateOptions& options) 
 void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
          "a batch of {} micro-batches of length {}", batch.microbatches.size(), batch.sequence_length);
-  ensure(batch.num_counted > 0, "a batch without a target that counts");
   num_counted_ = batch.num_counted;
   const auto on_device = [&](const auto& values, at::ScalarType type) {
     // from_blob reads only; on the processor the batch's own memory is used.
