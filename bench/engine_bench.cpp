@@ -134,7 +134,7 @@ void run(const Words& words) {
   json["parameters"] = num_parameters(model);
   json["state_bytes"] = parameters.bytes().value, json["arena_bytes"] = engine.arena_bytes().value;
   json["engine_bytes"] = engine.bytes().value;
-  json["predicted_bytes"] = predicted_memory(plan, model, 0).value;
+  json["predicted_bytes"] = predicted_memory(plan, model, 0, device).value;
   json["peak_bytes"] = peak_bytes(device);
   fmt::print("{}\n", json.dump());
 }

@@ -143,7 +143,7 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
       UniformPlan shape{.microbatch = 2, .batch = 4, .sequence_length = 128, .precision = Precision::fp32};
       shape.strategy.recompute = mode;
       const Plan plan = uniform_plan(model, shape);
-      const Bytes predicted = predicted_memory(plan, model, 0);
+      const Bytes predicted = predicted_memory(plan, model, 0, at::Device(at::kCPU));
       TrackingAllocator memory;
       {
         Parameters parameters(plan, model, 0, at::Device(at::kCPU));

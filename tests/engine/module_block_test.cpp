@@ -224,7 +224,8 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
     shape.strategy.recompute = mode;
     const Plan plan = uniform_plan(facts.spec, shape);
     const Batch batch = read_batch(data, facts, plan, 0, 1);
-    const auto predicted = static_cast<double>(predicted_memory(plan, facts.spec, 0).value);
+    const auto predicted =
+        static_cast<double>(predicted_memory(plan, facts.spec, 0, at::Device(at::kCPU)).value);
     TrackingAllocator memory;
     {
       Parameters parameters(plan, facts.spec, 0, at::kCPU);
