@@ -24,6 +24,14 @@ int num_cuda_devices() {
 
 bool has_cuda() { return num_cuda_devices() > 0; }
 
+std::string device_name(at::Device device) {
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda()) return at::cuda::getDeviceProperties(device.index())->name;
+#endif
+  (void)device;
+  return "";
+}
+
 at::Device parse_device(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);
   if (name != "cuda" && !name.starts_with("cuda:"))

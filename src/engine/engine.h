@@ -67,6 +67,7 @@ class Engine {
   // Logits [rows, vocab] of a batch of one micro-batch; with a cache, of new tokens behind those that it holds.
   at::Tensor logits(const Batch& batch, KeyValueCache* cache = nullptr);
 
+  at::Device device() const { return options_.device; }
   Bytes arena_bytes() const;  // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 

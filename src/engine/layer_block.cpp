@@ -11,21 +11,11 @@
 namespace optimus {
 namespace {
 
-// One product with its gradients' accumulators.
-struct Linear {
+// Weight and bias of a product or a norm, and the accumulators of their gradients.
+struct Weights {
   at::Tensor weight, bias, weight_gradient, bias_gradient;
-  Linear() = default;
-  Linear(const Parameters& parameters, const std::string& name)
-      : weight(parameters.weight(name + ".weight")),
-        bias(parameters.weight(name + ".bias")),
-        weight_gradient(parameters.gradient(name + ".weight")),
-        bias_gradient(parameters.gradient(name + ".bias")) {}
-};
-
-struct Norm {
-  at::Tensor weight, bias, weight_gradient, bias_gradient;
-  Norm() = default;
-  Norm(const Parameters& parameters, const std::string& name)
+  Weights() = default;
+  Weights(const Parameters& parameters, const std::string& name)
       : weight(parameters.weight(name + ".weight")),
         bias(parameters.weight(name + ".bias")),
         weight_gradient(parameters.gradient(name + ".weight")),
@@ -125,7 +115,7 @@ class LayerBlock final : public Block {
   }
 
   // sum = x + dropout(product + bias), in as few passes as there can be.
-  void add_to_stream(const Pass& pass, const Linear& linear, const at::Tensor& input, const at::Tensor& x,
+  void add_to_stream(const Pass& pass, const Weights& linear, const at::Tensor& input, const at::Tensor& x,
                      std::string_view site, at::Tensor& sum) {
     const DropoutSite dropout = dropout_site(pass, model_.hidden_dropout, layer_, site);
     if (dropout.rate > 0) {
@@ -217,17 +207,17 @@ class LayerBlock final : public Block {
       tools_.kernels.dropout_backward(stream, dropout_site(pass, model_.hidden_dropout, layer_, site), to);
   }
 
-  void normalize(const Norm& norm, const Pass& pass, const std::string& name) const {
+  void normalize(const Weights& norm, const Pass& pass, const std::string& name) const {
     at::Tensor y = pass[name + ".output"], statistics = pass[name + ".statistics"];
     tools_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
   }
-  void through_norm(Norm& norm, const at::Tensor& dy, const Pass& pass, const std::string& name,
+  void through_norm(Weights& norm, const at::Tensor& dy, const Pass& pass, const std::string& name,
                     const at::Tensor& residual, at::Tensor& dx) const {
     tools_.kernels.norm_backward(norm_options(), dy, pass[name + ".input"], norm.weight,
                                  pass[name + ".statistics"], residual, dx, norm.weight_gradient,
                                  norm.bias_gradient);
   }
-  void add_weight_gradient(Linear& linear, const at::Tensor& dy, const at::Tensor& x) const {
+  void add_weight_gradient(Weights& linear, const at::Tensor& dy, const at::Tensor& x) const {
     tools_.products.weight_gradient(dy, x, linear.weight_gradient);
     if (linear.bias.defined()) tools_.kernels.add_rows(dy, linear.bias_gradient);
   }
@@ -260,8 +250,7 @@ class LayerBlock final : public Block {
   const ModelSpec& model_;
   int layer_;
   RecomputeMode recompute_;
-  Linear qkv_, out_, up_, down_;
-  Norm norm1_, norm2_, q_norm_, k_norm_;
+  Weights qkv_, out_, up_, down_, norm1_, norm2_, q_norm_, k_norm_;
 };
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace optimus {
 
 // What the program's buffers take: the state, the arena of activations, and what custom blocks take beside it.
-Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int device);
+Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device);
 // What the device has left for us; nothing when it cannot be known.
 std::optional<Bytes> free_memory(at::Device device);
 // Throws UserError with both figures and what would help.

@@ -16,8 +16,8 @@ namespace {
 
 // Without --model: small enough to learn something on two cores in two minutes.
 constexpr const char* kDemoModel = "gpt2";
-constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 256};
-constexpr std::int64_t kDemoSteps = 1000, kDemoBatch = 4, kDemoSequence = 256;
+constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 128};
+constexpr std::int64_t kDemoSteps = 1000, kDemoBatch = 8, kDemoSequence = 128;
 constexpr double kDemoRate = 5e-3;
 
 bool is_demo(const TrainOptions& options) { return options.model.model.empty(); }

@@ -1,10 +1,14 @@
 // See training.h.
 #include "run/training.h"
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
+#include "cluster/standard.h"
 #include "plan/plan_json.h"
 
 namespace optimus {
@@ -16,6 +20,22 @@ Seconds wall_time() {
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+// The maker's figure for products of this precision, where the device is of a type that we know.
+std::optional<double> peak_flops(at::Device device, Precision precision) {
+  std::string name = device_name(device);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const std::string& word : split(name, ' ')) {  // "nvidia a100-sxm4-80gb"
+    const std::optional<DeviceType> type = find_device_type(split(word, '-').front());
+    if (!type) continue;
+    const double peak = precision == Precision::bf16   ? type->peak.bf16
+                        : precision == Precision::fp16 ? type->peak.fp16
+                        : precision == Precision::fp64 ? type->peak.fp64
+                                                       : type->peak.fp32;
+    return peak > 0 ? std::optional(peak) : std::nullopt;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -65,7 +85,8 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
       parameters_(parameters),
       events_(events),
       progress_(line, settings.steps),
-      flops_per_token_(model_flops_per_token(settings.model, settings.plan.sequence_length)) {}
+      flops_per_token_(model_flops_per_token(settings.model, settings.plan.sequence_length)),
+      peak_flops_(peak_flops(engine.device(), settings.plan.precision)) {}
 
 TrainResult Training::run(RunFolder folder) {
   const auto began = std::chrono::steady_clock::now();
@@ -103,6 +124,7 @@ StepMetrics Training::one_step(std::int64_t step) {
   metrics.seconds = Seconds(seconds_since(began));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
   metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
+  if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / *peak_flops_;
   metrics.memory = parameters_.bytes() + engine_.bytes();
   metrics.is_skipped = report.is_skipped;
   if (report.loss_scale > 0) metrics.loss_scale = report.loss_scale;

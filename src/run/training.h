@@ -55,6 +55,7 @@ class Training {
   EventSink& events_;
   TrainingProgress progress_;
   const double flops_per_token_;
+  const std::optional<double> peak_flops_;
   std::future<Batch> next_;
 };
 
