@@ -86,7 +86,7 @@ void disturb(Plan& plan) {
   if (pipeline.stages.empty()) return;
   Stage& stage =
       pipeline.stages[static_cast<std::size_t>(pick(0, static_cast<int>(pipeline.stages.size()) - 1))];
-  if (stage.chunks.empty() || stage.chunks[0].runs.empty()) return;
+  if (stage.devices.empty() || stage.chunks.empty() || stage.chunks[0].runs.empty()) return;
   BlockRun& run =
       stage.chunks[0]
           .runs[static_cast<std::size_t>(pick(0, static_cast<int>(stage.chunks[0].runs.size()) - 1))];
