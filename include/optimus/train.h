@@ -15,7 +15,8 @@
 namespace optimus {
 
 struct TrainResult {
-  std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/
+  std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
+  std::string checkpoint{};  // of the last step
   std::int64_t steps = 0;
   double loss = 0;  // of the last step
   std::optional<double> validation_loss{};

@@ -76,8 +76,8 @@ std::string from_ascii(std::string_view text, char sign) {
 class SettingsReader {
  public:
   SettingsReader(OptionTable& options, const Path& path, std::span<const std::string> known_elsewhere,
-                 char sign)
-      : options_(options), path_(path), known_elsewhere_(known_elsewhere), sign_(sign) {}
+                 char sign, Origin origin)
+      : options_(options), path_(path), known_elsewhere_(known_elsewhere), sign_(sign), origin_(origin) {}
 
   void read(const toml::table& table) {
     for (const auto& [key, node] : table) {
@@ -106,7 +106,7 @@ class SettingsReader {
                       std::max(line, before->second), in_quotes(spelled), std::min(line, before->second));
     if (option == nullptr) return;
     try {
-      options_.set(*option, value_texts(node, *option, place), Origin::file, place);
+      options_.set(*option, value_texts(node, *option, place), origin_, place);
     } catch (const UserError& error) {
       const std::string message = error.what();
       if (message.starts_with(path_.string())) throw;
@@ -147,12 +147,14 @@ class SettingsReader {
   const Path& path_;
   const std::span<const std::string> known_elsewhere_;
   const char sign_;
+  const Origin origin_;
   std::map<std::string, toml::source_index> lines_;  // of the keys that were read
 };
 
 }  // namespace
 
-void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere) {
+void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere,
+                      Origin origin) {
   const std::string content = value_or_throw(read_file(path, Bytes(1 << 24)));
   refuse_deep_keys(content, path);
   const char sign = sign_for_escapes(content, path);
@@ -163,7 +165,7 @@ void read_config_file(OptionTable& table, const Path& path, std::span<const std:
     throw UserError("{}:{}: not valid TOML: {}", path.string(), error.source().begin.line,
                     in_quotes(error.description(), 200));
   }
-  SettingsReader(table, path, known_elsewhere, sign).read(parsed);
+  SettingsReader(table, path, known_elsewhere, sign, origin).read(parsed);
 }
 
 }  // namespace optimus

@@ -11,6 +11,8 @@ std::string text(Origin origin) {
   switch (origin) {
     case Origin::built_in:
       return "default";
+    case Origin::run:
+      return "run";
     case Origin::file:
       return "file";
     case Origin::flag:

@@ -8,7 +8,7 @@
 //
 // From that one declaration come the flag (--min-tokens), the key in a --config file (min-tokens or
 // min_tokens), the help text, and the resolved settings with the origin of each. A later origin replaces an
-// earlier one: default, then file, then flag, then planner. The table refers to the structs it was given;
+// earlier one: default, then the run that is resumed, then file, then flag, then planner. The table refers to the structs it was given;
 // they must outlive it.
 #pragma once
 
@@ -29,8 +29,8 @@
 
 namespace optimus {
 
-enum class Origin { built_in, file, flag, planner };
-std::string text(Origin origin);  // "default", "file", "flag", "planner"
+enum class Origin { built_in, run, file, flag, planner };
+std::string text(Origin origin);  // "default", "run", "file", "flag", "planner"
 
 struct Option {
   std::string name;        // "min-tokens"
@@ -98,9 +98,9 @@ class OptionTable {
 
 // Reads a TOML file of `key = value` lines (sections only group them) into the table. A key that no command
 // knows is an error with file, line and the nearest key, as is one that stands twice, whatever the sections; `known_elsewhere` are keys of other commands,
-// accepted and unused, so that one file serves plan, train and profile.
-void read_config_file(OptionTable& table, const Path& path,
-                      std::span<const std::string> known_elsewhere = {});
+// accepted and unused, so that one file serves plan, train and profile. origin: file, or run for the settings of a run.
+void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere = {},
+                      Origin origin = Origin::file);
 
 // How one value is read from text and shown. Specialised in options.cpp's header part below.
 namespace option_value {

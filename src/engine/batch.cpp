@@ -53,10 +53,10 @@ Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int6
   return batch;
 }
 
-Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step) {
+Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample) {
   std::vector<Sample> read;
-  for (std::int64_t i = 0; i < plan.batch; ++i) read.push_back(samples.read(step * plan.batch + i));
-  return make_batch(read, plan, step, step * plan.batch);
+  for (std::int64_t i = 0; i < plan.batch; ++i) read.push_back(samples.read(first_sample + i));
+  return make_batch(read, plan, step, first_sample);
 }
 
 }  // namespace optimus

@@ -29,8 +29,8 @@ struct Batch {
   std::int64_t num_counted = 0;  // targets that count
 };
 
-// Samples step * plan.batch … of the data, dealt to the micro-batches of the plan's one pipeline in order.
-Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step);
+// Samples first_sample … of the data, dealt to the micro-batches of the plan's one pipeline in order.
+Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample);
 // The same from given sequences, for evaluation and tests: micro-batch sizes as the plan says.
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
                  std::int64_t first_sample);

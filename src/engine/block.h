@@ -77,7 +77,7 @@ class Block {
 
 std::unique_ptr<Block> make_embedding_block(const Tools& tools, const Parameters& parameters);
 std::unique_ptr<Block> make_layer_block(const Tools& tools, const Parameters& parameters, int block,
-                                        RecomputeMode recompute);
+                                        const LayerStrategy& strategy);
 std::unique_ptr<Block> make_head_block(const Tools& tools, const Parameters& parameters);
 
 // The dropout site of a layer (-1: the embedding) for a pass; rate 0 when not training.

@@ -102,7 +102,7 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
         blocks_.push_back(make_embedding_block(tools_, parameters));
         break;
       case BlockKind::layer:
-        blocks_.push_back(make_layer_block(tools_, parameters, block, strategy_of(stage, block).recompute));
+        blocks_.push_back(make_layer_block(tools_, parameters, block, strategy_of(stage, block)));
         break;
       case BlockKind::head:
         blocks_.push_back(make_head_block(tools_, parameters));

@@ -4,7 +4,7 @@
 //   Parameters parameters(plan, model, 0, device);
 //   parameters.initialize(seed);
 //   Engine engine(plan, model, parameters, {.device = device});
-//   for (…) report = engine.train_step(read_batch(samples, plan, step), {.learning_rate = 3e-4});
+//   for (…) report = engine.train_step(read_batch(samples, plan, step, step * plan.batch), {.learning_rate = 3e-4});
 //
 // All memory of activations is one arena, planned from the program (schedule/program.h, plan_arena) and taken once.
 // Today plans of one device run. One thread calls; kernels use threads of their own. Read next: block.h, layer_block.cpp.

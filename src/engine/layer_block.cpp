@@ -24,8 +24,8 @@ struct Weights {
 
 class LayerBlock final : public Block {
  public:
-  LayerBlock(const Tools& tools, const Parameters& parameters, int block, RecomputeMode recompute)
-      : tools_(tools), model_(tools.model), layer_(block - 1), recompute_(recompute) {
+  LayerBlock(const Tools& tools, const Parameters& parameters, int block, const LayerStrategy& strategy)
+      : tools_(tools), model_(tools.model), layer_(block - 1), strategy_(strategy) {
     const std::string name = fmt::format("layers.{}.", layer_);
     qkv_ = {parameters, name + "attention.qkv"}, out_ = {parameters, name + "attention.out"};
     up_ = {parameters, name + (model_.is_gated ? "mlp.gate_up" : "mlp.up")},
@@ -77,10 +77,13 @@ class LayerBlock final : public Block {
     at::Tensor up = pass["up"], activated = pass["mlp.activation.output"];
     tools_.products.forward(mlp_input(pass), up_.weight, up_.bias, up);
     tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
-    if (is_pre() && pass.is_recompute) return;
+    // Computed again for the layer above; behind the sums (post) also for its statistics, which layers of a group do not keep.
+    const bool has_output =
+        !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
+    if (is_pre() && !has_output) return;
     at::Tensor sum = is_pre() ? output(pass) : pass["norm2.input"];
     add_to_stream(pass, down_, activated, x, "mlp", sum);
-    if (is_pre() || pass.is_recompute) return;
+    if (is_pre() || !has_output) return;
     at::Tensor y = output(pass), statistics = pass["norm2.statistics"];
     tools_.kernels.norm(norm_options(), sum, norm2_.weight, norm2_.bias, y, statistics);
   }
@@ -128,7 +131,7 @@ class LayerBlock final : public Block {
   }
 
   void backward_mlp(const Pass& pass) {
-    if (recompute_ == RecomputeMode::selective) {
+    if (strategy_.recompute == RecomputeMode::selective) {
       is_pre() ? normalize(norm2_, pass, "norm2") : normalize(norm1_, pass, "norm1");
       at::Tensor activated = pass["mlp.activation.output"];
       tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
@@ -159,7 +162,7 @@ class LayerBlock final : public Block {
   }
 
   void backward_attention(const Pass& pass) {
-    if (recompute_ == RecomputeMode::selective) {
+    if (strategy_.recompute == RecomputeMode::selective) {
       if (is_pre()) normalize(norm1_, pass, "norm1");
       if (model_.has_qk_norm) position_heads(pass);
     }
@@ -222,7 +225,7 @@ class LayerBlock final : public Block {
     if (linear.bias.defined()) tools_.kernels.add_rows(dy, linear.bias_gradient);
   }
 
-  at::Tensor output(const Pass& pass) const { return *pass.next; }
+  at::Tensor output(const Pass& pass) const { return pass.next ? *pass.next : pass["norm2.output"]; }
   at::Tensor input_gradient(const Pass& pass) const { return *pass.below; }
   NormOptions norm_options() const { return {model_.norm, model_.norm_eps}; }
   // [rows, width] -> [rows, heads, head_dim]
@@ -249,15 +252,15 @@ class LayerBlock final : public Block {
   const Tools& tools_;
   const ModelSpec& model_;
   int layer_;
-  RecomputeMode recompute_;
+  const LayerStrategy strategy_;
   Weights qkv_, out_, up_, down_, norm1_, norm2_, q_norm_, k_norm_;
 };
 
 }  // namespace
 
 std::unique_ptr<Block> make_layer_block(const Tools& tools, const Parameters& parameters, int block,
-                                        RecomputeMode recompute) {
-  return std::make_unique<LayerBlock>(tools, parameters, block, recompute);
+                                        const LayerStrategy& strategy) {
+  return std::make_unique<LayerBlock>(tools, parameters, block, strategy);
 }
 
 }  // namespace optimus

@@ -139,12 +139,12 @@ std::function<std::unique_ptr<Block>(int, RecomputeMode)> LentModules::blocks() 
 }
 
 Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
-                 std::int64_t seed) {
+                 std::int64_t first_sample, std::int64_t seed) {
   Batch batch;
   batch.step = step, batch.sequence_length = 1;
   batch.num_tokens = batch.num_counted = plan.batch;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
-  std::int64_t next = step * plan.batch;
+  std::int64_t next = first_sample;
   for (const int size : plan.pipelines.front().microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;

@@ -53,6 +53,6 @@ class LentModules {
 
 // The samples of one step, in an order that only the seed decides, each epoch anew.
 Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
-                 std::int64_t seed);
+                 std::int64_t first_sample, std::int64_t seed);
 
 }  // namespace optimus

@@ -174,6 +174,11 @@ std::vector<double> Parameters::get(const std::string& name, at::Tensor BlockSta
   return values;
 }
 
+void Parameters::round_masters() {
+  for (BlockState& state : blocks_)
+    if (state.weights.defined() && !state.weights.is_same(state.masters)) state.weights.copy_(state.masters);
+}
+
 void Parameters::zero_gradients() {
   for (BlockState& state : blocks_)
     if (state.gradients.defined()) state.gradients.zero_();

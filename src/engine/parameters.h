@@ -38,10 +38,12 @@ class Parameters {
   at::Tensor weight(const std::string& name) const { return view(name, &BlockState::weights); }
   at::Tensor gradient(const std::string& name) const { return view(name, &BlockState::gradients); }
   at::Tensor master(const std::string& name) const { return view(name, &BlockState::masters); }
+  at::Tensor view(const std::string& name, at::Tensor BlockState::*member) const;
 
   // One logical tensor from values in row-major order: masters and weights.
   void set(const std::string& name, std::span<const double> values);
   std::vector<double> get(const std::string& name, at::Tensor BlockState::*member) const;
+  void round_masters();  // to weights, after masters were set as views
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
   BlockState& block(int index) { return blocks_[static_cast<std::size_t>(index)]; }
@@ -61,7 +63,6 @@ class Parameters {
     std::int64_t offset = 0;
     std::vector<std::int64_t> shape;
   };
-  at::Tensor view(const std::string& name, at::Tensor BlockState::*member) const;
   void add_views(const Storage& storage);
   void add_segments();
 

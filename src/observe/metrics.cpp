@@ -43,6 +43,11 @@ std::string metrics_line(const StepMetrics& metrics) {
   if (metrics.tflops) line["tflops"] = *metrics.tflops;
   if (metrics.mfu) line["mfu"] = *metrics.mfu;
   if (metrics.memory) line["memory_bytes"] = metrics.memory->value;
+  if (metrics.saved)
+    line["saved"] = {{"step", metrics.saved->step},
+                     {"bytes", metrics.saved->bytes.value},
+                     {"pause_seconds", metrics.saved->pause.value},
+                     {"write_seconds", metrics.saved->write.value}};
   return line.dump();
 }
 

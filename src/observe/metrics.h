@@ -12,6 +12,13 @@
 
 namespace optimus {
 
+// A checkpoint that was finished: how long the training stood still for it, how long writing took beside the training.
+struct SaveMetrics {
+  std::int64_t step = 0;
+  Bytes bytes{};
+  Seconds pause{}, write{};
+};
+
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double loss = 0, grad_norm = 0, learning_rate = 0;
@@ -25,6 +32,7 @@ struct StepMetrics {
   std::optional<double> tflops{};           // 1e12 operations a second, of all devices
   std::optional<double> mfu{};              // share of the devices' peak, 0 to 1
   std::optional<Bytes> memory{};            // the peak of the fullest device
+  std::optional<SaveMetrics> saved{};       // what was finished during this step
 };
 
 // The line of metrics.jsonl, without its end. Numbers read back exactly; those that are not finite are null.

@@ -37,6 +37,7 @@ std::string strategy_text(const Stage& stage, const LayerStrategy& s) {
   if (s.zero > 0) add(fmt::format("zero{}", s.zero));
   if (s.shard_group > 0) add(fmt::format("shard{}", s.shard_group));
   if (s.recompute != RecomputeMode::none) add("recompute-" + text(s.recompute));
+  if (s.recompute_layers > 1) add(fmt::format("by{}", s.recompute_layers));
   if (s.offload) add("offload");
   return result.empty() ? "one device" : result;
 }

@@ -106,12 +106,30 @@ Seat seat_of(const Plan& plan, int device) {
   throw UserError("device {} is not in the plan, which has {} devices", device, num_devices(plan));
 }
 
-const LayerStrategy& strategy_of(const Stage& stage, int block) {
+namespace {
+
+const BlockRun& run_of(const Stage& stage, int block) {
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs)
-      if (block >= run.first && block < run.first + run.count) return run.strategy;
+      if (block >= run.first && block < run.first + run.count) return run;
   ensure(false, "block {} is not in this stage", block);
-  return stage.chunks.front().runs.front().strategy;
+  return stage.chunks.front().runs.front();
+}
+
+}  // namespace
+
+const LayerStrategy& strategy_of(const Stage& stage, int block) { return run_of(stage, block).strategy; }
+
+Span recompute_group(const ModelSpec& model, const Stage& stage, int block) {
+  const BlockRun& run = run_of(stage, block);
+  if (run.strategy.recompute != RecomputeMode::full || block_kind(model, block) != BlockKind::layer)
+    return {block, block + 1};
+  const auto is_layer = [&](int b) { return block_kind(model, b) == BlockKind::layer; };
+  const int first = is_layer(run.first) ? run.first : run.first + 1;
+  int end = run.first + run.count;
+  if (!is_layer(end - 1)) --end;
+  const int size = run.strategy.recompute_layers, begin = first + (block - first) / size * size;
+  return {begin, std::min(begin + size, end)};
 }
 
 namespace {

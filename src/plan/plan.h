@@ -34,6 +34,8 @@ struct LayerStrategy {
   int zero = 0;                    // 0 nothing sharded; 1 optimizer; 2 and gradients; 3 and parameters
   int shard_group = 0;             // devices that share one copy of the state; 0: all dp * cp (full sharding)
   RecomputeMode recompute = RecomputeMode::none;
+  int recompute_layers =
+      1;                 // full: neighbouring layers that are computed again together, from one kept input
   bool offload = false;  // optimizer state in host memory
   bool operator==(const LayerStrategy&) const = default;
 };
@@ -108,6 +110,9 @@ struct Seat {
 // Throws UserError when the plan has no such device. O(devices).
 Seat seat_of(const Plan& plan, int device);
 const LayerStrategy& strategy_of(const Stage& stage, int block);
+// The blocks of the layer's run that are computed again together with it: from the one whose input is kept. Of a block that is
+// not computed again, the block alone.
+Span recompute_group(const ModelSpec& model, const Stage& stage, int block);
 
 // A plan of equal stages in one pipeline: the usual pp x tp x cp x dp grid on devices 0 …, blocks dealt
 // evenly (the embedding goes with the first layers, the head with the last), micro-batches of dp * microbatch

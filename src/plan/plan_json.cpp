@@ -24,6 +24,7 @@ OrderedJson strategy_json(const BlockRun& run) {
   if (s.zero != 0) json["zero"] = s.zero;
   if (s.shard_group != 0) json["shard_group"] = s.shard_group;
   if (s.recompute != RecomputeMode::none) json["recompute"] = text(s.recompute);
+  if (s.recompute_layers != 1) json["recompute_layers"] = s.recompute_layers;
   if (s.offload) json["offload"] = true;
   return json;
 }
@@ -34,8 +35,9 @@ int small_integer(const JsonView& object, std::string_view key, int otherwise) {
 }
 
 BlockRun parse_run(const JsonView& json) {
-  static const std::vector<std::string> keys = {"blocks", "tp",          "sequence_parallel", "cp",     "ep",
-                                                "zero",   "shard_group", "recompute",         "offload"};
+  static const std::vector<std::string> keys = {
+      "blocks",      "tp",        "sequence_parallel", "cp",     "ep", "zero",
+      "shard_group", "recompute", "recompute_layers",  "offload"};
   json.allow_only(keys);
   BlockRun run;
   const JsonView blocks = json.at("blocks");
@@ -52,6 +54,7 @@ BlockRun parse_run(const JsonView& json) {
   s.zero = small_integer(json, "zero", 0);
   s.shard_group = small_integer(json, "shard_group", 0);
   if (const auto mode = json.find("recompute")) s.recompute = parse_recompute(mode->text(), mode->where());
+  s.recompute_layers = small_integer(json, "recompute_layers", 1);
   s.offload = json.boolean_or("offload", false);
   return run;
 }

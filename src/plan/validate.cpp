@@ -122,6 +122,10 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
   if (strategy.shard_group < 0 || (strategy.shard_group > 0 && group % strategy.shard_group != 0))
     return because("{}: shard_group {} must divide the {} devices that hold the same part (dp x cp)", where,
                    strategy.shard_group, group);
+  if (strategy.recompute_layers < 1 ||
+      (strategy.recompute_layers > 1 && strategy.recompute != RecomputeMode::full))
+    return because("{}: recompute_layers is {}, it must be at least 1, and 1 unless recompute is full", where,
+                   strategy.recompute_layers);
   if (strategy.shard_group > 0 && strategy.zero == 0)
     return because("{}: shard_group {} needs zero 1, 2 or 3", where, strategy.shard_group);
   const std::int64_t shards = strategy.zero == 0         ? 1
@@ -204,6 +208,10 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
           if (s.recompute == RecomputeMode::selective)
             return because(
                 "block {}: what to compute again selectively is not known of custom blocks; use none or full",
+                run.first);
+          if (s.recompute_layers != 1)
+            return because(
+                "block {}: custom blocks are computed again one by one; recompute_layers must be 1",
                 run.first);
         }
   return std::nullopt;

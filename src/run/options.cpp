@@ -35,6 +35,8 @@ void declare(OptionTable& table, TrainOptions& o) {
             "of weights and activations (default: fp32 on processors, bf16 on GPUs)");
   table.add("recompute", o.recompute, "none|selective|full",
             "which activations are computed again in the backward");
+  table.add("recompute-layers", o.recompute_layers, "N",
+            "with full: layers that keep one input together (default: what needs least memory)");
   table.add("dropout", o.dropout, "P", "dropout rate everywhere (default: the model's)");
   declare(table, o.samples);
   table.add("devices", o.devices, "N", "devices to train on");
@@ -42,6 +44,12 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("threads", o.threads, "N", "threads of a processor device (default: all cores)");
   table.add("plan", o.plan, "FILE", "run this plan");
   table.add("static", o.is_static, "no decisions of its own while it runs");
+  table.add("resume", o.resume, "RUN", "go on with this run from its last checkpoint, in its folder")
+      .is_saved = false;
+  table.add("save-every", o.save_every, "N|10m",
+            "save a checkpoint every N steps or so often; 0: only at the end");
+  table.add("keep-last", o.keep_last, "N", "checkpoints to keep; 0: all");
+  table.add("keep-every", o.keep_every, "N", "keep those of every N-th step besides; 0: none");
   table.add("eval-every", o.eval_every, "N", "validation loss every N steps (0: at the end only)");
   table.add("validation", o.validation, "F", "fraction of the data that is held out for it");
   table.add("sample", o.sample_tokens, "N", "tokens of text to generate at the end; 0: none");

@@ -28,6 +28,7 @@ struct TrainOptions {
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1;
   std::int64_t seed = 1;
   std::string precision, recompute = "none";
+  std::optional<std::int64_t> recompute_layers;
   std::optional<double> dropout;
   SampleOptions samples;
 
@@ -36,6 +37,10 @@ struct TrainOptions {
   std::int64_t threads = 0;
   Path plan;
   bool is_static = false;
+
+  Path resume;                     // a run
+  std::string save_every = "30m";  // steps, or a duration
+  std::int64_t keep_last = 2, keep_every = 0;
 
   std::int64_t eval_every = 0;
   double validation = 0.05;  // fraction of the data

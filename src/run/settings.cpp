@@ -10,6 +10,7 @@
 #include "plan/plan_json.h"
 #include "plan/validate.h"
 #include "run/demo_text.h"
+#include "schedule/sizes.h"
 
 namespace optimus {
 namespace {
@@ -52,6 +53,20 @@ T choose(OptionTable* table, const char* name, std::optional<T>& target, T value
   if (table != nullptr)
     if (Option* option = table->find(name)) option->origin = Origin::planner;
   return value;
+}
+
+// Whether the model, its tokenizer or a dimension was named for this call, not by the run that is resumed.
+bool is_model_given(OptionTable* table) {
+  if (table == nullptr) return false;
+  ModelOptions model;
+  OptionTable names;
+  declare(names, model);
+  std::vector<std::string> all = names.names();
+  all.push_back("tokenizer");
+  return std::any_of(all.begin(), all.end(), [&](const std::string& name) {
+    const Option* option = table->find(name);
+    return option != nullptr && option->origin > Origin::run;
+  });
 }
 
 ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool is_tokenized_data) {
@@ -146,6 +161,13 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
   UniformPlan shape{.microbatch = static_cast<int>(some), .batch = batch, .sequence_length = length};
   shape.precision = parse_precision(options.precision, "--precision");
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
+  if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {
+    const std::int64_t best = least_recompute_layers(uniform_plan(model, shape), model);
+    const std::int64_t layers = choose(table, "recompute-layers", options.recompute_layers, best);
+    shape.strategy.recompute_layers = static_cast<int>(std::clamp<std::int64_t>(layers, 0, model.layers));
+  } else if (options.recompute_layers.value_or(1) != 1) {
+    throw UsageError("--recompute-layers {} needs --recompute full", *options.recompute_layers);
+  }
   const Plan plan = uniform_plan(model, shape);
   validate(plan, model, "--batch, --seq and --model");
   return plan;
@@ -187,7 +209,7 @@ Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, Op
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {
   refuse_nonsense(options);
   if (!options.model.model.empty() || !options.data.empty() || !options.tokenizer.empty() ||
-      options.dropout || options.sequence_length)
+      options.dropout || options.sequence_length.value_or(1) != 1)
     throw UserError(
         "{}: model, data, tokenizer, dropout and sequence length are not options of a model of modules",
         model.name);
@@ -207,14 +229,19 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
   return settings;
 }
 
-TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table,
-                      EventSink& events) {
+TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
+                      const std::optional<Path>& checkpoint) {
   refuse_nonsense(options);
   TrainSettings settings;
-  settings.tokenizer =
-      open_tokenizer(options.tokenizer.empty() ? usual_tokenizer(options.model.model) : options.tokenizer);
+  const bool is_model_saved = checkpoint && !is_model_given(table);
+  const std::string place = is_model_saved ? checkpoint->string() : options.model.model;
+  settings.tokenizer_name =
+      is_model_saved || options.tokenizer.empty() ? usual_tokenizer(place) : options.tokenizer;
+  settings.tokenizer = open_tokenizer(settings.tokenizer_name);
   const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
-  settings.model = resolve_model(options, *settings.tokenizer, is_tokens);
+  settings.model =
+      is_model_saved ? open_model(place) : resolve_model(options, *settings.tokenizer, is_tokens);
+  if (std::error_code error; std::filesystem::is_directory(place, error)) settings.origin = place;
   resolve_precision(options, device, table);
   const std::int64_t longest =
       settings.model.positions == PositionKind::learned ? settings.model.max_positions : 1 << 20;

@@ -17,8 +17,10 @@ namespace optimus {
 struct TrainSettings {
   ModelSpec model;
   std::unique_ptr<Tokenizer> tokenizer;
+  std::string tokenizer_name;  // as open_tokenizer() takes it
   std::unique_ptr<Samples> samples;
   std::optional<StreamRange> validation;  // of the first data set; nothing when it is too short
+  Path origin;  // the folder that the model came from; empty for a preset
   std::string data_name;
   Plan plan;
   std::int64_t steps = 0;
@@ -31,10 +33,10 @@ struct DeviceFacts {
   bool is_gpu = false;
 };
 
-// Fills in the options that were left open and tells the table where they came from (table may be null).
-// Throws UserError or UsageError.
-TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table,
-                      EventSink& events);
+// Fills in the options that were left open and tells the table where they came from (table may be null). A resumed run has
+// its model and tokenizer from its checkpoint, unless they were named anew. Throws UserError or UsageError.
+TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
+                      const std::optional<Path>& checkpoint = {});
 
 // The same for a model of custom blocks: plan, steps, learning rate and folder. Its data and its blocks are the caller's, so
 // options that speak of text or tokens are refused. The precision comes first, because blocks are measured in it.

@@ -3,10 +3,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/hf_folder.h"
 #include "data/unicode.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "run/memory.h"
+#include "run/resume.h"
+#include "run/saver.h"
 #include "run/settings.h"
 #include "run/training.h"
 
@@ -73,25 +76,54 @@ void say_what_runs(const TrainSettings& settings, at::Device device, int threads
   say_how_it_runs(settings, device, threads, line);
 }
 
+void refuse_finished(const TrainSettings& settings, const TrainingState& state) {
+  if (state.step >= settings.steps)
+    throw UserError("{} has done its {} steps; say --steps with a larger number to go on",
+                    settings.run.string(), state.step);
+}
+
+// What a checkpoint needs beside tensors to be opened alone: how it ran, and its model and tokenizer as a Hugging Face folder
+// has them.
+std::vector<SmallFile> small_files(const TrainSettings& settings, const ResumedRun& resumed) {
+  std::vector<SmallFile> files = hf_description({.model = settings.model,
+                                                 .tokenizer = settings.tokenizer_name,
+                                                 .origin = resumed.checkpoint.value_or(settings.origin)});
+  for (const char* name : {"settings.toml", "plan.json"})
+    files.push_back({name, value_or_throw(read_file(settings.run / name, Bytes(1 << 26)))});
+  return files;
+}
+
 }  // namespace
 
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line) {
+  RealFileSystem files;
+  ResumedRun resumed;
+  if (!options.resume.empty()) resumed = resume(options, table, files, events);
   const at::Device device = choose_device(options.device);
   const int threads = set_num_threads(static_cast<int>(options.threads));
-  const TrainSettings settings = resolve(options, {.is_gpu = device.is_cuda()}, table, events);
+  const TrainSettings settings =
+      resolve(options, {.is_gpu = device.is_cuda()}, table, events, resumed.checkpoint);
+  refuse_finished(settings, resumed.state);
   refuse_too_large(settings.plan, settings.model, device);
-  RealFileSystem files;
-  RunFolder folder = create_run_folder(settings, options, table, files);
+  RunFolder folder = open_run_folder(settings, options, table, files, resumed.state.step);
   say_what_runs(settings, device, threads, line);
   Parameters parameters(settings.plan, settings.model, 0, device);
-  parameters.initialize(options.seed);
+  if (resumed.checkpoint)
+    restore(Checkpoint::open(*resumed.checkpoint), settings.plan, settings.model, Restored::everything,
+            parameters);
+  else
+    parameters.initialize(options.seed);
   Engine engine(settings.plan, settings.model, parameters, {.device = device, .seed = options.seed});
   const Course course{
-      [&](std::int64_t step) { return read_batch(*settings.samples, settings.plan, step); },
+      [&](std::int64_t step, std::int64_t first) {
+        return read_batch(*settings.samples, settings.plan, step, first);
+      },
       [&](Engine& trained) { return validation_loss(trained, settings); },
   };
-  TrainResult result =
-      Training(options, settings, course, engine, parameters, events, line).run(std::move(folder));
+  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings, resumed)},
+              settings.plan, settings.model, parameters);
+  TrainResult result = Training(options, settings, course, engine, parameters, resumed.state, events, line)
+                           .run(std::move(folder), saver);
   result.sample = sample_text(settings, options, parameters, device);
   return result;
 }

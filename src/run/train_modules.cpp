@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "engine/module_block.h"
 #include "run/memory.h"
+#include "run/resume.h"
+#include "run/saver.h"
 #include "run/training.h"
 
 namespace optimus {
@@ -11,6 +13,10 @@ namespace optimus {
 TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions options) {
   if (data.read == nullptr || data.num_samples < 1)
     throw UserError("{}: the data needs at least one sample and a function that reads it", model.name);
+  RealFileSystem files;
+  NullSink events;
+  ResumedRun resumed;
+  if (!options.resume.empty()) resumed = resume(options, nullptr, files, events);
   const at::Device device = choose_device(options.device);
   const int threads = set_num_threads(static_cast<int>(options.threads));
   const Precision precision = resolve_precision(options, {.is_gpu = device.is_cuda()}, nullptr);
@@ -20,11 +26,11 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
     throw UserError("{}: the plan's precision is {}, the blocks were measured in {}; say --precision {}",
                     model.name, text(settings.plan.precision), text(precision),
                     text(settings.plan.precision));
+  if (resumed.state.step >= settings.steps)
+    throw UserError("{} has done its {} steps", settings.run.string(), resumed.state.step);
   refuse_too_large(settings.plan, settings.model, device);
-  RealFileSystem files;
-  RunFolder folder = create_run_folder(settings, options, nullptr, files);
+  RunFolder folder = open_run_folder(settings, options, nullptr, files, resumed.state.step);
   StatusLine line(stderr);
-  NullSink events;
   line.print(fmt::format("model {}: {} parameters in {} parts", model.name,
                          with_commas(num_parameters(facts.spec)), model.parts.size()));
   line.print(fmt::format("data: {} samples an epoch", with_commas(data.num_samples)));
@@ -32,13 +38,21 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
 
   Parameters parameters(settings.plan, settings.model, 0, device);
   const LentModules lent(model, facts, parameters);
+  if (resumed.checkpoint)
+    restore(Checkpoint::open(*resumed.checkpoint), settings.plan, settings.model, Restored::everything,
+            parameters);
   Engine engine(settings.plan, settings.model, parameters,
                 {.device = device, .seed = options.seed, .make_custom_block = lent.blocks()});
   const Course course{
-      [&](std::int64_t step) { return read_batch(data, facts, settings.plan, step, options.seed); },
+      [&](std::int64_t step, std::int64_t first) {
+        return read_batch(data, facts, settings.plan, step, first, options.seed);
+      },
       [](Engine&) { return std::nullopt; },
   };
-  return Training(options, settings, course, engine, parameters, events, line).run(std::move(folder));
+  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, {}}, settings.plan,
+              settings.model, parameters);
+  return Training(options, settings, course, engine, parameters, resumed.state, events, line)
+      .run(std::move(folder), saver);
 }
 
 }  // namespace optimus

@@ -45,12 +45,13 @@ at::Device choose_device(const std::string& name) {
   return has_cuda() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
-RunFolder create_run_folder(const TrainSettings& settings, const TrainOptions& options,
-                            const OptionTable* table, FileSystem& files) {
+RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
+                          const OptionTable* table, FileSystem& files, std::int64_t last_step) {
   const Path& run = settings.run;
   std::error_code error;
-  if (std::filesystem::exists(run / "metrics.jsonl", error))
-    throw UserError("{} holds a run already; give another folder with --run", run.string());
+  if (options.resume.empty() && std::filesystem::exists(run / "metrics.jsonl", error))
+    throw UserError("{} holds a run already; go on with it by --resume, or give another folder with --run",
+                    run.string());
   value_or_throw(files.create_folders(run / "tensorboard"));
   std::string resolved;
   if (table != nullptr) {
@@ -63,8 +64,8 @@ RunFolder create_run_folder(const TrainSettings& settings, const TrainOptions& o
   }
   value_or_throw(write_atomically(files, run / "settings.toml", resolved));
   value_or_throw(write_atomically(files, run / "plan.json", plan_text(settings.plan)));
-  return {value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", 0)),
-          value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), 0))};
+  return {value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", last_step)),
+          value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), last_step))};
 }
 
 void say_how_it_runs(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {
@@ -77,7 +78,8 @@ void say_how_it_runs(const TrainSettings& settings, at::Device device, int threa
 }
 
 Training::Training(const TrainOptions& options, const TrainSettings& settings, Course course, Engine& engine,
-                   const Parameters& parameters, EventSink& events, StatusLine& line)
+                   const Parameters& parameters, const TrainingState& start, EventSink& events,
+                   StatusLine& line)
     : options_(options),
       settings_(settings),
       course_(std::move(course)),
@@ -86,32 +88,79 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
       events_(events),
       progress_(line, settings.steps),
       flops_per_token_(model_flops_per_token(settings.model, settings.plan.sequence_length)),
-      peak_flops_(peak_flops(engine.device(), settings.plan.precision)) {}
+      peak_flops_(peak_flops(engine.device(), settings.plan.precision)),
+      save_rule_(parse_save_rule(options.save_every, "--save-every")),
+      line_(line),
+      step_(start.step),
+      next_sample_(start.num_samples),
+      last_save_(std::chrono::steady_clock::now()) {
+  engine_.num_updates = start.num_updates;
+  engine_.loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
+}
 
-TrainResult Training::run(RunFolder folder) {
+TrainResult Training::run(RunFolder folder, Saver& saver) {
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
   std::int64_t num_tokens = 0;
-  for (std::int64_t step = 0; step < settings_.steps; ++step) {
-    const StepMetrics metrics = one_step(step);
-    record(metrics, folder);
-    result.loss = metrics.loss, num_tokens += metrics.tokens;
-    if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
-    events_.report(
-        Progress{"training", step + 1, settings_.steps, "steps"});  // throws when the user wants to end
+  try {
+    while (step_ < settings_.steps) {
+      const StepMetrics metrics = one_step();
+      record(metrics, folder);
+      result.loss = metrics.loss, num_tokens += metrics.tokens;
+      if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
+      save_if_due(saver);
+      events_.report(Progress{"training", step_, settings_.steps, "steps"});
+    }
+  } catch (const Interrupted&) {  // by the user, between steps
+    progress_.finish();
+    save_last(saver);
+    line_.print(fmt::format("stopped after step {}; --resume {} goes on", step_, settings_.run.string()));
+    throw;
   }
   progress_.finish();
   result.tokens_per_second = static_cast<double>(num_tokens) / seconds_since(began);
+  result.checkpoint = save_last(saver).string();
   return result;
 }
 
-StepMetrics Training::one_step(std::int64_t step) {
+TrainingState Training::state() const {
+  TrainingState state{.step = step_, .num_updates = engine_.num_updates, .num_samples = next_sample_};
+  state.seed = options_.seed, state.precision = settings_.plan.precision;
+  state.loss_scale = {engine_.loss_scale.value, engine_.loss_scale.num_good};
+  return state;
+}
+
+void Training::save_if_due(Saver& saver) {
+  const std::optional<SaveResult> ended = saver.take_ended(false);
+  if (ended && ended->saved) saved_ = ended->metrics;
+  if (ended && !ended->saved)
+    events_.report(Warning{fmt::format("the checkpoint of step {} was not written, training goes on: {}",
+                                       ended->metrics.step, ended->saved.error().why)});
+  if (step_ == settings_.steps || !is_due(save_rule_, step_, Seconds(seconds_since(last_save_)))) return;
+  saver.begin(state());
+  last_save_ = std::chrono::steady_clock::now();
+}
+
+Path Training::save_last(Saver& saver) {
+  std::optional<SaveResult> last = saver.take_ended(true);
+  if (!last || !last->saved || last->metrics.step != step_) {
+    saver.begin(state());
+    last = saver.take_ended(true);
+  }
+  if (!last->saved)
+    throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
+  return last->saved->folder;
+}
+
+StepMetrics Training::one_step() {
   const auto began = std::chrono::steady_clock::now();
-  const bool is_last = step + 1 == settings_.steps;
-  const Batch batch = next_.valid() ? next_.get() : course_.read(step);
+  const bool is_last = step_ + 1 == settings_.steps;
+  const Batch batch = next_.valid() ? next_.get() : course_.read(step_, next_sample_);
+  const double rate = learning_rate_at(settings_.learning_rate, ++step_);
+  next_sample_ += settings_.plan.batch;
   if (!is_last)  // read while this step is computed
-    next_ = std::async(std::launch::async, [this, step] { return course_.read(step + 1); });
-  const double rate = learning_rate_at(settings_.learning_rate, step + 1);
+    next_ = std::async(std::launch::async,
+                       [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
   const StepReport report = engine_.train_step(batch, {.learning_rate = rate,
                                                        .beta1 = options_.beta1,
                                                        .beta2 = options_.beta2,
@@ -119,7 +168,7 @@ StepMetrics Training::one_step(std::int64_t step) {
                                                        .weight_decay = options_.weight_decay,
                                                        .clip = options_.clip});
   StepMetrics metrics{
-      .step = step + 1, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
+      .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
   metrics.tokens = report.num_tokens;
   metrics.seconds = Seconds(seconds_since(began));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
@@ -128,7 +177,8 @@ StepMetrics Training::one_step(std::int64_t step) {
   metrics.memory = parameters_.bytes() + engine_.bytes();
   metrics.is_skipped = report.is_skipped;
   if (report.loss_scale > 0) metrics.loss_scale = report.loss_scale;
-  if (is_last || (options_.eval_every > 0 && (step + 1) % options_.eval_every == 0))
+  metrics.saved = std::exchange(saved_, std::nullopt);
+  if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
     metrics.validation_loss = course_.validate(engine_);
   return metrics;
 }

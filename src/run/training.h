@@ -2,6 +2,7 @@
 // is in the Course; what a step does is in the engine.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <optional>
@@ -11,6 +12,8 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/tensorboard.h"
+#include "run/save_rule.h"
+#include "run/saver.h"
 #include "run/settings.h"
 #include "run/train.h"
 
@@ -21,14 +24,16 @@ struct RunFolder {
   MetricsFile metrics;
   TensorBoardFile board;
 };
-// Throws UserError when the folder holds a run already or cannot be written. table may be null.
-RunFolder create_run_folder(const TrainSettings& settings, const TrainOptions& options,
-                            const OptionTable* table, FileSystem& files);
+// Throws UserError when the folder holds a run already, unless that is resumed, or cannot be written. A resumed run keeps its
+// metrics up to last_step. table may be null.
+RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
+                          const OptionTable* table, FileSystem& files, std::int64_t last_step);
 
 at::Device choose_device(const std::string& name);  // empty: CUDA where there is one
 
 struct Course {
-  std::function<Batch(std::int64_t step)> read;  // on another thread, while the step before is computed
+  // On another thread, while the step before is computed. Steps count from 0.
+  std::function<Batch(std::int64_t step, std::int64_t first_sample)> read;
   std::function<std::optional<double>(Engine& engine)> validate;
 };
 
@@ -37,15 +42,20 @@ void say_how_it_runs(const TrainSettings& settings, at::Device device, int threa
 
 class Training {
  public:
+  // The engine goes on from `start`: restored, or as new.
   Training(const TrainOptions& options, const TrainSettings& settings, Course course, Engine& engine,
-           const Parameters& parameters, EventSink& events, StatusLine& line);
+           const Parameters& parameters, const TrainingState& start, EventSink& events, StatusLine& line);
 
-  // All steps. Throws what events throw when the user wants to end.
-  TrainResult run(RunFolder folder);
+  // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint.
+  TrainResult run(RunFolder folder, Saver& saver);
 
  private:
-  StepMetrics one_step(std::int64_t step);
+  StepMetrics one_step();
   void record(const StepMetrics& metrics, RunFolder& folder);
+  void save_if_due(Saver& saver);
+  // Writes what the run ends with. Throws UserError when that cannot be done.
+  Path save_last(Saver& saver);
+  TrainingState state() const;
 
   const TrainOptions& options_;
   const TrainSettings& settings_;
@@ -56,6 +66,11 @@ class Training {
   TrainingProgress progress_;
   const double flops_per_token_;
   const std::optional<double> peak_flops_;
+  const SaveRule save_rule_;
+  StatusLine& line_;
+  std::int64_t step_, next_sample_;  // done; not yet seen
+  std::chrono::steady_clock::time_point last_save_;
+  std::optional<SaveMetrics> saved_;  // for the next line of metrics
   std::future<Batch> next_;
 };
 

@@ -100,7 +100,10 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
   ready.insert(ready.end(), fresh_.begin(), fresh_.end());
   for (int block = chunk.end() - 1; block >= chunk.first(); --block) {
     if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
-    ready = gather_parameters(block, std::move(ready));
+    if (is_recomputed(block) && block + 1 == recompute_group(block).end)
+      ready = recompute(microbatch, block, std::move(ready));  // with the weights that the backward needs
+    else
+      ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
   }
   if (chunk.first() > 0) {

@@ -136,12 +136,17 @@ void DeviceSizes::add(SlabBuilder& slab, int block, std::int64_t tokens, const K
 }
 
 Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
-  const RecomputeMode mode = strategy_of(stage_, block).recompute;
+  const LayerStrategy& strategy = strategy_of(stage_, block);
+  const RecomputeMode mode = strategy.recompute;
   const std::int64_t tokens = share(block, sequences, false).num_tokens();
   SlabBuilder slab(bytes_of(plan_.precision));
   for (const Operation& operation : operations_[index_of(model_, block)])
     for (const KeptTensor& tensor : operation.kept)
       if ((mode <= tensor.kept_up_to) == is_kept) add(slab, block, tokens, tensor);
+  // The last layer of a group is computed again with its norm, for the statistics; nobody else wants what that gives.
+  if (!is_kept && strategy.recompute_layers > 1 && model_.norm_place == NormPlace::post &&
+      block_kind(model_, block) == BlockKind::layer)
+    add(slab, block, tokens, {"norm2.output", static_cast<double>(model_.hidden), KeptType::activation});
   return slab.take();
 }
 
@@ -202,6 +207,15 @@ Bytes DeviceSizes::ring(int block, int sequences) const {
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   const std::int64_t tokens = share(block, sequences, false).samples.size() * positions;
   return Bytes(static_cast<std::int64_t>(static_cast<double>(tokens) * width * bytes_of(plan_.precision)));
+}
+
+int least_recompute_layers(const Plan& plan, const ModelSpec& model) {
+  const DeviceSizes sizes(plan, model, Seat{});
+  const int sequences = plan.pipelines[0].microbatches[0];
+  const auto input = static_cast<double>(sizes.kept(1, sequences).bytes.value),
+             everything = static_cast<double>(sizes.passing(1, sequences).bytes.value) + input;
+  const double best = std::sqrt(static_cast<double>(model.layers) * input / everything);
+  return std::max(1, static_cast<int>(std::lround(best)));
 }
 
 }  // namespace optimus

@@ -60,4 +60,8 @@ class DeviceSizes {
   bool has_one_copy_of_tied_embedding_;
 };
 
+// With full recompute, the number of layers computed again together that needs least memory: L / g kept inputs and everything
+// of g layers are there at a time, so g = √(L x input / everything); a stage of L layers with one micro-batch under way.
+int least_recompute_layers(const Plan& plan, const ModelSpec& model);
+
 }  // namespace optimus

@@ -76,6 +76,13 @@ class StepCompiler {
   void use_graph(const Instruction& instruction);
   // Whether the backward begins with the forward again. The loss comes with its gradient and is not computed twice.
   bool is_recomputed(int block) const;
+  Span recompute_group(int block) const { return optimus::recompute_group(model_, stage_, block); }
+  // The input of a layer that is computed again together with the one below lives only while the forward passes.
+  std::map<BlockMicrobatch, int>& kept_by_forward(int block) {
+    return recompute_group(block).begin == block ? kept_ : brief_kept_;
+  }
+  // The layers that are computed again together with this one, the last of them.
+  Frontier recompute(int microbatch, int block, Frontier ready);
 
   const Plan& plan_;
   const ModelSpec& model_;
@@ -92,8 +99,8 @@ class StepCompiler {
   bool needs_sync_ = false;  // gradients of a block also come from other pipelines
 
   // Buffers. Passing activations of the forward and of the backward are two.
-  std::map<BlockMicrobatch, int> kept_, passing_, again_, gradients_, passing_gradients_, logits_,
-      whole_gradients_;
+  std::map<BlockMicrobatch, int> kept_, brief_kept_, passing_, again_, gradients_, passing_gradients_,
+      logits_, whole_gradients_;
   std::map<BlockMicrobatch, int> graph_, brief_graph_, graph_work_, graph_work_again_;  // custom blocks
   // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
   std::map<BlockMicrobatch, Frontier> arrived_;

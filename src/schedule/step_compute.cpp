@@ -76,16 +76,21 @@ void StepCompiler::use_slabs(const Instruction& of) {
   const bool is_first_part =
                  of.part == Part::whole || of.part == Part::attention || of.part == Part::attention_input,
              is_last_part = of.part == Part::whole || of.part == Part::mlp;
-  use_slab(kept_, SlabKind::kept, block, microbatch, of.op == Op::forward);
-  if (of.op == Op::forward) {
+  const bool is_forward = of.op == Op::forward;
+  use_slab(is_forward ? kept_by_forward(block) : kept_, SlabKind::kept, block, microbatch, is_forward);
+  if (is_forward) {
     use_slab(passing_, SlabKind::passing, block, microbatch, true);
     if (is_last_part && block + 1 < plan_.num_blocks && is_neighbour(block + 1))
-      use_slab(kept_, SlabKind::kept, block + 1, microbatch, true);
+      use_slab(kept_by_forward(block + 1), SlabKind::kept, block + 1, microbatch, true);
     if (kind(block) == BlockKind::head) use_slab(logits_, SlabKind::logits, block, microbatch, true);
     return;
   }
   use_slab(again_, SlabKind::passing, block, microbatch, of.op != Op::backward_weight);
-  if (of.op == Op::recompute) return;
+  if (of.op == Op::recompute) {
+    if (is_last_part && block + 1 < recompute_group(block).end)
+      use_slab(kept_, SlabKind::kept, block + 1, microbatch, true);
+    return;
+  }
   use_slab(gradients_, SlabKind::gradients, block, microbatch, of.op == Op::backward_input);
   if (of.op == Op::backward_input) {
     use_slab(passing_gradients_, SlabKind::passing_gradients, block, microbatch, true);
@@ -234,11 +239,18 @@ Frontier StepCompiler::backward_attention_input(int microbatch, int block, const
   return {compute(Op::backward_input, Part::attention_input, microbatch, block, keys)};
 }
 
-Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready, bool with_weights) {
-  if (is_recomputed(block)) {
-    const Frontier again = forward_block(microbatch, block, ready, Op::recompute);
-    ready.insert(ready.end(), again.begin(), again.end());
+Frontier StepCompiler::recompute(int microbatch, int block, Frontier ready) {
+  const Span group = recompute_group(block);
+  Frontier again = ready;
+  for (int b = static_cast<int>(group.begin); b < group.end; ++b) {
+    again = gather_parameters(b, std::move(again));
+    again = forward_block(microbatch, b, std::move(again), Op::recompute);
   }
+  ready.insert(ready.end(), again.begin(), again.end());
+  return ready;
+}
+
+Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready, bool with_weights) {
   // A weight gradient stands behind the sum of the input gradient, so that the two overlap; what it gathers, before.
   switch (kind(block)) {
     case BlockKind::embedding:

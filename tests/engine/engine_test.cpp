@@ -22,9 +22,9 @@ ModelSpec small(const std::string& preset) {
 }
 
 Plan plan_of(const ModelSpec& model, int microbatch, Precision precision = Precision::fp64,
-             RecomputeMode recompute = RecomputeMode::none) {
+             RecomputeMode recompute = RecomputeMode::none, int recompute_layers = 1) {
   UniformPlan shape{.microbatch = microbatch, .batch = 6, .sequence_length = 20, .precision = precision};
-  shape.strategy.recompute = recompute;
+  shape.strategy.recompute = recompute, shape.strategy.recompute_layers = recompute_layers;
   return uniform_plan(model, shape);
 }
 
@@ -134,14 +134,16 @@ TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterBadOnes) {
 
 // Seen: the allocator's peak over construction and three steps; predicted: from the plan alone.
 TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
-  for (const char* preset : {"gpt2", "llama3-8b"})
-    for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full}) {
+  for (const char* preset : {"gpt2", "llama3-8b", "bert-base"})
+    for (const auto& [mode, layers] :
+         {std::pair(RecomputeMode::none, 1), std::pair(RecomputeMode::selective, 1),
+          std::pair(RecomputeMode::full, 1), std::pair(RecomputeMode::full, 3)}) {
       ModelSpec model = with_overrides(
           open_model(preset),
           {.layers = 4, .hidden = 256, .heads = 8, .head_dim = 32, .ffn = 1024, .vocab = 2048});
       model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
       UniformPlan shape{.microbatch = 2, .batch = 4, .sequence_length = 128, .precision = Precision::fp32};
-      shape.strategy.recompute = mode;
+      shape.strategy.recompute = mode, shape.strategy.recompute_layers = layers;
       const Plan plan = uniform_plan(model, shape);
       const Bytes predicted = predicted_memory(plan, model, 0, at::Device(at::kCPU));
       TrackingAllocator memory;

@@ -97,7 +97,8 @@ Learned train_here(const ModuleModel& model, Precision precision, int microbatch
     const LentModules lent(model, facts, parameters);
     Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
     for (int step = 0; step < steps; ++step) {
-      learned.losses.push_back(engine.train_step(read_batch(kData, facts, plan, step, 1), kUpdate).loss);
+      learned.losses.push_back(
+          engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate).loss);
       for (const LogicalTensor& tensor : parameters.tensors())
         if (step == 0) learned.gradients[tensor.name] = parameters.gradient(tensor.name) / kBatch;
     }
@@ -135,7 +136,7 @@ Learned train_by_torch(const ModuleModel& model, Precision precision, int steps)
   torch::optim::AdamW optimizer(groups);
   Learned learned;
   for (int step = 0; step < steps; ++step) {
-    const Batch batch = read_batch(kData, facts, plan, step, 1);
+    const Batch batch = read_batch(kData, facts, plan, step, step * plan.batch, 1);
     optimizer.zero_grad();
     at::Tensor x = batch.microbatches[0].inputs.to(type);
     for (const ModulePart& part : model.parts) x = part.forward(x);
@@ -223,7 +224,7 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
     UniformPlan shape{.microbatch = 8, .batch = 16, .precision = Precision::fp32};
     shape.strategy.recompute = mode;
     const Plan plan = uniform_plan(facts.spec, shape);
-    const Batch batch = read_batch(data, facts, plan, 0, 1);
+    const Batch batch = read_batch(data, facts, plan, 0, 0, 1);
     const auto predicted =
         static_cast<double>(predicted_memory(plan, facts.spec, 0, at::Device(at::kCPU)).value);
     TrackingAllocator memory;
@@ -263,7 +264,7 @@ TEST(ModuleBlock, TakesWholeNumbers) {
   Parameters parameters(plan, facts.spec, 0, at::kCPU);
   const LentModules lent(model, facts, parameters);
   Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
-  const Batch batch = read_batch(data, facts, plan, 0, 1);
+  const Batch batch = read_batch(data, facts, plan, 0, 0, 1);
   const double first = engine.train_step(batch, kUpdate).loss;
   for (int step = 0; step < 150; ++step) engine.train_step(batch, kUpdate);
   EXPECT_LT(engine.evaluate(batch) / kBatch, 0.5 * first);
@@ -305,8 +306,8 @@ TEST(ModuleBlock, RefusesWhatWouldDependOnThePlan) {
 TEST(ModuleBlock, SamplesComeInAnOrderOfTheSeed) {
   const ModuleFacts facts = describe(mlp(), kData.read(0), Precision::fp32, at::kCPU);
   const auto inputs = [&](int microbatch, std::int64_t step, std::int64_t seed) {
-    const Batch batch =
-        read_batch(kData, facts, plan_of(facts.spec, Precision::fp32, microbatch), step, seed);
+    const Plan plan = plan_of(facts.spec, Precision::fp32, microbatch);
+    const Batch batch = read_batch(kData, facts, plan, step, step * plan.batch, seed);
     std::vector<at::Tensor> all;
     for (const Microbatch& some : batch.microbatches) all.push_back(some.inputs);
     return at::cat(all);

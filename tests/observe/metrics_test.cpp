@@ -28,6 +28,10 @@ TEST(Metrics, LineHasItsKeysInOrder) {
   EXPECT_EQ(metrics_line(metrics),
             R"({"step":3,"loss":2.5,"grad_norm":0.1,"lr":0.0003,"tokens":4096,"seconds":0.5,)"
             R"("tokens_per_second":8192.0,"epoch":0})");
+  metrics.saved = SaveMetrics{2, Bytes(640), Seconds(0.25), Seconds(2)};
+  EXPECT_TRUE(metrics_line(metrics).ends_with(
+      R"("saved":{"step":2,"bytes":640,"pause_seconds":0.25,"write_seconds":2.0}})"));
+  metrics.saved.reset();
   metrics.is_skipped = true;
   metrics.loss = std::nan("");
   metrics.grad_norm = HUGE_VAL;

@@ -31,7 +31,7 @@ BOUNDS = {
 }
 SAME_SUM = 1e-12  # fp64, when only the order of summation differs
 SETTINGS = {
-    "precision": "fp64", "steps": 10, "microbatch": 2, "recompute": "none", "lr": 1e-3, "beta1": 0.9, "beta2": 0.95,
+    "precision": "fp64", "steps": 10, "microbatch": 2, "recompute": "none", "recompute_layers": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.95,
     "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0, "dropout": 0,
 }
 NAMES = ["gpt2-tied", "gpt2-untied", "llama", "llama-gqa-biases", "llama-rope3-tied", "llama-rope-linear", "qwen2", "qwen3", "mistral", "bert", "megatron-bert"]
@@ -213,12 +213,12 @@ def gradients(tensors):
 
 def check_recompute(engine, plain, problems):
     """Bit-equal on a CPU; kernels of a GPU may add in another order."""
-    for mode in ("selective", "full"):
-        again = gradients(engine.run(steps=1, recompute=mode))
+    for mode, layers in (("selective", 1), ("full", 1), ("full", 2)):
+        again = gradients(engine.run(steps=1, recompute=mode, recompute_layers=layers))
         worst = max(value[0] for value in compare(engine.case, again, plain).values())
         is_same = all(numpy.array_equal(again[label], plain[label]) for label in plain)
         if not (is_same if engine.device == "cpu" else worst <= SAME_SUM):
-            problems.append(f"{engine.case}: recompute {mode} changes gradients by {worst:.1e}")
+            problems.append(f"{engine.case}: recompute {mode} by {layers} changes gradients by {worst:.1e}")
 
 
 def check_microbatches(engine, plain, problems):
@@ -241,7 +241,7 @@ def check_case(engine, problems):
     before = len(problems)
     check_recompute(engine, plain, problems)
     verdict = "as none" if len(problems) == before else "DIFFERENT"
-    print(f"{engine.case:18} recompute selective, full: {verdict}; micro-batches 1, 3, all: {check_microbatches(engine, plain, problems):.1e}", flush=True)
+    print(f"{engine.case:18} recompute selective, full, full by 2: {verdict}; micro-batches 1, 3, all: {check_microbatches(engine, plain, problems):.1e}", flush=True)
 
 
 def main():

@@ -41,6 +41,7 @@ inline LayerStrategy strategy(int width, const Plan& plan) {
     s.shard_group = *rc::gen::elementOf(groups);
   }
   s.recompute = *rc::gen::element(RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full);
+  if (s.recompute == RecomputeMode::full) s.recompute_layers = pick(1, 3);
   s.offload = pick(0, 5) == 0;
   return s;
 }

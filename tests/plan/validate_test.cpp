@@ -54,6 +54,8 @@ bool is_valid_by_hand(const Plan& plan) {
           if (s.tp < 1 || s.cp < 1 || s.ep != 1 || s.zero < 0 || s.zero > 3 || s.cp > plan.sequence_length)
             return false;
           if (s.sequence_parallel && s.tp < 2) return false;
+          if (s.recompute_layers != 1 && (s.recompute_layers < 1 || s.recompute != RecomputeMode::full))
+            return false;
           bool has_split = false, has_groups = s.shard_group == 0;
           for (int dp = 1; dp <= n; ++dp) has_split |= s.tp * s.cp * dp == n;
           for (int groups = 1; groups <= n; ++groups) has_groups |= s.tp * s.shard_group * groups == n;
@@ -90,7 +92,7 @@ void disturb(Plan& plan) {
   BlockRun& run =
       stage.chunks[0]
           .runs[static_cast<std::size_t>(pick(0, static_cast<int>(stage.chunks[0].runs.size()) - 1))];
-  switch (pick(0, 20)) {
+  switch (pick(0, 21)) {
     case 0:
       plan.batch += pick(-1, 1);
       break;
@@ -152,6 +154,9 @@ void disturb(Plan& plan) {
     case 19:
       pipeline.stages.pop_back();
       break;
+    case 21:
+      run.strategy.recompute_layers = pick(-1, 3);
+      break;
     case 20:
       stage.devices[0] = pick(0, 1) == 0 ? 1'000'000 : stage.devices.back();
       break;
@@ -204,6 +209,9 @@ TEST(Validate, EachRuleHasItsSentence) {
             "pipeline 0, stage 0, block 0: zero is 4, it must be 0, 1, 2 or 3");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).shard_group = 2; }),
             "pipeline 0, stage 0, block 0: shard_group 2 needs zero 1, 2 or 3");
+  EXPECT_EQ(says([&](Plan& p) { strategy(p).recompute_layers = 2; }),
+            "pipeline 0, stage 0, block 0: recompute_layers is 2, it must be at least 1, and 1 unless "
+            "recompute is full");
   EXPECT_EQ(says([](Plan& p) { p.schedule = Schedule::interleaved; }),
             "pipeline 0 has 1 chunk a stage, schedule interleaved needs at least 2");
   EXPECT_EQ(says([&](Plan& p) { p.schedule = Schedule::pipedream, strategy(p).zero = 3; }),

@@ -94,6 +94,7 @@ Plan plan_of(const Request& request, const ModelSpec& model, std::int64_t batch,
   UniformPlan shape{.microbatch = microbatch, .batch = batch, .sequence_length = length};
   shape.precision = parse_precision(request.word("precision"), "precision");
   shape.strategy.recompute = parse_recompute(request.word("recompute"), "recompute");
+  shape.strategy.recompute_layers = request.json.at("recompute_layers").get<int>();
   return uniform_plan(model, shape);
 }
 

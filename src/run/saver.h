@@ -1,0 +1,64 @@
+// Saves a running training: copies its state, which is all that the training waits for, and writes the copy on a thread while
+// training goes on. A save that fails is reported and does not end the run. Read next: checkpoint/save.h.
+#pragma once
+
+#include <future>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/save.h"
+#include "checkpoint/training_state.h"
+#include "engine/parameters.h"
+#include "observe/metrics.h"
+
+namespace optimus {
+
+struct SaveResult {
+  SaveMetrics metrics;
+  Outcome<SavedCheckpoint> saved;
+};
+
+// One thread calls.
+class Saver {
+ public:
+  struct Target {
+    FileSystem& files;
+    Path run;
+    Retention retention;
+    std::vector<SmallFile> small_files;  // beside state.json
+  };
+  // parameters must outlive the saver. Memory for the copy is taken at the first save.
+  Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters);
+  ~Saver();  // waits for a save under way
+
+  // Waits for a save under way (its result can be taken afterwards), copies the state and begins to write it.
+  void begin(const TrainingState& state);
+  // The result of a save that has ended, once; with wait, of one under way.
+  std::optional<SaveResult> take_ended(bool wait);
+
+ private:
+  struct Piece {
+    StatePiece stored;
+    at::Tensor source, copy;
+  };
+  void make_pieces();
+  Outcome<SavedCheckpoint> write(const TrainingState& state);
+
+  const Target target_;
+  const Layout layout_;
+  const Parameters& parameters_;
+  std::vector<Piece> pieces_;
+  std::vector<StatePiece> stored_;
+  std::future<SaveResult> under_way_;
+  std::optional<SaveResult> ended_;
+};
+
+// Fills masters and, unless only weights are wanted, moments from a checkpoint of the same model, whatever plan saved it.
+// Throws UserError, naming the checkpoint and the tensor, when it is of another model.
+enum class Restored { everything, weights };
+void restore(const Checkpoint& checkpoint, const Plan& plan, const ModelSpec& model, Restored what,
+             Parameters& parameters);
+
+}  // namespace optimus

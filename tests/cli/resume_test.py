@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Stopping and going on, from outside: a run that is killed, interrupted, moved or damaged, and resumed, learns what an uninterrupted
+one learns, bit for bit. Needs $OPTIMUS (the binary) and nothing but Python's standard library. OPTIMUS_LONG=1: many more kills."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+OPTIMUS = os.environ["OPTIMUS"]
+IS_LONG = os.environ.get("OPTIMUS_LONG") == "1"
+SEED = int(os.environ.get("OPTIMUS_SEED", "1"))
+STEPS = 24
+
+
+class Resume(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = pathlib.Path(self.temporary.name)
+        self.text = self.folder / "text.txt"
+        self.text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
+        self.dice = random.Random(SEED)
+
+    def words(self, run, *more):
+        shape = "--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1".split()
+        return [OPTIMUS, "train", *shape, "--steps", STEPS, "--data", self.text, "--run", self.folder / run, *more]
+
+    def call(self, words, code=0):
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def resume(self, run, *more, code=0):
+        return self.call([OPTIMUS, "train", "--resume", self.folder / run, *more], code)
+
+    def start(self, words):
+        return subprocess.Popen(list(map(str, words)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def rows(self, run):
+        return [json.loads(line) for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
+
+    def curve(self, run):
+        rows = self.rows(run)
+        self.assertEqual([row["step"] for row in rows], list(range(1, len(rows) + 1)))
+        return [(row["loss"], row["grad_norm"], row["lr"]) for row in rows]
+
+    def checkpoints(self, run):
+        listed = self.call([OPTIMUS, "checkpoint", "list", self.folder / run, "--json"]).stdout
+        return [entry["step"] for entry in json.loads(listed)["checkpoints"] if entry["whole"]]
+
+    def lines(self, run):
+        try:
+            return (self.folder / run / "metrics.jsonl").read_text().count("\n")
+        except FileNotFoundError:
+            return 0
+
+    def kill_somewhere(self, process, run, how):
+        """After a random number of further steps, at a random instant of the next."""
+        target, end = self.lines(run) + self.dice.randint(0, 6), time.time() + 60
+        while time.time() < end and process.poll() is None and self.lines(run) < target:
+            time.sleep(0.001)
+        time.sleep(self.dice.random() * 0.02)
+        process.send_signal(how)
+        process.communicate(timeout=60)
+
+    def test_killed_at_random_instants_it_learns_the_same(self):
+        for precision in ("fp32", "bf16", "fp16"):
+            whole, killed = f"whole-{precision}", f"killed-{precision}"
+            more = ("--precision", precision, "--save-every", "2", "--warmup", "3")
+            self.call(self.words(whole, *more))
+            kills = 0
+            for how in [signal.SIGKILL, signal.SIGINT] * (40 if IS_LONG else 2):
+                if not (self.folder / killed / "settings.toml").exists():
+                    shutil.rmtree(self.folder / killed, ignore_errors=True)
+                    words = self.words(killed, *more)
+                elif self.lines(killed) >= STEPS:
+                    break
+                else:
+                    words = [OPTIMUS, "train", "--resume", self.folder / killed]
+                process = self.start(words)
+                self.kill_somewhere(process, killed, how)
+                kills += process.returncode != 0
+            done = subprocess.run([OPTIMUS, "train", "--resume", str(self.folder / killed)], capture_output=True, text=True, timeout=120)
+            self.assertTrue(done.returncode == 0 or "has done its" in done.stderr, done.stderr)
+            self.assertGreater(kills, 0)
+            self.assertEqual(self.curve(killed), self.curve(whole), precision)
+            self.assertEqual(self.checkpoints(killed)[-1], STEPS)
+
+    def test_an_interrupted_run_saves_before_it_ends(self):
+        process = self.start(self.words("run", "--steps", 100000, "--save-every", "0"))
+        end = time.time() + 60
+        while time.time() < end and self.lines("run") < 4:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("--resume", errors)
+        self.assertEqual(self.checkpoints("run"), [self.lines("run")])
+
+    def test_keeps_what_was_asked_for(self):
+        self.call(self.words("run", "--save-every", "3", "--keep-last", "2", "--keep-every", "6"))
+        self.assertEqual(self.checkpoints("run"), [6, 12, 18, 21, 24])
+        saved = [row["saved"] for row in self.rows("run") if "saved" in row]
+        self.assertTrue(saved and all(s["bytes"] > 0 and s["pause_seconds"] >= 0 and s["write_seconds"] > 0 for s in saved))
+
+    def test_flags_replace_settings_and_the_folder_may_move(self):
+        self.call(self.words("whole", "--steps", 2 * STEPS, "--warmup", "2"))
+        self.call(self.words("part", "--warmup", "2", "--lr-schedule", "constant"))
+        (self.folder / "part").rename(self.folder / "moved")
+        self.resume("moved", "--steps", 2 * STEPS)
+        rows = self.rows("moved")
+        self.assertEqual([row["step"] for row in rows], list(range(1, 2 * STEPS + 1)))
+        self.assertEqual(rows[-1]["lr"], 1e-2)
+        self.assertRegex((self.folder / "moved" / "settings.toml").read_text(), rf"steps = {2 * STEPS} +# flag")
+        self.assertIn("has done its", self.resume("moved", code=1).stderr)
+        # Another batch goes on with the samples that come next.
+        self.resume("moved", "--steps", 2 * STEPS + 2, "--batch", "4", "--microbatch", "2")
+        self.assertEqual(self.rows("moved")[-1]["tokens"], 4 * 24)
+
+    def test_damage_is_named(self):
+        self.call(self.words("run", "--save-every", "8", "--keep-last", "0"))
+        expected = self.curve("run")
+
+        def flip(step):
+            shard = next((self.folder / "run" / "checkpoints" / f"step-{step}").glob("*.safetensors"))
+            content = bytearray(shard.read_bytes())
+            content[len(content) // 2] ^= 1
+            shard.write_bytes(content)
+            return shard.name
+
+        shard = flip(24)
+        done = self.resume("run", "--steps", STEPS)
+        self.assertIn(f"step-24/{shard}", done.stderr)
+        self.assertEqual(self.curve("run"), expected)
+        for step in self.checkpoints("run"):
+            flip(step)
+        done = self.resume("run", code=1)
+        self.assertIn("sound", done.stderr)
+
+    def test_a_save_that_fails_does_not_end_the_run(self):
+        (self.folder / "run").mkdir()
+        (self.folder / "run" / "checkpoints").write_text("in the way")
+        done = self.call(self.words("run", "--save-every", "8"), code=1)
+        self.assertEqual(self.lines("run"), STEPS)
+        self.assertIn("training goes on", done.stderr)
+        self.assertIn("step 24 was not written", done.stderr.strip().splitlines()[-1])
+
+    def test_says_what_is_wrong(self):
+        self.assertIn("no run lies there", self.resume("none", code=1).stderr)
+        self.assertIn("soon", self.call(self.words("run", "--save-every", "soon"), code=2).stderr)
+        self.assertFalse((self.folder / "run").exists())
+        self.call(self.words("run"))
+        self.assertIn("its own folder", self.call([OPTIMUS, "train", "--resume", self.folder / "run", "--run", self.folder / "b"], code=2).stderr)
+        done = self.call([OPTIMUS, "train", "--resume", self.folder / "run", "--model", "gpt2", "--layers", "3", "--steps", "30"], code=1)
+        self.assertIn("another model", done.stderr)
+
+
+if __name__ == "__main__":
+    print(f"seed {SEED}", file=sys.stderr)
+    result = unittest.main(exit=False, verbosity=1).result
+    sys.exit(0 if result.wasSuccessful() else 1)
