@@ -1,0 +1,57 @@
+// Checksums of files: XXH3, 64 bits. They find damage (flipped bits, cut files, mixed-up shards), not malice.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+
+namespace optimus {
+
+struct Checksum {
+  std::uint64_t value = 0;
+  bool operator==(const Checksum&) const = default;
+};
+std::string text(Checksum sum);  // 16 hexadecimal digits
+
+Checksum checksum(std::span<const std::byte> bytes);
+inline Checksum checksum(std::string_view text) { return checksum(std::as_bytes(std::span(text))); }
+
+// The same, of bytes that come piece by piece.
+class RunningChecksum {
+ public:
+  RunningChecksum();
+  RunningChecksum(RunningChecksum&&) noexcept;
+  RunningChecksum& operator=(RunningChecksum&&) noexcept;
+  ~RunningChecksum();
+  void add(std::span<const std::byte> bytes);
+  Checksum value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// A file system that sums up what is written into one file at a time, in the same pass, while the bytes are in the
+// processor's cache. `files` must outlive it.
+class SummingFileSystem final : public FileSystem {
+ public:
+  explicit SummingFileSystem(FileSystem& files) : files_(files) {}
+  // Of all bytes written since the last create().
+  Checksum sum() const { return sum_.value(); }
+
+  Outcome<std::unique_ptr<WritableFile>> create(const Path& path) override;
+  Outcome<void> rename(const Path& from, const Path& to) override { return files_.rename(from, to); }
+  Outcome<void> remove(const Path& path) override { return files_.remove(path); }
+  Outcome<void> create_folders(const Path& path) override { return files_.create_folders(path); }
+  Outcome<void> sync_folder(const Path& path) override { return files_.sync_folder(path); }
+
+ private:
+  FileSystem& files_;
+  RunningChecksum sum_;
+};
+
+}  // namespace optimus
