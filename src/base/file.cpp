@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -66,7 +67,7 @@ Outcome<void> RealFileSystem::rename(const Path& from, const Path& to) {
 }
 
 Outcome<void> RealFileSystem::remove(const Path& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+  if (::remove(path.c_str()) != 0 && errno != ENOENT)
     return failure("cannot remove {}: {}", path.string(), reason());
   return {};
 }

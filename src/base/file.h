@@ -34,7 +34,7 @@ class FileSystem {
   // Fails if the file exists already.
   virtual Outcome<std::unique_ptr<WritableFile>> create(const Path& path) = 0;
   virtual Outcome<void> rename(const Path& from, const Path& to) = 0;
-  // Removing what is not there is no failure.
+  // A file or an empty folder. Removing what is not there is no failure.
   virtual Outcome<void> remove(const Path& path) = 0;
   virtual Outcome<void> create_folders(const Path& path) = 0;
   // Makes renames inside the folder durable.

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "base/error.h"
 
@@ -93,9 +94,19 @@ void check_sizes(ElementType type, std::size_t num_bytes, std::size_t num_values
          num_bytes, num_values, text(type));
 }
 
+// Then conversion is a copy.
+template <typename Real>
+bool is_stored_as(ElementType type) {
+  return type == (std::is_same_v<Real, float> ? ElementType::f32 : ElementType::f64);
+}
+
 template <typename Real>
 void decode_all(ElementType type, std::span<const std::byte> bytes, std::span<Real> values) {
   check_sizes(type, bytes.size(), values.size());
+  if (is_stored_as<Real>(type)) {
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return;
+  }
   const auto as_is = [](auto stored) { return stored; };
   if (type == ElementType::f64) return decode_each<double>(bytes, values, as_is);
   if (type == ElementType::f32) return decode_each<float>(bytes, values, as_is);
@@ -109,6 +120,10 @@ float narrowed(double value) { return round_to_odd(value); }
 template <typename Real>
 void encode_all(ElementType type, std::span<const Real> values, std::span<std::byte> bytes) {
   check_sizes(type, bytes.size(), values.size());
+  if (is_stored_as<Real>(type)) {
+    if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+    return;
+  }
   if (type == ElementType::f64)
     return encode_each<double>(values, bytes, [](Real value) { return static_cast<double>(value); });
   if (type == ElementType::f32)

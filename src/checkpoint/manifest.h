@@ -8,13 +8,13 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/box.h"
+#include "base/file.h"
 #include "base/units.h"
 #include "checkpoint/checksum.h"
 
@@ -74,17 +74,11 @@ std::string manifest_text(const Manifest& manifest);  // the file's content; the
 Manifest parse_manifest(std::string_view text, const std::string& source);
 Manifest read_manifest(const Path& folder);
 
-// What one writing rank has stored: a manifest's files and pieces without the others'. Lies beside the rank's shards as
-// rank-00000.json until the checkpoint is committed.
-struct ShardList {
-  std::vector<CheckpointFile> files;
-  std::vector<CheckpointTensor> tensors;
-  std::vector<CheckpointPiece> pieces;
-  bool operator==(const ShardList&) const = default;
-};
-std::string shard_list_text(const ShardList& list);
-ShardList parse_shard_list(std::string_view text, const std::string& source);  // throws UserError
-// All lists as one manifest, not yet checked. Throws UserError when two disagree about a tensor's shape.
-Manifest merge(std::int64_t step, std::span<const ShardList> lists, const std::string& source);
+// What one writing rank has stored is a manifest too, of its own files and pieces, which alone cover nothing. It lies beside
+// the rank's shards as rank-00000.json until the checkpoint is committed.
+std::string shard_list_text(const Manifest& list);
+Manifest parse_shard_list(std::string_view text, const std::string& source);  // throws UserError
+// The lists of all ranks as one manifest, not yet checked. Throws UserError when two disagree about the step or a shape.
+Manifest merge(std::span<const Manifest> lists, const std::string& source);
 
 }  // namespace optimus

@@ -101,6 +101,7 @@ class SafetensorsWriter {
   Outcome<void> write(std::span<const std::byte> bytes);
   // All bytes that the headers announced must have been written.
   Outcome<void> commit();
+  std::int64_t size() const { return file_.size(); }  // of the file, as far as it is written
 
  private:
   SafetensorsWriter(AtomicFile file, std::int64_t bytes_left)

@@ -53,7 +53,6 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
                             std::span<const StatePiece> pieces, const ShardOptions& options = {});
 
 struct CommitOptions {
-  std::int64_t step = 0;
   int num_writers = 1;           // ranks 0 … that have called write_shards
   std::vector<SmallFile> files;  // state.json must be among them
 };
@@ -74,8 +73,8 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
                                          std::vector<SmallFile> small_files,
                                          const ShardOptions& options = {});
 
-// Which boxes each rank stores, when what many hold is to be stored once: an element's writer is one of its holders, and
-// they take turns. [rank], by tensor. The same on every rank. O(as layout/sync.h). Throws UserError when the layout is not
+// Which boxes each rank stores, when what many hold is to be stored once: an element's writer is the one of its holders
+// that has the least to store so far. [rank], by tensor. The same on every rank. O(as layout/sync.h). Throws UserError when the layout is not
 // valid.
 std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout);
 

@@ -12,7 +12,7 @@ namespace optimus {
 struct TrainingState {
   std::int64_t step = 0;  // completed
   std::int64_t num_updates =
-      0;  // of the parameters: steps without those skipped; Adam's bias correction counts them
+      0;  // of the parameters, without steps that were skipped; Adam's bias correction counts them
   std::int64_t num_samples = 0;  // consumed; the number of the next one
   std::int64_t seed = 0;
   std::int64_t plan_epoch = 0;

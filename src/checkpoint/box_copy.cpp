@@ -1,0 +1,53 @@
+// See box_copy.h.
+#include "checkpoint/box_copy.h"
+
+#include <array>
+
+namespace optimus {
+namespace {
+
+using Index = std::array<std::int64_t, kMaxDims>;
+
+// Where an element stands in a box's row-major values.
+std::int64_t offset_of(const Index& at, const Box& box) {
+  std::int64_t offset = 0;
+  for (int d = 0; d < box.num_dims; ++d)
+    offset = offset * box[d].size() + at[static_cast<std::size_t>(d)] - box[d].begin;
+  return offset;
+}
+
+template <typename Real>
+void copy(const StoredBox& source, const Box& common, const Box& target, std::span<Real> out) {
+  if (common.is_empty()) return;
+  // The last dims, as many as lie together in both, are copied in one go; those before are walked.
+  int walked = common.num_dims - 1;
+  std::int64_t length = common[walked].size();
+  while (walked > 0 && common[walked] == source.box[walked] && common[walked] == target[walked])
+    length *= common[--walked].size();
+  const auto element = static_cast<std::size_t>(width(source.type)), run = static_cast<std::size_t>(length);
+  Index at{};
+  for (int d = 0; d < common.num_dims; ++d) at[static_cast<std::size_t>(d)] = common[d].begin;
+  while (true) {
+    const auto from = static_cast<std::size_t>(offset_of(at, source.box));
+    const auto to = static_cast<std::size_t>(offset_of(at, target));
+    decode(source.type, source.bytes.subspan(from * element, run * element), out.subspan(to, run));
+    int d = walked - 1;
+    for (; d >= 0; --d) {
+      auto& index = at[static_cast<std::size_t>(d)];
+      if (++index < common[d].end) break;
+      index = common[d].begin;
+    }
+    if (d < 0) return;
+  }
+}
+
+}  // namespace
+
+void copy_box(const StoredBox& source, const Box& common, const Box& target, std::span<float> out) {
+  copy(source, common, target, out);
+}
+void copy_box(const StoredBox& source, const Box& common, const Box& target, std::span<double> out) {
+  copy(source, common, target, out);
+}
+
+}  // namespace optimus

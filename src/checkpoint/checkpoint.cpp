@@ -1,0 +1,184 @@
+// See checkpoint.h.
+#include "checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/text.h"
+#include "checkpoint/box_copy.h"
+#include "checkpoint/safetensors.h"
+
+namespace optimus {
+namespace {
+
+constexpr Bytes kLargestSmallFile{std::int64_t{1} << 30};
+
+void check_size(const Path& path, Bytes expected) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error == std::errc::no_such_file_or_directory)
+    throw UserError("{} is missing, though the checkpoint's manifest lists it", path.string());
+  if (error) throw UserError("cannot read {}: {}", path.string(), error.message());
+  if (static_cast<std::int64_t>(size) != expected.value)
+    throw UserError("{} is damaged: {} bytes, the checkpoint's manifest says {}", path.string(), size,
+                    expected.value);
+}
+
+void check_sum(const Path& path, Checksum found, Checksum expected) {
+  if (found == expected) return;
+  throw UserError("{} is damaged: checksum {}, the checkpoint's manifest says {}", path.string(), text(found),
+                  text(expected));
+}
+
+}  // namespace
+
+struct Checkpoint::State {
+  // A shard is opened by the first who needs it, while others of the same shard wait.
+  struct Shard {
+    std::mutex mutex;
+    std::unique_ptr<SafetensorsFile> file;
+  };
+
+  Path folder;
+  Manifest manifest;
+  SumCheck check = SumCheck::when_read;
+  std::unordered_map<std::string_view, int> tensors, files;  // names are the manifest's
+  std::unique_ptr<Shard[]> shards;                           // [file]
+
+  Path path_of(const CheckpointFile& file) const { return folder / file.name; }
+
+  void check_sum_of(const CheckpointFile& file) const {
+    const MappedFile mapped = value_or_throw(MappedFile::open(path_of(file)));
+    check_sum(path_of(file), checksum(mapped.bytes()), file.sum);
+  }
+
+  const SafetensorsFile& shard(int index) const {
+    const CheckpointFile& file = manifest.files[static_cast<std::size_t>(index)];
+    Shard& shard = shards[static_cast<std::size_t>(index)];
+    const std::lock_guard lock(shard.mutex);
+    if (!shard.file) {
+      check_size(path_of(file), file.bytes);
+      if (check == SumCheck::when_read) check_sum_of(file);
+      shard.file = std::make_unique<SafetensorsFile>(SafetensorsFile::open(path_of(file)));
+    }
+    return *shard.file;
+  }
+
+  const StoredTensor& stored(const CheckpointPiece& piece) const {
+    const SafetensorsFile& file = shard(piece.file);
+    const std::string name =
+        stored_name(piece.field, manifest.tensors[static_cast<std::size_t>(piece.tensor)].name, piece.box);
+    const StoredTensor* const tensor = file.find(name);
+    const auto what = [&] {
+      return fmt::format("{}: tensor {}", file.path().string(), in_quotes(name, 200));
+    };
+    if (tensor == nullptr) throw UserError("{} is missing, though the checkpoint's manifest says so", what());
+    const Shape shape = piece.box.shape();
+    if (!std::equal(tensor->shape.begin(), tensor->shape.end(), shape.dims.begin(),
+                    shape.dims.begin() + shape.num_dims))
+      throw UserError("{} has shape {}, its box has {}", what(), shape_text(tensor->shape), text(shape));
+    if (!is_float(tensor->type))
+      throw UserError("{} is of type {}, a float type is expected", what(), text(tensor->type));
+    return *tensor;
+  }
+
+  int index_of(StateField field, std::string_view tensor) const {
+    const auto found = tensors.find(tensor);
+    if (found == tensors.end())
+      throw UserError("{}: the checkpoint has no tensor {}", folder.string(), in_quotes(tensor));
+    if (!manifest.has(field))
+      throw UserError("{}: the checkpoint does not hold {}", folder.string(),
+                      field == StateField::master ? "masters" : "moments of the optimizer");
+    return found->second;
+  }
+
+  template <typename Real>
+  void read(StateField field, std::string_view name, const Box& box, std::span<Real> out) const {
+    const int index = index_of(field, name);
+    const Shape& shape = manifest.tensors[static_cast<std::size_t>(index)].shape;
+    if (box.num_dims != shape.num_dims || !Box(shape).contains(box))
+      throw UserError("{}: tensor {} has shape {}, box {} is not inside", folder.string(), in_quotes(name),
+                      text(shape), text(box));
+    ensure(std::ssize(out) == box.num_elements(), "{} values for box {}", out.size(), text(box));
+    for (const CheckpointPiece& piece : manifest.pieces_of(field, index)) {
+      const auto common = intersect(piece.box, box);
+      if (!common) continue;
+      const StoredTensor& source = stored(piece);
+      copy_box({source.type, source.bytes, piece.box}, *common, box, out);
+    }
+  }
+};
+
+Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Checkpoint Checkpoint::open(const Path& folder, SumCheck check) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder / kManifestFile, error) && !error)
+    throw UserError("{} is not a checkpoint: it has no {}", folder.string(), kManifestFile);
+  auto state = std::make_unique<State>();
+  state->folder = folder;
+  state->check = check;
+  state->manifest = read_manifest(folder);
+  const Manifest& manifest = state->manifest;
+  for (int t = 0; t < std::ssize(manifest.tensors); ++t)
+    state->tensors.emplace(manifest.tensors[static_cast<std::size_t>(t)].name, t);
+  for (int f = 0; f < std::ssize(manifest.files); ++f) {
+    const CheckpointFile& file = manifest.files[static_cast<std::size_t>(f)];
+    check_size(state->path_of(file), file.bytes);
+    state->files.emplace(file.name, f);
+  }
+  state->shards = std::make_unique<State::Shard[]>(manifest.files.size());
+  return Checkpoint(std::move(state));
+}
+
+const Path& Checkpoint::folder() const { return state_->folder; }
+const Manifest& Checkpoint::manifest() const { return state_->manifest; }
+
+const CheckpointTensor* Checkpoint::find(std::string_view tensor) const {
+  const auto found = state_->tensors.find(tensor);
+  return found == state_->tensors.end() ? nullptr
+                                        : &manifest().tensors[static_cast<std::size_t>(found->second)];
+}
+
+ElementType Checkpoint::type_of(StateField field, std::string_view tensor) const {
+  return state_->stored(manifest().pieces_of(field, state_->index_of(field, tensor)).front()).type;
+}
+
+void Checkpoint::read(StateField field, std::string_view tensor, const Box& box, std::span<float> out) const {
+  state_->read(field, tensor, box, out);
+}
+void Checkpoint::read(StateField field, std::string_view tensor, const Box& box,
+                      std::span<double> out) const {
+  state_->read(field, tensor, box, out);
+}
+
+bool Checkpoint::has_file(std::string_view name) const { return state_->files.contains(name); }
+
+std::string Checkpoint::small_file(std::string_view name) const {
+  const auto found = state_->files.find(name);
+  if (found == state_->files.end())
+    throw UserError("{}: the checkpoint has no file {}", folder().string(), in_quotes(name));
+  const CheckpointFile& file = manifest().files[static_cast<std::size_t>(found->second)];
+  std::string content = value_or_throw(read_file(state_->path_of(file), kLargestSmallFile));
+  if (state_->check == SumCheck::when_read) check_sum(state_->path_of(file), checksum(content), file.sum);
+  return content;
+}
+
+void Checkpoint::verify(EventSink& events) const {
+  const Bytes total = manifest().bytes();
+  Bytes done;
+  for (const CheckpointFile& file : manifest().files) {
+    check_size(state_->path_of(file), file.bytes);
+    state_->check_sum_of(file);
+    done += file.bytes;
+    events.report(Progress{"verifying " + folder().filename().string(), done.value, total.value, "bytes"});
+  }
+  // Whether shards hold what the manifest says; opened without a second look at their sums.
+  const Checkpoint unchecked = open(folder(), SumCheck::never);
+  for (const CheckpointPiece& piece : unchecked.manifest().pieces) (void)unchecked.state_->stored(piece);
+}
+
+}  // namespace optimus

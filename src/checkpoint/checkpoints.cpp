@@ -1,0 +1,148 @@
+// See checkpoints.h.
+#include "checkpoint/checkpoints.h"
+
+#include <algorithm>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/step_folder.h"
+
+namespace optimus {
+namespace {
+
+namespace fs = std::filesystem;
+
+// By step; of one step, the one with the right name last.
+std::vector<StepFolder> step_folders(const Path& run) {
+  const Path parent = run / kCheckpointsFolder;
+  std::vector<StepFolder> result;
+  std::error_code error;
+  if (!fs::exists(parent, error) && !error) return result;
+  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (!it->is_directory(ignored)) continue;
+    if (auto folder = parse_step_folder(it->path())) result.push_back(std::move(*folder));
+  }
+  if (error) throw UserError("cannot read {}: {}", parent.string(), error.message());
+  std::sort(result.begin(), result.end(), [](const StepFolder& a, const StepFolder& b) {
+    if (a.step != b.step) return a.step < b.step;
+    return a.is_temporary != b.is_temporary ? a.is_temporary : a.path < b.path;
+  });
+  return result;
+}
+
+Bytes bytes_in(const Path& folder) {
+  Bytes sum;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (!it->is_regular_file(ignored)) continue;
+    if (const auto size = it->file_size(ignored); !ignored) sum += Bytes(static_cast<std::int64_t>(size));
+  }
+  return sum;
+}
+
+// The manifest is that of this step, and every file is there in its size.
+bool is_complete(const StepFolder& folder) {
+  try {
+    const Manifest manifest = read_manifest(folder.path);
+    if (manifest.step != folder.step) return false;
+    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const CheckpointFile& file) {
+      std::error_code error;
+      const auto size = fs::file_size(folder.path / file.name, error);
+      return !error && static_cast<std::int64_t>(size) == file.bytes.value;
+    });
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+bool is_whole(const StepFolder& folder) { return !folder.is_temporary && is_complete(folder); }
+
+CheckpointEntry entry_of(const StepFolder& folder) {
+  return {folder.step, folder.path, bytes_in(folder.path), is_whole(folder)};
+}
+
+bool has_manifest(const Path& folder) {
+  std::error_code error;
+  return fs::exists(folder / kManifestFile, error) || error;
+}
+
+// Gives a complete temporary folder its name, and says whether it has.
+bool adopt(FileSystem& files, const StepFolder& folder) {
+  std::error_code error;
+  if (fs::exists(folder.named(), error) || error || !is_complete(folder)) return false;
+  return files.rename(folder.path, folder.named()).has_value();
+}
+
+}  // namespace
+
+std::vector<CheckpointEntry> list_checkpoints(const Path& run) {
+  std::vector<CheckpointEntry> result;
+  for (const StepFolder& folder : step_folders(run)) result.push_back(entry_of(folder));
+  return result;
+}
+
+std::optional<CheckpointEntry> newest_whole(const Path& run) {
+  const std::vector<StepFolder> folders = step_folders(run);
+  const auto found = std::find_if(folders.rbegin(), folders.rend(), is_whole);
+  if (found == folders.rend()) return std::nullopt;
+  return CheckpointEntry{found->step, found->path, bytes_in(found->path), true};
+}
+
+Path find_checkpoint(const Path& run_or_checkpoint) {
+  std::error_code error;
+  if (!fs::is_directory(run_or_checkpoint, error))
+    throw UserError("{}: no such folder; a run or a checkpoint is expected", run_or_checkpoint.string());
+  if (has_manifest(run_or_checkpoint)) return run_or_checkpoint;
+  if (!fs::is_directory(run_or_checkpoint / kCheckpointsFolder, error))
+    throw UserError("{}: neither a run (it has no folder {}) nor a checkpoint (it has no {})",
+                    run_or_checkpoint.string(), kCheckpointsFolder, kManifestFile);
+  if (const auto newest = newest_whole(run_or_checkpoint)) return newest->folder;
+  throw UserError("{}: the run has no whole checkpoint", run_or_checkpoint.string());
+}
+
+Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
+  try {
+    for (const StepFolder& folder : step_folders(run)) {
+      // Only what a killed save or removal leaves: a named folder that has a manifest but is damaged is the user's matter.
+      if (folder.is_temporary ? adopt(files, folder) : has_manifest(folder.path)) continue;
+      if (Outcome<void> done = remove_checkpoint(files, folder.path); !done) return done;
+    }
+  } catch (const UserError& error) {
+    return failure("{}", error.what());
+  }
+  return {};
+}
+
+Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retention& retention) {
+  if (retention.keep_last <= 0) return {};
+  try {
+    std::vector<StepFolder> whole = step_folders(run);
+    std::erase_if(whole, [](const StepFolder& folder) { return !is_whole(folder); });
+    const auto keep = static_cast<std::size_t>(retention.keep_last);
+    for (std::size_t i = 0; i + keep < whole.size(); ++i) {
+      if (retention.keep_every > 0 && whole[i].step % retention.keep_every == 0) continue;
+      if (Outcome<void> done = remove_checkpoint(files, whole[i].path); !done) return done;
+    }
+  } catch (const UserError& error) {
+    return failure("{}", error.what());
+  }
+  return {};
+}
+
+Outcome<void> remove_checkpoint(FileSystem& files, const Path& folder) {
+  if (Outcome<void> done = files.remove(folder / kManifestFile); !done) return done;
+  // On a full disk this may fail; what is removed after the manifest then at worst comes back without it.
+  (void)files.sync_folder(folder);
+  std::vector<Path> inside;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    inside.push_back(it->path());
+  if (error == std::errc::no_such_file_or_directory) return {};
+  if (error) return failure("cannot remove {}: {}", folder.string(), error.message());
+  for (const Path& path : inside)
+    if (Outcome<void> done = files.remove(path); !done) return done;
+  return files.remove(folder);
+}
+
+}  // namespace optimus

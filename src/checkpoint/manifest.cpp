@@ -1,0 +1,182 @@
+// What makes a manifest valid, and how the lists of ranks become one. See manifest.h; the file is in manifest_json.cpp.
+#include "checkpoint/manifest.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/text.h"
+#include "checkpoint/tiling.h"
+
+namespace optimus {
+namespace {
+
+// Of one field of one tensor. Each rank stores a box or two of a tensor; the check takes memory for each.
+constexpr std::size_t kMostPieces = 1 << 17;
+constexpr std::int64_t kWidestElement = 8;
+
+auto order(const CheckpointPiece& piece) { return std::tie(piece.field, piece.tensor, piece.box); }
+
+std::string text_of(const TilingMistake& mistake, int num_dims) {
+  return fmt::format("[{}]", fmt::join(mistake.element.begin(), mistake.element.begin() + num_dims, ", "));
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name != "." && name != ".." && name != kManifestFile &&
+         std::none_of(name.begin(), name.end(), [](unsigned char c) { return c == '/' || c < 0x20; });
+}
+
+void check_files(const std::vector<CheckpointFile>& files, const std::string& source) {
+  std::unordered_set<std::string_view> names;
+  std::int64_t sum = 0;
+  for (const CheckpointFile& file : files) {
+    if (!is_plain_name(file.name))
+      throw UserError("{}: file {}: the name of a file beside the manifest is expected", source,
+                      in_quotes(file.name));
+    if (!names.insert(file.name).second)
+      throw UserError("{}: file {} is listed twice", source, in_quotes(file.name));
+    if (file.bytes.value < 0 || __builtin_add_overflow(sum, file.bytes.value, &sum))
+      throw UserError("{}: file {}: {} bytes are too many", source, in_quotes(file.name), file.bytes.value);
+  }
+}
+
+void check_tensors(const std::vector<CheckpointTensor>& tensors, const std::string& source) {
+  std::unordered_set<std::string_view> names;
+  for (const CheckpointTensor& tensor : tensors) {
+    const std::string what = fmt::format("{}: tensor {}", source, in_quotes(tensor.name));
+    if (!names.insert(tensor.name).second) throw UserError("{} is listed twice", what);
+    if (tensor.shape.num_dims < 1 || tensor.shape.num_dims > kMaxDims)
+      throw UserError("{} has {} dims, 1 to {} are expected", what, tensor.shape.num_dims, kMaxDims);
+    std::int64_t bytes = kWidestElement;
+    for (int d = 0; d < tensor.shape.num_dims; ++d)
+      if (tensor.shape[d] < 1 || __builtin_mul_overflow(bytes, tensor.shape[d], &bytes))
+        throw UserError("{}: shape {} is not one of positive sizes that fit 63 bits of bytes", what,
+                        text(tensor.shape));
+  }
+}
+
+void check_piece(const CheckpointPiece& piece, const Manifest& manifest, const std::string& source) {
+  if (piece.tensor < 0 || piece.tensor >= std::ssize(manifest.tensors))
+    throw UserError("{}: a piece is of tensor {}, there are {}", source, piece.tensor,
+                    manifest.tensors.size());
+  const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(piece.tensor)];
+  // Made only when it is needed: there may be millions of pieces.
+  const auto what = [&] { return fmt::format("{}: tensor {}", source, in_quotes(tensor.name)); };
+  if (piece.file < 0 || piece.file >= std::ssize(manifest.files))
+    throw UserError("{}: a piece is in file {}, there are {}", what(), piece.file, manifest.files.size());
+  const std::string& file = manifest.files[static_cast<std::size_t>(piece.file)].name;
+  if (!ends_with(file, ".safetensors"))
+    throw UserError("{}: a piece is in file {}, which is no .safetensors file", what(), in_quotes(file));
+  bool is_inside = piece.box.num_dims == tensor.shape.num_dims;
+  for (int d = 0; is_inside && d < tensor.shape.num_dims; ++d)
+    is_inside = piece.box[d].begin >= 0 && piece.box[d].begin < piece.box[d].end &&
+                piece.box[d].end <= tensor.shape[d];
+  if (!is_inside)
+    throw UserError("{}: box {} is empty or not inside shape {}", what(), text(piece.box),
+                    text(tensor.shape));
+}
+
+// Every tensor, for one field that is there.
+void check_coverage(StateField field, const Manifest& manifest, const std::string& source) {
+  std::vector<Box> boxes;
+  for (int t = 0; t < std::ssize(manifest.tensors); ++t) {
+    const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(t)];
+    const auto pieces = manifest.pieces_of(field, t);
+    const std::string what = fmt::format("{}: {} of tensor {}", source, text(field), in_quotes(tensor.name));
+    if (pieces.size() > kMostPieces)
+      throw UserError("{} is in {} pieces, at most {} are read", what, pieces.size(), kMostPieces);
+    boxes.clear();
+    for (const CheckpointPiece& piece : pieces) boxes.push_back(piece.box);
+    const auto mistake = find_tiling_mistake(tensor.shape, boxes);
+    if (mistake && mistake->times == 0)
+      throw UserError("{}: element {} is in no piece", what, text_of(*mistake, tensor.shape.num_dims));
+    if (mistake)
+      throw UserError("{}: element {} is in {} pieces, one is expected", what,
+                      text_of(*mistake, tensor.shape.num_dims), mistake->times);
+  }
+}
+
+}  // namespace
+
+std::string_view text(StateField field) {
+  switch (field) {
+    case StateField::master:
+      return "master";
+    case StateField::first:
+      return "first";
+    case StateField::second:
+      return "second";
+  }
+  return "";
+}
+
+std::span<const CheckpointPiece> Manifest::pieces_of(StateField field, int tensor) const {
+  const auto [begin, end] =
+      std::equal_range(pieces.begin(), pieces.end(), CheckpointPiece{field, tensor, {}, 0},
+                       [](const CheckpointPiece& a, const CheckpointPiece& b) {
+                         return std::tie(a.field, a.tensor) < std::tie(b.field, b.tensor);
+                       });
+  return {begin, end};
+}
+
+bool Manifest::has(StateField field) const {
+  return std::binary_search(
+      pieces.begin(), pieces.end(), CheckpointPiece{field, 0, {}, 0},
+      [](const CheckpointPiece& a, const CheckpointPiece& b) { return a.field < b.field; });
+}
+
+Bytes Manifest::bytes() const {
+  Bytes sum;
+  for (const CheckpointFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+std::string stored_name(StateField field, std::string_view tensor, const Box& box) {
+  return fmt::format("{}/{}{}", text(field), tensor, text(box));
+}
+
+void make_valid(Manifest& manifest, const std::string& source) {
+  if (manifest.step < 0) throw UserError("{}: step {} is negative", source, manifest.step);
+  check_files(manifest.files, source);
+  check_tensors(manifest.tensors, source);
+  for (const CheckpointPiece& piece : manifest.pieces) check_piece(piece, manifest, source);
+  std::sort(manifest.pieces.begin(), manifest.pieces.end(),
+            [](const CheckpointPiece& a, const CheckpointPiece& b) { return order(a) < order(b); });
+  if (!manifest.has(StateField::master)) throw UserError("{}: no piece holds masters", source);
+  for (const StateField field : kStateFields)
+    if (manifest.has(field)) check_coverage(field, manifest, source);
+}
+
+Manifest merge(std::span<const Manifest> lists, const std::string& source) {
+  Manifest result;
+  std::unordered_map<std::string, int> known;
+  for (const Manifest& list : lists) {
+    if (&list == &lists.front()) result.step = list.step;
+    if (list.step != result.step)
+      throw UserError("{}: one rank has stored step {}, another step {}", source, result.step, list.step);
+    std::vector<int> place;  // of the list's tensors in the result
+    for (const CheckpointTensor& tensor : list.tensors) {
+      const auto [found, is_new] = known.emplace(tensor.name, static_cast<int>(result.tensors.size()));
+      if (is_new) result.tensors.push_back(tensor);
+      const Shape& shape = result.tensors[static_cast<std::size_t>(found->second)].shape;
+      if (shape != tensor.shape)
+        throw UserError("{}: tensor {} has shape {} for one rank, {} for another", source,
+                        in_quotes(tensor.name), text(shape), text(tensor.shape));
+      place.push_back(found->second);
+    }
+    const int first_file = static_cast<int>(result.files.size());
+    result.files.insert(result.files.end(), list.files.begin(), list.files.end());
+    for (CheckpointPiece piece : list.pieces) {
+      if (piece.tensor < 0 || piece.tensor >= std::ssize(place) || piece.file < 0 ||
+          piece.file >= std::ssize(list.files))
+        throw UserError("{}: a rank's list names a tensor or file that it does not have", source);
+      piece.tensor = place[static_cast<std::size_t>(piece.tensor)];
+      piece.file += first_file;
+      result.pieces.push_back(piece);
+    }
+  }
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,215 @@
+// See save.h.
+#include "checkpoint/save.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/json.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/step_folder.h"
+#include "checkpoint/training_state.h"
+#include "layout/sync.h"
+
+namespace optimus {
+namespace {
+
+namespace fs = std::filesystem;
+
+StepFolder step_folder(const Path& folder) {
+  const auto result = parse_step_folder(folder);
+  ensure(result && result->is_temporary, "{} is not from begin_checkpoint", folder.string());
+  return *result;
+}
+
+std::string list_name(int rank) { return fmt::format("rank-{:05}.json", rank); }
+
+std::string shard_name(Rank rank, int number) {
+  if (number == 1) return fmt::format("rank-{:05}.safetensors", rank.value);
+  return fmt::format("rank-{:05}-{}.safetensors", rank.value, number);
+}
+
+TensorHeader header_of(const StatePiece& piece) {
+  TensorHeader header{stored_name(piece.field, piece.tensor, piece.box), piece.type, {}};
+  for (int d = 0; d < piece.box.num_dims; ++d) header.shape.push_back(piece.box[d].size());
+  ensure(is_float(piece.type) && piece.box.num_dims == piece.shape.num_dims &&
+             Box(piece.shape).contains(piece.box) && !piece.box.is_empty(),
+         "{} is not stored as box {} of {} of {}", piece.tensor, text(piece.box), text(piece.shape),
+         text(piece.type));
+  ensure(std::ssize(piece.values) == header.num_bytes(), "{}: {} bytes for box {} of {}", piece.tensor,
+         piece.values.size(), text(piece.box), text(piece.type));
+  return header;
+}
+
+// What a shard says about itself: names of its tensors have the boxes, this has the shapes that they are boxes of.
+SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
+  std::map<std::string, std::string> texts;
+  for (const StatePiece& piece : pieces) texts.emplace(piece.tensor, text(piece.shape));
+  std::string all;
+  for (const auto& [tensor, shape] : texts)
+    all += fmt::format("{}{}: {}", all.empty() ? "" : ", ", Json(tensor).dump(), shape);
+  return {{"format", "optimus-checkpoint"}, {"shapes", "{" + all + "}"}};
+}
+
+// How many of the pieces go into the next file.
+std::size_t fill_shard(std::span<const StatePiece> pieces, Bytes largest) {
+  std::int64_t bytes = 0;
+  std::size_t count = 0;
+  while (count < pieces.size()) {
+    bytes += std::ssize(pieces[count].values);
+    if (count > 0 && bytes > largest.value) break;
+    ++count;
+  }
+  return count;
+}
+
+Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::span<const StatePiece> pieces) {
+  std::vector<TensorHeader> headers;
+  for (const StatePiece& piece : pieces) headers.push_back(header_of(piece));
+  SummingFileSystem summing(files);
+  Outcome<SafetensorsWriter> writer = SafetensorsWriter::create(summing, path, headers, metadata_of(pieces));
+  if (!writer) return tl::unexpected(writer.error());
+  for (const StatePiece& piece : pieces)
+    if (Outcome<void> done = writer->write(piece.values); !done) return tl::unexpected(done.error());
+  if (Outcome<void> done = writer->commit(); !done) return tl::unexpected(done.error());
+  return CheckpointFile{path.filename().string(), Bytes(writer->size()), summing.sum()};
+}
+
+void append_pieces(std::span<const StatePiece> pieces, int file, Manifest& list,
+                   std::map<std::string, int>& known) {
+  for (const StatePiece& piece : pieces) {
+    const auto [found, is_new] = known.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
+    if (is_new) list.tensors.push_back({piece.tensor, piece.shape});
+    list.pieces.push_back({piece.field, found->second, piece.box, file});
+  }
+}
+
+Outcome<Manifest> merged_lists(const Path& folder, int num_writers) {
+  try {
+    std::vector<Manifest> lists;
+    for (int rank = 0; rank < num_writers; ++rank) {
+      const Path path = folder / list_name(rank);
+      const Outcome<std::string> content = read_file(path);
+      if (!content) return tl::unexpected(content.error());
+      lists.push_back(parse_shard_list(*content, path.string()));
+    }
+    return merge(lists, folder.string());
+  } catch (const UserError& error) {
+    return failure("{}", error.what());
+  }
+}
+
+Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest manifest,
+                             const std::vector<SmallFile>& small_files) {
+  for (const SmallFile& file : small_files) {
+    if (Outcome<void> done = write_atomically(files, folder / file.name, file.content); !done) return done;
+    manifest.files.push_back({file.name, Bytes(std::ssize(file.content)), checksum(file.content)});
+  }
+  try {
+    make_valid(manifest, folder.string());
+  } catch (const UserError& error) {
+    return failure("{}", error.what());
+  }
+  return write_atomically(files, folder / kManifestFile, manifest_text(manifest));
+}
+
+// Where a checkpoint of this step exists it steps aside first. Killed between the two renames, both folders are complete
+// under temporary names, and clear_leftovers gives one of them the name.
+Outcome<void> give_name(FileSystem& files, const StepFolder& folder) {
+  const Path name = folder.named(), parent = name.parent_path();
+  const Path aside = temporary_step_folder(parent, folder.step).path;
+  std::error_code error;
+  const bool is_taken = fs::exists(name, error);
+  if (is_taken)
+    if (Outcome<void> done = files.rename(name, aside); !done) return done;
+  if (Outcome<void> done = files.rename(folder.path, name); !done) {
+    if (is_taken) (void)files.rename(aside, name);
+    return done;
+  }
+  Outcome<void> synced = files.sync_folder(parent);
+  if (is_taken && synced) (void)remove_checkpoint(files, aside);  // if that fails, the next save clears it
+  return synced;
+}
+
+}  // namespace
+
+Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step) {
+  ensure(step >= 0, "step {}", step);
+  std::error_code error;
+  if (!fs::is_directory(run, error))
+    return failure("cannot save into {}: the folder is not there", run.string());
+  if (Outcome<void> done = clear_leftovers(files, run); !done) return tl::unexpected(done.error());
+  const Path folder = temporary_step_folder(run / kCheckpointsFolder, step).path;
+  if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
+  if (Outcome<void> done = files.sync_folder(run); !done) return tl::unexpected(done.error());
+  return folder;
+}
+
+Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
+                            std::span<const StatePiece> pieces, const ShardOptions& options) {
+  Manifest list;
+  list.step = step_folder(folder).step;
+  std::map<std::string, int> known;
+  while (!pieces.empty()) {
+    const auto next = pieces.first(fill_shard(pieces, options.largest));
+    const int file = static_cast<int>(list.files.size());
+    Outcome<CheckpointFile> written = write_shard(files, folder / shard_name(rank, file + 1), next);
+    if (!written) return tl::unexpected(written.error());
+    list.files.push_back(std::move(*written));
+    append_pieces(next, file, list, known);
+    pieces = pieces.subspan(next.size());
+  }
+  if (Outcome<void> done = write_atomically(files, folder / list_name(rank.value), shard_list_text(list));
+      !done)
+    return tl::unexpected(done.error());
+  return list.bytes();
+}
+
+Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const CommitOptions& options) {
+  ensure(std::any_of(options.files.begin(), options.files.end(),
+                     [](const SmallFile& file) { return file.name == kTrainingStateFile; }),
+         "a checkpoint without {}", kTrainingStateFile);
+  Outcome<Manifest> manifest = merged_lists(folder, options.num_writers);
+  if (!manifest) return tl::unexpected(manifest.error());
+  if (Outcome<void> done = write_manifest(files, folder, std::move(*manifest), options.files); !done)
+    return tl::unexpected(done.error());
+  for (int rank = 0; rank < options.num_writers; ++rank) (void)files.remove(folder / list_name(rank));
+  const StepFolder temporary = step_folder(folder);
+  if (Outcome<void> done = give_name(files, temporary); !done) return tl::unexpected(done.error());
+  return temporary.named();
+}
+
+void abandon_checkpoint(FileSystem& files, const Path& folder) { (void)remove_checkpoint(files, folder); }
+
+Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std::int64_t step,
+                                         std::span<const StatePiece> pieces,
+                                         std::vector<SmallFile> small_files, const ShardOptions& options) {
+  Outcome<Path> folder = begin_checkpoint(files, run, step);
+  if (!folder) return tl::unexpected(folder.error());
+  Outcome<Bytes> bytes = write_shards(files, *folder, Rank{0}, pieces, options);
+  Outcome<Path> name = bytes ? commit_checkpoint(files, *folder, {1, std::move(small_files)})
+                             : Outcome<Path>(tl::unexpected(bytes.error()));
+  if (!name) {
+    abandon_checkpoint(files, *folder);
+    return tl::unexpected(name.error());
+  }
+  return SavedCheckpoint{*name, *bytes};
+}
+
+std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout) {
+  const SyncPlan plan = sync(layout);
+  std::vector<std::vector<HeldBox>> result(static_cast<std::size_t>(num_ranks(layout)));
+  std::vector<std::int64_t> load(result.size());
+  for (const Reduction& reduction : plan.reductions) {
+    const std::vector<Rank>& holders = plan.groups[static_cast<std::size_t>(reduction.group)];
+    const Rank writer = *std::min_element(holders.begin(), holders.end(), [&](Rank a, Rank b) {
+      return load[static_cast<std::size_t>(a.value)] < load[static_cast<std::size_t>(b.value)];
+    });
+    const Box& box = plan.boxes[static_cast<std::size_t>(reduction.box)];
+    result[static_cast<std::size_t>(writer.value)].push_back({reduction.tensor, box});
+    load[static_cast<std::size_t>(writer.value)] += box.num_elements();
+  }
+  return result;
+}
+
+}  // namespace optimus
