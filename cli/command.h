@@ -34,6 +34,9 @@ std::unique_ptr<Command> make_data_inspect_command();
 std::unique_ptr<Command> make_explain_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_train_command();
+std::unique_ptr<Command> make_checkpoint_list_command();
+std::unique_ptr<Command> make_checkpoint_verify_command();
+std::unique_ptr<Command> make_checkpoint_show_command();
 std::unique_ptr<Command> make_doctor_command();
 
 }  // namespace optimus

@@ -14,6 +14,12 @@ std::span<const CommandEntry> commands() {
       {"explain", "a plan in words and pictures; one device's program; the step as a timeline",
        make_explain_command},
       {"plan", "what changes from one plan to another (--diff A B)", make_plan_command},
+      {"checkpoint list", "the checkpoints of a run, and whether they are whole",
+       make_checkpoint_list_command},
+      {"checkpoint verify", "read every byte of a run's checkpoints and compare with their checksums",
+       make_checkpoint_verify_command},
+      {"checkpoint show", "what is in a checkpoint: tensors, files, state of the training",
+       make_checkpoint_show_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},
   };
   return entries;

@@ -67,6 +67,18 @@ bool has_manifest(const Path& folder) {
   return fs::exists(folder / kManifestFile, error) || error;
 }
 
+// Or else a run; throws UserError for what is neither.
+bool is_checkpoint(const Path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error))
+    throw UserError("{}: no such folder; a run or a checkpoint is expected", path.string());
+  if (has_manifest(path)) return true;
+  if (!fs::exists(path / kCheckpointsFolder, error) && !fs::exists(path / "settings.toml", error))
+    throw UserError("{}: neither a run (it has no folder {}) nor a checkpoint (it has no {})", path.string(),
+                    kCheckpointsFolder, kManifestFile);
+  return false;
+}
+
 // Gives a complete temporary folder its name, and says whether it has.
 bool adopt(FileSystem& files, const StepFolder& folder) {
   std::error_code error;
@@ -89,14 +101,21 @@ std::optional<CheckpointEntry> newest_whole(const Path& run) {
   return CheckpointEntry{found->step, found->path, bytes_in(found->path), true};
 }
 
+std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
+  if (!is_checkpoint(run_or_checkpoint)) return list_checkpoints(run_or_checkpoint);
+  // Whatever its name: a checkpoint may have been copied.
+  const auto folder = parse_step_folder(run_or_checkpoint);
+  CheckpointEntry entry{folder ? folder->step : 0, run_or_checkpoint, bytes_in(run_or_checkpoint), false};
+  try {
+    entry.step = read_manifest(run_or_checkpoint).step;
+    entry.is_whole = is_complete({entry.step, false, run_or_checkpoint});
+  } catch (const UserError&) {
+  }
+  return {entry};
+}
+
 Path find_checkpoint(const Path& run_or_checkpoint) {
-  std::error_code error;
-  if (!fs::is_directory(run_or_checkpoint, error))
-    throw UserError("{}: no such folder; a run or a checkpoint is expected", run_or_checkpoint.string());
-  if (has_manifest(run_or_checkpoint)) return run_or_checkpoint;
-  if (!fs::is_directory(run_or_checkpoint / kCheckpointsFolder, error))
-    throw UserError("{}: neither a run (it has no folder {}) nor a checkpoint (it has no {})",
-                    run_or_checkpoint.string(), kCheckpointsFolder, kManifestFile);
+  if (is_checkpoint(run_or_checkpoint)) return run_or_checkpoint;
   if (const auto newest = newest_whole(run_or_checkpoint)) return newest->folder;
   throw UserError("{}: the run has no whole checkpoint", run_or_checkpoint.string());
 }

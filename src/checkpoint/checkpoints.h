@@ -26,6 +26,8 @@ struct CheckpointEntry {
 std::vector<CheckpointEntry> list_checkpoints(const Path& run);
 std::optional<CheckpointEntry> newest_whole(const Path& run);
 
+// What a user named: all checkpoints of a run, or the one that it is. Throws UserError when it is neither.
+std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint);
 // A checkpoint's folder for what a user named: a run (its newest whole one) or a checkpoint. Throws UserError.
 Path find_checkpoint(const Path& run_or_checkpoint);
 

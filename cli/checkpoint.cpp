@@ -1,0 +1,125 @@
+// optimus checkpoint list|verify|show RUN_OR_CHECKPOINT
+#include "checkpoint/checkpoint.h"
+#include "base/text.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/training_state.h"
+#include "cli/command.h"
+
+namespace optimus {
+namespace {
+
+// What list shows; the other two add to it.
+OrderedJson entry_json(const CheckpointEntry& entry) {
+  return {{"step", entry.step}, {"bytes", entry.bytes.value}, {"whole", entry.is_whole}};
+}
+
+class OnCheckpoints : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("run", path_, "a run's folder, or that of one checkpoint").is_required = true;
+  }
+
+ protected:
+  Path path_;
+};
+
+class CheckpointList final : public OnCheckpoints {
+ public:
+  int run(Console& console) override {
+    OrderedJson list = OrderedJson::array();
+    std::string shown;
+    for (const CheckpointEntry& entry : checkpoints_at(path_)) {
+      list.push_back(entry_json(entry));
+      shown += fmt::format("step {:<10} {:>10}  {}{}\n", entry.step, text(entry.bytes),
+                           entry.folder.filename().string(), entry.is_whole ? "" : "  not whole");
+    }
+    console.result({{"checkpoints", list}}, shown.empty() ? "no checkpoints\n" : shown);
+    return 0;
+  }
+};
+
+class CheckpointVerify final : public OnCheckpoints {
+ public:
+  int run(Console& console) override {
+    OrderedJson list = OrderedJson::array();
+    std::string shown, first_problem;
+    for (CheckpointEntry& entry : checkpoints_at(path_)) {
+      const std::string name = entry.folder.filename().string();
+      const bool is_leftover = !entry.is_whole && name.find(".tmp-") != std::string::npos;
+      const std::string problem = is_leftover ? "" : problem_of(entry, console);
+      if (first_problem.empty()) first_problem = problem;
+      entry.is_whole = entry.is_whole && problem.empty();
+      list.push_back(entry_json(entry));
+      if (!problem.empty()) list.back()["problem"] = problem;
+      shown += fmt::format("{:<18} {:>10}  {}\n", name, text(entry.bytes),
+                           is_leftover       ? "not whole: a save under way, or what a killed one has left"
+                           : problem.empty() ? "whole, all checksums agree"
+                                             : problem);
+    }
+    console.result({{"checkpoints", list}}, shown.empty() ? "no checkpoints\n" : shown);
+    if (!first_problem.empty()) throw UserError("{}", first_problem);
+    return 0;
+  }
+
+ private:
+  // One line, or nothing when every byte is as it was written.
+  static std::string problem_of(const CheckpointEntry& entry, Console& console) {
+    try {
+      Checkpoint::open(entry.folder).verify(console);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return entry.is_whole ? "" : entry.folder.string() + " holds a checkpoint of another step";
+  }
+};
+
+class CheckpointShow final : public OnCheckpoints {
+ public:
+  int run(Console& console) override {
+    const Checkpoint saved = Checkpoint::open(find_checkpoint(path_));
+    const Manifest& manifest = saved.manifest();
+    std::int64_t num_parameters = 0;
+    for (const CheckpointTensor& tensor : manifest.tensors) num_parameters += tensor.shape.num_elements();
+    OrderedJson fields = OrderedJson::array(), files = OrderedJson::array();
+    std::vector<std::string> field_words;
+    for (const StateField field : kStateFields)
+      if (manifest.has(field)) fields.push_back(text(field)), field_words.emplace_back(text(field));
+    std::string shown =
+        fmt::format("{}\nstep {}, {} in {} files\n{} parameters in {} tensors, stored as {} pieces: {}\n",
+                    saved.folder().string(), saved.step(), text(manifest.bytes()), manifest.files.size(),
+                    with_commas(num_parameters), manifest.tensors.size(), manifest.pieces.size(),
+                    join(field_words, ", "));
+    OrderedJson json = entry_json({saved.step(), saved.folder(), manifest.bytes(), true});
+    json["folder"] = saved.folder().string();
+    json["parameters"] = num_parameters;
+    json["tensors"] = manifest.tensors.size();
+    json["pieces"] = manifest.pieces.size();
+    json["fields"] = fields;
+    if (saved.has_file(kTrainingStateFile)) show_state(saved, json, shown);
+    for (const CheckpointFile& file : manifest.files) {
+      files.push_back({{"name", file.name}, {"bytes", file.bytes.value}});
+      shown += fmt::format("  {:<28} {:>10}\n", file.name, text(file.bytes));
+    }
+    json["files"] = files;
+    console.result({{"checkpoints", {json}}}, shown);
+    return 0;
+  }
+
+ private:
+  static void show_state(const Checkpoint& saved, OrderedJson& json, std::string& shown) {
+    const std::string source = (saved.folder() / kTrainingStateFile).string();
+    const std::string content = saved.small_file(kTrainingStateFile);
+    const TrainingState state = parse_training_state(content, source);
+    json["state"] = OrderedJson::parse(content);
+    shown += fmt::format("{} updates, {} samples read, seed {}, {}\n", state.num_updates,
+                         with_commas(state.num_samples), state.seed, text(state.precision));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_checkpoint_list_command() { return std::make_unique<CheckpointList>(); }
+std::unique_ptr<Command> make_checkpoint_verify_command() { return std::make_unique<CheckpointVerify>(); }
+std::unique_ptr<Command> make_checkpoint_show_command() { return std::make_unique<CheckpointShow>(); }
+
+}  // namespace optimus

@@ -1,0 +1,172 @@
+// Which checkpoints a run has, which go, and what kill -9 at any instant of a save leaves.
+#include "checkpoint/checkpoints.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "base/temporary_folder.h"
+#include "made_up_state.h"
+
+namespace optimus {
+namespace {
+
+RealFileSystem real;
+
+std::vector<std::int64_t> steps(const Path& run) {
+  std::vector<std::int64_t> result;
+  for (const CheckpointEntry& entry : list_checkpoints(run))
+    result.push_back(entry.is_whole ? entry.step : -1);
+  return result;
+}
+
+TEST(Checkpoints, ListsThemByStep) {
+  const TemporaryFolder run;
+  EXPECT_TRUE(list_checkpoints(run.path()).empty());
+  EXPECT_FALSE(newest_whole(run.path()));
+  for (const std::int64_t step : {10, 9, 100}) value_or_throw(save_made_up(real, run.path(), step));
+  run.write("checkpoints/step-200/rank-00000.safetensors", "half");
+  run.write("checkpoints/step-007/manifest.json", "not ours");
+  run.write("checkpoints/note.txt", "not ours");
+  const auto list = list_checkpoints(run.path());
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{9, 10, 100, -1}));
+  EXPECT_EQ(list[3].bytes, Bytes(4));
+  Bytes sum = read_manifest(list[2].folder).bytes();
+  sum += Bytes(static_cast<std::int64_t>(std::filesystem::file_size(list[2].folder / "manifest.json")));
+  EXPECT_EQ(list[2].bytes, sum);
+  EXPECT_EQ(newest_whole(run.path())->step, 100);
+}
+
+TEST(Checkpoints, FindsWhatAUserNamed) {
+  const TemporaryFolder run;
+  EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
+            run.path().string() +
+                ": neither a run (it has no folder checkpoints) nor a checkpoint (it has no manifest.json)");
+  EXPECT_EQ(message_of([&] { find_checkpoint(run / "x"); }),
+            (run / "x").string() + ": no such folder; a run or a checkpoint is expected");
+  run.write("settings.toml", "");
+  EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
+            run.path().string() + ": the run has no whole checkpoint");
+  EXPECT_TRUE(checkpoints_at(run.path()).empty());
+  const Path folder = value_or_throw(save_made_up(real, run.path(), 3)).folder;
+  EXPECT_EQ(find_checkpoint(run.path()), folder);
+  EXPECT_EQ(find_checkpoint(folder), folder);
+  std::filesystem::rename(folder, run / "best");  // copied elsewhere it stays what it is
+  EXPECT_EQ(find_checkpoint(run / "best"), run / "best");
+  const auto list = checkpoints_at(run / "best");
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_TRUE(list[0].is_whole);
+  EXPECT_EQ(list[0].step, 3);
+}
+
+TEST(Checkpoints, AFolderOfAnotherStepIsNotWhole) {
+  const TemporaryFolder run;
+  const Path folder = value_or_throw(save_made_up(real, run.path(), 3)).folder;
+  std::filesystem::rename(folder, run.path() / "checkpoints" / "step-4");
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{-1}));
+}
+
+TEST(Checkpoints, RetentionKeepsTheLastAndSomeOfTheRest) {
+  const TemporaryFolder run;
+  for (const std::int64_t step : {10, 20, 25, 30, 40, 45})
+    value_or_throw(save_made_up(real, run.path(), step));
+  value_or_throw(apply_retention(real, run.path(), {}));
+  EXPECT_EQ(steps(run.path()).size(), 6u);
+  value_or_throw(apply_retention(real, run.path(), {.keep_last = 2, .keep_every = 20}));
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, 40, 45}));
+  value_or_throw(apply_retention(real, run.path(), {.keep_last = 1}));
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{45}));
+  value_or_throw(apply_retention(real, run.path(), {.keep_last = 1}));
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{45}));
+}
+
+TEST(Checkpoints, RetentionCountsOnlyWholeOnes) {
+  const TemporaryFolder run;
+  for (const std::int64_t step : {10, 20, 30}) value_or_throw(save_made_up(real, run.path(), step));
+  std::filesystem::remove(run.path() / "checkpoints" / "step-30" / "plan.json");
+  value_or_throw(apply_retention(real, run.path(), {.keep_last = 1}));
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, -1}));
+}
+
+TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
+  const TemporaryFolder run;
+  for (const std::int64_t step : {10, 20, 30, 40}) value_or_throw(save_made_up(real, run.path(), step));
+  const Path folder = run.path() / "checkpoints";
+  std::filesystem::remove(folder / "step-20" / "manifest.json");  // a removal that was killed
+  std::filesystem::remove(folder / "step-30" / "plan.json");      // damaged: not ours to throw away
+  std::filesystem::rename(folder / "step-40",
+                          folder / "step-40.tmp-0");  // killed just before it got its name
+  run.write("checkpoints/step-50.tmp-0123456789abcdef/rank-00000.safetensors", "half");
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, -1, -1, -1, -1}));
+  value_or_throw(clear_leftovers(real, run.path()));
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, -1, 40}));
+  EXPECT_TRUE(std::filesystem::exists(folder / "step-30" / "manifest.json"));
+  value_or_throw(save_made_up(real, run.path(), 30));
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, 30, 40}));
+}
+
+// Saves without end, telling the parent each step that is saved. With `is_same`, always the same step, replacing it.
+[[noreturn]] void save_in_a_loop(const Path& run, std::int64_t step, bool is_same, int tell) {
+  const std::vector<CheckpointTensor> tensors{{"large", {300, 200}}, {"small", {7}}};
+  for (;; step += is_same ? 0 : 1) {
+    const MadeUpPieces pieces = MadeUpPieces::whole(step, tensors);
+    const auto saved =
+        save_checkpoint(real, run, step, pieces.pieces(), small_files(step), {.largest = Bytes(600'000)});
+    if (!saved || !apply_retention(real, run, {.keep_last = 2})) ::_exit(1);
+    if (::write(tell, &step, sizeof step) != sizeof step) ::_exit(1);
+  }
+}
+
+// Kills a child that saves, after a random time from its first saved step on; gives the last step that it told of.
+std::int64_t kill_while_saving(const Path& run, std::int64_t from, bool is_same,
+                               std::chrono::microseconds after) {
+  int pipe[2];
+  EXPECT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) save_in_a_loop(run, from, is_same, pipe[1]);
+  ::close(pipe[1]);
+  std::int64_t told = 0, last = 0;
+  EXPECT_EQ(::read(pipe[0], &last, sizeof last), std::ssize(std::span(&last, 1)) * 8);
+  ::usleep(static_cast<useconds_t>(after.count()));
+  EXPECT_EQ(::kill(child, SIGKILL), 0);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  while (::read(pipe[0], &told, sizeof told) == sizeof told) last = told;
+  ::close(pipe[0]);
+  return last;
+}
+
+TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
+  const char* const is_long = std::getenv("OPTIMUS_LONG");
+  const int kills = is_long != nullptr && std::string(is_long) == "1" ? 200 : 8;
+  std::mt19937 random(std::random_device{}());
+  for (const bool is_same : {false, true}) {
+    const TemporaryFolder run;
+    std::int64_t next = 1;
+    int leftovers = 0;
+    for (int i = 0; i < kills; ++i) {
+      const std::chrono::microseconds after(std::uniform_int_distribution(0, 30'000)(random));
+      const std::int64_t told = kill_while_saving(run.path(), next, is_same, after);
+      for (const CheckpointEntry& entry : list_checkpoints(run.path())) leftovers += !entry.is_whole;
+      // Where a checkpoint replaces one of its own step, the name may be free for an instant; both are there.
+      if (is_same) value_or_throw(clear_leftovers(real, run.path()));
+      const auto newest = newest_whole(run.path());
+      ASSERT_TRUE(newest) << i;
+      EXPECT_GE(newest->step, told);
+      expect_whole(newest->folder, newest->step);
+      ASSERT_FALSE(HasFailure()) << "killed after " << after.count() << " us, kill " << i;
+      if (!is_same) next = newest->step + 1;
+    }
+    value_or_throw(clear_leftovers(real, run.path()));
+    for (const CheckpointEntry& entry : list_checkpoints(run.path()))
+      EXPECT_TRUE(entry.is_whole) << entry.folder;
+    RecordProperty(is_same ? "leftovers_same" : "leftovers", leftovers);
+  }
+}
+
+}  // namespace
+}  // namespace optimus
