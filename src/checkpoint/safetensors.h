@@ -89,6 +89,12 @@ class SafetensorsFolder {
 inline constexpr std::string_view kWeightsFile = "model.safetensors";
 inline constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
 
+// Which file holds which tensor, as an index says. Throws UserError unless the files are plain names of .safetensors files.
+struct SafetensorsIndexRow {
+  std::string tensor, file;
+};
+std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, const std::string& source);
+
 // Writes one file: the header at once, then the bytes of the tensors in the given order, in pieces of any
 // size. The file appears at commit(). Data starts at a multiple of 8; a tensor is aligned when those before it
 // have sizes that keep it so (wide types first does). One thread at a time.

@@ -28,27 +28,26 @@ SafetensorsFolder::Found SafetensorsFolder::find(std::string_view name) const {
   return {nullptr, nullptr};
 }
 
-namespace {
-
-struct IndexRow {
-  std::string tensor, file;
-};
-
-std::vector<IndexRow> read_index(const Path& path) {
-  const std::string content = value_or_throw(read_file(path, kLargestIndex));
-  const Json document = parse_json(content, path.string());
-  std::vector<IndexRow> rows;
-  for (const auto& [tensor, place] : JsonView(document, path.string()).at("weight_map").members()) {
+std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, const std::string& source) {
+  const Json document = parse_json(text, source);
+  std::vector<SafetensorsIndexRow> rows;
+  for (const auto& [tensor, place] : JsonView(document, source).at("weight_map").members()) {
     check_shard_name(place, place.text());
     rows.push_back({tensor, place.text()});
   }
-  if (rows.empty()) throw UserError("{}: weight_map names no tensor", path.string());
+  if (rows.empty()) throw UserError("{}: weight_map names no tensor", source);
   return rows;
 }
 
-std::vector<std::string> shard_names(std::span<const IndexRow> rows, const Path& index) {
+namespace {
+
+std::vector<SafetensorsIndexRow> read_index(const Path& path) {
+  return parse_safetensors_index(value_or_throw(read_file(path, kLargestIndex)), path.string());
+}
+
+std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, const Path& index) {
   std::vector<std::string> names;
-  for (const IndexRow& row : rows) names.push_back(row.file);
+  for (const SafetensorsIndexRow& row : rows) names.push_back(row.file);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (names.size() > kMostShards)
@@ -57,14 +56,14 @@ std::vector<std::string> shard_names(std::span<const IndexRow> rows, const Path&
 }
 
 // In the index as in the files: every tensor where it should be, and once.
-void check_shards(std::span<const IndexRow> rows, const std::vector<SafetensorsFile>& files) {
+void check_shards(std::span<const SafetensorsIndexRow> rows, const std::vector<SafetensorsFile>& files) {
   std::unordered_map<std::string_view, const SafetensorsFile*> holder;
   for (const SafetensorsFile& file : files)
     for (const StoredTensor& tensor : file.tensors())
       if (const auto [other, is_new] = holder.emplace(tensor.name, &file); !is_new)
         throw UserError("{}: tensor {} is in {} too", file.path().string(), in_quotes(tensor.name),
                         other->second->path().filename().string());
-  for (const IndexRow& row : rows) {
+  for (const SafetensorsIndexRow& row : rows) {
     const auto found = holder.find(row.tensor);
     if (found == holder.end() || found->second->path().filename() != row.file)
       throw UserError("{}: tensor {} is not in it, though the index says so",
@@ -84,7 +83,7 @@ SafetensorsFolder SafetensorsFolder::open(const Path& path) {
   } else if (exists(kWeightsFile)) {
     result.files_.push_back(SafetensorsFile::open(path / kWeightsFile));
   } else if (exists(kWeightsIndex)) {
-    const std::vector<IndexRow> rows = read_index(path / kWeightsIndex);
+    const std::vector<SafetensorsIndexRow> rows = read_index(path / kWeightsIndex);
     for (const std::string& name : shard_names(rows, path / kWeightsIndex))
       result.files_.push_back(SafetensorsFile::open(path / name));
     check_shards(rows, result.files_);

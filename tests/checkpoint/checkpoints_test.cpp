@@ -129,7 +129,7 @@ std::int64_t kill_while_saving(const Path& run, std::int64_t from, bool is_same,
   if (child == 0) save_in_a_loop(run, from, is_same, pipe[1]);
   ::close(pipe[1]);
   std::int64_t told = 0, last = 0;
-  EXPECT_EQ(::read(pipe[0], &last, sizeof last), std::ssize(std::span(&last, 1)) * 8);
+  EXPECT_EQ(::read(pipe[0], &last, sizeof last), static_cast<ssize_t>(sizeof last));
   ::usleep(static_cast<useconds_t>(after.count()));
   EXPECT_EQ(::kill(child, SIGKILL), 0);
   int status = 0;

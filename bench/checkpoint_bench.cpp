@@ -1,0 +1,116 @@
+// bench_checkpoint save|load FOLDER MIB [nosync|nosum]: one save or load of a made-up state of so many MiB, masters and moments
+// of square matrices; prints its seconds. checkpoint_bench.py runs it beside Python's libraries. With nosync nothing is synced
+// (what Python's libraries do); with nosum the load does not check sums.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/save.h"
+#include "checkpoint/training_state.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kSide = 1024;  // a matrix: 4 MiB
+
+// The real one without fsync.
+class UnsyncedFileSystem final : public FileSystem {
+ public:
+  Outcome<std::unique_ptr<WritableFile>> create(const Path& path) override {
+    auto file = real_.create(path);
+    if (!file) return file;
+    return std::make_unique<File>(std::move(*file));
+  }
+  Outcome<void> rename(const Path& from, const Path& to) override { return real_.rename(from, to); }
+  Outcome<void> remove(const Path& path) override { return real_.remove(path); }
+  Outcome<void> create_folders(const Path& path) override { return real_.create_folders(path); }
+  Outcome<void> sync_folder(const Path&) override { return {}; }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    explicit File(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
+    Outcome<void> write(std::span<const std::byte> bytes) override { return file_->write(bytes); }
+    Outcome<void> sync() override { return {}; }
+
+   private:
+    std::unique_ptr<WritableFile> file_;
+  };
+  RealFileSystem real_;
+};
+
+struct Buffer {
+  StateField field;
+  std::string tensor;
+  std::vector<float> values;
+};
+
+std::vector<Buffer> buffers(std::int64_t mebibytes) {
+  std::vector<Buffer> result;
+  for (std::int64_t i = 0; i < mebibytes / 4; ++i) {
+    auto& buffer = result.emplace_back(
+        Buffer{kStateFields[static_cast<std::size_t>(i) % 3], fmt::format("layers.{}.weight", i / 3), {}});
+    buffer.values.resize(kSide * kSide);
+    for (std::size_t k = 0; k < buffer.values.size(); ++k)
+      buffer.values[k] = static_cast<float>(k) * 1e-7F + static_cast<float>(i);
+  }
+  return result;
+}
+
+double seconds_of(auto action) {
+  const auto began = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+double save(const Path& folder, const std::vector<Buffer>& state, FileSystem& files) {
+  std::vector<StatePiece> pieces;
+  const Shape shape{kSide, kSide};
+  for (const Buffer& buffer : state)
+    pieces.push_back({buffer.field, buffer.tensor, shape, Box(shape), ElementType::f32,
+                      std::as_bytes(std::span(buffer.values))});
+  return seconds_of([&] {
+    value_or_throw(save_checkpoint(files, folder, 1, pieces,
+                                   {{std::string(kTrainingStateFile), training_state_text({.step = 1})}}));
+  });
+}
+
+// Into memory that exists, as a run's parameters do.
+double load(const Path& folder, std::vector<Buffer>& state, SumCheck check) {
+  for (Buffer& buffer : state) std::fill(buffer.values.begin(), buffer.values.end(), 0.0F);
+  const double seconds = seconds_of([&] {
+    const Checkpoint saved = Checkpoint::open(find_checkpoint(folder), check);
+    for (Buffer& buffer : state)
+      saved.read(buffer.field, buffer.tensor, Box(Shape{kSide, kSide}), std::span(buffer.values));
+  });
+  for (std::size_t i = 0; i < state.size(); ++i)
+    ensure(state[i].values[0] == static_cast<float>(i), "matrix {} begins with {}", i, state[i].values[0]);
+  return seconds;
+}
+
+int run(int count, char** words) {
+  const std::string what = count > 3 ? words[1] : "", how = count > 4 ? words[4] : "";
+  if (what != "save" && what != "load") {
+    fmt::print(stderr, "usage: bench_checkpoint save|load FOLDER MIB [nosync|nosum]\n");
+    return 2;
+  }
+  const Path folder = words[2];
+  std::vector<Buffer> state = buffers(std::stoll(words[3]) / 12 * 12);
+  RealFileSystem real;
+  UnsyncedFileSystem unsynced;
+  const double seconds =
+      what == "save" ? save(folder, state, how == "nosync" ? static_cast<FileSystem&>(unsynced) : real)
+                     : load(folder, state, how == "nosum" ? SumCheck::never : SumCheck::when_read);
+  fmt::print("{}\n", seconds);
+  return 0;
+}
+
+}  // namespace
+}  // namespace optimus
+
+int main(int count, char** words) { return optimus::run(count, words); }

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Saving and loading a training state: ours beside Python's safetensors and torch.save, GB/s, ratio with spread.
+
+usage: checkpoint_bench.py PATH_OF_BENCH_CHECKPOINT FOLDER [--mebibytes 768] [--rounds 5] [--json FILE]
+
+Run with a Python that has torch and safetensors (the oracle environment of ./test). The same bytes (square fp32 matrices,
+three for each tensor), the same folder, each in a process of its own, taking turns; files are removed between turns and the disk is
+synced before each, so that nobody pays for another's bytes. Ratios are of medians (above 1: ours is faster); the spread
+is from the worst and the best pairing of rounds. Loads go into memory that exists, as parameters do: ours reads into it, theirs
+is copied into it, and files are in the page cache. "synced" means that bytes are on the disk when the save returns: ours always
+does that in a run; for Python's libraries, which do not, fsync is called after them.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+
+PYTHON = r"""
+import os, sys, time, torch
+from safetensors.torch import load_file, save_file
+library, action, path, mebibytes, sync = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "sync"
+torch.set_num_threads(2)
+count = mebibytes // 12 * 12 // 4
+base = torch.arange(1024 * 1024, dtype=torch.float32).view(1024, 1024) * 1e-7
+state = {f"{('master', 'first', 'second')[i % 3]}.layers.{i // 3}.weight": base + i for i in range(count)}
+began = time.perf_counter()
+if action == "save":
+    save_file(state, path) if library == "safetensors" else torch.save(state, path)
+    if sync:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+else:
+    loaded = load_file(path) if library == "safetensors" else torch.load(path)
+    for name, value in state.items():
+        value.copy_(loaded[name])
+print(time.perf_counter() - began)
+"""
+
+
+def ours(options, action, how):
+    os.sync()
+    words = [options.program, action, options.folder, str(options.mebibytes)] + ([how] if how else [])
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def theirs(options, library, action, sync):
+    os.sync()
+    words = [sys.executable, "-W", "ignore", "-c", PYTHON, library, action, os.path.join(options.folder, "theirs"), str(options.mebibytes), sync]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def one_round(options):
+    clear = lambda: [shutil.rmtree(p, ignore_errors=True) if os.path.isdir(p) else os.remove(p) for p in (os.path.join(options.folder, n) for n in os.listdir(options.folder))]
+    seconds = {}
+    for sync in ("sync", "nosync"):
+        for library in ("safetensors", "torch"):
+            clear()
+            seconds[f"save {sync} {library}"] = theirs(options, library, "save", sync)
+            if sync == "nosync":
+                seconds[f"load {library}"] = theirs(options, library, "load", sync)
+        clear()
+        seconds[f"save {sync} ours"] = ours(options, "save", sync if sync == "nosync" else "")
+    seconds["load ours"] = ours(options, "load", "")
+    seconds["load ours, sums not checked"] = ours(options, "load", "nosum")
+    clear()
+    return seconds
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program"), parser.add_argument("folder")
+    parser.add_argument("--mebibytes", type=int, default=768), parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    options.folder = os.path.join(options.folder, f"checkpoint-bench-{os.getpid()}")
+    os.makedirs(options.folder)
+    try:
+        rounds = [one_round(options) for _ in range(options.rounds)]
+    finally:
+        shutil.rmtree(options.folder)
+    gigabytes = options.mebibytes // 12 * 12 * 2**20 / 1e9
+    all_seconds = {name: [r[name] for r in rounds] for name in rounds[0]}
+    for name, values in all_seconds.items():
+        print(f"{name:<30} {gigabytes / statistics.median(values):6.2f} GB/s   ({gigabytes / max(values):.2f} to {gigabytes / min(values):.2f})")
+    for action, mine in (("save sync", "save sync ours"), ("save nosync", "save nosync ours"), ("load", "load ours")):
+        for library in ("safetensors", "torch"):
+            peer, own = all_seconds[f"{action} {library}"], all_seconds[mine]
+            ratio = statistics.median(peer) / statistics.median(own)
+            print(f"{action} beside {library}: {ratio:.2f}x ({min(peer) / max(own):.2f} to {max(peer) / min(own):.2f})")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"gigabytes": gigabytes, "seconds": all_seconds}, file)
+
+
+if __name__ == "__main__":
+    main()
