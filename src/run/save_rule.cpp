@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace optimus {
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/open.h"
+#include "model/open.h"
 #include "model/presets.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"

@@ -1,6 +1,7 @@
 // Layers that are computed again together: what is kept, what order the work has, what memory that saves.
 #include <gtest/gtest.h>
 
+#include "model/open.h"
 #include "model/presets.h"
 #include "schedule/program.h"
 #include "schedule/sizes.h"
@@ -71,7 +72,10 @@ TEST(Recompute, TheRuleFindsNearlyTheLeastMemory) {
       least = std::min(least, memory(size));
     EXPECT_LE(static_cast<double>(memory(chosen)), 1.05 * static_cast<double>(least))
         << layers << " by " << chosen;
-    if (layers == 200) EXPECT_LT(memory(chosen), memory(1) / 2);
+    if (layers == 200) {
+      // 200 inputs against 2 √(200 x 11) ≈ 94 of them (a layer is about 11 inputs), and gradients and logits in both.
+      EXPECT_LT(3 * memory(chosen), 2 * memory(1));
+    }
   }
 }
 
