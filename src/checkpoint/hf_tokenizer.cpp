@@ -1,0 +1,97 @@
+// hf_tokenizer_files of hf_folder.h: copies of what lies beside a tokenizer.json, and a tokenizer.json for plain bytes.
+#include <algorithm>
+#include <array>
+
+#include "base/json.h"
+#include "checkpoint/hf_folder.h"
+#include "data/byte_alphabet.h"
+#include "data/tokenizer.h"
+
+namespace optimus {
+namespace {
+
+constexpr Bytes kLargestFile{std::int64_t{1} << 30};
+constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kSettings = "tokenizer_config.json";
+
+// What a folder may hold beside its tokenizer.json.
+constexpr const char* kBesides[] = {
+    kSettings,   "special_tokens_map.json", "added_tokens.json",   "vocab.json",        "merges.txt",
+    "vocab.txt", "tokenizer.model",         "chat_template.jinja", "chat_template.json"};
+
+// As tokenizer_config.json: the general class, which takes tokenizer.json as it is whatever the model's family.
+SmallFile general_settings(const std::string& end_token) {
+  OrderedJson settings;
+  settings["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (!end_token.empty()) settings["bos_token"] = settings["eos_token"] = end_token;
+  settings["clean_up_tokenization_spaces"] = false;
+  return {kSettings, settings.dump(2) + "\n"};
+}
+
+// Byte-level pieces without a single merge: every byte is a token, id 0 to 255. Text is split into words only so that readers
+// can remember them; it changes no token.
+std::string byte_tokenizer_json(const std::string& end_token, TokenId end_id) {
+  OrderedJson vocabulary = OrderedJson::object();
+  constexpr std::array<char32_t, 256> alphabet = byte_alphabet();
+  for (std::size_t byte = 0; byte < alphabet.size(); ++byte) {
+    std::string character;
+    append_utf8(alphabet[byte], character);
+    vocabulary[character] = byte;
+  }
+  const OrderedJson end{{"id", end_id},    {"content", end_token}, {"single_word", false}, {"lstrip", false},
+                        {"rstrip", false}, {"normalized", false},  {"special", true}};
+  const OrderedJson bytes{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", true}};
+  OrderedJson model{{"type", "BPE"},
+                    {"dropout", nullptr},
+                    {"unk_token", nullptr},
+                    {"continuing_subword_prefix", nullptr},
+                    {"end_of_word_suffix", nullptr},
+                    {"fuse_unk", false},
+                    {"byte_fallback", false},
+                    {"ignore_merges", false},
+                    {"vocab", std::move(vocabulary)},
+                    {"merges", OrderedJson::array()}};
+  const OrderedJson document{{"version", "1.0"},          {"truncation", nullptr},
+                             {"padding", nullptr},        {"added_tokens", OrderedJson::array({end})},
+                             {"normalizer", nullptr},     {"pre_tokenizer", bytes},
+                             {"post_processor", nullptr}, {"decoder", bytes},
+                             {"model", std::move(model)}};
+  return document.dump(2) + "\n";
+}
+
+std::string end_token_of(const Tokenizer& tokenizer) {
+  const std::optional<TokenId> last = tokenizer.end_of_document();
+  return last ? tokenizer.decode({*last}, false) : "";
+}
+
+std::vector<SmallFile> byte_files() {
+  const std::unique_ptr<Tokenizer> bytes = byte_tokenizer();
+  const std::string end = end_token_of(*bytes);
+  return {{kTokenizer, byte_tokenizer_json(end, bytes->end_of_document().value())}, general_settings(end)};
+}
+
+}  // namespace
+
+std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
+  if (tokenizer == "bytes") return byte_files();
+  std::error_code ignored;
+  const Path given = tokenizer;
+  const bool is_folder = std::filesystem::is_directory(given, ignored);
+  const Path file = is_folder ? given / kTokenizer : given;
+  std::vector<SmallFile> files;
+  const bool has_table = !is_folder || std::filesystem::exists(file, ignored);
+  if (has_table) files.push_back({kTokenizer, value_or_throw(read_file(file, kLargestFile))});
+  // A tokenizer under another name may lie beside the files of a stranger.
+  if (file.filename() == kTokenizer)
+    for (const char* name : kBesides)
+      if (const Path path = file.parent_path() / name; std::filesystem::is_regular_file(path, ignored))
+        files.push_back({name, value_or_throw(read_file(path, kLargestFile))});
+  const bool has_settings =
+      std::any_of(files.begin(), files.end(), [](const SmallFile& one) { return one.name == kSettings; });
+  if (has_table && !has_settings)
+    files.push_back(general_settings(end_token_of(*parse_tokenizer(files[0].content, file.string()))));
+  return files;
+}
+
+}  // namespace optimus
