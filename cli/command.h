@@ -37,6 +37,10 @@ std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_checkpoint_list_command();
 std::unique_ptr<Command> make_checkpoint_verify_command();
 std::unique_ptr<Command> make_checkpoint_show_command();
+std::unique_ptr<Command> make_eval_command();
+std::unique_ptr<Command> make_generate_command();
+std::unique_ptr<Command> make_convert_command();
+std::unique_ptr<Command> make_export_command();
 std::unique_ptr<Command> make_doctor_command();
 
 }  // namespace optimus

@@ -7,6 +7,11 @@ std::span<const CommandEntry> commands() {
   static const CommandEntry entries[] = {
       {"train", "train a model on data; without arguments, a small one on this machine's C++ headers",
        make_train_command},
+      {"eval", "how well a model predicts a text: loss and perplexity", make_eval_command},
+      {"generate", "text from a model, token by token", make_generate_command},
+      {"convert", "a model as a Hugging Face folder: of another type, whole or in shards",
+       make_convert_command},
+      {"export", "a run's or a checkpoint's model as a Hugging Face folder", make_export_command},
       {"profile", "what a model and a data set are: parameters, work, memory; documents, tokens",
        make_profile_command},
       {"data prepare", "turn text, jsonl files and folders into token files", make_data_prepare_command},

@@ -24,16 +24,26 @@ Console::Console() : line_(stderr), events_(line_) {
 }
 
 void Console::result(const OrderedJson& json, const std::string& text) {
+  write(wants_json ? json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n" : text);
+}
+
+void Console::stream(const std::string& text) {
+  if (!text.empty()) write(text);
+}
+
+void Console::write(const std::string& text) {
   line_.clear();
-  const std::string shown =
-      wants_json ? json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n" : text;
   const bool is_written =
-      std::fwrite(shown.data(), 1, shown.size(), stdout) == shown.size() && std::fflush(stdout) == 0;
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (!is_written) throw UserError("cannot write to standard output: {}", std::strerror(errno));
 }
 
-void Console::report(const Event& event) {
+void Console::check_interrupted() const {
   if (is_interrupted != 0) throw Interrupted{};
+}
+
+void Console::report(const Event& event) {
+  check_interrupted();
   events_.report(event);
 }
 

@@ -18,12 +18,18 @@ class Console final : public EventSink {
 
   // A command's result: the JSON alone with --json, else the text.
   void result(const OrderedJson& json, const std::string& text);
+  // A part of a result that is shown while the rest is made. Not with --json.
+  void stream(const std::string& text);
   // Throws Interrupted after SIGINT or SIGTERM. Any thread.
   void report(const Event& event) override;
   // For progress that is more than events, as that of a training.
   StatusLine& line() { return line_; }
+  // As report does, for work that has nothing to show.
+  void check_interrupted() const;
 
  private:
+  void write(const std::string& text);
+
   StatusLine line_;
   LineSink events_;
 };

@@ -18,7 +18,7 @@ namespace {
   std::error_code error;
   const Path engine = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "optimus-engine";
   if (error || !std::filesystem::exists(engine, error))
-    throw UserError("{} is not there: the half that trains is not built; ./optimus train builds it",
+    throw UserError("{} is not there: the half that computes is not built; ./optimus train --help builds it",
                     engine.string());
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string words{std::istreambuf_iterator<char>(file), {}};
@@ -33,5 +33,8 @@ namespace {
 }  // namespace
 
 int run_training(TrainOptions&, OptionTable&, Console&) { hand_over(); }
+int run_evaluation(const EvalOptions&, Console&) { hand_over(); }
+int run_generation(const TextOptions&, Console&) { hand_over(); }
+int run_conversion(const ConvertOptions&, Console&) { hand_over(); }
 
 }  // namespace optimus

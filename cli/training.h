@@ -1,14 +1,20 @@
 // Where commands that need libtorch are run. Two programs are made from this folder: `optimus`, which starts in milliseconds and
 // has no libtorch, and `optimus-engine` beside it, which has. The first knows all commands and their flags and hands those that
-// train over to the second (hand_over.cpp); the second does them (train_here.cpp).
+// compute over to the second (hand_over.cpp); the second does them (train_here.cpp, eval_here.cpp, …).
 #pragma once
 
 #include "cli/console.h"
+#include "run/convert.h"
+#include "run/inference_options.h"
 #include "run/options.h"
 
 namespace optimus {
 
-// Returns the exit code. Throws UserError.
+// Each returns the exit code and throws UserError.
 int run_training(TrainOptions& options, OptionTable& table, Console& console);
+int run_evaluation(const EvalOptions& options, Console& console);
+int run_generation(const TextOptions& options, Console& console);
+// Converts, and compares the logits of both sides.
+int run_conversion(const ConvertOptions& options, Console& console);
 
 }  // namespace optimus

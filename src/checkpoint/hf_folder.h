@@ -8,14 +8,11 @@
 
 #include "base/file.h"
 #include "checkpoint/element.h"
+#include "checkpoint/small_file.h"
 #include "data/token_id.h"
 #include "model/spec.h"
 
 namespace optimus {
-
-struct SmallFile {
-  std::string name, content;
-};
 
 // The files from which AutoTokenizer makes the tokenizer that `tokenizer` names, as open_tokenizer() takes it: "bytes", a
 // tokenizer.json with what lies beside it, or a folder (none when it holds none). Throws UserError.

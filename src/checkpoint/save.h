@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "checkpoint/element.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/small_file.h"
 #include "layout/layout.h"
 
 namespace optimus {
@@ -33,12 +34,6 @@ struct StatePiece {
   Box box;
   ElementType type = ElementType::f32;  // a float type
   std::span<const std::byte> values;    // of the box, row-major, contiguous
-};
-
-// A file of a few pages that belongs to the checkpoint: plan.json, settings.toml, config.json, state.json, the tokenizer's.
-struct SmallFile {
-  std::string name;  // no folder in it
-  std::string content;
 };
 
 // Removes what killed saves have left (checkpoints.h, clear_leftovers) and makes the temporary folder.

@@ -3,7 +3,8 @@
 
 #include <ATen/ops/argmax.h>
 
-#include <cmath>
+#include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -14,8 +15,9 @@ namespace optimus {
 namespace {
 
 Plan plan_for(const ModelSpec& model, Precision precision, std::int64_t length) {
-  return uniform_plan(model,
-                      {.microbatch = 1, .batch = 1, .sequence_length = length, .precision = precision});
+  UniformPlan shape{.microbatch = 1, .batch = 1, .sequence_length = length, .precision = precision};
+  shape.strategy.recompute = RecomputeMode::full;  // a forward keeps the least
+  return uniform_plan(model, shape);
 }
 
 Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position) {
@@ -28,13 +30,44 @@ Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position
   return batch;
 }
 
+// The place where the running sum of chances passes a uniform number's share of their sum.
+std::size_t draw(const std::vector<double>& chances, double uniform) {
+  std::vector<double> sums(chances.size());
+  std::partial_sum(chances.begin(), chances.end(), sums.begin());
+  const auto at = std::upper_bound(sums.begin(), sums.end(), uniform * sums.back());
+  return std::min(static_cast<std::size_t>(at - sums.begin()), sums.size() - 1);
+}
+
 // One row of logits; a uniform number in [0, 1).
-std::int64_t pick(const at::Tensor& logits, double temperature, double uniform) {
-  if (temperature == 0) return logits.argmax().item<std::int64_t>();
-  const at::Tensor sums = logits.to(at::kCPU, at::kDouble).div(temperature).softmax(0).cumsum(0);
-  const double* begin = sums.data_ptr<double>();
-  const double* at = std::upper_bound(begin, begin + sums.numel(), uniform * begin[sums.numel() - 1]);
-  return std::min<std::int64_t>(at - begin, sums.numel() - 1);
+std::int64_t pick(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
+  if (options.temperature == 0) return logits.argmax().item<std::int64_t>();
+  const at::Tensor shares = logits.to(at::kCPU, at::kDouble).div(options.temperature).softmax(0).contiguous();
+  const double* begin = shares.const_data_ptr<double>();
+  std::vector<double> chances(begin, begin + shares.numel());
+  if (options.top_p >= 1) return static_cast<std::int64_t>(draw(chances, uniform));
+  std::vector<std::int64_t> ids(chances.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](std::int64_t a, std::int64_t b) { return begin[a] > begin[b]; });
+  chances.clear();
+  for (double sum = 0; chances.size() < ids.size() && sum < options.top_p; sum += chances.back())
+    chances.push_back(begin[ids[chances.size()]]);
+  return ids[draw(chances, uniform)];
+}
+
+void refuse_impossible(const ModelSpec& model, const std::vector<std::int64_t>& prompt,
+                       std::int64_t num_tokens) {
+  if (!model.is_causal) throw UserError("{} fills in masked words and cannot generate text", model.name);
+  if (prompt.empty()) throw UserError("generation needs a prompt of at least one token");
+  for (const std::int64_t id : prompt)
+    if (id < 0 || id >= model.vocab)
+      throw UserError("the prompt's token {} is outside the vocabulary of {}", id, model.vocab);
+  const std::int64_t room =
+      model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no place
+  if (model.positions == PositionKind::learned && num_tokens > room)
+    throw UserError("{} tokens of prompt and {} new ones do not fit the {} positions of {}; {}",
+                    prompt.size(), num_tokens, model.max_positions, model.name,
+                    room > 0 ? fmt::format("at most {} new ones do", room) : "give a shorter prompt");
 }
 
 }  // namespace
@@ -43,25 +76,23 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
                                    at::Device device, const std::vector<std::int64_t>& prompt,
                                    const GenerateOptions& options) {
   const std::int64_t total = std::ssize(prompt) + options.num_tokens;
-  if (!model.is_causal) throw UserError("{} fills in masked words and cannot generate text", model.name);
-  if (prompt.empty()) throw UserError("generation needs a prompt of at least one token");
-  for (const std::int64_t id : prompt)
-    if (id < 0 || id >= model.vocab)
-      throw UserError("the prompt's token {} is outside the vocabulary of {}", id, model.vocab);
-  if (model.positions == PositionKind::learned && total > model.max_positions)
-    throw UserError("{} tokens of prompt and {} new ones are more than the model's {} positions",
-                    prompt.size(), options.num_tokens, model.max_positions);
+  refuse_impossible(model, prompt, options.num_tokens);
+  ModelSpec long_enough = model;  // rotary positions have no end
+  if (model.positions == PositionKind::rope) long_enough.max_positions = std::max(model.max_positions, total);
   const EngineOptions engine_options{.device = device, .seed = 0, .num_positions = total};
   KeyValueCache cache(model, total, types_of(precision), device);
   std::vector<std::int64_t> result;
   at::Tensor logits =
-      Engine(plan_for(model, precision, std::ssize(prompt)), model, parameters, engine_options)
+      Engine(plan_for(long_enough, precision, std::ssize(prompt)), long_enough, parameters, engine_options)
           .logits(batch_of(prompt, 0), &cache);
-  Engine one(plan_for(model, precision, 1), model, parameters, engine_options);
+  Engine one(plan_for(long_enough, precision, 1), long_enough, parameters, engine_options);
+  const std::vector<std::int64_t>& ends = options.end_tokens;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(options.seed)).with("generate");
   while (std::ssize(result) < options.num_tokens) {
     const double uniform = random_uniform(key, static_cast<std::uint64_t>(result.size()));
-    result.push_back(pick(logits[logits.size(0) - 1], options.temperature, uniform));
+    result.push_back(pick(logits[logits.size(0) - 1], options, uniform));
+    if (options.on_token) options.on_token(result.back());
+    if (std::count(ends.begin(), ends.end(), result.back()) > 0) break;
     if (std::ssize(result) < options.num_tokens)
       logits = one.logits(batch_of({result.back()}, cache.length()), &cache);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "engine/parameters.h"
@@ -13,10 +14,13 @@ struct GenerateOptions {
   std::int64_t num_tokens = 100;
   double temperature = 0;  // 0: always the likeliest token
   std::int64_t seed = 0;
+  double top_p = 1;                        // choose among the likeliest tokens that together have this chance
+  std::vector<std::int64_t> end_tokens{};  // one of these is the last token; none: exactly num_tokens come
+  std::function<void(std::int64_t id)> on_token{};  // each one as it comes; may throw
 };
 
-// Exactly num_tokens new ids behind the prompt (at least one id). Causal models only; the whole must fit the model's positions
-// where these are learned. Throws UserError.
+// The new ids behind the prompt (at least one id). Causal models only; all but the last must have a position where positions
+// are learned. Throws UserError.
 std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, Parameters& parameters,
                                    at::Device device, const std::vector<std::int64_t>& prompt,
                                    const GenerateOptions& options);

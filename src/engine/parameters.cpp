@@ -62,7 +62,7 @@ StorageSpec storage_spec(const std::vector<LogicalTensor>& tensors, const ModelS
 
 }  // namespace
 
-Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device)
+Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device, Keeping keeping)
     : tensors_(logical_tensors(model)), device_(device) {
   const ElementTypes types = types_of(plan.precision);
   const Layout layout = layout_of(plan, model, StateKind::weights);
@@ -79,9 +79,10 @@ Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::D
     const auto zeros = [&](at::ScalarType type) {
       return at::zeros({storage.buffers[b].num_elements}, at::TensorOptions(type).device(device));
     };
-    state.weights = zeros(types.element);
+    state.weights = state.masters = zeros(types.element);
+    if (keeping == Keeping::weights) continue;
     state.gradients = zeros(types.wide);
-    state.masters = types.element == types.wide ? state.weights : zeros(types.wide);
+    if (types.element != types.wide) state.masters = zeros(types.wide);
     state.first = zeros(types.wide), state.second = zeros(types.wide);
   }
   add_views(storage);
@@ -131,6 +132,7 @@ at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*mem
   const auto at = views_.find(name);
   if (at == views_.end()) return {};
   const View& view = at->second;
+  if (!(block(view.block).*member).defined()) return {};
   std::int64_t count = 1;
   for (const std::int64_t size : view.shape) count *= size;
   return (block(view.block).*member).narrow(0, view.offset, count).view(view.shape);
@@ -158,12 +160,20 @@ void Parameters::initialize(std::int64_t seed) {
 }
 
 void Parameters::set(const std::string& name, std::span<const double> values) {
+  set_from(name, values.data(), std::ssize(values), at::kDouble);
+}
+void Parameters::set(const std::string& name, std::span<const float> values) {
+  set_from(name, values.data(), std::ssize(values), at::kFloat);
+}
+
+void Parameters::set_from(const std::string& name, const void* values, std::int64_t count,
+                          at::ScalarType type) {
   at::Tensor target = master(name);
-  ensure(target.defined() && target.numel() == std::ssize(values), "{} values for {}", values.size(), name);
+  ensure(target.defined() && target.numel() == count, "{} values for {}", count, name);
   // from_blob reads only.
-  const at::Tensor source = at::from_blob(const_cast<double*>(values.data()), target.sizes(), at::kDouble);
-  target.copy_(source);
-  weight(name).copy_(target);
+  target.copy_(at::from_blob(const_cast<void*>(values), target.sizes(), type));
+  if (!block(views_.at(name).block).masters.is_same(block(views_.at(name).block).weights))
+    weight(name).copy_(target);
 }
 
 std::vector<double> Parameters::get(const std::string& name, at::Tensor BlockState::*member) const {
@@ -189,7 +199,7 @@ Bytes Parameters::bytes() const {
   for (const BlockState& state : blocks_) {
     if (!state.weights.defined()) continue;
     for (const at::Tensor* tensor : {&state.weights, &state.gradients, &state.first, &state.second})
-      total += static_cast<std::int64_t>(tensor->nbytes());
+      if (tensor->defined()) total += static_cast<std::int64_t>(tensor->nbytes());
     if (!state.masters.is_same(state.weights)) total += static_cast<std::int64_t>(state.masters.nbytes());
   }
   return Bytes(total);

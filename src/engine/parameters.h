@@ -18,6 +18,9 @@
 
 namespace optimus {
 
+// What is held: all that training needs, or weights alone (gradients and moments are then undefined, and masters are weights).
+enum class Keeping { training, weights };
+
 struct BlockState {
   at::Tensor weights;                 // element type
   at::Tensor gradients;               // wide type, as all that follow
@@ -27,7 +30,8 @@ struct BlockState {
 class Parameters {
  public:
   // Allocates; values are zero until initialize() or set(). The plan must be valid for the model.
-  Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device);
+  Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
+             Keeping keeping = Keeping::training);
 
   // Keyed by (seed, tensor name): the same values whoever holds which part.
   void initialize(std::int64_t seed);
@@ -42,6 +46,7 @@ class Parameters {
 
   // One logical tensor from values in row-major order: masters and weights.
   void set(const std::string& name, std::span<const double> values);
+  void set(const std::string& name, std::span<const float> values);
   std::vector<double> get(const std::string& name, at::Tensor BlockState::*member) const;
   void round_masters();  // to weights, after masters were set as views
 
@@ -63,6 +68,7 @@ class Parameters {
     std::int64_t offset = 0;
     std::vector<std::int64_t> shape;
   };
+  void set_from(const std::string& name, const void* values, std::int64_t count, at::ScalarType type);
   void add_views(const Storage& storage);
   void add_segments();
 

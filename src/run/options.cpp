@@ -5,6 +5,7 @@ namespace optimus {
 
 void declare(OptionTable& table, TrainOptions& o) {
   declare(table, o.model);
+  table.add("from-scratch", o.from_scratch, "start from random weights though the model's folder has some");
   table.add("data", o.data, "D",
             "text, jsonl, a folder or a token-file prefix; or a blend: 0.7 A 0.3 B (default: this machine's "
             "C++ headers)");
@@ -15,7 +16,9 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("batch", o.batch, "B", "sequences a step, over all devices");
   table.add("microbatch", o.microbatch, "b", "sequences computed at a time");
   table.add("seq", o.sequence_length, "S", "tokens of a sequence");
-  table.add("lr", o.learning_rate, "X", "the highest learning rate (default: by the model's size)");
+  table.add(
+      "lr", o.learning_rate, "X",
+      "the highest learning rate (default: by the model's size; a tenth of that for a model with weights)");
   table.add("warmup", o.warmup, "N",
             "steps in which the learning rate grows (default: a tenth of all, at most 2000)");
   table.add_choice<LearningRateShape>("lr-schedule", o.shape,
@@ -53,6 +56,9 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("eval-every", o.eval_every, "N", "validation loss every N steps (0: at the end only)");
   table.add("validation", o.validation, "F", "fraction of the data that is held out for it");
   table.add("sample", o.sample_tokens, "N", "tokens of text to generate at the end; 0: none");
+  table.add_choice<ExportFormat>("export", o.export_format,
+                                 {{"none", ExportFormat::none}, {"hf", ExportFormat::hf}},
+                                 "write the trained model as a Hugging Face folder, RUN/export");
 }
 
 }  // namespace optimus

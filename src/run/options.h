@@ -14,8 +14,11 @@ namespace optimus {
 
 enum class LearningRateShape { cosine, linear, wsd, constant };
 
+enum class ExportFormat { none, hf };
+
 struct TrainOptions {
   ModelOptions model;
+  bool from_scratch = false;      // the model's folder may have weights: start from random ones
   std::vector<std::string> data;  // one name, or weight name weight name …
   std::string tokenizer;
   Path run;
@@ -45,6 +48,7 @@ struct TrainOptions {
   std::int64_t eval_every = 0;
   double validation = 0.05;  // fraction of the data
   std::int64_t sample_tokens = 250;
+  ExportFormat export_format = ExportFormat::none;  // what is written into the run's folder export at the end
 };
 void declare(OptionTable& table, TrainOptions& options);
 

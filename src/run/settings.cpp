@@ -72,6 +72,7 @@ bool is_model_given(OptionTable* table) {
 
 ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool is_tokenized_data) {
   ModelOptions model = options.model;
+  model.model = model_place(model.model);
   if (is_demo(options)) {
     model.model = kDemoModel;
     const auto fill = [](auto& target, const auto& value) {
@@ -210,9 +211,11 @@ Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, Op
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {
   refuse_nonsense(options);
   if (!options.model.model.empty() || !options.data.empty() || !options.tokenizer.empty() ||
-      options.dropout || options.sequence_length.value_or(1) != 1)
+      options.dropout || options.sequence_length.value_or(1) != 1 ||
+      options.export_format != ExportFormat::none)
     throw UserError(
-        "{}: model, data, tokenizer, dropout and sequence length are not options of a model of modules",
+        "{}: model, data, tokenizer, dropout, sequence length and export are not options of a model of "
+        "modules",
         model.name);
   if (num_samples < 1)
     throw UserError("{}: the data has {} samples, must be at least 1", model.name, num_samples);
@@ -235,14 +238,18 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   refuse_nonsense(options);
   TrainSettings settings;
   const bool is_model_saved = checkpoint && !is_model_given(table);
-  const std::string place = is_model_saved ? checkpoint->string() : options.model.model;
+  const std::string place = is_model_saved ? checkpoint->string() : model_place(options.model.model);
   settings.tokenizer_name =
       is_model_saved || options.tokenizer.empty() ? usual_tokenizer(place) : options.tokenizer;
   settings.tokenizer = open_tokenizer(settings.tokenizer_name);
   const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
   settings.model =
       is_model_saved ? open_model(place) : resolve_model(options, *settings.tokenizer, is_tokens);
-  if (std::error_code error; std::filesystem::is_directory(place, error)) settings.origin = place;
+  const bool is_guess = is_tokens && options.tokenizer.empty() && settings.tokenizer_name == "bytes";
+  if (is_guess && settings.model.vocab != settings.tokenizer->vocab_size()) settings.tokenizer_name.clear();
+  if (!options.from_scratch && !is_demo(options) && !checkpoint)
+    settings.weights = open_weights(options.model.model, settings.model, events);
+  if (is_model_saved || settings.weights != nullptr) settings.origin = place;
   resolve_precision(options, device, table);
   const std::int64_t longest =
       settings.model.positions == PositionKind::learned ? settings.model.max_positions : 1 << 20;
@@ -259,7 +266,9 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   samples.sequence_length = settings.plan.sequence_length, samples.seed = options.seed;
   settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
                                                masking(settings.model, *settings.tokenizer));
-  const double usual_rate = is_demo(options) ? kDemoRate : usual_learning_rate(settings.model);
+  // What was learned is to be changed a little, not replaced.
+  const double share = settings.weights != nullptr ? 0.1 : 1;
+  const double usual_rate = is_demo(options) ? kDemoRate : share * usual_learning_rate(settings.model);
   settings.learning_rate = resolve_learning_rate(options, usual_rate, settings.steps, table);
   settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
   return settings;

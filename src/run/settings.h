@@ -10,17 +10,20 @@
 #include "data/tokenizer.h"
 #include "plan/plan.h"
 #include "run/learning_rate.h"
+#include "run/open_model.h"
 #include "run/options.h"
 
 namespace optimus {
 
 struct TrainSettings {
   ModelSpec model;
+  std::unique_ptr<WeightSource> weights;  // to start from; null: random ones
   std::unique_ptr<Tokenizer> tokenizer;
-  std::string tokenizer_name;  // as open_tokenizer() takes it
+  // As open_tokenizer() takes it; empty when it is not known whose the data's tokens are.
+  std::string tokenizer_name;
   std::unique_ptr<Samples> samples;
   std::optional<StreamRange> validation;  // of the first data set; nothing when it is too short
-  Path origin;  // the folder that the model came from; empty for a preset
+  Path origin;                            // the folder that the model came from; empty for a preset
   std::string data_name;
   Plan plan;
   std::int64_t steps = 0;

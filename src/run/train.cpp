@@ -4,54 +4,29 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/hf_folder.h"
-#include "data/unicode.h"
+#include "data/text_stream.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "run/convert.h"
+#include "run/evaluate.h"
 #include "run/memory.h"
 #include "run/resume.h"
 #include "run/saver.h"
 #include "run/settings.h"
 #include "run/training.h"
+#include "run/weights.h"
 
 namespace optimus {
 namespace {
 
-// Mean validation loss over the first windows of the held-out part: at most a few batches. The last batch is filled up with
-// sequences that count nothing.
+// Mean validation loss over the first windows of the held-out part: at most a few batches.
 std::optional<double> validation_loss(Engine& engine, const TrainSettings& settings) {
   constexpr std::int64_t kMostBatches = 4;
   if (!settings.validation || !settings.model.is_causal) return std::nullopt;
-  const std::int64_t length = settings.plan.sequence_length, batch = settings.plan.batch;
-  const std::int64_t windows = (settings.validation->end - settings.validation->begin - 1) / length;
-  double loss = 0;
-  std::int64_t counted = 0;
-  for (std::int64_t b = 0; b * batch < windows && b < kMostBatches; ++b) {
-    std::vector<Sample> samples;
-    for (std::int64_t w = b * batch; w < (b + 1) * batch; ++w) {
-      std::vector<TokenId> tokens(static_cast<std::size_t>(length) + 1);
-      settings.validation->tokens->read(settings.validation->begin + std::min(w, windows - 1) * length,
-                                        tokens);
-      Sample& sample = samples.emplace_back();
-      sample.inputs.assign(tokens.begin(), tokens.end() - 1);
-      sample.targets.assign(tokens.begin() + 1, tokens.end());
-      if (w >= windows) std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
-      for (std::int64_t i = 0; i < length; ++i) sample.positions.push_back(static_cast<std::int32_t>(i));
-      sample.num_counted = w < windows ? length : 0;
-    }
-    const Batch held_out = make_batch(samples, settings.plan, 0, 0);
-    loss += engine.evaluate(held_out);
-    counted += held_out.num_counted;
-  }
-  return counted > 0 ? std::optional(loss / static_cast<double>(counted)) : std::nullopt;
-}
-
-// What a model generates may be any bytes: without those that would disturb a terminal or a reader of UTF-8.
-std::string printable(const std::string& generated) {
-  std::string shown = repair_utf8(generated);
-  std::erase_if(shown, [](char c) {
-    return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
-  });
-  return shown;
+  NullSink quiet;
+  const LossSum total = sum_losses(engine, settings.plan, settings.model, *settings.validation,
+                                   kMostBatches * settings.plan.batch, quiet);
+  return total.count > 0 ? std::optional(total.mean()) : std::nullopt;
 }
 
 std::string sample_text(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
@@ -73,6 +48,8 @@ void say_what_runs(const TrainSettings& settings, at::Device device, int threads
                          with_commas(num_parameters(model)), model.layers, model.hidden, model.vocab));
   line.print(fmt::format("data {}: {} sequences of {} an epoch", settings.data_name,
                          with_commas(settings.samples->epoch_size()), settings.plan.sequence_length));
+  if (settings.weights != nullptr)
+    line.print(fmt::format("weights of {}, {}", settings.weights->name(), text(settings.weights->type())));
   say_how_it_runs(settings, device, threads, line);
 }
 
@@ -82,15 +59,27 @@ void refuse_finished(const TrainSettings& settings, const TrainingState& state) 
                     settings.run.string(), state.step);
 }
 
-// What a checkpoint needs beside tensors to be opened alone: how it ran, and its model and tokenizer as a Hugging Face folder
-// has them.
-std::vector<SmallFile> small_files(const TrainSettings& settings, const ResumedRun& resumed) {
-  std::vector<SmallFile> files = hf_description({.model = settings.model,
-                                                 .tokenizer = settings.tokenizer_name,
-                                                 .origin = resumed.checkpoint.value_or(settings.origin)});
+HfDescription description_of(const TrainSettings& settings, ElementType type) {
+  return {settings.model, type, settings.tokenizer_name, settings.origin};
+}
+
+// What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how
+// it ran.
+std::vector<SmallFile> small_files(const TrainSettings& settings) {
+  std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
   for (const char* name : {"settings.toml", "plan.json"})
     files.push_back({name, value_or_throw(read_file(settings.run / name, Bytes(1 << 26)))});
   return files;
+}
+
+// RUN/export. The tokenizer and token ids are those of the folder that training began with, where it did.
+void export_model(const TrainSettings& settings, const Parameters& parameters, FileSystem& files,
+                  EventSink& events, StatusLine& line) {
+  const ParameterWeights weights(parameters, settings.plan.precision);
+  const Path folder = settings.run / "export";
+  write_model_folder(files, folder, description_of(settings, weights.type()), weights,
+                     ConvertOptions{}.largest_shard, events);
+  line.print(fmt::format("exported to {}", folder.string()));
 }
 
 }  // namespace
@@ -111,6 +100,8 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   if (resumed.checkpoint)
     restore(Checkpoint::open(*resumed.checkpoint), settings.plan, settings.model, Restored::everything,
             parameters);
+  else if (settings.weights != nullptr)
+    load_weights(*settings.weights, parameters, events);
   else
     parameters.initialize(options.seed);
   Engine engine(settings.plan, settings.model, parameters, {.device = device, .seed = options.seed});
@@ -120,10 +111,11 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
       },
       [&](Engine& trained) { return validation_loss(trained, settings); },
   };
-  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings, resumed)},
+  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
               settings.plan, settings.model, parameters);
   TrainResult result = Training(options, settings, course, engine, parameters, resumed.state, events, line)
                            .run(std::move(folder), saver);
+  if (options.export_format == ExportFormat::hf) export_model(settings, parameters, files, events, line);
   result.sample = sample_text(settings, options, parameters, device);
   return result;
 }

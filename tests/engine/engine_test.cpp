@@ -203,6 +203,52 @@ TEST(Engine, GeneratesWhatItsLogitsSay) {
       UserError);
 }
 
+TEST(Engine, GeneratesAsAskedFor) {
+  const ModelSpec model = small("gpt2");  // 40 positions
+  Parameters parameters(plan_of(model, 6), model, 0, at::Device(at::kCPU));
+  parameters.initialize(5);
+  const auto ask = [&](const GenerateOptions& options) {
+    return generate(model, Precision::fp64, parameters, at::Device(at::kCPU), {3, 1, 4}, options);
+  };
+  const std::vector<std::int64_t> greedy = ask({.num_tokens = 38});  // the last token needs no position
+  EXPECT_EQ(greedy.size(), 38u);
+  EXPECT_THROW(ask({.num_tokens = 39}), UserError);
+  // So small a share of the chances that only the likeliest token is left.
+  EXPECT_EQ(ask({.num_tokens = 20, .temperature = 1, .seed = 4, .top_p = 1e-9}),
+            std::vector(greedy.begin(), greedy.begin() + 20));
+  EXPECT_EQ(ask({.num_tokens = 20, .temperature = 2, .seed = 4}),
+            ask({.num_tokens = 20, .temperature = 2, .seed = 4}));
+  EXPECT_NE(ask({.num_tokens = 20, .temperature = 2, .seed = 4}),
+            ask({.num_tokens = 20, .temperature = 2, .seed = 5}));
+  EXPECT_EQ(ask({.num_tokens = 20, .temperature = 2, .seed = 4, .top_p = 0.9999999}).size(), 20u);
+  std::vector<std::int64_t> seen;
+  const std::vector<std::int64_t> ended =
+      ask({.num_tokens = 38, .end_tokens = {greedy[5], 60}, .on_token = [&](std::int64_t id) {
+             seen.push_back(id);
+           }});
+  const auto first = std::find(greedy.begin(), greedy.end(), greedy[5]);
+  EXPECT_EQ(ended, std::vector(greedy.begin(), first + 1));
+  EXPECT_EQ(seen, ended);
+}
+
+TEST(Engine, WeightsAloneAreEnoughForAForward) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const ModelSpec model = small("llama3-8b");
+    const Plan plan = plan_of(model, 6, precision);
+    Parameters whole(plan, model, 0, at::Device(at::kCPU)),
+        weights(plan, model, 0, at::Device(at::kCPU), Keeping::weights);
+    whole.initialize(5), weights.initialize(5);
+    EXPECT_LT(weights.bytes().value * 3, whole.bytes().value);
+    const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
+    const double loss = Engine(plan, model, whole, {}).evaluate(batch);
+    EXPECT_EQ(Engine(plan, model, weights, {}).evaluate(batch), loss);
+    const Plan lean = plan_of(model, 6, precision, RecomputeMode::full);
+    Engine small_engine(lean, model, weights, {});
+    EXPECT_EQ(small_engine.evaluate(batch), loss);
+    EXPECT_LT(small_engine.arena_bytes(), Engine(plan, model, whole, {}).arena_bytes());
+  }
+}
+
 TEST(Engine, DocumentsThatMustNotSeeEachOtherDoNot) {
   const ModelSpec model = small("llama3-8b");
   // Two documents in one sequence, positions from 0 in each, against the same two as sequences of their own.

@@ -1,0 +1,50 @@
+// optimus convert FROM TO, and optimus export RUN|CHECKPOINT --out DIR: a model as a Hugging Face folder. Comparing the logits of
+// both sides needs the program that has libtorch; without it, --no-check writes the same files here.
+#include "cli/command.h"
+#include "cli/training.h"
+
+namespace optimus {
+namespace {
+
+int convert_and_check(const ConvertOptions& options, Console& console) {
+  if (!options.skips_check) return run_conversion(options, console);
+  RealFileSystem files;
+  const Converted done = convert(options, files, console);
+  console.result(to_json(options, done), text(options, done));
+  return 0;
+}
+
+class Convert final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("from", options_.from, "a Hugging Face folder, a run or a checkpoint").is_required =
+        true;
+    table.add_positional("to", options_.to, "the folder to write, new or empty").is_required = true;
+    optimus::declare(table, options_);
+  }
+  int run(Console& console) override { return convert_and_check(options_, console); }
+
+ private:
+  ConvertOptions options_;
+};
+
+class Export final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("from", options_.from, "a run or a checkpoint").is_required = true;
+    table.add_choice<std::string>("format", options_.format, {{"hf", "hf"}}, "a Hugging Face folder");
+    table.add("out", options_.to, "DIR", "the folder to write, new or empty").is_required = true;
+    optimus::declare(table, options_);
+  }
+  int run(Console& console) override { return convert_and_check(options_, console); }
+
+ private:
+  ConvertOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_convert_command() { return std::make_unique<Convert>(); }
+std::unique_ptr<Command> make_export_command() { return std::make_unique<Export>(); }
+
+}  // namespace optimus

@@ -1,0 +1,83 @@
+// See convert.h.
+#include "run/convert.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/hf_tensors.h"
+
+namespace optimus {
+namespace {
+
+template <typename Real>
+Outcome<void> write_weights(FileSystem& files, const Path& folder, const HfDescription& description,
+                            const WeightSource& weights, Bytes largest_shard, EventSink& events) {
+  const std::vector<LogicalTensor> tensors = logical_tensors(description.model);
+  std::int64_t num_done = 0;
+  const ReadTensor<Real> read = [&](const LogicalTensor& tensor, std::span<Real> out) {
+    events.report(Progress{"writing", num_done++, std::ssize(tensors), "tensors"});
+    weights.read(tensor, out);
+  };
+  return write_hf_weights(files, folder, tensors, read, {description.type, largest_shard});
+}
+
+void refuse_filled(const Path& folder) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) return;
+  if (!std::filesystem::is_directory(folder, error))
+    throw UserError("{} is a file; give a folder that is new or empty", folder.string());
+  if (!std::filesystem::is_empty(folder, error))
+    throw UserError("{} is not empty; give a folder that is new or empty", folder.string());
+}
+
+}  // namespace
+
+void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
+                        const WeightSource& weights, Bytes largest_shard, EventSink& events) {
+  const std::vector<SmallFile> described = hf_description(description);
+  value_or_throw(files.create_folders(folder));
+  value_or_throw(files.remove(folder / "config.json"));
+  const auto write = weights.type() == ElementType::f64 ? write_weights<double> : write_weights<float>;
+  value_or_throw(write(files, folder, description, weights, largest_shard, events));
+  value_or_throw(write_files(files, folder, described));
+}
+
+void declare(OptionTable& table, ConvertOptions& o) {
+  table.add_choice<std::optional<ElementType>>("dtype", o.type,
+                                               {{"fp64", ElementType::f64},
+                                                {"fp32", ElementType::f32},
+                                                {"bf16", ElementType::bf16},
+                                                {"fp16", ElementType::f16}},
+                                               "element type of the weights (default: as they are)");
+  table.add("shard-size", o.largest_shard, "SIZE", "larger models are written as several files");
+  table.add("no-check", o.skips_check, "do not compare the logits of both sides");
+  table.add("threads", o.threads, "N", "threads of the comparison (default: all cores)");
+}
+
+Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events) {
+  if (options.largest_shard < Bytes(1))
+    throw UsageError("--shard-size: {} is not a size of at least 1 byte", options.largest_shard.value);
+  refuse_filled(options.to);
+  const OpenedModel from = open_trained_model(options.from, events);
+  const Converted done{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
+  const HfDescription description{done.model, done.to_type, from.folder.string(), from.folder};
+  write_model_folder(files, options.to, description, *from.weights, options.largest_shard, events);
+  return done;
+}
+
+OrderedJson to_json(const ConvertOptions& options, const Converted& done) {
+  OrderedJson json;
+  json["folder"] = options.to.string();
+  json["model_type"] = text(done.model.family);
+  json["parameters"] = num_parameters(done.model);
+  json["dtype"] = text(done.to_type);
+  json["from_dtype"] = text(done.from_type);
+  return json;
+}
+
+std::string text(const ConvertOptions& options, const Converted& done) {
+  return fmt::format("{}: {} with {} parameters, {}{}\n", options.to.string(), text(done.model.family),
+                     with_commas(num_parameters(done.model)), text(done.to_type),
+                     done.to_type == done.from_type ? "" : fmt::format(" (from {})", text(done.from_type)));
+}
+
+}  // namespace optimus

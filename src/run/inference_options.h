@@ -1,0 +1,36 @@
+// What a user can say to the commands that use a trained model: eval and generate.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+
+namespace optimus {
+
+struct ComputeOptions {
+  std::string precision;  // empty: fp32 on processors, bf16 on GPUs
+  std::string device;     // cpu, cuda, cuda:N; empty: CUDA where there is one
+  std::int64_t threads = 0;
+};
+void declare(OptionTable& table, ComputeOptions& options);
+
+struct EvalOptions {
+  std::string model, data, tokenizer;
+  std::optional<std::int64_t> sequence_length, batch;  // batch: windows at a time
+  ComputeOptions compute;
+};
+void declare(OptionTable& table, EvalOptions& options);
+
+struct TextOptions {
+  std::string model, tokenizer;
+  std::optional<std::string> prompt, prompt_ids;
+  std::int64_t num_tokens = 100;
+  bool is_greedy = false, stops = false;
+  std::optional<double> temperature, top_p;
+  std::int64_t seed = 1;
+  ComputeOptions compute;
+};
+void declare(OptionTable& table, TextOptions& options);
+
+}  // namespace optimus
