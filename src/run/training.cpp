@@ -124,7 +124,8 @@ TrainResult Training::run(RunFolder folder, Saver& saver) {
 }
 
 TrainingState Training::state() const {
-  TrainingState state{.step = step_, .num_updates = engine_.num_updates, .num_samples = next_sample_};
+  TrainingState state;
+  state.step = step_, state.num_updates = engine_.num_updates, state.num_samples = next_sample_;
   state.seed = options_.seed, state.precision = settings_.plan.precision;
   state.loss_scale = {engine_.loss_scale.value, engine_.loss_scale.num_good};
   return state;
