@@ -12,37 +12,12 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/save.h"
 #include "checkpoint/training_state.h"
+#include "tests/base/unsynced_file_system.h"
 
 namespace optimus {
 namespace {
 
 constexpr std::int64_t kSide = 1024;  // a matrix: 4 MiB
-
-// The real one without fsync.
-class UnsyncedFileSystem final : public FileSystem {
- public:
-  Outcome<std::unique_ptr<WritableFile>> create(const Path& path) override {
-    auto file = real_.create(path);
-    if (!file) return file;
-    return std::make_unique<File>(std::move(*file));
-  }
-  Outcome<void> rename(const Path& from, const Path& to) override { return real_.rename(from, to); }
-  Outcome<void> remove(const Path& path) override { return real_.remove(path); }
-  Outcome<void> create_folders(const Path& path) override { return real_.create_folders(path); }
-  Outcome<void> sync_folder(const Path&) override { return {}; }
-
- private:
-  class File final : public WritableFile {
-   public:
-    explicit File(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
-    Outcome<void> write(std::span<const std::byte> bytes) override { return file_->write(bytes); }
-    Outcome<void> sync() override { return {}; }
-
-   private:
-    std::unique_ptr<WritableFile> file_;
-  };
-  RealFileSystem real_;
-};
 
 struct Buffer {
   StateField field;

@@ -141,7 +141,10 @@ Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t 
   if (Outcome<void> done = clear_leftovers(files, run); !done) return tl::unexpected(done.error());
   const Path folder = temporary_step_folder(run / kCheckpointsFolder, step).path;
   if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
-  if (Outcome<void> done = files.sync_folder(run); !done) return tl::unexpected(done.error());
+  if (Outcome<void> done = files.sync_folder(run); !done) {
+    abandon_checkpoint(files, folder);
+    return tl::unexpected(done.error());
+  }
   return folder;
 }
 

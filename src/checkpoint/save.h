@@ -48,8 +48,8 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
                             std::span<const StatePiece> pieces, const ShardOptions& options = {});
 
 struct CommitOptions {
-  int num_writers = 1;           // ranks 0 … that have called write_shards
-  std::vector<SmallFile> files;  // state.json must be among them
+  int num_writers = 1;             // ranks 0 … that have called write_shards
+  std::vector<SmallFile> files{};  // state.json must be among them
 };
 // Writes the small files and the manifest and gives the folder its name, which is returned. A checkpoint of this step that
 // exists is replaced. Fails when the pieces do not cover every tensor exactly once.

@@ -21,7 +21,7 @@ struct TrainingState {
     double value = 65536;
     std::int64_t num_good = 0;
     bool operator==(const LossScale&) const = default;
-  } loss_scale;
+  } loss_scale{};
   bool operator==(const TrainingState&) const = default;
 };
 

@@ -2,7 +2,7 @@
 // used up, then every call fails as a full disk would. Removing still works, as it does on a full disk.
 #pragma once
 
-#include "base/file.h"
+#include "base/unsynced_file_system.h"
 
 namespace optimus {
 
@@ -50,7 +50,7 @@ class FailingFileSystem final : public FileSystem {
 
   bool is_spent() { return --left_ < 0; }
 
-  RealFileSystem real_;
+  UnsyncedFileSystem real_;
   int left_;
 };
 

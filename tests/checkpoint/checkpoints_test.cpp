@@ -9,12 +9,11 @@
 #include <random>
 
 #include "base/temporary_folder.h"
+#include "base/unsynced_file_system.h"
 #include "made_up_state.h"
 
 namespace optimus {
 namespace {
-
-RealFileSystem real;
 
 std::vector<std::int64_t> steps(const Path& run) {
   std::vector<std::int64_t> result;
@@ -24,10 +23,11 @@ std::vector<std::int64_t> steps(const Path& run) {
 }
 
 TEST(Checkpoints, ListsThemByStep) {
+  UnsyncedFileSystem files;
   const TemporaryFolder run;
   EXPECT_TRUE(list_checkpoints(run.path()).empty());
   EXPECT_FALSE(newest_whole(run.path()));
-  for (const std::int64_t step : {10, 9, 100}) value_or_throw(save_made_up(real, run.path(), step));
+  for (const std::int64_t step : {10, 9, 100}) value_or_throw(save_made_up(files, run.path(), step));
   run.write("checkpoints/step-200/rank-00000.safetensors", "half");
   run.write("checkpoints/step-007/manifest.json", "not ours");
   run.write("checkpoints/note.txt", "not ours");
@@ -41,6 +41,7 @@ TEST(Checkpoints, ListsThemByStep) {
 }
 
 TEST(Checkpoints, FindsWhatAUserNamed) {
+  UnsyncedFileSystem files;
   const TemporaryFolder run;
   EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
             run.path().string() +
@@ -51,7 +52,7 @@ TEST(Checkpoints, FindsWhatAUserNamed) {
   EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
             run.path().string() + ": the run has no whole checkpoint");
   EXPECT_TRUE(checkpoints_at(run.path()).empty());
-  const Path folder = value_or_throw(save_made_up(real, run.path(), 3)).folder;
+  const Path folder = value_or_throw(save_made_up(files, run.path(), 3)).folder;
   EXPECT_EQ(find_checkpoint(run.path()), folder);
   EXPECT_EQ(find_checkpoint(folder), folder);
   std::filesystem::rename(folder, run / "best");  // copied elsewhere it stays what it is
@@ -63,37 +64,41 @@ TEST(Checkpoints, FindsWhatAUserNamed) {
 }
 
 TEST(Checkpoints, AFolderOfAnotherStepIsNotWhole) {
+  UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const Path folder = value_or_throw(save_made_up(real, run.path(), 3)).folder;
+  const Path folder = value_or_throw(save_made_up(files, run.path(), 3)).folder;
   std::filesystem::rename(folder, run.path() / "checkpoints" / "step-4");
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{-1}));
 }
 
 TEST(Checkpoints, RetentionKeepsTheLastAndSomeOfTheRest) {
+  UnsyncedFileSystem files;
   const TemporaryFolder run;
   for (const std::int64_t step : {10, 20, 25, 30, 40, 45})
-    value_or_throw(save_made_up(real, run.path(), step));
-  value_or_throw(apply_retention(real, run.path(), {}));
+    value_or_throw(save_made_up(files, run.path(), step));
+  value_or_throw(apply_retention(files, run.path(), {}));
   EXPECT_EQ(steps(run.path()).size(), 6u);
-  value_or_throw(apply_retention(real, run.path(), {.keep_last = 2, .keep_every = 20}));
+  value_or_throw(apply_retention(files, run.path(), {.keep_last = 2, .keep_every = 20}));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, 40, 45}));
-  value_or_throw(apply_retention(real, run.path(), {.keep_last = 1}));
+  value_or_throw(apply_retention(files, run.path(), {.keep_last = 1}));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{45}));
-  value_or_throw(apply_retention(real, run.path(), {.keep_last = 1}));
+  value_or_throw(apply_retention(files, run.path(), {.keep_last = 1}));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{45}));
 }
 
 TEST(Checkpoints, RetentionCountsOnlyWholeOnes) {
+  UnsyncedFileSystem files;
   const TemporaryFolder run;
-  for (const std::int64_t step : {10, 20, 30}) value_or_throw(save_made_up(real, run.path(), step));
+  for (const std::int64_t step : {10, 20, 30}) value_or_throw(save_made_up(files, run.path(), step));
   std::filesystem::remove(run.path() / "checkpoints" / "step-30" / "plan.json");
-  value_or_throw(apply_retention(real, run.path(), {.keep_last = 1}));
+  value_or_throw(apply_retention(files, run.path(), {.keep_last = 1}));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, -1}));
 }
 
 TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
+  UnsyncedFileSystem files;
   const TemporaryFolder run;
-  for (const std::int64_t step : {10, 20, 30, 40}) value_or_throw(save_made_up(real, run.path(), step));
+  for (const std::int64_t step : {10, 20, 30, 40}) value_or_throw(save_made_up(files, run.path(), step));
   const Path folder = run.path() / "checkpoints";
   std::filesystem::remove(folder / "step-20" / "manifest.json");  // a removal that was killed
   std::filesystem::remove(folder / "step-30" / "plan.json");      // damaged: not ours to throw away
@@ -101,21 +106,22 @@ TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
                           folder / "step-40.tmp-0");  // killed just before it got its name
   run.write("checkpoints/step-50.tmp-0123456789abcdef/rank-00000.safetensors", "half");
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, -1, -1, -1, -1}));
-  value_or_throw(clear_leftovers(real, run.path()));
+  value_or_throw(clear_leftovers(files, run.path()));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, -1, 40}));
   EXPECT_TRUE(std::filesystem::exists(folder / "step-30" / "manifest.json"));
-  value_or_throw(save_made_up(real, run.path(), 30));
+  value_or_throw(save_made_up(files, run.path(), 30));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, 30, 40}));
 }
 
 // Saves without end, telling the parent each step that is saved. With `is_same`, always the same step, replacing it.
 [[noreturn]] void save_in_a_loop(const Path& run, std::int64_t step, bool is_same, int tell) {
+  RealFileSystem files;
   const std::vector<CheckpointTensor> tensors{{"large", {300, 200}}, {"small", {7}}};
   for (;; step += is_same ? 0 : 1) {
     const MadeUpPieces pieces = MadeUpPieces::whole(step, tensors);
     const auto saved =
-        save_checkpoint(real, run, step, pieces.pieces(), small_files(step), {.largest = Bytes(600'000)});
-    if (!saved || !apply_retention(real, run, {.keep_last = 2})) ::_exit(1);
+        save_checkpoint(files, run, step, pieces.pieces(), small_files(step), {.largest = Bytes(600'000)});
+    if (!saved || !apply_retention(files, run, {.keep_last = 2})) ::_exit(1);
     if (::write(tell, &step, sizeof step) != sizeof step) ::_exit(1);
   }
 }
@@ -141,6 +147,7 @@ std::int64_t kill_while_saving(const Path& run, std::int64_t from, bool is_same,
 }
 
 TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
+  RealFileSystem files;
   const char* const is_long = std::getenv("OPTIMUS_LONG");
   const int kills = is_long != nullptr && std::string(is_long) == "1" ? 200 : 8;
   std::mt19937 random(std::random_device{}());
@@ -153,7 +160,7 @@ TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
       const std::int64_t told = kill_while_saving(run.path(), next, is_same, after);
       for (const CheckpointEntry& entry : list_checkpoints(run.path())) leftovers += !entry.is_whole;
       // Where a checkpoint replaces one of its own step, the name may be free for an instant; both are there.
-      if (is_same) value_or_throw(clear_leftovers(real, run.path()));
+      if (is_same) value_or_throw(clear_leftovers(files, run.path()));
       const auto newest = newest_whole(run.path());
       ASSERT_TRUE(newest) << i;
       EXPECT_GE(newest->step, told);
@@ -161,7 +168,7 @@ TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
       ASSERT_FALSE(HasFailure()) << "killed after " << after.count() << " us, kill " << i;
       if (!is_same) next = newest->step + 1;
     }
-    value_or_throw(clear_leftovers(real, run.path()));
+    value_or_throw(clear_leftovers(files, run.path()));
     for (const CheckpointEntry& entry : list_checkpoints(run.path()))
       EXPECT_TRUE(entry.is_whole) << entry.folder;
     RecordProperty(is_same ? "leftovers_same" : "leftovers", leftovers);

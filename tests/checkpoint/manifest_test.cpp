@@ -108,7 +108,7 @@ TEST(Manifest, RefusesWhatIsNotCoveredOnce) {
   Manifest manifest = two_halves();
   std::erase_if(manifest.pieces,
                 [](const CheckpointPiece& p) { return p.field == StateField::first && p.tensor == 1; });
-  EXPECT_EQ(refusal(manifest), "m: first of tensor 'odd \\x22name\\x22\\x0a': element [0] is in no piece");
+  EXPECT_EQ(refusal(manifest), "m: first of tensor 'odd \"name\"\\x0a': element [0] is in no piece");
   manifest = two_halves();
   std::erase_if(manifest.pieces, [](const CheckpointPiece& p) { return p.field != StateField::master; });
   EXPECT_EQ(refusal(manifest), "");  // weights alone are a checkpoint
