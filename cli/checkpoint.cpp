@@ -89,7 +89,7 @@ class CheckpointShow final : public OnCheckpoints {
                     saved.folder().string(), saved.step(), text(manifest.bytes()), manifest.files.size(),
                     with_commas(num_parameters), manifest.tensors.size(), manifest.pieces.size(),
                     join(field_words, ", "));
-    OrderedJson json = entry_json({saved.step(), saved.folder(), manifest.bytes(), true});
+    OrderedJson json = entry_json(checkpoints_at(saved.folder()).front());
     json["folder"] = saved.folder().string();
     json["parameters"] = num_parameters;
     json["tensors"] = manifest.tensors.size();

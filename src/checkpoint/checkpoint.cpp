@@ -48,20 +48,20 @@ struct Checkpoint::State {
 
   Path path_of(const CheckpointFile& file) const { return folder / file.name; }
 
-  void check_sum_of(const CheckpointFile& file) const {
-    const MappedFile mapped = value_or_throw(MappedFile::open(path_of(file)));
-    check_sum(path_of(file), checksum(mapped.bytes()), file.sum);
+  // Its bytes, of the right number and, if so wished, with the right sum.
+  MappedFile map(const CheckpointFile& file, SumCheck how) const {
+    check_size(path_of(file), file.bytes);
+    MappedFile mapped = value_or_throw(MappedFile::open(path_of(file)));
+    if (how == SumCheck::when_read) check_sum(path_of(file), checksum(mapped.bytes()), file.sum);
+    return mapped;
   }
 
   const SafetensorsFile& shard(int index) const {
     const CheckpointFile& file = manifest.files[static_cast<std::size_t>(index)];
     Shard& shard = shards[static_cast<std::size_t>(index)];
     const std::lock_guard lock(shard.mutex);
-    if (!shard.file) {
-      check_size(path_of(file), file.bytes);
-      if (check == SumCheck::when_read) check_sum_of(file);
-      shard.file = std::make_unique<SafetensorsFile>(SafetensorsFile::open(path_of(file)));
-    }
+    if (!shard.file)
+      shard.file = std::make_unique<SafetensorsFile>(SafetensorsFile::open(path_of(file), map(file, check)));
     return *shard.file;
   }
 
@@ -171,8 +171,7 @@ void Checkpoint::verify(EventSink& events) const {
   const Bytes total = manifest().bytes();
   Bytes done;
   for (const CheckpointFile& file : manifest().files) {
-    check_size(state_->path_of(file), file.bytes);
-    state_->check_sum_of(file);
+    (void)state_->map(file, SumCheck::when_read);
     done += file.bytes;
     events.report(Progress{"verifying " + folder().filename().string(), done.value, total.value, "bytes"});
   }

@@ -231,9 +231,13 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std:
 }
 
 SafetensorsFile SafetensorsFile::open(const Path& path) {
+  return open(path, value_or_throw(MappedFile::open(path)));
+}
+
+SafetensorsFile SafetensorsFile::open(const Path& path, MappedFile file) {
   SafetensorsFile result;
   result.path_ = path;
-  result.file_ = value_or_throw(MappedFile::open(path));
+  result.file_ = std::move(file);
   result.content_ = parse_safetensors(result.file_.bytes(), path.string());
   for (std::size_t i = 0; i < result.content_.tensors.size(); ++i)
     result.places_.emplace(result.content_.tensors[i].name, i);

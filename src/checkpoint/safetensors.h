@@ -51,6 +51,8 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std:
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const Path& path);  // throws UserError
+  // The same of a file that is mapped already.
+  static SafetensorsFile open(const Path& path, MappedFile file);
 
   const Path& path() const { return path_; }
   const SafetensorsMetadata& metadata() const { return content_.metadata; }
