@@ -121,7 +121,7 @@ void parse(std::optional<T>& target, std::string_view text, std::string_view wha
 }
 
 inline Json show(const std::string& value) { return value; }
-inline Json show(const Path& value) { return value.string(); }
+inline Json show(const Path& value) { return value.empty() ? Json() : Json(value.string()); }
 inline Json show(std::int64_t value) { return value; }
 inline Json show(int value) { return value; }
 inline Json show(double value) { return value; }

@@ -11,6 +11,7 @@
 #include "plan/plan_json.h"
 #include "plan/validate.h"
 #include "run/demo_text.h"
+#include "run/save_rule.h"
 #include "schedule/sizes.h"
 
 namespace optimus {
@@ -34,6 +35,8 @@ void refuse_nonsense(const TrainOptions& o) {
       at_least("eval-every", o.eval_every, 0);
   at_least("devices", o.devices, 1), at_least("threads", o.threads, 0),
       at_least("sample", o.sample_tokens, 0);
+  at_least("keep-last", o.keep_last, 0), at_least("keep-every", o.keep_every, 0);
+  parse_save_rule(o.save_every, "--save-every");
   const auto within = [](const char* name, double value, double least, double most) {
     if (!(value >= least && value <= most))
       throw UsageError("--{}: {} is not from {} to {}", name, value, least, most);
