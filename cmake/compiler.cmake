@@ -30,3 +30,16 @@ if(OPTIMUS_SANITIZE)
   target_compile_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE})
 endif()
+
+# Most of the time of a small file goes into headers and into templates that its neighbours use too; the files of one folder
+# are compiled as one. So names in a folder's unnamed namespaces must differ.
+function(join_folders target)
+  if(OPTIMUS_JOINT)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+    foreach(source ${ARGN})
+      get_filename_component(folder ${source} DIRECTORY)
+      get_filename_component(folder ${folder} NAME)
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
+    endforeach()
+  endif()
+endfunction()

@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestFile{std::int64_t{16} << 20};
+constexpr Bytes kLargestSettings{std::int64_t{16} << 20};
 
 bool is_there(const Path& path) {
   std::error_code error;
@@ -21,7 +21,7 @@ bool is_there(const Path& path) {
 Json read_of(const Path& folder, const char* name) {
   if (folder.empty() || !is_there(folder / name)) return nullptr;
   const Path path = folder / name;
-  return parse_json(value_or_throw(read_file(path, kLargestFile)), path.string());
+  return parse_json(value_or_throw(read_file(path, kLargestSettings)), path.string());
 }
 
 const char* torch_name(ElementType type) {
@@ -93,7 +93,7 @@ std::vector<SmallFile> hf_description(const HfDescription& description) {
   const BoundaryTokens tokens = boundary_tokens(description, read_of(description.origin, "config.json"));
   const Path settings = description.origin / "generation_config.json";
   if (!description.origin.empty() && is_there(settings)) {
-    files.push_back({settings.filename().string(), value_or_throw(read_file(settings, kLargestFile))});
+    files.push_back({settings.filename().string(), value_or_throw(read_file(settings, kLargestSettings))});
   } else if (description.model.is_causal) {
     const OrderedJson generation{{"bos_token_id", tokens.begin}, {"eos_token_id", tokens.end}};
     files.push_back({settings.filename().string(), generation.dump(2) + "\n"});

@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestFile{std::int64_t{1} << 30};
+constexpr Bytes kLargestTokenizer{std::int64_t{1} << 30};
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kSettings = "tokenizer_config.json";
 
@@ -81,12 +81,12 @@ std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
   const Path file = is_folder ? given / kTokenizer : given;
   std::vector<SmallFile> files;
   const bool has_table = !is_folder || std::filesystem::exists(file, ignored);
-  if (has_table) files.push_back({kTokenizer, value_or_throw(read_file(file, kLargestFile))});
+  if (has_table) files.push_back({kTokenizer, value_or_throw(read_file(file, kLargestTokenizer))});
   // A tokenizer under another name may lie beside the files of a stranger.
   if (file.filename() == kTokenizer)
     for (const char* name : kBesides)
       if (const Path path = file.parent_path() / name; std::filesystem::is_regular_file(path, ignored))
-        files.push_back({name, value_or_throw(read_file(path, kLargestFile))});
+        files.push_back({name, value_or_throw(read_file(path, kLargestTokenizer))});
   const bool has_settings =
       std::any_of(files.begin(), files.end(), [](const SmallFile& one) { return one.name == kSettings; });
   if (has_table && !has_settings)

@@ -6,16 +6,16 @@
 namespace optimus {
 namespace {
 
-using Boxes = std::vector<const Box*>;
+using BoxPointers = std::vector<const Box*>;
 
 // Boxes of a list that contain the present interval of one dimension, as the sweep moves up.
 class Active {
  public:
-  Active(const Boxes& boxes, int dim) : dim_(dim), waiting_(boxes) {
+  Active(const BoxPointers& boxes, int dim) : dim_(dim), waiting_(boxes) {
     std::sort(waiting_.begin(), waiting_.end(),
               [dim](const Box* a, const Box* b) { return (*a)[dim].begin > (*b)[dim].begin; });
   }
-  const Boxes& at(std::int64_t position) {
+  const BoxPointers& at(std::int64_t position) {
     std::erase_if(boxes_, [&](const Box* box) { return (*box)[dim_].end <= position; });
     while (!waiting_.empty() && (*waiting_.back())[dim_].begin <= position) {
       boxes_.push_back(waiting_.back());
@@ -26,7 +26,7 @@ class Active {
 
  private:
   int dim_;
-  Boxes waiting_, boxes_;
+  BoxPointers waiting_, boxes_;
 };
 
 // Whether the boxes are the same in all dimensions from `dim` on.
@@ -35,7 +35,8 @@ bool are_equal_from(int dim, const Box& a, const Box& b) {
   return dim == a.num_dims;
 }
 
-std::optional<CoverMistake> sweep(const Boxes& wanted, const Boxes& pieces, Box interval, int dim) {
+std::optional<CoverMistake> sweep(const BoxPointers& wanted, const BoxPointers& pieces, Box interval,
+                                  int dim) {
   if (wanted.empty() && pieces.empty()) return std::nullopt;
   if (wanted.size() == 1 && pieces.size() == 1 && are_equal_from(dim, *wanted[0], *pieces[0]))
     return std::nullopt;
@@ -44,7 +45,7 @@ std::optional<CoverMistake> sweep(const Boxes& wanted, const Boxes& pieces, Box 
     return CoverMistake{interval, static_cast<int>(pieces.size())};
   }
   std::vector<std::int64_t> edges;
-  for (const Boxes* list : {&wanted, &pieces})
+  for (const BoxPointers* list : {&wanted, &pieces})
     for (const Box* box : *list) edges.push_back((*box)[dim].begin), edges.push_back((*box)[dim].end);
   std::sort(edges.begin(), edges.end());
   edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
@@ -61,7 +62,7 @@ std::optional<CoverMistake> sweep(const Boxes& wanted, const Boxes& pieces, Box 
 
 std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
                                                const std::vector<Box>& pieces) {
-  Boxes all_wanted, all_pieces;
+  BoxPointers all_wanted, all_pieces;
   for (const Box& box : wanted) all_wanted.push_back(&box);
   for (const Box& box : pieces) all_pieces.push_back(&box);
   if (wanted.empty() && pieces.empty()) return std::nullopt;

@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestNumber = std::int64_t{1} << 30;
 constexpr Bytes kLargestFile{std::int64_t{16} << 20};
 
 struct ActivationName {
@@ -50,7 +50,7 @@ JsonView one_of(const JsonView& config, std::string_view name, std::string_view 
   return config.at(name);
 }
 
-std::int64_t dimension(const JsonView& value) { return value.integer(1, kLargest); }
+std::int64_t dimension(const JsonView& value) { return value.integer(1, kLargestNumber); }
 
 std::int64_t dimension_or(const JsonView& config, std::string_view key, std::int64_t otherwise) {
   const auto value = config.find(key);

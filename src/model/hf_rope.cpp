@@ -7,7 +7,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
 
 RopeScalingKind read_kind(const JsonView& settings) {
   const auto type = settings.find("rope_type"), old_type = settings.find("type");
@@ -47,7 +47,7 @@ RopeSettings read_settings(const JsonView& settings, double outer_theta, std::in
   rope.scaling.low_freq_factor = settings.at("low_freq_factor").number();
   rope.scaling.high_freq_factor = settings.at("high_freq_factor").number();
   const auto original = settings.find("original_max_position_embeddings");
-  rope.scaling.original_max_positions = original ? original->integer(1, kLargest) : max_positions;
+  rope.scaling.original_max_positions = original ? original->integer(1, kMostPositions) : max_positions;
   return rope;
 }
 

@@ -29,7 +29,7 @@ struct Series {
 // clang-format off
 
 // GPT-2 as released.
-constexpr Row kGpt2[] = {
+constexpr Row kGpt2Sizes[] = {
   // name          layers hidden heads kv  dim    ffn  vocab  positions
   {"gpt2",           12,   768,  12,  12,  64,   3072, 50257, 1024},
   {"gpt2-medium",    24,  1024,  16,  16,  64,   4096, 50257, 1024},
@@ -126,19 +126,19 @@ constexpr Row kQwen3Large[] = {
 };
 
 // The uncased vocabulary.
-constexpr Row kBert[] = {
+constexpr Row kBertSizes[] = {
   {"bert-base",      12,   768,  12,  12,  64,   3072, 30522, 512},
   {"bert-large",     24,  1024,  16,  16,  64,   4096, 30522, 512},
 };
 
-constexpr Row kMegatronBert[] = {
+constexpr Row kMegatronBertSizes[] = {
   {"megatron-bert-345m", 24, 1024, 16, 16, 64,   4096, 29056, 512},
   {"megatron-bert-1.3b", 24, 2048, 32, 32, 64,   8192, 29056, 512},
   {"megatron-bert-3.9b", 48, 2560, 40, 40, 64,  10240, 29056, 512},
 };
 
 constexpr Series kSeries[] = {
-  {Family::gpt2,          {.dropout = 0.1, .is_tied = true},                                  kGpt2},
+  {Family::gpt2,          {.dropout = 0.1, .is_tied = true},                                  kGpt2Sizes},
   {Family::gpt2,          {.is_tied = true},                                                  kGpt3},
   {Family::llama,         {},                                                                 kLlama2},
   {Family::llama,         {.rope_theta = 500000},                                             kLlama3},
@@ -150,8 +150,8 @@ constexpr Series kSeries[] = {
   {Family::qwen2,         {.norm_eps = 1e-5, .rope_theta = 1e6},                              kQwen2Large},
   {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6, .is_tied = true},             kQwen3Small},
   {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen3Large},
-  {Family::bert,          {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kBert},
-  {Family::megatron_bert, {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kMegatronBert},
+  {Family::bert,          {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kBertSizes},
+  {Family::megatron_bert, {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kMegatronBertSizes},
 };
 // clang-format on
 

@@ -8,11 +8,12 @@
 namespace optimus {
 namespace {
 
-constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
+constexpr RecomputeMode kRecomputeModes[] = {RecomputeMode::none, RecomputeMode::selective,
+                                             RecomputeMode::full};
 
 OrderedJson by_mode(const std::array<double, 3>& bytes) {
   OrderedJson result;
-  for (const RecomputeMode mode : kModes) result[text(mode)] = bytes[static_cast<std::size_t>(mode)];
+  for (const RecomputeMode mode : kRecomputeModes) result[text(mode)] = bytes[static_cast<std::size_t>(mode)];
   return result;
 }
 

@@ -21,12 +21,12 @@ std::string label(const ModelSpec& spec) {
 }
 
 void check_ranges(const ModelSpec& spec) {
-  struct Row {
+  struct Range {
     const char* name;
     std::int64_t value, smallest, largest;
   };
   const std::int64_t large = kLargestDimension;
-  const Row rows[] = {
+  const Range rows[] = {
       {"layers", spec.layers, 1, kMostLayers},
       {"hidden", spec.hidden, 1, large},
       {"heads", spec.heads, 1, large},
@@ -37,7 +37,7 @@ void check_ranges(const ModelSpec& spec) {
       {"max-positions", spec.max_positions, 1, large},
       {"token-types", spec.token_types, 0, large},
   };
-  for (const Row& row : rows)
+  for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
       throw UserError("{}: {} is {}, must be from {} to {}", label(spec), row.name, row.value, row.smallest,
                       row.largest);
