@@ -20,7 +20,7 @@ std::string overview() {
       "optimus: trains large language models and keeps every run on the best parallel plan\n\n"
       "usage: optimus COMMAND [options]\n\n";
   for (const CommandEntry& entry : commands())
-    result += fmt::format("  {:<17} {}\n", entry.name, entry.summary);
+    result += fmt::format("  {:<18} {}\n", entry.name, entry.summary);
   return result +
          "\noptimus COMMAND --help says more; --json prints one JSON value; --config FILE reads settings "
          "from TOML\n";
@@ -55,7 +55,7 @@ std::string group_overview(const std::string& group) {
   std::string result;
   for (const CommandEntry& entry : commands())
     if (entry.name.starts_with(group + " "))
-      result += fmt::format("  {:<17} {}\n", entry.name, entry.summary);
+      result += fmt::format("  {:<18} {}\n", entry.name, entry.summary);
   return result.empty() ? "" : fmt::format("usage: optimus {} COMMAND [options]\n\n{}", group, result);
 }
 

@@ -282,6 +282,56 @@ class CommandLine(unittest.TestCase):
                 self.assertNotEqual(list(schema_problems(schema, broken, schema)), [])
                 self.refused("explain", self.write("broken.json", json.dumps(broken)))
 
+    def checkpoint(self, step=3, version=1):
+        """A checkpoint as docs/checkpoints.md describes it, from an independent writer. The sums are of XXH3's own library."""
+        header = json.dumps({"master/w[0:2, 0:2]": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
+        header += b" " * (-len(header) % 8)
+        state = {"format": "optimus-training-state", "version": 1, "step": 3, "updates": 3, "samples": 24, "seed": 1, "plan_epoch": 0}
+        state |= {"precision": "fp32", "loss_scale": {"value": 65536.0, "good_steps": 0}}
+        folder = f"run/checkpoints/step-{step}/"
+        self.write(folder + "rank-00000.safetensors", struct.pack("<Q", len(header)) + header + struct.pack("<4f", 1, 2, 3, 4))
+        self.write(folder + "state.json", json.dumps(state) + "\n")
+        files = [{"name": "rank-00000.safetensors", "bytes": 112, "xxh3": "00ae3b09dc302ba9"}, {"name": "state.json", "bytes": 191, "xxh3": "fc7e5d266a6c82f1"}]
+        pieces = [{"fields": ["master"], "boxes": [[0, 0, 0, 2, 0, 2]]}]
+        manifest = {"format": "optimus-checkpoint", "version": version, "step": step, "files": files, "tensors": [{"name": "w", "shape": [2, 2]}], "pieces": pieces}
+        self.write(folder + "manifest.json", json.dumps(manifest))
+        return self.folder / folder
+
+    def test_checkpoints(self):
+        first, second = self.checkpoint(3), self.checkpoint(12)
+        self.write("run/checkpoints/step-20.tmp-1/rank-00000.safetensors", "half")
+        run_folder = self.folder / "run"
+        size = lambda folder: sum(p.stat().st_size for p in folder.iterdir())
+        expected = [{"step": 3, "bytes": size(first), "whole": True}, {"step": 12, "bytes": size(second), "whole": True}, {"step": 20, "bytes": 4, "whole": False}]
+        self.assertEqual(as_json("checkpoint", "list", run_folder), {"checkpoints": expected})
+        self.assertEqual(as_json("checkpoint", "verify", run_folder), {"checkpoints": expected})
+        self.assertEqual(as_json("checkpoint", "list", first), {"checkpoints": expected[:1]})
+        shown = as_json("checkpoint", "show", first)["checkpoints"][0]
+        self.assertEqual((shown["step"], shown["parameters"], shown["fields"], shown["state"]["samples"]), (3, 4, ["master"], 24))
+        self.assertEqual(as_json("checkpoint", "show", run_folder)["checkpoints"][0]["step"], 12)
+        for command in "list", "verify", "show":
+            self.assertIn("step", run("checkpoint", command, run_folder).stdout)
+        shard = second / "rank-00000.safetensors"
+        whole = shard.read_bytes()
+        shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        done = run("checkpoint", "verify", run_folder, "--json", code=1)
+        self.assertEqual([c["whole"] for c in json.loads(done.stdout)["checkpoints"]], [True, False, False])
+        self.assertIn(f"{shard} is damaged", done.stderr)
+        self.assertEqual(run("checkpoint", "verify", first).returncode, 0)
+        shard.unlink()
+        self.assertEqual([c["whole"] for c in as_json("checkpoint", "list", run_folder)["checkpoints"]], [True, False, False])
+        self.assertIn("is missing", run("checkpoint", "verify", run_folder, code=1).stderr)
+        self.assertEqual(as_json("checkpoint", "show", run_folder)["checkpoints"][0]["step"], 3)
+
+    def test_what_is_no_checkpoint(self):
+        self.refused("checkpoint", "list", self.folder, says=["neither a run", str(self.folder)])
+        self.refused("checkpoint", "show", self.folder / "absent", says=["absent"])
+        self.refused("checkpoint", "list", code=2)
+        self.write("empty/settings.toml", "")
+        self.assertEqual(as_json("checkpoint", "list", self.folder / "empty"), {"checkpoints": []})
+        self.refused("checkpoint", "show", self.folder / "empty", says=["no whole checkpoint"])
+        self.refused("checkpoint", "show", self.checkpoint(3, version=2), says=["manifest.json", "version 2", "version 1"])
+
     def test_doctor(self):
         checks = {c["name"]: c for c in as_json("doctor", code=None)["checks"]}
         self.assertTrue(checks["optimus"]["ok"])
