@@ -1,3 +1,4 @@
+// bench_checkpoint manifest: the manifest of 405 billion parameters on 16,384 ranks: written and read, seconds and bytes.
 // bench_checkpoint save|load FOLDER MIB [nosync|nosum]: one save or load of a made-up state of so many MiB, masters and moments
 // of square matrices; prints its seconds. checkpoint_bench.py runs it beside Python's libraries. With nosync nothing is synced
 // (what Python's libraries do); with nosum the load does not check sums.
@@ -68,10 +69,36 @@ double load(const Path& folder, std::vector<Buffer>& state, SumCheck check) {
   return seconds;
 }
 
+// 1134 tensors of 16 stages, each cut into 8 parts by 128 shards, and three fields of each box.
+void manifest_at_scale() {
+  Manifest manifest;
+  constexpr int kTensors = 1134, kStages = 16, kParts = 8, kShards = 128;
+  for (int rank = 0; rank < kStages * kParts * kShards; ++rank)
+    manifest.files.push_back({fmt::format("rank-{:05}.safetensors", rank), Bytes(1 << 30), {}});
+  for (int t = 0; t < kTensors; ++t) {
+    manifest.tensors.push_back({fmt::format("layers.{}.mlp.gate.weight.{}", t / 9, t % 9), {16384, 16384}});
+    for (int i = 0; i < kParts * kShards; ++i) {
+      const std::int64_t part = i % kParts, shard = i / kParts;
+      for (const StateField field : kStateFields)
+        manifest.pieces.push_back({field,
+                                   t,
+                                   {{shard * 128, shard * 128 + 128}, {part * 2048, part * 2048 + 2048}},
+                                   t / (kTensors / kStages + 1) * kParts * kShards + i});
+    }
+  }
+  std::string text;
+  const double check = seconds_of([&] { make_valid(manifest, "bench"); });
+  const double write = seconds_of([&] { text = manifest_text(manifest); });
+  const double read = seconds_of([&] { ensure(parse_manifest(text, "bench") == manifest, "not equal"); });
+  fmt::print("{} pieces: {:.1f} MB; check {:.1f} s, write {:.1f} s, read and check {:.1f} s\n",
+             manifest.pieces.size(), static_cast<double>(text.size()) / 1e6, check, write, read);
+}
+
 int run(int count, char** words) {
+  if (count == 2 && words[1] == std::string("manifest")) return manifest_at_scale(), 0;
   const std::string what = count > 3 ? words[1] : "", how = count > 4 ? words[4] : "";
   if (what != "save" && what != "load") {
-    fmt::print(stderr, "usage: bench_checkpoint save|load FOLDER MIB [nosync|nosum]\n");
+    fmt::print(stderr, "usage: bench_checkpoint manifest | save|load FOLDER MIB [nosync|nosum]\n");
     return 2;
   }
   const Path folder = words[2];

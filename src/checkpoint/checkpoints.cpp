@@ -137,7 +137,8 @@ Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retentio
   if (retention.keep_last <= 0) return {};
   try {
     std::vector<StepFolder> whole = step_folders(run);
-    std::erase_if(whole, [](const StepFolder& folder) { return !is_whole(folder); });
+    std::erase_if(
+        whole, [&](const StepFolder& folder) { return folder.step > retention.newest || !is_whole(folder); });
     const auto keep = static_cast<std::size_t>(retention.keep_last);
     for (std::size_t i = 0; i + keep < whole.size(); ++i) {
       if (retention.keep_every > 0 && whole[i].step % retention.keep_every == 0) continue;

@@ -31,13 +31,17 @@ std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint);
 // A checkpoint's folder for what a user named: a run (its newest whole one) or a checkpoint. Throws UserError.
 Path find_checkpoint(const Path& run_or_checkpoint);
 
-// What killed saves and removals have left: a temporary folder whose manifest is valid gets its name, if that is free;
-// everything else that is not whole is removed. Not while a save is under way. Call it before resuming.
+// What killed saves and removals have left: a temporary folder that is complete gets its name, if that is free; other temporary
+// folders, and step-N without a manifest, are removed. step-N with a manifest stays, damaged or not. Not while a save is under
+// way. Call it before resuming.
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run);
 
 struct Retention {
   std::int64_t keep_last = 0;   // so many of the newest; 0: all
   std::int64_t keep_every = 0;  // besides, those whose step is a multiple of this; 0: none
+  // The step saved last. Later ones are neither counted nor removed: a run that went on from an older checkpoint, because
+  // these are damaged, must not lose its own to them.
+  std::int64_t newest = INT64_MAX;
 };
 // Removes whole checkpoints that neither rule keeps, oldest first; never the newest.
 Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retention& retention);

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "base/failing_file_system.h"
 #include "base/temporary_folder.h"
 #include "base/unsynced_file_system.h"
@@ -131,6 +133,15 @@ TEST(Checkpoint, HoldsEverythingThatWasSaved) {
   EXPECT_EQ(names, (std::set<std::string>{"manifest.json", "plan.json", "rank-00000.safetensors",
                                           "rank-00000-2.safetensors", "rank-00000-3.safetensors",
                                           "rank-00000-4.safetensors", "state.json"}));
+}
+
+TEST(Checkpoint, ManyThreadsReadAtOnce) {
+  UnsyncedFileSystem files;
+  const TemporaryFolder run;
+  const Checkpoint saved = Checkpoint::open(value_or_throw(save_made_up(files, run.path(), 5)).folder);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([&] { expect_values(saved, 5); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Checkpoint, RefusesWhatIsNotThere) {

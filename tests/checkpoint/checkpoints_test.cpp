@@ -97,6 +97,15 @@ TEST(Checkpoints, RetentionCountsOnlyWholeOnes) {
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, -1}));
 }
 
+// Step 30 is whole by its looks but damaged, so the run went on from step 10 and has saved step 20 now.
+TEST(Checkpoints, RetentionDoesNotPreferLaterSteps) {
+  UnsyncedFileSystem files;
+  const TemporaryFolder run;
+  for (const std::int64_t step : {10, 30, 20}) value_or_throw(save_made_up(files, run.path(), step));
+  value_or_throw(apply_retention(files, run.path(), {.keep_last = 1, .newest = 20}));
+  EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, 30}));
+}
+
 TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
