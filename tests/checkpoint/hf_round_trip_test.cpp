@@ -70,7 +70,7 @@ void expect_round_trip(const ModelSpec& spec, ElementType type, std::uint64_t se
 }
 
 TEST(HfRoundTrip, SameBitsForEveryFamilyAndType) {
-  for (std::uint64_t seed = 0; seed < 21; ++seed) {  // each family three times
+  for (std::uint64_t seed = 0; seed < 14; ++seed) {  // each family twice
     const ModelSpec spec = random_spec(seed);
     const Bytes shard(seed % 2 == 0 ? 1 << 30 : 20'000);
     for (const ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})

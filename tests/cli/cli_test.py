@@ -461,7 +461,7 @@ class CommandLine(unittest.TestCase):
         self.refused(*generate, export, "--tokens", 65, says=["64 positions", "at most 64"])
         self.refused("generate", "--model", export, "--prompt", "x" * 70, "--tokens", 1, says=["64 positions", "shorter prompt"])
         self.refused("generate", "--model", export, "--prompt-ids", "1,257", "--tokens", 1, says=["257"])
-        for bad in ("1,x", "", "1,,2", "-1", "99999999999999999999"):
+        for bad in ("1,x", ",", "1,,2", "-1", "99999999999999999999"):
             self.refused("generate", "--model", export, f"--prompt-ids={bad}", "--tokens", 1, says=["--prompt-ids"], code=2)
         self.refused("generate", "--model", export, "--tokens", 1, says=["--prompt"], code=2)
         self.refused(*generate, export, "--greedy", "--temperature", 1, says=["--greedy"], code=2)
