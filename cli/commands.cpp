@@ -9,7 +9,7 @@ std::span<const CommandEntry> commands() {
        make_train_command},
       {"eval", "how well a model predicts a text: loss and perplexity", make_eval_command},
       {"generate", "text from a model, token by token", make_generate_command},
-      {"convert", "a model as a Hugging Face folder: of another type, whole or in shards",
+      {"convert", "a model in another form: Hugging Face folder or checkpoint, type, shards",
        make_convert_command},
       {"export", "a run's or a checkpoint's model as a Hugging Face folder", make_export_command},
       {"profile", "what a model and a data set are: parameters, work, memory; documents, tokens",

@@ -5,6 +5,7 @@
 #include "data/samples.h"
 #include "model/options.h"
 #include "model/profile.h"
+#include "run/open_model.h"
 
 namespace optimus {
 namespace {
@@ -25,6 +26,7 @@ class Profile final : public Command {
       throw UsageError("nothing to profile: give --model M, --data D, or both");
     if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kLongestSequence))
       throw UsageError("--seq: {} is not a length from 1 to {}", *sequence_length_, kLongestSequence);
+    model_.model = model_place(model_.model);
     OrderedJson json;
     std::string shown;
     std::int64_t sequence_length = sequence_length_.value_or(1024);

@@ -1,10 +1,8 @@
-// hf_tokenizer_files of hf_folder.h: copies of what lies beside a tokenizer.json, and a tokenizer.json for plain bytes.
+// hf_tokenizer_files of hf_folder.h: what lies beside a tokenizer.json comes along.
 #include <algorithm>
-#include <array>
 
 #include "base/json.h"
 #include "checkpoint/hf_folder.h"
-#include "data/byte_alphabet.h"
 #include "data/tokenizer.h"
 
 namespace optimus {
@@ -28,47 +26,13 @@ SmallFile general_settings(const std::string& end_token) {
   return {kSettings, settings.dump(2) + "\n"};
 }
 
-// Byte-level pieces without a single merge: every byte is a token, id 0 to 255. Text is split into words only so that readers
-// can remember them; it changes no token.
-std::string byte_tokenizer_json(const std::string& end_token, TokenId end_id) {
-  OrderedJson vocabulary = OrderedJson::object();
-  constexpr std::array<char32_t, 256> alphabet = byte_alphabet();
-  for (std::size_t byte = 0; byte < alphabet.size(); ++byte) {
-    std::string character;
-    append_utf8(alphabet[byte], character);
-    vocabulary[character] = byte;
-  }
-  const OrderedJson end{{"id", end_id},    {"content", end_token}, {"single_word", false}, {"lstrip", false},
-                        {"rstrip", false}, {"normalized", false},  {"special", true}};
-  const OrderedJson bytes{
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", true}};
-  OrderedJson model{{"type", "BPE"},
-                    {"dropout", nullptr},
-                    {"unk_token", nullptr},
-                    {"continuing_subword_prefix", nullptr},
-                    {"end_of_word_suffix", nullptr},
-                    {"fuse_unk", false},
-                    {"byte_fallback", false},
-                    {"ignore_merges", false},
-                    {"vocab", std::move(vocabulary)},
-                    {"merges", OrderedJson::array()}};
-  const OrderedJson document{{"version", "1.0"},          {"truncation", nullptr},
-                             {"padding", nullptr},        {"added_tokens", OrderedJson::array({end})},
-                             {"normalizer", nullptr},     {"pre_tokenizer", bytes},
-                             {"post_processor", nullptr}, {"decoder", bytes},
-                             {"model", std::move(model)}};
-  return document.dump(2) + "\n";
-}
-
 std::string end_token_of(const Tokenizer& tokenizer) {
   const std::optional<TokenId> last = tokenizer.end_of_document();
   return last ? tokenizer.decode({*last}, false) : "";
 }
 
 std::vector<SmallFile> byte_files() {
-  const std::unique_ptr<Tokenizer> bytes = byte_tokenizer();
-  const std::string end = end_token_of(*bytes);
-  return {{kTokenizer, byte_tokenizer_json(end, bytes->end_of_document().value())}, general_settings(end)};
+  return {{kTokenizer, byte_tokenizer_json()}, general_settings(end_token_of(*byte_tokenizer()))};
 }
 
 }  // namespace

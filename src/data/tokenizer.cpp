@@ -55,7 +55,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
   std::error_code ignored;
   const Path file = std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json" : path;
-  return parse_tokenizer(value_or_throw(read_file(file, kLargestFile)), file.string());
+  const std::string content = value_or_throw(read_file(file, kLargestFile));
+  return content == byte_tokenizer_json() ? byte_tokenizer() : parse_tokenizer(content, file.string());
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path) {

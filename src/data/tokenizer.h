@@ -48,6 +48,9 @@ class Tokenizer {
 
 // Ids 0–255 are the bytes, 256 ends a document.
 std::unique_ptr<Tokenizer> byte_tokenizer();
+// The same as a tokenizer.json, for other libraries. load_tokenizer() knows it again and gives the byte tokenizer, to which the
+// name of the end token in a text is bytes like all others.
+std::string byte_tokenizer_json();
 
 // `path`: a tokenizer.json, or a folder that holds one. Throws UserError naming the file and field.
 std::unique_ptr<Tokenizer> load_tokenizer(const Path& path);

@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/hf_tensors.h"
+#include "checkpoint/save.h"
+#include "checkpoint/training_state.h"
 
 namespace optimus {
 namespace {
@@ -41,6 +43,74 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
   value_or_throw(write_files(files, folder, described));
 }
 
+namespace {
+
+constexpr std::int64_t kMostAtATime = 1 << 28;  // values
+
+// Neighbouring tensors that are written together.
+std::vector<std::vector<LogicalTensor>> groups_of(const ModelSpec& model) {
+  std::vector<std::vector<LogicalTensor>> groups(1);
+  std::int64_t num_values = 0;
+  for (LogicalTensor& tensor : logical_tensors(model)) {
+    if (num_values > 0 && num_values + tensor.shape.num_elements() > kMostAtATime) {
+      groups.emplace_back();
+      num_values = 0;
+    }
+    num_values += tensor.shape.num_elements();
+    groups.back().push_back(std::move(tensor));
+  }
+  return groups;
+}
+
+std::vector<std::byte> encoded(const WeightSource& weights, const LogicalTensor& tensor, ElementType type) {
+  const auto count = static_cast<std::size_t>(tensor.shape.num_elements());
+  std::vector<std::byte> bytes(count * static_cast<std::size_t>(width(type)));
+  const auto fill = [&](auto values) {
+    weights.read(tensor, std::span(values));
+    encode(type, std::span<const typename decltype(values)::value_type>(values), bytes);
+  };
+  if (weights.type() == ElementType::f64)
+    fill(std::vector<double>(count));
+  else
+    fill(std::vector<float>(count));
+  return bytes;
+}
+
+// As the shards of one writing rank.
+Outcome<Bytes> write_group(FileSystem& files, const Path& folder, int rank,
+                           const std::vector<LogicalTensor>& tensors, const WeightSource& weights,
+                           ElementType type) {
+  std::vector<std::vector<std::byte>> values;
+  std::vector<StatePiece> pieces;
+  for (const LogicalTensor& tensor : tensors) values.push_back(encoded(weights, tensor, type));
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    pieces.push_back(
+        {StateField::master, tensors[i].name, tensors[i].shape, Box(tensors[i].shape), type, values[i]});
+  return write_shards(files, folder, Rank{rank}, pieces);
+}
+
+}  // namespace
+
+void write_model_checkpoint(FileSystem& files, const Path& run, const HfDescription& description,
+                            const WeightSource& weights, EventSink& events) {
+  CommitOptions commit{.files = hf_description(description)};
+  commit.files.push_back({std::string(kTrainingStateFile), training_state_text({})});
+  const std::vector<std::vector<LogicalTensor>> groups = groups_of(description.model);
+  commit.num_writers = static_cast<int>(groups.size());
+  const Path folder = value_or_throw(begin_checkpoint(files, run, 0));
+  try {
+    for (int rank = 0; rank < commit.num_writers; ++rank) {
+      events.report(Progress{"writing", rank, commit.num_writers, "shards"});
+      value_or_throw(write_group(files, folder, rank, groups[static_cast<std::size_t>(rank)], weights,
+                                 description.type));
+    }
+    value_or_throw(commit_checkpoint(files, folder, commit));
+  } catch (...) {
+    abandon_checkpoint(files, folder);
+    throw;
+  }
+}
+
 void declare(OptionTable& table, ConvertOptions& o) {
   table.add_choice<std::optional<ElementType>>("dtype", o.type,
                                                {{"fp64", ElementType::f64},
@@ -58,9 +128,19 @@ Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& e
     throw UsageError("--shard-size: {} is not a size of at least 1 byte", options.largest_shard.value);
   refuse_filled(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
-  const Converted done{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
+  Converted done{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
+  // Training goes on from masters, which are never narrow.
+  if (options.format == ModelFormat::checkpoint && !options.type && width(done.to_type) < 4)
+    done.to_type = ElementType::f32;
   const HfDescription description{done.model, done.to_type, from.folder.string(), from.folder};
-  write_model_folder(files, options.to, description, *from.weights, options.largest_shard, events);
+  switch (options.format) {
+    case ModelFormat::hf:
+      write_model_folder(files, options.to, description, *from.weights, options.largest_shard, events);
+      break;
+    case ModelFormat::checkpoint:
+      write_model_checkpoint(files, options.to, description, *from.weights, events);
+      break;
+  }
   return done;
 }
 

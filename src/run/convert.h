@@ -1,5 +1,5 @@
-// Models as Hugging Face folders: written from any source of weights, and the commands convert and export. Pure; that the result
-// computes the same is checked by run/compare_logits.h.
+// Models in other forms: Hugging Face folders and checkpoints of ours, written from any source of weights; the commands convert
+// and export. Pure; that the result computes the same is checked by run/compare_logits.h.
 #pragma once
 
 #include <string>
@@ -16,11 +16,18 @@ namespace optimus {
 void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
                         const WeightSource& weights, Bytes largest_shard, EventSink& events);
 
+// Writes RUN/checkpoints/step-0: weights without moments, to be used by any command but --resume. Some tensors at a time are in
+// memory. Throws UserError.
+void write_model_checkpoint(FileSystem& files, const Path& run, const HfDescription& description,
+                            const WeightSource& weights, EventSink& events);
+
+enum class ModelFormat { hf, checkpoint };
+
 struct ConvertOptions {
   std::string from;
   Path to;
-  std::string format = "hf";
-  std::optional<ElementType> type;  // nothing: as the source has them
+  ModelFormat format = ModelFormat::hf;
+  std::optional<ElementType> type;  // nothing: as the source has them; in checkpoints fp32 at least
   Bytes largest_shard{std::int64_t{5} << 30};
   bool skips_check = false;
   std::int64_t threads = 0;  // of the check
@@ -35,7 +42,6 @@ struct Converted {
 // The folder `to` must be new or empty. Throws UserError.
 Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events);
 
-// As --json shows it. `differs`: the largest difference of logits, when those were compared.
 OrderedJson to_json(const ConvertOptions& options, const Converted& done);
 std::string text(const ConvertOptions& options, const Converted& done);
 

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoints.h"
 #include "checkpoint/hf_tensors.h"
 #include "data/tokenizer.h"
 #include "model/open.h"
@@ -11,18 +13,26 @@
 namespace optimus {
 namespace {
 
-// The narrowest type that holds all values of the tensors that the model uses.
+// The narrowest type that holds all values of some types.
+class CommonType {
+ public:
+  void add(ElementType type) {
+    if (!is_float(type)) return;
+    const bool is_new = !type_ || *type_ == type;
+    const bool is_either_double = type == ElementType::f64 || type_ == ElementType::f64;
+    type_ = is_new ? type : is_either_double ? ElementType::f64 : ElementType::f32;
+  }
+  ElementType get() const { return type_.value_or(ElementType::f32); }
+
+ private:
+  std::optional<ElementType> type_;
+};
+
 ElementType common_type(const SafetensorsFolder& folder) {
-  bool has_bf16 = false, has_f16 = false, has_f32 = false;
+  CommonType type;
   for (const SafetensorsFile& file : folder.files())
-    for (const StoredTensor& tensor : file.tensors()) {
-      if (tensor.type == ElementType::f64) return ElementType::f64;
-      has_bf16 |= tensor.type == ElementType::bf16;
-      has_f16 |= tensor.type == ElementType::f16;
-      has_f32 |= tensor.type == ElementType::f32;
-    }
-  if (has_f32 || has_bf16 == has_f16) return ElementType::f32;
-  return has_bf16 ? ElementType::bf16 : ElementType::f16;
+    for (const StoredTensor& tensor : file.tensors()) type.add(tensor.type);
+  return type.get();
 }
 
 class HfWeights final : public WeightSource {
@@ -43,6 +53,32 @@ class HfWeights final : public WeightSource {
  private:
   SafetensorsFolder folder_;
   ElementType type_;
+};
+
+class CheckpointWeights final : public WeightSource {
+ public:
+  CheckpointWeights(Checkpoint checkpoint, const ModelSpec& spec) : checkpoint_(std::move(checkpoint)) {
+    for (const LogicalTensor& tensor : logical_tensors(spec)) {
+      const CheckpointTensor* saved = checkpoint_.find(tensor.name);
+      if (saved == nullptr || saved->shape != tensor.shape)
+        throw UserError("{}: tensor {} is {}, its config.json needs {}", checkpoint_.folder().string(),
+                        in_quotes(tensor.name, 200), saved == nullptr ? "missing" : text(saved->shape),
+                        text(tensor.shape));
+      type_.add(checkpoint_.type_of(StateField::master, tensor.name));
+    }
+  }
+  void read(const LogicalTensor& tensor, std::span<float> out) const override {
+    checkpoint_.read(StateField::master, tensor.name, Box(tensor.shape), out);
+  }
+  void read(const LogicalTensor& tensor, std::span<double> out) const override {
+    checkpoint_.read(StateField::master, tensor.name, Box(tensor.shape), out);
+  }
+  ElementType type() const override { return type_.get(); }
+  std::string name() const override { return "checkpoint " + checkpoint_.folder().string(); }
+
+ private:
+  Checkpoint checkpoint_;
+  CommonType type_;
 };
 
 bool is_there(const Path& path) {
@@ -68,27 +104,37 @@ bool is_same_model(ModelSpec a, ModelSpec b) {
 
 }  // namespace
 
-std::string model_place(const std::string& model) { return model; }
+std::string model_place(const std::string& model) {
+  if (model.empty() || find_preset(model)) return model;
+  const Path folder = model;
+  const bool is_hf = is_there(folder / "config.json") && !is_there(folder / kManifestFile);
+  const bool is_run = is_there(folder / kCheckpointsFolder) || is_there(folder / "metrics.jsonl");
+  return !is_hf && is_run ? find_checkpoint(folder).string() : model;
+}
 
 std::unique_ptr<WeightSource> open_weights(const std::string& model, const ModelSpec& spec,
                                            EventSink& events) {
   if (find_preset(model)) return nullptr;
   const Path folder = model_place(model);
-  if (!has_hf_weights(folder)) return nullptr;
+  const bool is_checkpoint = is_there(folder / kManifestFile);
+  if (!is_checkpoint && !has_hf_weights(folder)) return nullptr;
   if (!is_same_model(spec, open_model(folder.string())))
     throw UserError(
         "{} has weights, and dimensions that were overridden do not fit them; leave the overrides away, or "
-        "say "
-        "--from-scratch",
+        "say --from-scratch",
         folder.string());
+  if (is_checkpoint) return std::make_unique<CheckpointWeights>(Checkpoint::open(folder), spec);
   return std::make_unique<HfWeights>(SafetensorsFolder::open(folder), spec, events);
 }
 
 OpenedModel open_trained_model(const std::string& model, EventSink& events) {
   OpenedModel opened;
   opened.folder = model_place(model);
+  if (is_there(opened.folder / kManifestFile) && !is_there(opened.folder / "config.json"))
+    throw UserError("{} is a checkpoint of a model of modules, which no command but train can use",
+                    opened.folder.string());
   opened.spec = open_model(opened.folder.string());
-  opened.weights = open_weights(model, opened.spec, events);
+  opened.weights = open_weights(opened.folder.string(), opened.spec, events);
   if (opened.weights == nullptr)
     throw UserError(
         "{} is {} without weights; give a Hugging Face folder that has them, a run or a checkpoint",

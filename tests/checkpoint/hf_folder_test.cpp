@@ -46,6 +46,9 @@ TEST(HfFolder, BytesBecomeATokenizerThatGivesEveryByteItsId) {
     if (point < 0xD800 || point > 0xDFFF) append_utf8(point, text);
   EXPECT_EQ(encoded(*read, text), encoded(*byte_tokenizer(), text));
   EXPECT_EQ(read->decode(encoded(*read, text), true), text);
+  const TemporaryFolder folder;
+  const auto known = load_tokenizer(folder.write("tokenizer.json", files[0].content));
+  EXPECT_EQ(encoded(*known, "<|endoftext|>").size(), 13u);  // as plain bytes, which it is
 }
 
 TEST(HfFolder, TokenizerFilesAreCopiedWithTheirNeighbours) {

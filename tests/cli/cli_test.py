@@ -444,6 +444,33 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(stopped, greedy["ids"][: greedy["ids"].index(greedy["ids"][4]) + 1])
         self.assertEqual(as_json(*words, "--greedy")["ids"], greedy["ids"])
 
+    def test_runs_and_checkpoints_are_models_too(self):
+        export, text, base = self.exported(), self.folder / "text.txt", self.folder / "base"
+        step = base / "checkpoints" / "step-30"
+        scores = [as_json("eval", "--model", model, "--data", text, "--seq", 32) for model in (export, base, step)]
+        self.assertEqual(scores[0], scores[1])
+        self.assertEqual(scores[0], scores[2])
+        words = ["--prompt", "line", "--tokens", 12, "--greedy"]
+        self.assertEqual(as_json("generate", "--model", base, *words), as_json("generate", "--model", export, *words))
+        self.assertEqual(as_json("profile", "--model", base)["model"]["layers"], 2)
+        done = as_json("export", base, "--format", "hf", "--out", self.folder / "out")
+        self.assertTrue(done["logits"]["equal"])
+        self.assertEqual((self.folder / "out" / "model.safetensors").read_bytes(), (export / "model.safetensors").read_bytes())
+        ours = as_json("convert", export, self.folder / "ours", "--format", "checkpoint")
+        self.assertTrue(ours["logits"]["equal"])
+        self.assertEqual([c["step"] for c in as_json("checkpoint", "list", self.folder / "ours")["checkpoints"]], [0])
+        self.assertEqual(as_json("eval", "--model", self.folder / "ours", "--data", text, "--seq", 32), scores[0])
+        more = ["--data", text, "--seq", 32, "--batch", 6, "--steps", 2, "--sample", 0, "--dropout", 0]
+        done = run("train", "--model", base, *more, "--run", self.folder / "more")
+        self.assertIn(f"weights of checkpoint {step}, F32", done.stderr)
+        self.assertLess(self.losses("more")[0], 3.5)
+        shard = next(step.glob("rank-*.safetensors"))
+        damaged = bytearray(shard.read_bytes())
+        damaged[-5] ^= 1
+        shard.write_bytes(damaged)
+        self.refused("generate", "--model", base, *words, says=[shard.name])
+        self.refused("eval", "--model", self.folder, "--data", text, says=[str(self.folder)])
+
     def test_models_that_cannot_be_used(self):
         export, text = self.exported(), self.folder / "text.txt"
         generate = ["generate", "--tokens", 8, "--prompt", "x", "--model"]

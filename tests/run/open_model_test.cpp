@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/failing_file_system.h"
 #include "base/random.h"
 #include "base/temporary_folder.h"
@@ -100,6 +102,55 @@ TEST(Convert, EveryFamilyThereAndBackGivesTheSameLogits) {
     EXPECT_EQ(exact.rounding, 0);
     EXPECT_FALSE(compare_logits(a, c, events).is_equal) << family.model_type;  // both fp32, but c was rounded
   }
+}
+
+TEST(Convert, IntoACheckpointAndOutOfItAreTheSameBits) {
+  for (const FamilyTraits& family : all_families())
+    for (const ElementType type : {ElementType::f32, ElementType::bf16}) {
+      const TemporaryFolder folder;
+      NullSink events;
+      RealFileSystem files;
+      write_folder(folder / "a", spec_of(family.family), type);
+      ConvertOptions in = conversion(folder / "a", folder / "run"),
+                     out = conversion(folder / "run", folder / "b");
+      in.format = ModelFormat::checkpoint, out.type = type;
+      EXPECT_EQ(convert(in, files, events).to_type, ElementType::f32);  // masters
+      convert(out, files, events);
+      const OpenedModel run = open_trained_model((folder / "run").string(), events);
+      EXPECT_EQ(run.folder, folder / "run" / "checkpoints" / "step-0");
+      EXPECT_TRUE(compare_logits(open_trained_model(in.from, events), run, events).is_equal);
+      const SafetensorsFolder a = SafetensorsFolder::open(folder / "a"),
+                              b = SafetensorsFolder::open(folder / "b");
+      for (const SafetensorsFile& file : a.files())
+        for (const StoredTensor& tensor : file.tensors()) {
+          const auto other = b.find(tensor.name);
+          ASSERT_TRUE(other && other.tensor->type == type) << tensor.name;
+          EXPECT_TRUE(std::ranges::equal(other.tensor->bytes, tensor.bytes)) << tensor.name;
+        }
+    }
+}
+
+TEST(OpenModel, ACheckpointMustBeWholeAndOfItsModel) {
+  const TemporaryFolder folder;
+  NullSink events;
+  RealFileSystem files;
+  write_folder(folder / "a", spec_of(Family::gpt2));
+  ConvertOptions in = conversion(folder / "a", folder / "run");
+  in.format = ModelFormat::checkpoint;
+  convert(in, files, events);
+  const Path step = folder / "run" / "checkpoints" / "step-0";
+  EXPECT_EQ(model_place((folder / "run").string()), step.string());
+  EXPECT_EQ(model_place(step.string()), step.string());
+  const OpenedModel opened = open_trained_model((folder / "run").string(), events);
+  ModelSpec deeper = opened.spec;
+  ++deeper.layers;
+  EXPECT_NE(
+      message_of([&] { open_weights((folder / "run").string(), deeper, events); }).find("--from-scratch"),
+      std::string::npos);
+  value_or_throw(write_atomically(files, step / "config.json", hf_config_from_spec(deeper).dump()));
+  EXPECT_NE(message_of([&] { open_trained_model(step.string(), events); }), "");
+  std::filesystem::remove(step / "manifest.json");
+  EXPECT_NE(message_of([&] { open_trained_model((folder / "run").string(), events); }), "");
 }
 
 TEST(Convert, RefusesFoldersThatHoldSomething) {
