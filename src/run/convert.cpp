@@ -97,6 +97,7 @@ void write_model_checkpoint(FileSystem& files, const Path& run, const HfDescript
   commit.files.push_back({std::string(kTrainingStateFile), training_state_text({})});
   const std::vector<std::vector<LogicalTensor>> groups = groups_of(description.model);
   commit.num_writers = static_cast<int>(groups.size());
+  value_or_throw(files.create_folders(run));
   const Path folder = value_or_throw(begin_checkpoint(files, run, 0));
   try {
     for (int rank = 0; rank < commit.num_writers; ++rank) {
