@@ -85,8 +85,10 @@ EvalResult evaluate(const EvalOptions& options, EventSink& events) {
   const ModelSpec& spec = model.opened.spec;
   if (!spec.is_causal)
     throw UserError("{} fills in masked words; eval measures how models predict the next token", spec.name);
-  const auto tokenizer =
-      open_tokenizer(options.tokenizer.empty() ? model.opened.tokenizer : options.tokenizer);
+  // Token files need no tokenizer, so a missing one is not worth a word.
+  NullSink quiet;
+  EventSink& heard = is_tokenized(options.data) ? quiet : events;
+  const auto tokenizer = tokenizer_for_text(model.opened, options.tokenizer, heard);
   const std::shared_ptr<const TokenSet> tokens = open_data(options.data, *tokenizer, events);
   const StreamRange all{tokens, 0, tokens->num_tokens()};
   const std::int64_t length =

@@ -75,8 +75,7 @@ GeneratedText generate_text(const TextOptions& options,
   refuse_nonsense(options);
   Inference model = open_for_inference(options.model, options.compute, events);
   const ModelSpec& spec = model.opened.spec;
-  const auto tokenizer =
-      open_tokenizer(options.tokenizer.empty() ? model.opened.tokenizer : options.tokenizer);
+  const auto tokenizer = tokenizer_for_text(model.opened, options.tokenizer, events);
   GeneratedText result;
   result.prompt_ids = prompt_of(options, *tokenizer);
   const std::int64_t total = std::ssize(result.prompt_ids) + options.num_tokens;

@@ -6,7 +6,6 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/hf_tensors.h"
-#include "data/tokenizer.h"
 #include "model/open.h"
 #include "model/presets.h"
 
@@ -141,6 +140,17 @@ OpenedModel open_trained_model(const std::string& model, EventSink& events) {
         in_quotes(model, 300), find_preset(model) ? "a preset" : "a model");
   opened.tokenizer = usual_tokenizer(opened.folder.string());
   return opened;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& asked_for,
+                                              EventSink& events) {
+  auto tokenizer = open_tokenizer(asked_for.empty() ? model.tokenizer : asked_for);
+  const bool is_guess = asked_for.empty() && model.tokenizer == "bytes";
+  if (is_guess && tokenizer->vocab_size() != model.spec.vocab)
+    events.report(Warning{
+        fmt::format("{} has no tokenizer.json: text is taken as bytes, though its vocabulary has {} tokens",
+                    model.folder.string(), model.spec.vocab)});
+  return tokenizer;
 }
 
 }  // namespace optimus

@@ -10,6 +10,7 @@
 #include "base/event.h"
 #include "base/file.h"
 #include "checkpoint/element.h"
+#include "data/tokenizer.h"
 #include "model/tensors.h"
 
 namespace optimus {
@@ -43,5 +44,10 @@ struct OpenedModel {
 };
 // A model that has weights; one without is refused. Throws UserError.
 OpenedModel open_trained_model(const std::string& model, EventSink& events);
+
+// The tokenizer for a model's texts: the one that was asked for, else the model's own, else bytes, of which a model with another
+// vocabulary warns. Throws UserError.
+std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& asked_for,
+                                              EventSink& events);
 
 }  // namespace optimus

@@ -424,6 +424,9 @@ class CommandLine(unittest.TestCase):
         run("data", "prepare", text, "--out", self.folder / "tok")
         self.assertEqual(as_json("eval", "--model", export, "--data", self.folder / "tok", "--seq", 32), scores)
         self.assertIn("perplexity", run("eval", "--model", export, "--data", text).stdout)
+        for precision, part in ("fp64", 1e-6), ("bf16", 0.02), ("fp16", 0.005):  # bf16 has 8 bits, fp16 11
+            loss = as_json("eval", "--model", export, "--data", text, "--seq", 32, "--precision", precision)["loss"]
+            self.assertAlmostEqual(loss, scores["loss"], delta=part * loss, msg=precision)
 
         words = ["generate", "--model", export, "--prompt", "line 1", "--tokens", 40]
         greedy = as_json(*words, "--greedy")
@@ -543,6 +546,20 @@ class CommandLine(unittest.TestCase):
         self.assertAlmostEqual(float(rates[0][1]) * 10, float(rates[1][1]), delta=1e-9)
         self.refused("train", "--model", export, "--layers", 3, *words, "--run", self.folder / "no", says=["overridden", "--from-scratch"])
         self.assertFalse((self.folder / "no").exists())
+
+    def test_generation_streams_and_ends_on_ctrl_c(self):
+        shape = "--model llama3-8b --layers 2 --hidden 32 --heads 2 --kv-heads 1 --ffn 48 --max-positions 64 --steps 1 --batch 2 --seq 16 --sample 0".split()
+        run("train", *shape, "--data", self.write("a.txt", "some words " * 40), "--run", self.folder / "run")
+        words = ["generate", "--model", self.folder / "run", "--prompt", "some", "--tokens", 10**6]
+        process = subprocess.Popen([OPTIMUS, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertTrue(process.stdout.read(20))  # while most is still to come
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("64 positions", err.decode())  # rotary positions go on, but the model is made for fewer
+        out.decode()  # whole characters
+        self.assertFalse(any(c < 32 and c not in b"\n\t" or c == 127 for c in out))
+        self.refused("generate", "--model", self.folder / "run", "--prompt", "some", "--tokens", 10**9, says=["free"])
 
     def test_fine_tuning_example(self):
         export = self.exported()
