@@ -18,7 +18,7 @@ struct TrainingState {
   std::int64_t plan_epoch = 0;
   Precision precision = Precision::fp32;
   struct LossScale {  // fp16 only; the engine's
-    double value = 65536;
+    double value = 256;
     std::int64_t num_good = 0;
     bool operator==(const LossScale&) const = default;
   } loss_scale{};

@@ -37,9 +37,10 @@ struct StepReport {
 };
 
 // fp16: the loss is multiplied so that small gradients do not vanish; halved when they overflow, doubled after a while of
-// good steps.
+// good steps. Losses are sums over tokens, whose logits have gradients of up to 1: 256 is what 256 x tokens is for a mean, and
+// 65536 would overflow in any first step.
 struct LossScale {
-  double value = 65536;
+  double value = 256;
   std::int64_t num_good = 0;
   void update(bool is_finite);
 };

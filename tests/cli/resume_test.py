@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -150,6 +151,20 @@ class Resume(unittest.TestCase):
         self.assertEqual(self.lines("run"), STEPS)
         self.assertIn("training goes on", done.stderr)
         self.assertIn("step 24 was not written", done.stderr.strip().splitlines()[-1])
+
+    def test_a_full_disk_does_not_end_the_run(self):
+        def only_small_files():  # of 200 KB: metrics fit, a shard does not
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+        done = subprocess.run(list(map(str, self.words("run", "--save-every", "8"))), capture_output=True, text=True, timeout=120, preexec_fn=only_small_files)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.lines("run"), STEPS)
+        self.assertIn("training goes on", done.stderr)
+        self.assertEqual(self.checkpoints("run"), [])
+        # With room again it begins anew, because nothing half-written counts.
+        self.resume("run")
+        self.assertEqual(self.checkpoints("run")[-1], STEPS)
 
     def test_says_what_is_wrong(self):
         self.assertIn("no run lies there", self.resume("none", code=1).stderr)
