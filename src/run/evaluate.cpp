@@ -48,7 +48,8 @@ Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t w
   const std::int64_t batch = std::min(options.batch.value_or(usual), windows);
   const Plan plan = inference_plan(model.opened.spec, model.precision, batch, length);
   validate(plan, model.opened.spec, "--seq and --model");
-  refuse_too_large_pass(plan, model.opened.spec, model.device, Bytes(0));
+  refuse_too_large_pass(plan, model.opened.spec, model.device, Bytes(0),
+                        fmt::format("{} windows of {} tokens", batch, length));
   return plan;
 }
 

@@ -1,6 +1,8 @@
 // See generate_text.h.
 #include "run/generate_text.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/hf_folder.h"
@@ -61,11 +63,16 @@ std::vector<std::int64_t> end_tokens(const OpenedModel& model, const Tokenizer& 
   return ids;
 }
 
-// Keys and values of all tokens, and the table of rotary positions.
-Bytes cache_bytes(const ModelSpec& model, Precision precision, std::int64_t total) {
-  const std::int64_t wide = precision == Precision::fp64 ? 8 : 4;
-  const std::int64_t a_token = 2 * model.layers * model.kv_width() * wide + model.head_dim * 3 * 8;
-  return Bytes(a_token > INT64_MAX / total ? INT64_MAX / 2 : total * a_token);
+// Keys and values of all tokens, the table of rotary positions, and what the prompt's tokens pay each other in attention. As
+// floating point: sizes that a user gives must not overflow.
+Bytes memory_of_attention(const ModelSpec& model, Precision precision, std::int64_t prompt,
+                          std::int64_t total) {
+  const double wide = precision == Precision::fp64 ? 8 : 4;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const double a_token =
+      2 * number(model.layers) * number(model.kv_width()) * wide + 3 * 8 * number(model.head_dim);
+  const double scores = number(prompt) * number(prompt) * (2 * number(model.heads) * wide + 1);
+  return Bytes(static_cast<std::int64_t>(std::min(1e18, number(total) * a_token + scores)));
 }
 
 }  // namespace
@@ -78,9 +85,10 @@ GeneratedText generate_text(const TextOptions& options,
   const auto tokenizer = tokenizer_for_text(model.opened, options.tokenizer, events);
   GeneratedText result;
   result.prompt_ids = prompt_of(options, *tokenizer);
-  const std::int64_t total = std::ssize(result.prompt_ids) + options.num_tokens;
-  refuse_too_large_pass(inference_plan(spec, model.precision, 1, 1), spec, model.device,
-                        cache_bytes(spec, model.precision, total));
+  const std::int64_t prompt = std::ssize(result.prompt_ids), total = prompt + options.num_tokens;
+  refuse_too_large_pass(inference_plan(spec, model.precision, 1, std::max<std::int64_t>(1, prompt)), spec,
+                        model.device, memory_of_attention(spec, model.precision, prompt, total),
+                        fmt::format("{} tokens of prompt and {} new ones", prompt, options.num_tokens));
   if (spec.positions == PositionKind::rope && total > spec.max_positions)
     events.report(Warning{fmt::format("{} tokens are more than the {} positions that {} is made for", total,
                                       spec.max_positions, spec.name)});

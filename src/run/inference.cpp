@@ -46,12 +46,13 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
   return {std::move(opened), precision, device, std::move(parameters)};
 }
 
-void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more) {
+void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
+                           const std::string& what) {
   const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + more;
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
-    throw UserError("{} sequences of {} tokens need {} beside the weights, {} has {} free", plan.batch,
-                    plan.sequence_length, text(needed), device.str(), text(*free));
+    throw UserError("{} need {} beside the weights, {} has {} free", what, text(needed), device.str(),
+                    text(*free));
 }
 
 }  // namespace optimus

@@ -20,7 +20,9 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
 // A plan whose forward is the model's and which keeps as little as it can.
 Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t sequences,
                     std::int64_t sequence_length);
-// Throws UserError when activations of the plan and `more` do not fit beside what the device holds by now.
-void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more);
+// Throws UserError when activations of the plan and `more` do not fit beside what the device holds by now. `what` is computed:
+// "8 windows of 1024 tokens".
+void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
+                           const std::string& what);
 
 }  // namespace optimus
