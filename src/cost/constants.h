@@ -1,0 +1,62 @@
+// Constants: what the formulas of this folder cannot know and measurements must tell: reached fractions of peaks, latencies,
+// overheads. One set serves every plan, model, cluster and software; there is no factor for a single run or table.
+//
+// Each constant has a prior, from data sheets and common experience, and bounds. bench_fit finds values on published runs,
+// held near the priors, and writes them into cost/fitted.inc (docs/cost-model.md says how and how well).
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace optimus {
+
+struct Constants {
+  // Products: factor on the device's efficiency curve, and on the size at which it is read.
+  double product_ampere = 1, product_hopper = 1, product_blackwell = 1;
+  double size_ampere = 1, size_hopper = 1, size_blackwell = 1;
+  double fp8 = 0.85, fp8_blocks = 0.8, fp4 = 0.6;  // reached of the narrow formats' peaks, beside the curve
+  double fp8_cast = 1;                             // traffic of casting to 8 bits and below, beside the counted one
+  double power = 0.4;                              // speed of products ~ (watts / usual watts) ^ power
+  // Attention: reached of the bf16 peak.
+  double flash_ampere = 0.65, flash_hopper = 0.6, flash_blackwell = 0.5;
+  double flash_backward = 0.75;  // of the forward's
+  double flash_head = 24;        // head_dim / (head_dim + this)
+  double score_product = 0.7;    // unfused attention: its products, of the curve
+  double score_traffic = 1;      // unfused attention: bytes of scores, beside the counted ones
+  // Memory.
+  double bandwidth = 0.8;  // reached of the memory's
+  double fused_traffic = 1.2, compiled_traffic = 1.2, eager_traffic = 2;  // beside the counted bytes
+  double loss_traffic = 3;
+  double gradient_traffic = 1;  // adding weight gradients to their accumulators
+  double optimizer_traffic = 1.2;
+  double launch = 6e-6, launch_eager = 12e-6;  // seconds a kernel on the host
+  // Links: factors on the link's efficiency curve, and latencies.
+  double domain_speed = 1, network_speed = 1;
+  double domain_latency = 1, network_latency = 1;  // factors on the link's
+  double crowding = 0.02;       // loss of network bandwidth with each doubling of nodes
+  double tensor_hidden = 0.5;   // part of tensor-parallel communication that software which overlaps it hides
+  double interference = 0.15;   // seconds that compute loses for each second of communication beside it
+  double slot_seconds = 50e-6;  // host work for each micro-batch and chunk
+  double step_seconds = 10e-3;  // host work for each step
+  double straggling = 0.005;    // slowest of many: part of the step's time lost with each doubling of nodes
+  // Memory: what a process takes beside tensors, and what the allocator loses.
+  double context_bytes = 1.5e9, group_bytes = 0.2e9, reserve = 0.03, live_factor = 1;
+};
+
+struct ConstantRow {
+  std::string_view name;
+  double Constants::*member;
+  double low, high;
+  std::string_view meaning;
+};
+
+// In the order of the struct. At most 60, by agreement with whoever reads the accuracy figures.
+std::span<const ConstantRow> constant_rows();
+
+// The fitted ones; and those fitted without one source of runs, for honest figures on it. `source` unknown: all data.
+const Constants& fitted_constants();
+Constants constants_without(std::string_view source);
+std::vector<std::string_view> left_out_sources();
+
+}  // namespace optimus

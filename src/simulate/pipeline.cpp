@@ -1,0 +1,139 @@
+// See pipeline.h.
+#include "simulate/pipeline.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kNotYet = -1;
+
+// When the results of slots are there, for whoever needs them: [stage][chunk * microbatches + microbatch].
+struct Board {
+  std::vector<std::vector<double>> forward, backward;
+};
+
+class PipelineRunner {
+ public:
+  PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes, bool is_blocking)
+      : stages_(stages), sizes_(sizes), is_blocking_(is_blocking), next_(stages.size()), free_(stages.size()) {
+    num_chunks_ = stages.front().times->forward.size();
+    const std::vector<double> empty(num_chunks_ * sizes.size(), kNotYet);
+    board_.forward.assign(stages.size(), empty), board_.backward.assign(stages.size(), empty);
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      result_.slots.emplace_back(stages[s].order.size());
+      result_.splits.push_back(stages[s].times->before.split);
+      free_[s] = stages[s].times->before.seconds;
+    }
+  }
+
+  PipelineTimes run() {
+    bool is_moving = true;
+    while (is_moving) {
+      is_moving = false;
+      // Forwards move to the right and backwards to the left: one pass each way finds much that is ready.
+      for (std::size_t s = 0; s < stages_.size(); ++s) is_moving |= advance(s);
+      for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
+    }
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      ensure(next_[s] == stages_[s].order.size(), "stage {} is stuck at slot {}", s, next_[s]);
+    result_.ends = free_;
+    return std::move(result_);
+  }
+
+ private:
+  bool advance(std::size_t s) {
+    bool has_moved = false;
+    while (next_[s] < stages_[s].order.size()) {
+      const Slot& slot = stages_[s].order[next_[s]];
+      const double ready = ready_at(s, slot);
+      if (ready == kNotYet) break;
+      place(s, slot, ready);
+      ++next_[s];
+      has_moved = true;
+    }
+    return has_moved;
+  }
+
+  std::size_t place_of(int chunk, int microbatch) const {
+    return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
+  }
+
+  // When what the slot needs from other stages is there.
+  double ready_at(std::size_t s, const Slot& slot) const {
+    const std::size_t last = stages_.size() - 1;
+    const auto message = [&](const std::vector<double>& from, int chunk, double seconds) {
+      const double end = from[place_of(chunk, slot.microbatch)];
+      return end == kNotYet ? kNotYet : end + seconds;
+    };
+    if (slot.work == Work::forward) {
+      if (s > 0) return message(board_.forward[s - 1], slot.chunk, stages_[s - 1].to_next);
+      if (slot.chunk == 0) return 0;
+      return message(board_.forward[last], slot.chunk - 1, stages_[last].to_next);
+    }
+    if (slot.work == Work::backward || slot.work == Work::backward_input) {
+      if (s < last) return message(board_.backward[s + 1], slot.chunk, stages_[s + 1].to_previous);
+      if (slot.chunk + 1 == static_cast<int>(num_chunks_)) return 0;
+      return message(board_.backward[0], slot.chunk + 1, stages_[0].to_previous);
+    }
+    return 0;
+  }
+
+  const SlotTime& time_of(const StageTimes& times, const Slot& slot) const {
+    const auto chunk = static_cast<std::size_t>(slot.chunk);
+    const bool is_last = slot.microbatch + 1 == static_cast<int>(sizes_.size());
+    switch (slot.work) {
+      case Work::forward:
+        return slot.microbatch == 0 ? times.first_forward[chunk] : times.forward[chunk];
+      case Work::backward:
+      case Work::backward_input:
+        return is_last ? times.last_backward[chunk] : times.backward[chunk];
+      case Work::backward_weight:
+      case Work::update:
+        return is_last ? times.last_weight[chunk] : times.weight[chunk];
+    }
+    return times.forward[chunk];
+  }
+
+  void place(std::size_t s, const Slot& slot, double ready) {
+    const SlotTime& time = time_of(*stages_[s].times, slot);
+    const double size = sizes_[static_cast<std::size_t>(slot.microbatch)];
+    const double start = std::max(free_[s], ready), end = start + time.seconds * size;
+    TimeSplit& split = result_.splits[s];
+    split.bubble += start - free_[s];
+    split += time.split * size;
+    result_.slots[s][next_[s]] = {start, end};
+    free_[s] = end;
+    double sent = 0;
+    if (slot.work == Work::forward) {
+      board_.forward[s][place_of(slot.chunk, slot.microbatch)] = end;
+      sent = stages_[s].to_next;
+    } else if (slot.work == Work::backward || slot.work == Work::backward_input) {
+      board_.backward[s][place_of(slot.chunk, slot.microbatch)] = end;
+      sent = stages_[s].to_previous;
+    }
+    if (!is_blocking_) return;
+    free_[s] += sent;
+    split.pipeline += sent;
+  }
+
+  const std::vector<PipelineStage>& stages_;
+  const std::vector<double>& sizes_;
+  const bool is_blocking_;
+  std::size_t num_chunks_ = 1;
+  std::vector<std::size_t> next_;
+  std::vector<double> free_;
+  Board board_;
+  PipelineTimes result_;
+};
+
+}  // namespace
+
+PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
+                           bool is_blocking) {
+  return PipelineRunner(stages, sizes, is_blocking).run();
+}
+
+}  // namespace optimus
