@@ -15,13 +15,16 @@ struct Constants {
   // Products: factor on the device's efficiency curve, and on the size at which it is read.
   double product_ampere = 1, product_hopper = 1, product_blackwell = 1;
   double size_ampere = 1, size_hopper = 1, size_blackwell = 1;
+  double wave = 0.5;  // loss by a last, partly filled round of tiles: (rounds / whole rounds) ^ this
   double fp8 = 0.85, fp8_blocks = 0.8, fp4 = 0.6;  // reached of the narrow formats' peaks, beside the curve
   double fp8_cast = 1;                             // traffic of casting to 8 bits and below, beside the counted one
   double power = 0.4;                              // speed of products ~ (watts / usual watts) ^ power
   // Attention: reached of the bf16 peak.
   double flash_ampere = 0.65, flash_hopper = 0.6, flash_blackwell = 0.5;
+  double flash_first = 0.75, flash_portable = 0.7;  // of that: the first kernels; on Hopper and later without their instructions
   double flash_backward = 0.75;  // of the forward's
   double flash_head = 24;        // head_dim / (head_dim + this)
+  double unaligned = 0.3;        // speed of products of heads whose width is no multiple of 8
   double score_product = 0.7;    // unfused attention: its products, of the curve
   double score_traffic = 1;      // unfused attention: bytes of scores, beside the counted ones
   // Memory.

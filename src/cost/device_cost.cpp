@@ -24,6 +24,21 @@ double usual_watts(Architecture architecture) {
   return 0;
 }
 
+// Multiprocessors of a device; 0 where rounds of tiles are not modelled.
+double multiprocessors_of(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::ampere:
+      return 108;
+    case Architecture::hopper:
+      return 132;
+    case Architecture::blackwell:
+      return 148;
+    case Architecture::other:
+      return 0;
+  }
+  return 0;
+}
+
 }  // namespace
 
 Architecture architecture_of(const DeviceType& type) {
@@ -44,6 +59,7 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
       constants_(constants),
       architecture_(architecture_of(type)),
       speed_(speed),
+      multiprocessors_(multiprocessors_of(architecture_)),
       product_(1),
       size_(1),
       flash_(0.5),
@@ -79,6 +95,16 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
   }
 }
 
+// Tiles of 128 x 256 elements run side by side, one on each multiprocessor; the last round may leave many of them idle.
+double DeviceCost::filled_rounds(double rows, double columns) const {
+  if (multiprocessors_ == 0) return 1;
+  const auto rounds = [&](double height, double width) {
+    const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
+    return tiles / std::ceil(tiles);
+  };
+  return std::pow(std::max(rounds(128, 256), rounds(256, 128)), constants_.wave);
+}
+
 double DeviceCost::peak(NumberFormat format) const {
   if (const double own = peak_flops(type_, format); own > 0) return own * speed_;
   if (const double half = std::max(type_.peak.bf16, type_.peak.fp16);
@@ -96,19 +122,24 @@ double DeviceCost::product(double rows, double inner, double columns, ProductFor
   double reached = type_.product_efficiency.at(edge) * product_;
   if (format.format == NumberFormat::fp8) reached *= format.has_blocks ? constants_.fp8_blocks : constants_.fp8;
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
+  reached *= filled_rounds(rows, columns);
   const double bytes = 2 * (rows * inner + inner * columns + rows * columns);
   return std::max(2 * work / (fastest * std::min(reached, 1.0)), traffic(bytes));
 }
 
 double DeviceCost::flash(double flops, double head_dim, bool is_backward, NumberFormat format) const {
-  const double reached = flash_ * head_dim / (head_dim + constants_.flash_head) *
+  double reached = flash_ * head_dim / (head_dim + constants_.flash_head) *
                          (is_backward ? constants_.flash_backward : 1);
+  const AttentionKernel kernel = software_.attention;
+  if (kernel == AttentionKernel::first) reached *= constants_.flash_first;
+  if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere) reached *= constants_.flash_portable;
   return flops / (peak(format) * reached);
 }
 
 double DeviceCost::scores(double flops, double length, double head_dim, NumberFormat format) const {
   const double edge = std::cbrt(length * length * head_dim) * size_;
-  const double reached = type_.product_efficiency.at(edge) * product_ * constants_.score_product;
+  const double reached = type_.product_efficiency.at(edge) * product_ * constants_.score_product *
+                         (static_cast<std::int64_t>(head_dim) % 8 == 0 ? 1 : constants_.unaligned);
   return flops / (peak(format) * std::min(reached, 1.0));
 }
 

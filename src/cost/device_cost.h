@@ -40,13 +40,14 @@ class DeviceCost {
   const Software& software() const { return software_; }
 
  private:
+  double filled_rounds(double rows, double columns) const;
   double peak(NumberFormat format) const;  // the nearest wider format where the device has none
 
   const DeviceType& type_;
   const Software& software_;
   const Constants& constants_;
   Architecture architecture_;
-  double speed_, product_, size_, flash_, bandwidth_, pointwise_, launch_;
+  double speed_, multiprocessors_, product_, size_, flash_, bandwidth_, pointwise_, launch_;
 };
 
 }  // namespace optimus

@@ -27,7 +27,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_narrow
     case OperationKind::product:
       return is_narrow ? 4 : 1.5;
     case OperationKind::attention:
-      return software.has_flash_attention ? 1 : 5;
+      return software.has_flash_attention() ? 1 : 5;
     case OperationKind::embedding:
     case OperationKind::norm:
     case OperationKind::rope:
@@ -124,7 +124,7 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
     case Op::reduce_gradients:
     case Op::sync_gradients:
     case Op::step_gate:
-      return collective(at, links, device.constants());
+      return collective(at, device, links);
     case Op::optimizer:
       return optimizer(at, device);
   }
@@ -222,7 +222,7 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
   const bool is_backward = op == Op::backward_input;
   const double flops = (is_backward ? one.backward_flops : one.forward_flops) * share * num_tokens;
   const NumberFormat format = setup_.format.is_narrow() ? NumberFormat::bf16 : setup_.format.format;
-  if (setup_.software.has_flash_attention) return device.flash(flops, work_.head_dim, is_backward, format);
+  if (setup_.software.has_flash_attention()) return device.flash(flops, work_.head_dim, is_backward, format);
   // All positions, also those that the mask hides; nothing is computed twice.
   const double length = work_.sequence_length;
   const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
@@ -232,10 +232,10 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
          device.traffic(bytes * device.constants().score_traffic);
 }
 
-double PricedProgram::collective(const Instruction& at, const LinkCost& links, const Constants& constants) const {
+double PricedProgram::collective(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
   const GroupShape& shape = shapes_[static_cast<std::size_t>(at.group)];
   const auto bytes = static_cast<double>(at.bytes);
-  if (at.op == Op::ring_exchange) return links.collective(Collective::ring_step, shape, bytes);
+  if (at.op == Op::ring_exchange) return ring(at, device, links);
   if (at.op == Op::gather_parameters) {
     const bool is_8_bit = setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
     return links.collective(Collective::gather, shape, is_8_bit ? bytes / 2 : bytes);
@@ -250,7 +250,19 @@ double PricedProgram::collective(const Instruction& at, const LinkCost& links, c
                           : at.op == Op::reduce_scatter ? Collective::reduce_scatter
                                                         : Collective::all_reduce;
   const double seconds = links.collective(kind, shape, bytes);
-  return setup_.software.overlaps_tensor ? seconds * (1 - constants.tensor_hidden) : seconds;
+  return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
+}
+
+// Everybody sends keys on while those at hand are worked on. Our own programs say so; others' are held to be as good in the
+// backward too.
+double PricedProgram::ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
+  const double seconds = links.collective(Collective::ring_step, shapes_[static_cast<std::size_t>(at.group)],
+                                          static_cast<double>(at.bytes));
+  if (setup_.software.name == our_software().name) return seconds;
+  Instruction hop = at;
+  hop.op = at.is_backward ? Op::backward_input : Op::forward;
+  hop.part = Part::attention_hop;
+  return std::max(0.0, seconds - compute(hop, device));
 }
 
 double PricedProgram::optimizer(const Instruction& at, const DeviceCost& device) const {

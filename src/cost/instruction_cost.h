@@ -47,7 +47,8 @@ class PricedProgram {
               const DeviceCost& device) const;
   double product(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
   double attention(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
-  double collective(const Instruction& at, const LinkCost& links, const Constants& constants) const;
+  double collective(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
+  double ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
   double optimizer(const Instruction& at, const DeviceCost& device) const;
   const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
   double tokens(const Instruction& at) const;
@@ -58,7 +59,6 @@ class PricedProgram {
   const Stage& stage_;
   Device device_;
   std::vector<GroupShape> shapes_;    // [group]
-  std::vector<double> state_bytes_;   // [block - first block of the stage]: of the optimizer
   std::map<int, double> state_;       // block -> bytes of optimizer state that an update touches
   std::vector<int> kind_;             // [instruction] -> price
   std::vector<int> example_;          // [price] -> instruction

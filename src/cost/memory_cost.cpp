@@ -105,7 +105,7 @@ class StageCounter {
       return {input, tokens * logits * (width + 4 + 4)};
     }
     // Unfused attention: probabilities, dropout's mask and result, 5 bytes a score (softmax kept by the selective mode too).
-    const double scores = setup_.software.has_flash_attention || block == 0
+    const double scores = setup_.software.has_flash_attention() || block == 0
                               ? 0
                               : 5 * static_cast<double>(setup_.model.heads) *
                                     share_of_part(setup_.model, CutUnit::heads, s.tp) *

@@ -14,6 +14,10 @@ namespace optimus {
 // What runs between products: one kernel an elementary operation, hand-fused kernels, or what a compiler fused.
 enum class KernelStyle { eager, fused, compiled };
 
+// unfused: scores are written. first: the first flash attention. portable: a second one, without a device's newest
+// instructions. native: the maker's own, with them.
+enum class AttentionKernel { unfused, first, portable, native };
+
 // What "selective" recomputing means there.
 enum class SelectiveMeaning {
   cheap_operations,  // ours: outputs of norms and activation functions
@@ -24,7 +28,7 @@ enum class SelectiveMeaning {
 struct Software {
   std::string_view name;
   KernelStyle kernels = KernelStyle::fused;
-  bool has_flash_attention = true;
+  AttentionKernel attention = AttentionKernel::native;
   bool overlaps_reduce = true;     // gradients over data parallel, with the backward
   bool overlaps_gather = true;     // parameters over data parallel, with the forward
   bool overlaps_tensor = false;    // tensor-parallel collectives, with products
@@ -34,8 +38,10 @@ struct Software {
   int reduced_bytes = 4;           // of one gradient on the wire
   int usual_zero = 0;              // where a run does not say
   RecomputeMode usual_recompute = RecomputeMode::none;
+  bool usual_interleaving = false;
   bool usual_sequence_parallel = false;  // with tensor parallelism, where a run does not say
   SelectiveMeaning selective = SelectiveMeaning::attention_core;
+  bool has_flash_attention() const { return attention != AttentionKernel::unfused; }
   bool gathers_in_fp8 = false;  // parameters travel in 8 bits when products are in 8 bits
 };
 

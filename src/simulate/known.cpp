@@ -153,6 +153,14 @@ Sharding sharding_of(const std::string& words, const Software& software) {
   return sharding;
 }
 
+int usual_chunks(const Software& software, std::int64_t layers, std::int64_t pp) {
+  if (!software.usual_interleaving || layers % pp != 0) return 1;
+  int chunks = 1;
+  for (int c = 2; c <= 10; ++c)
+    if (layers / pp % c == 0) chunks = c;
+  return chunks;
+}
+
 RecomputeMode usual_recompute(const Software& software, std::int64_t sequence_length) {
   constexpr std::int64_t kLong = 65536;
   if (software.name == "megatron-core-2024" && sequence_length >= kLong) return RecomputeMode::full;

@@ -36,6 +36,9 @@ struct Sharding {
 };
 Sharding sharding_of(const std::string& words, const Software& software);
 
+// Chunks a stage where a run does not say: those that interleave cut stages as finely as layers allow, up to ten.
+int usual_chunks(const Software& software, std::int64_t layers, std::int64_t pp);
+
 RecomputeMode usual_recompute(const Software& software, std::int64_t sequence_length);
 
 // For a name that is not in the table: the generation that it most likely belongs to.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "layout/layout.h"
 #include "plan/validate.h"
 #include "simulate/known.h"
 
@@ -58,14 +59,15 @@ class RowReader {
   MeasuredRun& measured_;
 };
 
-// A number of heads near 128 wide that divides the hidden size and lets tensor parts be equal.
+// A number of heads near 128 wide that divides the hidden size: a multiple of 32 where there is one, else of tp.
 std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
   std::int64_t best = 0;
-  for (std::int64_t width = 64; width <= 256; ++width) {
-    if (hidden % width != 0 || hidden / width % tp != 0) continue;
-    const std::int64_t heads = hidden / width;
-    if (best == 0 || std::abs(width - 128) < std::abs(hidden / best - 128)) best = heads;
-  }
+  for (const std::int64_t multiple : {std::int64_t{32}, tp})
+    for (std::int64_t width = 64; width <= 256 && (multiple == 32 || best == 0); ++width) {
+      const std::int64_t heads = hidden / width;
+      if (hidden % width != 0 || heads % multiple != 0) continue;
+      if (best == 0 || std::abs(width - 128) < std::abs(hidden / best - 128)) best = heads;
+    }
   if (best == 0) throw UserError("heads is not given, and no usual number fits hidden {} and tp {}", hidden, tp);
   return best;
 }
@@ -206,6 +208,10 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   shape.microbatch = static_cast<int>(microbatch);
   shape.batch = batch, shape.sequence_length = sequence_length;
   shape.chunks = static_cast<int>(split.pp > 1 ? split.vpp : 1);
+  if (split.pp > 1 && !row.has("vpp")) {
+    shape.chunks = usual_chunks(software, model.layers, split.pp);
+    row.filled("vpp", std::to_string(shape.chunks));
+  }
   if (static_cast<std::int64_t>(shape.pp) * shape.chunks > model.layers + 2)
     throw UserError("pp {} x vpp {} is more than {} layers", shape.pp, shape.chunks, model.layers);
   shape.schedule = shape.chunks > 1 ? Schedule::interleaved : Schedule::one_f_one_b;
