@@ -62,14 +62,34 @@ std::string line_of(const std::string& source, const Constants& constants) {
   return line + "}},\n";
 }
 
+// Where the time of runs goes whose ids begin so.
+void show(std::span<const Run> runs, const std::string& prefix, const Constants& constants) {
+  for (const Run& run : runs) {
+    if (!run.run || !run.measured.id.starts_with(prefix)) continue;
+    const StepPrediction step = run.run->simulator->run(constants);
+    const auto line = [&](const std::string& name, const TimeSplit& s) {
+      fmt::print("{:24} compute {:8.3f} tensor {:7.3f} data {:7.3f} pipeline {:7.3f} bubble {:7.3f} optimizer {:6.3f} host {:6.3f}\n",
+                 name, s.compute, s.tensor, s.data, s.pipeline, s.bubble, s.optimizer, s.host);
+    };
+    fmt::print("{} measured {:.3f} predicted {:.3f}\n", run.measured.id, run.measured.seconds, step.seconds);
+    line("mean", step.split);
+    for (const StagePrediction& stage : step.stages)
+      if (stage.stage < 2 || stage.stage + 2 >= std::ssize(step.stages)) line(fmt::format("  stage {}", stage.stage), stage.split);
+    const StageMemory& m = step.stages.front().memory;
+    fmt::print("  memory GB: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} buffers {:.1f}\n",
+               static_cast<double>(m.weights.value) / 1e9, static_cast<double>(m.gradients.value) / 1e9, static_cast<double>(m.optimizer.value) / 1e9, static_cast<double>(m.activations.value) / 1e9, static_cast<double>(m.buffers.value) / 1e9);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (argc < 2) throw UserError("usage: bench_fit RUNS.csv [--write FILE] [--steps N]");
   int steps = 12;
-  std::string target;
+  std::string target, shown;
   for (int i = 2; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--write") == 0) target = argv[i + 1];
+    if (std::strcmp(argv[i], "--show") == 0) shown = argv[i + 1];
     if (std::strcmp(argv[i], "--steps") == 0) steps = std::atoi(argv[i + 1]);
   }
   const auto began = std::chrono::steady_clock::now();
@@ -82,6 +102,7 @@ int main(int argc, char** argv) try {
   for (const ConstantRow& row : constant_rows())
     fmt::print("{:20} {:10.4g}  prior {:8.4g}  {}\n", row.name, found.*row.member, prior.*row.member, row.meaning);
   const std::vector<RunOutcome> outcomes = predict_runs(runs, found);
+  if (!shown.empty()) show(runs, shown, found);
   fmt::print("{}", accuracy_text(runs, outcomes));
   if (target.empty()) return 0;
   std::map<std::string, int> sources;

@@ -31,11 +31,11 @@ struct NodeRow {
 };
 
 // Fractions of the peak over the edge of a cube. Anchors: a product of 8192 sustains 0.69 on an H200 and
-// about 0.8 on an A100; power limits Hopper and Blackwell before arithmetic does.
+// about 0.88 on an A100; power limits Hopper and Blackwell before arithmetic does.
 constexpr CurvePoint kVolta[] = {{128, .04},  {256, .15},  {512, .40}, {1024, .58},
                                  {2048, .68}, {4096, .73}, {8192, .75}};
 constexpr CurvePoint kAmpere[] = {{128, .03},  {256, .12},  {512, .35}, {1024, .57},
-                                  {2048, .70}, {4096, .78}, {8192, .81}};
+                                  {2048, .72}, {4096, .82}, {8192, .88}};
 constexpr CurvePoint kHopper[] = {{128, .01},  {256, .06},  {512, .22}, {1024, .44},
                                   {2048, .60}, {4096, .67}, {8192, .69}};
 constexpr CurvePoint kBlackwell[] = {{128, .005}, {256, .03},  {512, .13}, {1024, .34},

@@ -18,6 +18,8 @@ constexpr ConstantRow kRows[] = {
   {"size.hopper",         &C::size_hopper,       0.3, 3,   "size at which Hopper's curve is read"},
   {"size.blackwell",      &C::size_blackwell,    0.3, 3,   "size at which Blackwell's curve is read"},
   {"wave",                &C::wave,              0.02, 1.2, "loss by a last, partly filled round of tiles, exponent"},
+  {"ultra",               &C::ultra,             0.9, 1.5, "Blackwell Ultra, of Blackwell"},
+  {"fp8.emulated",        &C::fp8_emulated,      0.3, 1,   "block scales without hardware for them, of that"},
   {"fp8",                 &C::fp8,               0.4, 1.2, "8-bit products, of the curve on the 8-bit peak"},
   {"fp8.blocks",          &C::fp8_blocks,        0.4, 1.2, "the same with a scale for each block"},
   {"fp4",                 &C::fp4,               0.2, 1.2, "4-bit products, of the curve on the 4-bit peak"},

@@ -16,8 +16,7 @@ double usual_watts(Architecture architecture) {
       return 400;
     case Architecture::hopper:
       return 700;
-    case Architecture::blackwell:
-      return 1200;
+    case Architecture::blackwell:  // sold with its own power in each form
     case Architecture::other:
       return 0;
   }
@@ -74,6 +73,7 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
       break;
     case Architecture::blackwell:
       product_ = c.product_blackwell, size_ = c.size_blackwell, flash_ = c.flash_blackwell;
+      if (ends_with(type.name, "b300")) product_ *= c.ultra, flash_ *= c.ultra;
       break;
     case Architecture::other:
       break;
@@ -121,6 +121,7 @@ double DeviceCost::product(double rows, double inner, double columns, ProductFor
   const double edge = std::cbrt(work * usual / fastest) * size_;
   double reached = type_.product_efficiency.at(edge) * product_;
   if (format.format == NumberFormat::fp8) reached *= format.has_blocks ? constants_.fp8_blocks : constants_.fp8;
+  if (format.has_blocks && architecture_ != Architecture::blackwell) reached *= constants_.fp8_emulated;
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
   reached *= filled_rounds(rows, columns);
   const double bytes = 2 * (rows * inner + inner * columns + rows * columns);

@@ -203,8 +203,11 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
 double PricedProgram::product(const WorkItem& one, Op op, double rows, double share,
                               const DeviceCost& device) const {
   const double inner = one.inner, outer = one.outer * share;
-  double seconds = device.product(rows, inner, outer, setup_.format), bytes = 0;
-  const bool is_narrow = setup_.format.is_narrow();
+  // The output projection stays in 16 bits everywhere.
+  const bool is_narrow = setup_.format.is_narrow() && one.cut != CutUnit::vocab;
+  const ProductFormat format = setup_.format.is_narrow() && !is_narrow ? ProductFormat{} : setup_.format;
+  const double seconds = device.product(rows, inner, outer, format);
+  double bytes = 0;
   if (op == Op::backward_weight) {
     const double gradients = inner * outer * 2 * setup_.software.gradient_bytes;
     bytes += gradients * device.constants().gradient_traffic;
@@ -246,6 +249,9 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
   }
   if (at.op == Op::sync_gradients || at.op == Op::step_gate)
     return links.collective(Collective::all_reduce, shape, bytes);
+  // Where whole activations were sent nothing is gathered on arrival.
+  const bool is_arrival = at.op == Op::all_gather && !strategy(at.block).sequence_parallel;
+  if (is_arrival && !setup_.software.scatters_messages) return 0;
   const Collective kind = at.op == Op::all_gather       ? Collective::gather
                           : at.op == Op::reduce_scatter ? Collective::reduce_scatter
                                                         : Collective::all_reduce;

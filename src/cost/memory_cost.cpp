@@ -39,8 +39,12 @@ class StageCounter {
           // FSDP keeps its shards in fp32, and no second copy in 16 bits.
           weights += same * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
           gradients += same * state(block, StateKind::gradients);
+          gradients += same * elements * setup_.software.copied_bytes;
+          // In a pipeline FSDP keeps the whole weights, and adds gradients up whole, until the last micro-batch.
+          if (is_fully_sharded && at_.num_stages > 1) weights += same * elements * 2, gradients += same * elements * 4;
           if (!run.strategy.offload)
-            optimizer += same * state(block, StateKind::optimizer) * (is_fully_sharded ? 2.0 / 3 : 1);
+            optimizer += same * state(block, StateKind::optimizer) *
+                         (is_fully_sharded ? 2.0 / 3 : setup_.software.copied_bytes > 0 ? 4.0 / 3 : 1);
           const BlockBytes bytes = activations(block, run.strategy);
           kept += same * bytes.kept;
           most_brief = std::max(most_brief, bytes.brief);
@@ -112,14 +116,20 @@ class StageCounter {
                                     static_cast<double>(setup_.plan.sequence_length) * tokens;
     switch (s.recompute) {
       case RecomputeMode::none:
-        return {all + scores, 0.4 * all};
+        return {narrowed(all) + scores, 0.4 * all};
       case RecomputeMode::selective:
         if (setup_.software.selective == SelectiveMeaning::attention_core) return {all, 0.4 * all + scores};
-        return {0.5 * (all + input), 0.5 * all};
+        return {0.5 * (narrowed(all) + input), 0.5 * all};
       case RecomputeMode::full:
         return {input, 1.4 * all + scores};
     }
     return {};
+  }
+
+  // A compiler keeps what fewer kernels need; inputs of 8-bit products are kept in 8 bits.
+  double narrowed(double bytes) const {
+    if (setup_.software.kernels != KernelStyle::compiled) return bytes;
+    return bytes * (setup_.format.is_narrow() ? 0.6 : 0.85);
   }
 
   const Setup& setup_;

@@ -4,6 +4,7 @@
 namespace optimus {
 namespace {
 
+constexpr auto kBeside = StageMessages::beside;
 constexpr auto kUnfused = AttentionKernel::unfused;
 constexpr auto kFirst = AttentionKernel::first;
 constexpr auto kPortable = AttentionKernel::portable;
@@ -13,17 +14,18 @@ constexpr auto kFull = RecomputeMode::full;
 
 // clang-format off
 constexpr Software kSoftware[] = {
-  {.name = "optimus", .attention = kPortable, .overlaps_tensor = false, .overlaps_pipeline = true, .has_chunked_loss = true,
+  {.name = "optimus", .attention = kPortable, .overlaps_tensor = false, .messages = kBeside, .has_chunked_loss = true,
    .selective = SelectiveMeaning::cheap_operations},
   {.name = "megatron-2021", .attention = kUnfused, .overlaps_reduce = false, .overlaps_gather = false,
    .usual_recompute = kFull},
   {.name = "megatron-deepspeed-2022", .attention = kUnfused, .overlaps_reduce = false, .overlaps_gather = false,
-   .gradient_bytes = 2, .reduced_bytes = 2, .usual_recompute = kFull},
+   .gradient_bytes = 2, .reduced_bytes = 2, .usual_recompute = kFull,
+   .copied_bytes = 2},
   {.name = "megatron-2023", .attention = kUnfused, .usual_zero = 1, .usual_recompute = kSelective,
    .usual_sequence_parallel = true},
-  {.name = "megatron-core-2024", .overlaps_tensor = true, .overlaps_pipeline = true, .usual_zero = 1, .usual_interleaving = true,
+  {.name = "megatron-core-2024", .overlaps_tensor = true, .messages = kBeside, .usual_zero = 1, .usual_interleaving = true,
    .usual_sequence_parallel = true},
-  {.name = "megatron-core-2025", .overlaps_tensor = true, .overlaps_pipeline = true, .usual_zero = 1, .usual_interleaving = true,
+  {.name = "megatron-core-2025", .overlaps_tensor = true, .messages = kBeside, .usual_zero = 1, .usual_interleaving = true,
    .usual_sequence_parallel = true},
   {.name = "megatron-core-no-overlap", .overlaps_reduce = false, .overlaps_gather = false, .usual_zero = 1,
    .usual_sequence_parallel = true},

@@ -18,6 +18,10 @@ enum class KernelStyle { eager, fused, compiled };
 // instructions. native: the maker's own, with them.
 enum class AttentionKernel { unfused, first, portable, native };
 
+// How a stage hands activations on. beside: compute goes on. paired: a send and the receive of the other direction go
+// together, compute waits. one_by_one: compute waits for each.
+enum class StageMessages { beside, paired, one_by_one };
+
 // What "selective" recomputing means there.
 enum class SelectiveMeaning {
   cheap_operations,  // ours: outputs of norms and activation functions
@@ -32,7 +36,8 @@ struct Software {
   bool overlaps_reduce = true;     // gradients over data parallel, with the backward
   bool overlaps_gather = true;     // parameters over data parallel, with the forward
   bool overlaps_tensor = false;    // tensor-parallel collectives, with products
-  bool overlaps_pipeline = false;  // messages between stages, with compute
+  StageMessages messages = StageMessages::paired;
+  bool scatters_messages = true;  // each tensor part sends its slice; else each sends the whole activation
   bool has_chunked_loss = false;   // logits of some tokens at a time
   int gradient_bytes = 4;          // of one accumulated gradient
   int reduced_bytes = 4;           // of one gradient on the wire
@@ -42,6 +47,7 @@ struct Software {
   bool usual_sequence_parallel = false;  // with tensor parallelism, where a run does not say
   SelectiveMeaning selective = SelectiveMeaning::attention_core;
   bool has_flash_attention() const { return attention != AttentionKernel::unfused; }
+  int copied_bytes = 0;         // a parameter, beside weights, gradients and optimizer: flat copies, casts
   bool gathers_in_fp8 = false;  // parameters travel in 8 bits when products are in 8 bits
 };
 

@@ -40,6 +40,11 @@ class LaneRunner {
   void run(std::size_t i) {
     const Instruction& at = program_.instructions[i];
     if (at.lane == Lane::transfer) return;  // there at once
+    if (at.lane == Lane::reduce && at.slot >= 0 && !is_beside_[static_cast<std::size_t>(Lane::reduce)]) {
+      // Not beside the backward means behind it: the stages before do not wait for it.
+      deferred_ += seconds_[i];
+      return;
+    }
     const bool is_compute = at.lane == Lane::compute || !is_beside_[static_cast<std::size_t>(at.lane)];
     double& free = free_[is_compute ? 0 : static_cast<std::size_t>(at.lane)];
     double start = free;
@@ -73,8 +78,10 @@ class LaneRunner {
     return slot;
   }
 
-  // Until every lane rests.
+  // Until every lane rests, and what was put off is done.
   SlotTime take_rest(bool counts_as_data) {
+    last_ = std::max(last_, free_[0]) + deferred_;
+    deferred_ = 0;
     for (double& free : free_) free = last_;
     const double rest = last_ - begin_ - split_.total();
     (counts_as_data ? split_.data : split_.host) += std::max(0.0, rest);
@@ -109,7 +116,7 @@ class LaneRunner {
   std::vector<double> ends_;
   std::array<bool, kLanes> is_beside_{};
   std::array<double, kLanes> free_{};
-  double begin_ = 0, last_ = 0, tensor_end_ = 0, beside_ = 0;
+  double begin_ = 0, last_ = 0, tensor_end_ = 0, beside_ = 0, deferred_ = 0;
   TimeSplit split_;
 };
 

@@ -17,8 +17,8 @@ struct Board {
 
 class PipelineRunner {
  public:
-  PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes, bool is_blocking)
-      : stages_(stages), sizes_(sizes), is_blocking_(is_blocking), next_(stages.size()), free_(stages.size()) {
+  PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes, StageMessages messages)
+      : stages_(stages), sizes_(sizes), messages_(messages), next_(stages.size()), free_(stages.size()) {
     num_chunks_ = stages.front().times->forward.size();
     const std::vector<double> empty(num_chunks_ * sizes.size(), kNotYet);
     board_.forward.assign(stages.size(), empty), board_.backward.assign(stages.size(), empty);
@@ -48,8 +48,8 @@ class PipelineRunner {
     bool has_moved = false;
     while (next_[s] < stages_[s].order.size()) {
       const Slot& slot = stages_[s].order[next_[s]];
-      const double ready = ready_at(s, slot);
-      if (ready == kNotYet) break;
+      const Arrival ready = arrival_of(s, slot);
+      if (ready.there == kNotYet) break;
       place(s, slot, ready);
       ++next_[s];
       has_moved = true;
@@ -61,24 +61,28 @@ class PipelineRunner {
     return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
   }
 
-  // When what the slot needs from other stages is there.
-  double ready_at(std::size_t s, const Slot& slot) const {
+  // What the slot needs from another stage: when it was ready there, how long it travels, when it is here.
+  struct Arrival {
+    double sent = 0, seconds = 0, there = 0;
+  };
+  Arrival arrival_of(std::size_t s, const Slot& slot) const {
     const std::size_t last = stages_.size() - 1;
-    const auto message = [&](const std::vector<double>& from, int chunk, double seconds) {
+    const auto message = [&](const std::vector<double>& from, int chunk, double seconds) -> Arrival {
       const double end = from[place_of(chunk, slot.microbatch)];
-      return end == kNotYet ? kNotYet : end + seconds;
+      if (end == kNotYet) return {0, 0, kNotYet};
+      return {end, seconds, end + seconds};
     };
     if (slot.work == Work::forward) {
       if (s > 0) return message(board_.forward[s - 1], slot.chunk, stages_[s - 1].to_next);
-      if (slot.chunk == 0) return 0;
+      if (slot.chunk == 0) return {};
       return message(board_.forward[last], slot.chunk - 1, stages_[last].to_next);
     }
     if (slot.work == Work::backward || slot.work == Work::backward_input) {
       if (s < last) return message(board_.backward[s + 1], slot.chunk, stages_[s + 1].to_previous);
-      if (slot.chunk + 1 == static_cast<int>(num_chunks_)) return 0;
+      if (slot.chunk + 1 == static_cast<int>(num_chunks_)) return {};
       return message(board_.backward[0], slot.chunk + 1, stages_[0].to_previous);
     }
-    return 0;
+    return {};
   }
 
   const SlotTime& time_of(const StageTimes& times, const Slot& slot) const {
@@ -97,12 +101,19 @@ class PipelineRunner {
     return times.forward[chunk];
   }
 
-  void place(std::size_t s, const Slot& slot, double ready) {
+  void place(std::size_t s, const Slot& slot, const Arrival& ready) {
     const SlotTime& time = time_of(*stages_[s].times, slot);
     const double size = sizes_[static_cast<std::size_t>(slot.microbatch)];
-    const double start = std::max(free_[s], ready), end = start + time.seconds * size;
     TimeSplit& split = result_.splits[s];
+    double start = std::max(free_[s], ready.there);
+    if (messages_ == StageMessages::one_by_one && ready.seconds > 0) {
+      // The message begins when both sides have come to it.
+      start = std::max(free_[s], ready.sent) + ready.seconds;
+      split.pipeline += std::min(ready.seconds, start - free_[s]);
+      split.bubble -= std::min(ready.seconds, start - free_[s]);
+    }
     split.bubble += start - free_[s];
+    const double end = start + time.seconds * size;
     split += time.split * size;
     result_.slots[s][next_[s]] = {start, end};
     free_[s] = end;
@@ -114,14 +125,14 @@ class PipelineRunner {
       board_.backward[s][place_of(slot.chunk, slot.microbatch)] = end;
       sent = stages_[s].to_previous;
     }
-    if (!is_blocking_) return;
+    if (messages_ == StageMessages::beside) return;
     free_[s] += sent;
     split.pipeline += sent;
   }
 
   const std::vector<PipelineStage>& stages_;
   const std::vector<double>& sizes_;
-  const bool is_blocking_;
+  const StageMessages messages_;
   std::size_t num_chunks_ = 1;
   std::vector<std::size_t> next_;
   std::vector<double> free_;
@@ -132,8 +143,8 @@ class PipelineRunner {
 }  // namespace
 
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                           bool is_blocking) {
-  return PipelineRunner(stages, sizes, is_blocking).run();
+                           StageMessages messages) {
+  return PipelineRunner(stages, sizes, messages).run();
 }
 
 }  // namespace optimus

@@ -24,8 +24,8 @@ struct PipelineTimes {
   std::vector<TimeSplit> splits;             // [stage]: of all slots, with bubbles
 };
 
-// sizes: of each micro-batch, in units of the usual one. blocking: a stage stands still while it sends.
+// sizes: of each micro-batch, in units of the usual one.
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                           bool is_blocking);
+                           StageMessages messages);
 
 }  // namespace optimus

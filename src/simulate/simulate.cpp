@@ -109,8 +109,10 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   const Setup setup{short_plan_, setup_.model, setup_.cluster, setup_.map, setup_.software, setup_.format};
   wanted.program = std::make_unique<PricedProgram>(
       setup, *work_, compile(short_plan_, setup_.model, stage.devices.front()), wanted.device);
-  wanted.forward_bytes = sent_bytes(wanted.program->program(), false);
-  wanted.backward_bytes = sent_bytes(wanted.program->program(), true);
+  const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
+  const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;
+  wanted.forward_bytes = sent_bytes(wanted.program->program(), false) * copies;
+  wanted.backward_bytes = sent_bytes(wanted.program->program(), true) * copies;
   classes_.push_back(std::move(wanted));
   return static_cast<int>(classes_.size()) - 1;
 }
@@ -133,7 +135,7 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
       stages.push_back({&clock.stages[c], seen.orders[s], links.message(seen.next[s], classes_[c].forward_bytes),
                         links.message(seen.previous[s], classes_[c].backward_bytes)});
     }
-    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, !setup_.software.overlaps_pipeline));
+    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages));
     for (std::size_t s = 0; s < seen.classes.size(); ++s)
       clock.gate = std::max(clock.gate, clock.pipelines.back().ends[s] +
                                             clock.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
