@@ -13,7 +13,7 @@ namespace optimus {
 
 struct Constants {
   // Products: factor on the device's efficiency curve, and on the size at which it is read.
-  double product_ampere = 1, product_hopper = 1, product_blackwell = 1;
+  double product_ampere = 1, product_hopper = 1, product_blackwell = 0.8;
   double size_ampere = 1, size_hopper = 1, size_blackwell = 1;
   double wave = 0.5;  // loss by a last, partly filled round of tiles: (rounds / whole rounds) ^ this
   double ultra = 1.1;  // speed of B300 and GB300, of Blackwell's

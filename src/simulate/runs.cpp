@@ -255,7 +255,11 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   run.software = *software;
   const Numbers numbers = numbers_of(row.text("precision"), run.software);
   if (row.text("precision").empty()) row.filled("precision", optimus::text(numbers.precision));
-  if (numbers.gradient_bytes > 0) run.software.gradient_bytes = numbers.gradient_bytes;
+  if (numbers.gradient_bytes > run.software.gradient_bytes) {
+    // Summed apart from the gradients that products give.
+    run.software.gradient_bytes = numbers.gradient_bytes;
+    run.software.copied_bytes = std::max(run.software.copied_bytes, 2);
+  }
   run.format = numbers.format;
   const Split split = split_of(row);
   run.model = model_of(row, split.tp, run.software);
