@@ -14,6 +14,8 @@ std::span<const CommandEntry> commands() {
       {"explain", "a plan in words and pictures; one device's program; the step as a timeline",
        make_explain_command},
       {"plan", "what changes from one plan to another (--diff A B)", make_plan_command},
+      {"simulate", "what a step of a plan takes on a cluster, and how well that meets measured runs",
+       make_simulate_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},
   };
   return entries;
