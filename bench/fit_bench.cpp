@@ -62,6 +62,19 @@ std::string line_of(const std::string& source, const Constants& constants) {
   return line + "}},\n";
 }
 
+// What the mean error would be with another value of one constant.
+void vary(std::span<const Run> runs, const std::string& name, const Constants& constants) {
+  for (const ConstantRow& row : constant_rows()) {
+    if (row.name != name) continue;
+    for (const double factor : {0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.4, 2.0}) {
+      Constants other = constants;
+      other.*row.member *= factor;
+      const AccuracySummary summary = summarise(runs, predict_runs(runs, other));
+      fmt::print("{} x {:4}: {:.2f} %, memory {:.2f} %\n", name, factor, summary.step_time.mape * 100, summary.memory.mape * 100);
+    }
+  }
+}
+
 // Where the time of runs goes whose ids begin so.
 void show(std::span<const Run> runs, const std::string& prefix, const Constants& constants) {
   for (const Run& run : runs) {
@@ -86,9 +99,10 @@ void show(std::span<const Run> runs, const std::string& prefix, const Constants&
 int main(int argc, char** argv) try {
   if (argc < 2) throw UserError("usage: bench_fit RUNS.csv [--write FILE] [--steps N]");
   int steps = 12;
-  std::string target, shown;
+  std::string target, shown, tried;
   for (int i = 2; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--write") == 0) target = argv[i + 1];
+    if (std::strcmp(argv[i], "--try") == 0) tried = argv[i + 1];
     if (std::strcmp(argv[i], "--show") == 0) shown = argv[i + 1];
     if (std::strcmp(argv[i], "--steps") == 0) steps = std::atoi(argv[i + 1]);
   }
@@ -102,6 +116,7 @@ int main(int argc, char** argv) try {
   for (const ConstantRow& row : constant_rows())
     fmt::print("{:20} {:10.4g}  prior {:8.4g}  {}\n", row.name, found.*row.member, prior.*row.member, row.meaning);
   const std::vector<RunOutcome> outcomes = predict_runs(runs, found);
+  if (!tried.empty()) vary(runs, tried, found);
   if (!shown.empty()) show(runs, shown, found);
   fmt::print("{}", accuracy_text(runs, outcomes));
   if (target.empty()) return 0;

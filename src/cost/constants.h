@@ -16,9 +16,10 @@ struct Constants {
   double product_ampere = 1, product_hopper = 1, product_blackwell = 0.8;
   double size_ampere = 1, size_hopper = 1, size_blackwell = 1;
   double wave = 0.5;  // loss by a last, partly filled round of tiles: (rounds / whole rounds) ^ this
-  double ultra = 1.1;  // speed of B300 and GB300, of Blackwell's
+  double ultra = 1.15;  // speed of B300 and GB300, of Blackwell's
   double fp8_emulated = 0.7;  // block scales on devices that have none in hardware
-  double fp8 = 0.85, fp8_blocks = 0.8, fp4 = 0.6;  // reached of the narrow formats' peaks, beside the curve
+  double fp8 = 1;                         // 8-bit products: what they reach of their peak, of what 16-bit ones do of theirs
+  double fp8_blocks = 0.97, fp4 = 0.75;  // of that: with a scale for each block; in 4 bits of their peak
   double fp8_cast = 1;                             // traffic of casting to 8 bits and below, beside the counted one
   double power = 0.4;                              // speed of products ~ (watts / usual watts) ^ power
   // Attention: reached of the bf16 peak.

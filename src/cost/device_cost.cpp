@@ -100,7 +100,7 @@ double DeviceCost::filled_rounds(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
   const auto rounds = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
-    return tiles / std::ceil(tiles);
+    return tiles < 1 ? 1 : tiles / std::ceil(tiles);  // what a single round leaves idle is in the curve
   };
   return std::pow(std::max(rounds(128, 256), rounds(256, 128)), constants_.wave);
 }
@@ -120,7 +120,8 @@ double DeviceCost::product(double rows, double inner, double columns, ProductFor
   // A faster format leaves less time to fill the device with: the same curve, read at the same time under the peak.
   const double edge = std::cbrt(work * usual / fastest) * size_;
   double reached = type_.product_efficiency.at(edge) * product_;
-  if (format.format == NumberFormat::fp8) reached *= format.has_blocks ? constants_.fp8_blocks : constants_.fp8;
+  if (format.is_narrow()) reached *= constants_.fp8;
+  if (format.format == NumberFormat::fp8 && format.has_blocks) reached *= constants_.fp8_blocks;
   if (format.has_blocks && architecture_ != Architecture::blackwell) reached *= constants_.fp8_emulated;
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
   reached *= filled_rounds(rows, columns);
