@@ -1,5 +1,6 @@
 // Fits the cost model's constants on measured runs and writes them.
 //   bench_fit RUNS.csv                  fits on all, prints errors by source
+//   bench_fit RUNS.csv --also MORE.csv  fits on every twelfth row of a second table too, which is not reported
 //   bench_fit RUNS.csv --write FILE     also fits once without each source, and writes src/cost/fitted.inc
 // Takes about a minute, and as many minutes as there are sources with --write.
 #include <fmt/format.h>
@@ -36,13 +37,15 @@ std::vector<double> weights_of(const std::vector<const Run*>& runs) {
   return weights;
 }
 
-Constants fit_without(std::span<const Run> all, const std::string& source, const Constants& start, int steps) {
+Constants fit_without(std::span<const Run> all, std::span<const Run> more, const std::string& source,
+                      const Constants& start, int steps) {
   std::vector<const Run*> timed, weighed;
-  for (const Run& run : all) {
-    if (!run.run || run.measured.source == source) continue;
-    timed.push_back(&run);
-    if (run.measured.bytes) weighed.push_back(&run);
-  }
+  for (const std::span<const Run> table : {all, more})
+    for (const Run& run : table) {
+      if (!run.run || run.measured.source == source) continue;
+      timed.push_back(&run);
+      if (run.measured.bytes) weighed.push_back(&run);
+    }
   FitProblem time{{}, weights_of(timed), {}, constants_of(false)};
   for (const Run* run : timed) time.measured.push_back(run->measured.seconds);
   time.predict = [&](std::size_t i, const Constants& c) { return timed[i]->run->simulator->seconds(c); };
@@ -99,23 +102,31 @@ void show(std::span<const Run> runs, const std::string& prefix, const Constants&
 int main(int argc, char** argv) try {
   if (argc < 2) throw UserError("usage: bench_fit RUNS.csv [--write FILE] [--steps N]");
   int steps = 12;
-  std::string target, shown, tried;
+  std::string target, shown, tried, also;
   for (int i = 2; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--write") == 0) target = argv[i + 1];
+    if (std::strcmp(argv[i], "--also") == 0) also = argv[i + 1];
     if (std::strcmp(argv[i], "--try") == 0) tried = argv[i + 1];
     if (std::strcmp(argv[i], "--show") == 0) shown = argv[i + 1];
     if (std::strcmp(argv[i], "--steps") == 0) steps = std::atoi(argv[i + 1]);
   }
   const auto began = std::chrono::steady_clock::now();
   const std::vector<Run> runs = read_runs(parse_csv(value_or_throw(read_file(argv[1])), argv[1]));
+  std::vector<Run> more;
+  if (!also.empty()) {
+    CsvTable table = parse_csv(value_or_throw(read_file(also)), also);
+    for (std::size_t i = 0; i * 12 + 5 < table.rows.size(); ++i) more.push_back(read_run(table, i * 12 + 5));
+  }
   const auto since = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   fmt::print("read {} runs in {:.2f} s\n", runs.size(), since());
-  const Constants found = fit_without(runs, "", fitted_constants(), steps);
+  const Constants found = fit_without(runs, more, "", fitted_constants(), steps);
   fmt::print("fitted in {:.1f} s\n", since());
   const Constants prior;
   for (const ConstantRow& row : constant_rows())
     fmt::print("{:20} {:10.4g}  prior {:8.4g}  {}\n", row.name, found.*row.member, prior.*row.member, row.meaning);
   const std::vector<RunOutcome> outcomes = predict_runs(runs, found);
+  if (!more.empty())
+    fmt::print("the second table: {:.2f} % mean error\n", 100 * summarise(more, predict_runs(more, found)).step_time.mape);
   if (!tried.empty()) vary(runs, tried, found);
   if (!shown.empty()) show(runs, shown, found);
   fmt::print("{}", accuracy_text(runs, outcomes));
@@ -129,7 +140,7 @@ int main(int argc, char** argv) try {
   double sum = 0;
   int number = 0;
   for (const auto& [source, count] : sources) {
-    const Constants without = fit_without(runs, source, prior, steps);
+    const Constants without = fit_without(runs, more, source, prior, steps);
     text += line_of(source, without);
     double error = 0;
     for (const Run& run : runs)

@@ -36,7 +36,7 @@ struct Constants {
   double loss_traffic = 3;
   double gradient_traffic = 1;  // adding weight gradients to their accumulators
   double optimizer_traffic = 1.2;
-  double launch = 6e-6, launch_eager = 12e-6;  // seconds a kernel on the host
+  double launch = 20e-6, launch_eager = 25e-6;  // seconds of the host a kernel, with what Python does for it
   // Links: factors on the link's efficiency curve, and latencies.
   double domain_speed = 1, network_speed = 1;
   double domain_latency = 1, network_latency = 1;  // factors on the link's
