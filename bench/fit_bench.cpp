@@ -73,7 +73,8 @@ void vary(std::span<const Run> runs, const std::string& name, const Constants& c
       Constants other = constants;
       other.*row.member *= factor;
       const AccuracySummary summary = summarise(runs, predict_runs(runs, other));
-      fmt::print("{} x {:4}: {:.2f} %, memory {:.2f} %\n", name, factor, summary.step_time.mape * 100, summary.memory.mape * 100);
+      fmt::print("{} x {:4}: {:.2f} %, memory {:.2f} %\n", name, factor, summary.step_time.mape * 100,
+                 summary.memory.mape * 100);
     }
   }
 }
@@ -84,16 +85,22 @@ void show(std::span<const Run> runs, const std::string& prefix, const Constants&
     if (!run.run || !run.measured.id.starts_with(prefix)) continue;
     const StepPrediction step = run.run->simulator->run(constants);
     const auto line = [&](const std::string& name, const TimeSplit& s) {
-      fmt::print("{:24} compute {:8.3f} tensor {:7.3f} data {:7.3f} pipeline {:7.3f} bubble {:7.3f} optimizer {:6.3f} host {:6.3f}\n",
-                 name, s.compute, s.tensor, s.data, s.pipeline, s.bubble, s.optimizer, s.host);
+      fmt::print(
+          "{:24} compute {:8.3f} tensor {:7.3f} data {:7.3f} pipeline {:7.3f} bubble {:7.3f} optimizer "
+          "{:6.3f} host {:6.3f}\n",
+          name, s.compute, s.tensor, s.data, s.pipeline, s.bubble, s.optimizer, s.host);
     };
     fmt::print("{} measured {:.3f} predicted {:.3f}\n", run.measured.id, run.measured.seconds, step.seconds);
     line("mean", step.split);
     for (const StagePrediction& stage : step.stages)
-      if (stage.stage < 2 || stage.stage + 2 >= std::ssize(step.stages)) line(fmt::format("  stage {}", stage.stage), stage.split);
+      if (stage.stage < 2 || stage.stage + 2 >= std::ssize(step.stages))
+        line(fmt::format("  stage {}", stage.stage), stage.split);
     const StageMemory& m = step.stages.front().memory;
-    fmt::print("  memory GB: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} buffers {:.1f}\n",
-               static_cast<double>(m.weights.value) / 1e9, static_cast<double>(m.gradients.value) / 1e9, static_cast<double>(m.optimizer.value) / 1e9, static_cast<double>(m.activations.value) / 1e9, static_cast<double>(m.buffers.value) / 1e9);
+    fmt::print(
+        "  memory GB: weights {:.1f} gradients {:.1f} optimizer {:.1f} activations {:.1f} buffers {:.1f}\n",
+        static_cast<double>(m.weights.value) / 1e9, static_cast<double>(m.gradients.value) / 1e9,
+        static_cast<double>(m.optimizer.value) / 1e9, static_cast<double>(m.activations.value) / 1e9,
+        static_cast<double>(m.buffers.value) / 1e9);
   }
 }
 
@@ -117,16 +124,20 @@ int main(int argc, char** argv) try {
     CsvTable table = parse_csv(value_or_throw(read_file(also)), also);
     for (std::size_t i = 0; i * 12 + 5 < table.rows.size(); ++i) more.push_back(read_run(table, i * 12 + 5));
   }
-  const auto since = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  const auto since = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  };
   fmt::print("read {} runs in {:.2f} s\n", runs.size(), since());
   const Constants found = fit_without(runs, more, "", fitted_constants(), steps);
   fmt::print("fitted in {:.1f} s\n", since());
   const Constants prior;
   for (const ConstantRow& row : constant_rows())
-    fmt::print("{:20} {:10.4g}  prior {:8.4g}  {}\n", row.name, found.*row.member, prior.*row.member, row.meaning);
+    fmt::print("{:20} {:10.4g}  prior {:8.4g}  {}\n", row.name, found.*row.member, prior.*row.member,
+               row.meaning);
   const std::vector<RunOutcome> outcomes = predict_runs(runs, found);
   if (!more.empty())
-    fmt::print("the second table: {:.2f} % mean error\n", 100 * summarise(more, predict_runs(more, found)).step_time.mape);
+    fmt::print("the second table: {:.2f} % mean error\n",
+               100 * summarise(more, predict_runs(more, found)).step_time.mape);
   if (!tried.empty()) vary(runs, tried, found);
   if (!shown.empty()) show(runs, shown, found);
   fmt::print("{}", accuracy_text(runs, outcomes));
@@ -135,8 +146,10 @@ int main(int argc, char** argv) try {
   for (const Run& run : runs)
     if (run.run) ++sources[run.measured.source];
   std::string text =
-      "// Written by bench_fit. One line for each set: the source left out (\"\": none), then values in the order of "
-      "constants.cpp.\n" + line_of("", found);
+      "// Written by bench_fit. One line for each set: the source left out (\"\": none), then values in the "
+      "order of "
+      "constants.cpp.\n" +
+      line_of("", found);
   double sum = 0;
   int number = 0;
   for (const auto& [source, count] : sources) {
@@ -147,7 +160,8 @@ int main(int argc, char** argv) try {
       if (run.run && run.measured.source == source)
         error += std::abs(run.run->simulator->seconds(without) / run.measured.seconds - 1);
     sum += error, number += count;
-    fmt::print("without {:10} {:5.1f} % over {} runs ({:.0f} s)\n", source, 100 * error / count, count, since());
+    fmt::print("without {:10} {:5.1f} % over {} runs ({:.0f} s)\n", source, 100 * error / count, count,
+               since());
     std::fflush(stdout);
   }
   fmt::print("left out: {:.2f} % mean\n", 100 * sum / number);

@@ -31,9 +31,11 @@ double instructions_of(const Plan& plan, const ModelSpec& model) {
   return sum;
 }
 
-void measure(const char* model_name, int pp, int tp, int dp, std::int64_t microbatches, int zero, int chunks) {
+void measure(const char* model_name, int pp, int tp, int dp, std::int64_t microbatches, int zero,
+             int chunks) {
   const ModelSpec model = *find_preset(model_name);
-  UniformPlan shape{.pp = pp, .dp = dp, .chunks = chunks, .batch = dp * microbatches, .sequence_length = 2048};
+  UniformPlan shape{
+      .pp = pp, .dp = dp, .chunks = chunks, .batch = dp * microbatches, .sequence_length = 2048};
   shape.strategy.tp = tp, shape.strategy.sequence_parallel = tp > 1, shape.strategy.zero = zero;
   shape.schedule = chunks > 1 ? Schedule::interleaved : Schedule::one_f_one_b;
   const Plan plan = uniform_plan(model, shape);
@@ -45,10 +47,12 @@ void measure(const char* model_name, int pp, int tp, int dp, std::int64_t microb
   const double run = best_seconds(5, [&] { (void)simulator.seconds(fitted_constants()); });
   const double whole = best_seconds(5, [&] { (void)StepSimulator(setup).run(fitted_constants()); });
   const double instructions = instructions_of(plan, model);
-  fmt::print("{:12} {:7} devices  pp{:<3} tp{} dp{:<4} {:4} micro-batches {} chunks zero{}:  build {:7.3f} ms  step {:7.3f} ms  "
-             "with report {:7.3f} ms  {:6.1f} million instructions/s\n",
-             model_name, pp * tp * dp, pp, tp, dp, microbatches, chunks, zero, build * 1e3, run * 1e3, whole * 1e3,
-             instructions / (build + run) / 1e6);
+  fmt::print(
+      "{:12} {:7} devices  pp{:<3} tp{} dp{:<4} {:4} micro-batches {} chunks zero{}:  build {:7.3f} ms  step "
+      "{:7.3f} ms  "
+      "with report {:7.3f} ms  {:6.1f} million instructions/s\n",
+      model_name, pp * tp * dp, pp, tp, dp, microbatches, chunks, zero, build * 1e3, run * 1e3, whole * 1e3,
+      instructions / (build + run) / 1e6);
 }
 
 }  // namespace

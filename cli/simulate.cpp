@@ -42,7 +42,8 @@ class Simulate final : public Command {
   int run(Console& console) override {
     if (!runs_.empty()) return compare(console);
     if (plan_.empty() || cluster_.empty())
-      throw UsageError("give --plan FILE and --cluster C to time a plan, or --runs CSV to compare with measured runs");
+      throw UsageError(
+          "give --plan FILE and --cluster C to time a plan, or --runs CSV to compare with measured runs");
     return predict(console);
   }
 
@@ -60,8 +61,8 @@ class Simulate final : public Command {
     if (const Software* found = find_software(software_)) return *found;
     std::vector<std::string> names;
     for (const Software& known : all_software()) names.emplace_back(known.name);
-    throw UserError("--software: {} is not known{}; known are {}", in_quotes(software_), did_you_mean(software_, names),
-                    join(names, ", "));
+    throw UserError("--software: {} is not known{}; known are {}", in_quotes(software_),
+                    did_you_mean(software_, names), join(names, ", "));
   }
 
   int predict(Console& console) {
@@ -77,7 +78,8 @@ class Simulate final : public Command {
       for (const Stage& stage : pipeline.stages)
         for (const int device : stage.devices) most = std::max(most, device + 1);
     if (most > map.size())
-      throw UserError("{}: names device {}, but {} has {} devices", plan_.string(), most - 1, cluster.name(), map.size());
+      throw UserError("{}: names device {}, but {} has {} devices", plan_.string(), most - 1, cluster.name(),
+                      map.size());
     const Setup setup{plan, model, cluster, map, software(), format_of(plan.precision)};
     const StepPrediction step = StepSimulator(setup).run(fitted_constants());
     if (!failures_.empty()) return replay(console, plan, step);
@@ -94,9 +96,12 @@ class Simulate final : public Command {
 
   int replay(Console& console, const Plan& plan, const StepPrediction& step) {
     if (policy_ != "never")
-      throw UserError("--policy: {} is not one of never; others need a planner, which is not there yet", in_quotes(policy_));
-    if (devices_per_node_ < 1) throw UsageError("--devices-per-node: {} is not at least 1", devices_per_node_);
-    const AvailabilityTrace trace = parse_trace(value_or_throw(read_file(failures_, kLargestTable)), failures_.string());
+      throw UserError("--policy: {} is not one of never; others need a planner, which is not there yet",
+                      in_quotes(policy_));
+    if (devices_per_node_ < 1)
+      throw UsageError("--devices-per-node: {} is not at least 1", devices_per_node_);
+    const AvailabilityTrace trace =
+        parse_trace(value_or_throw(read_file(failures_, kLargestTable)), failures_.string());
     ReplayOptions options{.step_seconds = step.seconds, .restart_seconds = restart_.value};
     options.nodes_needed = (num_devices(plan) + devices_per_node_ - 1) / devices_per_node_;
     options.tokens_per_step = static_cast<double>(plan.batch) * static_cast<double>(plan.sequence_length);
@@ -108,11 +113,13 @@ class Simulate final : public Command {
                              {"restarts", result.restarts},
                              {"seconds_lost", result.seconds_lost},
                              {"steps_lost", result.steps_lost}};
-    console.result(OrderedJson::array({row}),
-                   fmt::format("{}: {} useful tokens/s, {:.1f} % of what never losing anything would give; {} starts, {} lost, "
-                               "{} steps lost\n",
-                               policy_, short_count(result.useful_tokens_per_second), result.fraction_of_oracle * 100,
-                               result.restarts, text(Seconds(result.seconds_lost)), result.steps_lost));
+    console.result(
+        OrderedJson::array({row}),
+        fmt::format(
+            "{}: {} useful tokens/s, {:.1f} % of what never losing anything would give; {} starts, {} lost, "
+            "{} steps lost\n",
+            policy_, short_count(result.useful_tokens_per_second), result.fraction_of_oracle * 100,
+            result.restarts, text(Seconds(result.seconds_lost)), result.steps_lost));
     return 0;
   }
 

@@ -38,6 +38,23 @@ double multiprocessors_of(Architecture architecture) {
   return 0;
 }
 
+// Bytes of an element in memory; narrow ones are cast from 16 bits, which is charged apart.
+double width_of(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::fp64:
+      return 8;
+    case NumberFormat::fp32:
+    case NumberFormat::tf32:
+      return 4;
+    case NumberFormat::bf16:
+    case NumberFormat::fp16:
+    case NumberFormat::fp8:
+    case NumberFormat::fp4:
+      return 2;
+  }
+  return 2;
+}
+
 }  // namespace
 
 Architecture architecture_of(const DeviceType& type) {
@@ -125,16 +142,17 @@ double DeviceCost::product(double rows, double inner, double columns, ProductFor
   if (format.has_blocks && architecture_ != Architecture::blackwell) reached *= constants_.fp8_emulated;
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
   reached *= filled_rounds(rows, columns);
-  const double bytes = 2 * (rows * inner + inner * columns + rows * columns);
+  const double bytes = width_of(format.format) * (rows * inner + inner * columns + rows * columns);
   return std::max(2 * work / (fastest * std::min(reached, 1.0)), traffic(bytes));
 }
 
 double DeviceCost::flash(double flops, double head_dim, bool is_backward, NumberFormat format) const {
-  double reached = flash_ * head_dim / (head_dim + constants_.flash_head) *
-                         (is_backward ? constants_.flash_backward : 1);
+  double reached =
+      flash_ * head_dim / (head_dim + constants_.flash_head) * (is_backward ? constants_.flash_backward : 1);
   const AttentionKernel kernel = software_.attention;
   if (kernel == AttentionKernel::first) reached *= constants_.flash_first;
-  if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere) reached *= constants_.flash_portable;
+  if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere)
+    reached *= constants_.flash_portable;
   return flops / (peak(format) * reached);
 }
 

@@ -25,11 +25,11 @@ class DeviceCost {
   // All must outlive this object. speed: of this device, of its type's.
   DeviceCost(const DeviceType& type, double speed, const Software& software, const Constants& constants);
 
-  // [rows, inner] x [inner, columns], `copies` of them side by side.
+  // [rows, inner] x [inner, columns].
   double product(double rows, double inner, double columns, ProductFormat format) const;
   // Flash attention of that many operations; heads of `head_dim`.
   double flash(double flops, double head_dim, bool is_backward, NumberFormat format) const;
-  // The products of attention that writes its scores: `copies` of [length, head_dim] x [head_dim, length].
+  // The products of attention that writes its scores: many of [length, head_dim] x [head_dim, length] side by side.
   double scores(double flops, double length, double head_dim, NumberFormat format) const;
   // Bytes through the device's memory.
   double traffic(double bytes) const { return bytes / bandwidth_; }

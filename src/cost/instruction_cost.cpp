@@ -11,7 +11,7 @@ namespace {
 
 // Passes of a cheap operation's backward over its counted elements: gradients in, the kept input, gradients out.
 constexpr double kBackwardTraffic = 1.5;
-// Bytes an element of scores crosses memory, unfused: written by the product; read and written by mask and softmax, and by
+// Bytes that a 16-bit element of scores crosses memory, unfused: written by the product; read and written by mask and softmax, and by
 // dropout with its mask; read by the next product. The backward passes the same again, and its own gradient.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
 // Bytes of traffic that an element of optimizer state (12 bytes a parameter) stands for: read and written, the gradient read
@@ -64,7 +64,8 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
       program_(std::move(program)),
       stage_(setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)]
                  .stages[static_cast<std::size_t>(program_.seat.stage)]),
-      device_(device) {
+      device_(device),
+      width_(bytes_of(setup.plan.precision)) {
   for (const Group& group : program_.groups)
     shapes_.push_back(group.role == Role::world ? shape_of_all(num_devices(setup.plan), setup.cluster)
                                                 : shape_of(group.members, setup.cluster, setup.map));
@@ -79,11 +80,18 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
   kind_.resize(program_.instructions.size());
   for (int i = 0; i < num; ++i) {
     const Instruction& at = program_.instructions[static_cast<std::size_t>(i)];
-    const int sequences = at.microbatch < 0 ? 0 : pipeline.microbatches[static_cast<std::size_t>(at.microbatch)];
+    const int sequences =
+        at.microbatch < 0 ? 0 : pipeline.microbatches[static_cast<std::size_t>(at.microbatch)];
     // A tied embedding is summed by the last stage too, which does not hold its block.
     const bool has_block = at.block >= 0 && !is_message(at.op) && at.op != Op::sync_gradients;
-    const Key key{at.op,        at.part,  has_block ? pattern(setup.model, at.block) : -1,
-                  has_block ? &strategy(at.block) : nullptr, sequences, at.group, at.bytes, at.is_backward};
+    const Key key{at.op,
+                  at.part,
+                  has_block ? pattern(setup.model, at.block) : -1,
+                  has_block ? &strategy(at.block) : nullptr,
+                  sequences,
+                  at.group,
+                  at.bytes,
+                  at.is_backward};
     const auto [found, is_new] = known.try_emplace(key, static_cast<int>(example_.size()));
     if (is_new) example_.push_back(i);
     kind_[static_cast<std::size_t>(i)] = found->second;
@@ -102,7 +110,8 @@ std::vector<double> PricedProgram::price(const Constants& constants) const {
   return seconds;
 }
 
-double PricedProgram::price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
+double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
+                                const LinkCost& links) const {
   switch (at.op) {
     case Op::load_batch:
       return device.constants().step_seconds;
@@ -180,12 +189,13 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
       return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
     case OperationKind::loss:
       return is_weight ? 0
-                       : device.traffic(one.moved_elements * 2 * share * own_tokens * 0.5 *
+                       : device.traffic(one.moved_elements * width_ * share * own_tokens * 0.5 *
                                         device.constants().loss_traffic);
     case OperationKind::embedding:
-      return is_weight || is_forward ? device.traffic(one.moved_elements * 4 * own_tokens) : 0;
+      return is_weight || is_forward ? device.traffic(one.moved_elements * 2 * width_ * own_tokens) : 0;
     case OperationKind::custom: {
-      const double flops = is_weight || is_forward ? one.forward_flops : one.backward_flops - one.forward_flops;
+      const double flops =
+          is_weight || is_forward ? one.forward_flops : one.backward_flops - one.forward_flops;
       return flops / 2 > 0 ? device.product(own_tokens, flops / 2, 1, setup_.format) : 0;
     }
     case OperationKind::norm:
@@ -193,7 +203,7 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
     case OperationKind::activation:
     case OperationKind::residual: {
       if (is_weight) return 0;
-      const double bytes = one.moved_elements * 2 * share * own_tokens;
+      const double bytes = one.moved_elements * width_ * share * own_tokens;
       return device.between_products(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
     }
   }
@@ -231,12 +241,13 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
   const double length = work_.sequence_length;
   const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
   const double num_scores = work_.query_width / work_.head_dim * length * share * num_tokens;
-  const double bytes = num_scores * (is_backward ? kScoreBytesBackward : kScoreBytesForward);
+  const double bytes = num_scores * width_ / 2 * (is_backward ? kScoreBytesBackward : kScoreBytesForward);
   return device.scores(all, length, work_.head_dim, format) +
          device.traffic(bytes * device.constants().score_traffic);
 }
 
-double PricedProgram::collective(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
+double PricedProgram::collective(const Instruction& at, const DeviceCost& device,
+                                 const LinkCost& links) const {
   const GroupShape& shape = shapes_[static_cast<std::size_t>(at.group)];
   const auto bytes = static_cast<double>(at.bytes);
   if (at.op == Op::ring_exchange) return ring(at, device, links);

@@ -35,10 +35,6 @@ class PricedProgram {
   const Program& program() const { return program_; }
   // Seconds of each instruction; messages between devices take none here (simulate/pipeline.h has them).
   std::vector<double> price(const Constants& constants) const;
-  // A message of the pipeline, from this device to its neighbour's.
-  double message(const Link& link, double bytes, const Constants& constants) const {
-    return LinkCost(constants).message(link, bytes);
-  }
 
  private:
   double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
@@ -58,10 +54,11 @@ class PricedProgram {
   Program program_;
   const Stage& stage_;
   Device device_;
-  std::vector<GroupShape> shapes_;    // [group]
-  std::map<int, double> state_;       // block -> bytes of optimizer state that an update touches
-  std::vector<int> kind_;             // [instruction] -> price
-  std::vector<int> example_;          // [price] -> instruction
+  double width_;                    // bytes of an activation's element
+  std::vector<GroupShape> shapes_;  // [group]
+  std::map<int, double> state_;     // block -> bytes of optimizer state that an update touches
+  std::vector<int> kind_;           // [instruction] -> price
+  std::vector<int> example_;        // [price] -> instruction
 };
 
 }  // namespace optimus

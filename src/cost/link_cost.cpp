@@ -46,7 +46,8 @@ GroupShape shape_of_all(int num_devices, const Cluster& cluster) {
   shape.domains = std::max(1, (num_devices + group.devices_per_domain - 1) / group.devices_per_domain);
   shape.nodes = std::max(1, (num_devices + group.devices_per_node - 1) / group.devices_per_node);
   if (num_devices > 1 && group.devices_per_domain > 1) shape.inside = cluster.link({0}, {1});
-  if (shape.domains > 1) shape.between = cluster.link({0}, {std::min(num_devices, cluster.num_devices()) - 1});
+  if (shape.domains > 1)
+    shape.between = cluster.link({0}, {std::min(num_devices, cluster.num_devices()) - 1});
   return shape;
 }
 
@@ -80,7 +81,8 @@ double LinkCost::collective(Collective kind, const GroupShape& group, double byt
   const double per_domain = static_cast<double>(n) / domains;
   double through = inside;
   if (between > 0) through = inside > 0 ? std::min(inside, between * per_domain) : between * per_domain;
-  const double hops = latency(group.inside) * (n - domains) + latency(group.between) * std::max(0, domains - (domains == 1));
+  const double hops =
+      latency(group.inside) * (n - domains) + latency(group.between) * std::max(0, domains - (domains == 1));
   const double once = bytes * (n - 1) / n / through + hops;
   if (kind != Collective::all_reduce) return once;
   const double tree_hops = 2 * (latency(group.inside) * std::log2(std::max(1.0, per_domain)) +

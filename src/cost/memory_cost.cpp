@@ -12,8 +12,8 @@ namespace {
 
 // Activations of one block and micro-batch on one device.
 struct BlockBytes {
-  double kept = 0;    // from forward to backward
-  double brief = 0;   // while the block is worked on: what is computed again, gradients, logits
+  double kept = 0;   // from forward to backward
+  double brief = 0;  // while the block is worked on: what is computed again, gradients, logits
 };
 
 class StageCounter {
@@ -41,10 +41,13 @@ class StageCounter {
           gradients += same * state(block, StateKind::gradients);
           gradients += same * elements * setup_.software.copied_bytes;
           // In a pipeline FSDP keeps the whole weights, and adds gradients up whole, until the last micro-batch.
-          if (is_fully_sharded && at_.num_stages > 1) weights += same * elements * 2, gradients += same * elements * 4;
+          if (is_fully_sharded && at_.num_stages > 1)
+            weights += same * elements * 2, gradients += same * elements * 4;
           if (!run.strategy.offload)
             optimizer += same * state(block, StateKind::optimizer) *
-                         (is_fully_sharded ? 2.0 / 3 : setup_.software.copied_bytes > 0 ? 4.0 / 3 : 1);
+                         (is_fully_sharded                   ? 2.0 / 3
+                          : setup_.software.copied_bytes > 0 ? 4.0 / 3
+                                                             : 1);
           const BlockBytes bytes = activations(block, run.strategy);
           kept += same * bytes.kept;
           most_brief = std::max(most_brief, bytes.brief);
@@ -55,7 +58,8 @@ class StageCounter {
     const double in_flight = static_cast<double>(most_kept(setup_.plan.schedule, at_)) / chunks;
     const double brief = (most_brief + most_gathered) * (is_ours_ ? 1 : constants.live_factor);
     const auto bytes = [](double amount) { return Bytes(static_cast<std::int64_t>(amount)); };
-    StageMemory memory{bytes(weights), bytes(gradients), bytes(optimizer), bytes(kept * in_flight), bytes(brief), {}};
+    StageMemory memory{bytes(weights),          bytes(gradients), bytes(optimizer),
+                       bytes(kept * in_flight), bytes(brief),     {}};
     memory.total = memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.buffers;
     return memory;
   }
@@ -73,18 +77,22 @@ class StageCounter {
     const int width = state_bytes(setup_.plan.precision, setup_.plan.accumulators, StateKind::weights);
     return static_cast<double>(sizes_.part(block, StateKind::weights).value) / width;
   }
-  double state(int block, StateKind kind) const { return static_cast<double>(sizes_.state(block, kind).value); }
+  double state(int block, StateKind kind) const {
+    return static_cast<double>(sizes_.state(block, kind).value);
+  }
 
   BlockBytes activations(int block, const LayerStrategy& strategy) const {
     const int sequences = pipeline_.microbatches.front();
     if (is_ours_) {
       const double gradients = static_cast<double>(sizes_.gradients(block, sequences).bytes.value +
                                                    sizes_.passing_gradients(block, sequences).bytes.value);
-      return {static_cast<double>(sizes_.kept(block, sequences).bytes.value + sizes_.graph(block, sequences).value),
-              gradients + static_cast<double>(sizes_.passing(block, sequences).bytes.value +
-                                              (block + 1 == setup_.plan.num_blocks && !setup_.model.is_custom()
-                                                   ? sizes_.logits(block, sequences).bytes.value
-                                                   : sizes_.graph_work(block, sequences).value))};
+      return {
+          static_cast<double>(sizes_.kept(block, sequences).bytes.value +
+                              sizes_.graph(block, sequences).value),
+          gradients + static_cast<double>(sizes_.passing(block, sequences).bytes.value +
+                                          (block + 1 == setup_.plan.num_blocks && !setup_.model.is_custom()
+                                               ? sizes_.logits(block, sequences).bytes.value
+                                               : sizes_.graph_work(block, sequences).value))};
     }
     return others_activations(block, strategy, sequences);
   }
@@ -105,7 +113,8 @@ class StageCounter {
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
       // Logits in 16 bits, in fp32, and their gradient.
-      const double logits = static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, CutUnit::vocab, s.tp);
+      const double logits =
+          static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, CutUnit::vocab, s.tp);
       return {input, tokens * logits * (width + 4 + 4)};
     }
     // Unfused attention: probabilities, dropout's mask and result, 5 bytes a score (softmax kept by the selective mode too).
@@ -156,7 +165,8 @@ Bytes shown_as(MemoryKind kind, const StageMemory& memory, int num_groups, const
     case MemoryKind::reserved:
       return Bytes(static_cast<std::int64_t>(reserved));
     case MemoryKind::process:
-      return Bytes(static_cast<std::int64_t>(reserved + constants.context_bytes + num_groups * constants.group_bytes));
+      return Bytes(
+          static_cast<std::int64_t>(reserved + constants.context_bytes + num_groups * constants.group_bytes));
   }
   return memory.total;
 }

@@ -16,9 +16,8 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
   bool is_mlp = false, is_behind_core = false;
   for (const Operation& op : operations(model, block, sequence_length)) {
     if (op.kind == OperationKind::product && joins_the_one_before(op.name, model)) {
-      const auto at = std::find_if(items.rbegin(), items.rend(), [](const WorkItem& item) {
-        return item.kind == OperationKind::product;
-      });
+      const auto at = std::find_if(items.rbegin(), items.rend(),
+                                   [](const WorkItem& item) { return item.kind == OperationKind::product; });
       at->outer += static_cast<double>(op.outer);
       continue;
     }

@@ -19,7 +19,7 @@ constexpr Software kSoftware[] = {
   {.name = "megatron-2021", .attention = kUnfused, .overlaps_reduce = false, .overlaps_gather = false,
    .usual_recompute = kFull},
   {.name = "megatron-deepspeed-2022", .attention = kUnfused, .overlaps_reduce = false, .overlaps_gather = false,
-   .gradient_bytes = 2, .reduced_bytes = 2, .usual_recompute = kFull,
+   .gradient_bytes = 2, .usual_recompute = kFull,
    .copied_bytes = 1},
   {.name = "megatron-2023", .attention = kUnfused, .usual_zero = 1, .usual_recompute = kSelective,
    .usual_sequence_parallel = true},
@@ -37,7 +37,7 @@ constexpr Software kSoftware[] = {
    .selective = SelectiveMeaning::half_of_products, .gathers_in_fp8 = true},
   {.name = "fsdp2-compile-asynctp", .kernels = KernelStyle::compiled, .attention = kPortable, .overlaps_tensor = true, .usual_zero = 3,
    .usual_sequence_parallel = true, .selective = SelectiveMeaning::half_of_products, .gathers_in_fp8 = true},
-  {.name = "eager-flash-bf16grad", .kernels = KernelStyle::eager, .attention = kPortable, .gradient_bytes = 2, .reduced_bytes = 2, .usual_zero = 1, .usual_recompute = kNone},
+  {.name = "eager-flash-bf16grad", .kernels = KernelStyle::eager, .attention = kPortable, .gradient_bytes = 2, .usual_zero = 1, .usual_recompute = kNone},
   {.name = "eager-flash-fp32grad", .attention = kPortable, .overlaps_gather = false},
 };
 // clang-format on

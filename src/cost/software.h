@@ -33,15 +33,14 @@ struct Software {
   std::string_view name;
   KernelStyle kernels = KernelStyle::fused;
   AttentionKernel attention = AttentionKernel::native;
-  bool overlaps_reduce = true;     // gradients over data parallel, with the backward
-  bool overlaps_gather = true;     // parameters over data parallel, with the forward
-  bool overlaps_tensor = false;    // tensor-parallel collectives, with products
+  bool overlaps_reduce = true;   // gradients over data parallel, with the backward
+  bool overlaps_gather = true;   // parameters over data parallel, with the forward
+  bool overlaps_tensor = false;  // tensor-parallel collectives, with products
   StageMessages messages = StageMessages::paired;
   bool scatters_messages = true;  // each tensor part sends its slice; else each sends the whole activation
-  bool has_chunked_loss = false;   // logits of some tokens at a time
-  int gradient_bytes = 4;          // of one accumulated gradient
-  int reduced_bytes = 4;           // of one gradient on the wire
-  int usual_zero = 0;              // where a run does not say
+  bool has_chunked_loss = false;  // logits of some tokens at a time
+  int gradient_bytes = 4;         // of one gradient, accumulated and on the wire
+  int usual_zero = 0;             // where a run does not say
   RecomputeMode usual_recompute = RecomputeMode::none;
   bool usual_interleaving = false;
   bool usual_sequence_parallel = false;  // with tensor parallelism, where a run does not say

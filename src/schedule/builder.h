@@ -19,7 +19,7 @@ class ProgramBuilder {
   // Appends the instruction; returns its index. Waits on the same in-order lane are implied and left out.
   int add(Instruction instruction, const Frontier& waits);
   void begin_slot(int slot) { slot_ = slot; }  // of the instructions added from here on; -1: none
-  void use(int buffer, bool is_write);  // by the instruction added last
+  void use(int buffer, bool is_write);         // by the instruction added last
 
   int group(Role role, std::vector<int> members);
   int buffer(BufferKind kind, int block, int microbatch, Bytes bytes);

@@ -58,8 +58,7 @@ void StepCompiler::sync_gradients() {
   // Of one pipeline's tensors only a tied embedding has owners in two stages; most devices need not look.
   const bool holds_an_end =
       stage_.chunks.front().first() == 0 || stage_.chunks.back().end() == plan_.num_blocks;
-  const bool are_ends_alike =
-      pipeline_.stages.size() == 1 && strategy(0) == strategy(plan_.num_blocks - 1);
+  const bool are_ends_alike = pipeline_.stages.size() == 1 && strategy(0) == strategy(plan_.num_blocks - 1);
   if (!needs_sync_ && (!model_.is_tied || !holds_an_end || are_ends_alike)) return;
   Layout layout = layout_of(plan_, model_, StateKind::optimizer);
   std::vector<std::size_t> shared;

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <set>
 
-#include "base/parallel.h"
 #include "base/text.h"
 
 namespace optimus {
@@ -115,7 +113,8 @@ AccuracySummary summarise(std::span<const Run> runs, std::span<const RunOutcome>
     add(summary.left_out_source, outcome.seconds_left_out / outcome.run->measured.seconds - 1);
     if (outcome.bytes) add(summary.memory, outcome.memory_error());
   }
-  for (ErrorSummary* errors : {&summary.step_time, &summary.left_out_source, &summary.memory}) finish(*errors);
+  for (ErrorSummary* errors : {&summary.step_time, &summary.left_out_source, &summary.memory})
+    finish(*errors);
   judge_sweeps(outcomes, summary);
   return summary;
 }
@@ -162,8 +161,9 @@ OrderedJson json_of(const ByName& groups) {
 std::string table_of(const std::string& title, const ByName& groups) {
   TextTable table({title, "rows", "step time", "mean", "worst", "left out", "memory rows", "memory"});
   for (const auto& [name, group] : groups)
-    table.row({name, std::to_string(group.time.rows), percent(group.time.mape), fmt::format("{:+.1f} %", group.bias * 100),
-               percent(group.time.worst), percent(group.left_out.mape), std::to_string(group.memory.rows),
+    table.row({name, std::to_string(group.time.rows), percent(group.time.mape),
+               fmt::format("{:+.1f} %", group.bias * 100), percent(group.time.worst),
+               percent(group.left_out.mape), std::to_string(group.memory.rows),
                group.memory.rows > 0 ? percent(group.memory.mape) : "-"});
   return table.text();
 }
@@ -192,9 +192,11 @@ OrderedJson accuracy_json(std::span<const Run> runs, std::span<const RunOutcome>
     OrderedJson row = {{"id", m.id}, {"source", m.source}};
     row["measured_seconds"] = m.seconds > 0 ? OrderedJson(m.seconds) : OrderedJson();
     row["predicted_seconds"] = at == found.end() ? OrderedJson() : OrderedJson(at->second->seconds);
-    row["predicted_seconds_left_out"] = at == found.end() ? OrderedJson() : OrderedJson(at->second->seconds_left_out);
+    row["predicted_seconds_left_out"] =
+        at == found.end() ? OrderedJson() : OrderedJson(at->second->seconds_left_out);
     row["measured_bytes"] = m.bytes ? OrderedJson(*m.bytes) : OrderedJson();
-    row["predicted_bytes"] = at != found.end() && at->second->bytes ? OrderedJson(*at->second->bytes) : OrderedJson();
+    row["predicted_bytes"] =
+        at != found.end() && at->second->bytes ? OrderedJson(*at->second->bytes) : OrderedJson();
     row["filled"] = m.filled;
     row["skipped"] = m.skipped.empty() ? OrderedJson() : OrderedJson(m.skipped);
     row["software"] = m.software;
@@ -210,7 +212,8 @@ std::string accuracy_text(std::span<const Run> runs, std::span<const RunOutcome>
   for (const RunOutcome& outcome : outcomes) {
     const MeasuredRun& m = outcome.run->measured;
     rows.row({m.id, fmt::format("{:.3f}", m.seconds), fmt::format("{:.3f}", outcome.seconds),
-              fmt::format("{:+.1f} %", outcome.error() * 100), m.bytes ? fmt::format("{:.1f}", *m.bytes / 1e9) : "-",
+              fmt::format("{:+.1f} %", outcome.error() * 100),
+              m.bytes ? fmt::format("{:.1f}", *m.bytes / 1e9) : "-",
               outcome.bytes ? fmt::format("{:.1f}", *outcome.bytes / 1e9) : "-",
               outcome.bytes ? fmt::format("{:+.1f} %", outcome.memory_error() * 100) : "-"});
   }
@@ -224,9 +227,9 @@ std::string accuracy_text(std::span<const Run> runs, std::span<const RunOutcome>
       "\nstep time: {} mean error over {} runs (worst {}); {} with the run's source left out of the fit\n"
       "memory: {} mean error over {} runs (worst {})\n"
       "order: {} of {} pairs in {} sweeps rightly; median rank correlation {:.2f}\n",
-      percent(s.step_time.mape), s.step_time.rows, percent(s.step_time.worst), percent(s.left_out_source.mape),
-      percent(s.memory.mape), s.memory.rows, percent(s.memory.worst), percent(s.pairs_ordered), s.pairs, s.sweeps,
-      s.rank_correlation);
+      percent(s.step_time.mape), s.step_time.rows, percent(s.step_time.worst),
+      percent(s.left_out_source.mape), percent(s.memory.mape), s.memory.rows, percent(s.memory.worst),
+      percent(s.pairs_ordered), s.pairs, s.sweeps, s.rank_correlation);
   return text;
 }
 

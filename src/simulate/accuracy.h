@@ -18,7 +18,7 @@ struct RunOutcome {
   double memory_error() const;
 };
 
-// Predicts every run that is not skipped, on all cores.
+// Predicts every run that is not skipped.
 std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants& constants);
 
 struct ErrorSummary {

@@ -18,7 +18,8 @@ constexpr int kMostNodes = 1'000'000;
 double number(std::string_view cell, const std::string& where, const char* what) {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 || value > 1e15)
+  if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 ||
+      value > 1e15)
     throw UserError("{}: {} is {}, must be a number that is not negative", where, what, in_quotes(cell));
   return value;
 }
@@ -30,7 +31,8 @@ class TraceBuilder {
     const auto [at, is_new] = numbers_.try_emplace(name, static_cast<int>(numbers_.size()));
     if (is_new) is_there_.push_back(false);
     if (numbers_.size() > kMostNodes) throw UserError("{}: more than {} nodes", where, kMostNodes);
-    if (is_there_[static_cast<std::size_t>(at->second)]) throw UserError("{}: node {} is there already", where, in_quotes(name));
+    if (is_there_[static_cast<std::size_t>(at->second)])
+      throw UserError("{}: node {} is there already", where, in_quotes(name));
     put(seconds, true, at->second, where);
   }
   void remove(double seconds, const std::string& name, const std::string& where) {
@@ -46,13 +48,12 @@ class TraceBuilder {
     while (counted_ > wanted) --counted_, remove(seconds, std::to_string(counted_), where);
     length_ = std::max(length_, seconds);
   }
-  AvailabilityTrace take() {
-    return {std::move(events_), static_cast<int>(numbers_.size()), length_};
-  }
+  AvailabilityTrace take() { return {std::move(events_), static_cast<int>(numbers_.size()), length_}; }
 
  private:
   void put(double seconds, bool is_add, int node, const std::string& where) {
-    if (seconds < length_) throw UserError("{}: time runs backwards, {} s after {} s", where, seconds, length_);
+    if (seconds < length_)
+      throw UserError("{}: time runs backwards, {} s after {} s", where, seconds, length_);
     events_.push_back({seconds, is_add, node});
     is_there_[static_cast<std::size_t>(node)] = is_add;
     length_ = seconds;
@@ -68,7 +69,9 @@ class TraceBuilder {
 // "2021-12-10", "13:07:45" -> seconds since some day; months of the calendar, no leap seconds.
 double clock_seconds(std::string_view date, std::string_view time, const std::string& where) {
   const std::vector<std::string> day = split(date, '-'), hour = split(time, ':');
-  if (day.size() != 3 || hour.size() != 3) throw UserError("{}: {} is no date and time", where, in_quotes(std::string(date) + " " + std::string(time)));
+  if (day.size() != 3 || hour.size() != 3)
+    throw UserError("{}: {} is no date and time", where,
+                    in_quotes(std::string(date) + " " + std::string(time)));
   const auto part = [&](const std::string& cell) { return number(cell, where, "a part of the date"); };
   const double month = part(day[1]), year = part(day[0]) - (month <= 2 ? 1 : 0);
   // Days since 1 March of year 0: months from March on have 30.6 days on average.
@@ -99,10 +102,13 @@ AvailabilityTrace parse_trace(std::string_view text, const std::string& source) 
       latest = std::max(latest, seconds - *began);
       builder.count(latest, number(cells[2], where, "the number of nodes"), where);
     } else if (cells.size() == 2) {
-      builder.count(number(cells[0], where, "the time") / 1000, number(cells[1], where, "the number of nodes"), where);
+      builder.count(number(cells[0], where, "the time") / 1000,
+                    number(cells[1], where, "the number of nodes"), where);
     } else {
-      throw UserError("{}: {} is no line of a trace: milliseconds,add|remove,node or milliseconds,count or date,time,count",
-                      where, in_quotes(line));
+      throw UserError(
+          "{}: {} is no line of a trace: milliseconds,add|remove,node or milliseconds,count or "
+          "date,time,count",
+          where, in_quotes(line));
     }
   }
   AvailabilityTrace trace = builder.take();

@@ -23,8 +23,8 @@ struct NodeEvent {
 
 struct AvailabilityTrace {
   std::vector<NodeEvent> events;
-  int num_nodes = 0;   // different ones
-  double length = 0;   // of the whole trace, seconds
+  int num_nodes = 0;  // different ones
+  double length = 0;  // of the whole trace, seconds
 };
 
 // Throws UserError with `source` and the line for what is in none of these forms, and for a node that is added or removed twice.

@@ -60,7 +60,8 @@ class CsvReader {
     if (at_ == text_.size()) throw UserError("{}:{}: a quote is never closed", source_, begin);
     ++at_;
     if (at_ < text_.size() && text_.substr(at_, 1).find_first_of(",\r\n") == std::string_view::npos)
-      throw UserError("{}:{}: text behind a closing quote; a comma or the end of the line must follow", source_, line_);
+      throw UserError("{}:{}: text behind a closing quote; a comma or the end of the line must follow",
+                      source_, line_);
     return cell;
   }
 

@@ -13,7 +13,9 @@
 namespace optimus {
 namespace {
 
-bool contains(std::string_view text, std::string_view word) { return text.find(word) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view word) {
+  return text.find(word) != std::string_view::npos;
+}
 
 // The first whose every word is in the card's name, lower case.
 struct CardRow {

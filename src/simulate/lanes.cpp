@@ -155,10 +155,11 @@ StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Soft
   LaneRunner lanes(priced, software, constants);
   int num_chunks = 1, last_microbatch = 0;
   for (const Slot& slot : order)
-    num_chunks = std::max(num_chunks, slot.chunk + 1), last_microbatch = std::max(last_microbatch, slot.microbatch);
+    num_chunks = std::max(num_chunks, slot.chunk + 1),
+    last_microbatch = std::max(last_microbatch, slot.microbatch);
   StageTimes times;
-  for (auto* list : {&times.first_forward, &times.forward, &times.backward, &times.last_backward, &times.weight,
-                     &times.last_weight})
+  for (auto* list : {&times.first_forward, &times.forward, &times.backward, &times.last_backward,
+                     &times.weight, &times.last_weight})
     list->resize(static_cast<std::size_t>(num_chunks));
   std::size_t i = 0;
   const std::size_t num = program.instructions.size();

@@ -17,13 +17,15 @@ struct Board {
 
 class PipelineRunner {
  public:
-  PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes, StageMessages messages)
+  PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
+                 StageMessages messages)
       : stages_(stages), sizes_(sizes), messages_(messages), next_(stages.size()), free_(stages.size()) {
     num_chunks_ = stages.front().times->forward.size();
     const std::vector<double> empty(num_chunks_ * sizes.size(), kNotYet);
     board_.forward.assign(stages.size(), empty), board_.backward.assign(stages.size(), empty);
+    counts_.assign(stages.size(), std::vector<double>(kKinds * num_chunks_));
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      result_.slots.emplace_back(stages[s].order.size());
+      result_.slots.emplace_back(stages[s].order->size());
       result_.splits.push_back(stages[s].times->before.split);
       free_[s] = stages[s].times->before.seconds;
     }
@@ -38,7 +40,8 @@ class PipelineRunner {
       for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
     }
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      ensure(next_[s] == stages_[s].order.size(), "stage {} is stuck at slot {}", s, next_[s]);
+      ensure(next_[s] == stages_[s].order->size(), "stage {} is stuck at slot {}", s, next_[s]);
+    for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
     result_.ends = free_;
     return std::move(result_);
   }
@@ -46,8 +49,8 @@ class PipelineRunner {
  private:
   bool advance(std::size_t s) {
     bool has_moved = false;
-    while (next_[s] < stages_[s].order.size()) {
-      const Slot& slot = stages_[s].order[next_[s]];
+    while (next_[s] < stages_[s].order->size()) {
+      const Slot& slot = (*stages_[s].order)[next_[s]];
       const Arrival ready = arrival_of(s, slot);
       if (ready.there == kNotYet) break;
       place(s, slot, ready);
@@ -85,25 +88,42 @@ class PipelineRunner {
     return {};
   }
 
-  const SlotTime& time_of(const StageTimes& times, const Slot& slot) const {
-    const auto chunk = static_cast<std::size_t>(slot.chunk);
+  // The list of StageTimes that a slot's time stands in.
+  enum Kind { first_forward, forward, backward, last_backward, weight, last_weight, kKinds };
+  Kind kind_of(const Slot& slot) const {
     const bool is_last = slot.microbatch + 1 == static_cast<int>(sizes_.size());
     switch (slot.work) {
       case Work::forward:
-        return slot.microbatch == 0 ? times.first_forward[chunk] : times.forward[chunk];
+        return slot.microbatch == 0 ? first_forward : forward;
       case Work::backward:
       case Work::backward_input:
-        return is_last ? times.last_backward[chunk] : times.backward[chunk];
+        return is_last ? last_backward : backward;
       case Work::backward_weight:
       case Work::update:
-        return is_last ? times.last_weight[chunk] : times.weight[chunk];
+        return is_last ? last_weight : weight;
     }
-    return times.forward[chunk];
+    return forward;
+  }
+  static const std::vector<SlotTime>& list_of(const StageTimes& times, Kind kind) {
+    const std::vector<SlotTime>* lists[kKinds] = {&times.first_forward, &times.forward, &times.backward,
+                                                  &times.last_backward, &times.weight,  &times.last_weight};
+    return *lists[kind];
+  }
+
+  // Where the time of a stage's slots went: each kind of slot as often as it came.
+  void add_splits(std::size_t s) {
+    for (int kind = 0; kind < kKinds; ++kind)
+      for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk)
+        if (const double times = counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk]; times > 0)
+          result_.splits[s] += list_of(*stages_[s].times, static_cast<Kind>(kind))[chunk].split * times;
   }
 
   void place(std::size_t s, const Slot& slot, const Arrival& ready) {
-    const SlotTime& time = time_of(*stages_[s].times, slot);
+    const Kind kind = kind_of(slot);
+    const auto chunk = static_cast<std::size_t>(slot.chunk);
+    const SlotTime& time = list_of(*stages_[s].times, kind)[chunk];
     const double size = sizes_[static_cast<std::size_t>(slot.microbatch)];
+    counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk] += size;
     TimeSplit& split = result_.splits[s];
     double start = std::max(free_[s], ready.there);
     if (messages_ == StageMessages::one_by_one && ready.seconds > 0) {
@@ -114,7 +134,6 @@ class PipelineRunner {
     }
     split.bubble += start - free_[s];
     const double end = start + time.seconds * size;
-    split += time.split * size;
     result_.slots[s][next_[s]] = {start, end};
     free_[s] = end;
     double sent = 0;
@@ -137,6 +156,8 @@ class PipelineRunner {
   std::vector<std::size_t> next_;
   std::vector<double> free_;
   Board board_;
+  std::vector<std::vector<double>>
+      counts_;  // [stage][kind * chunks + chunk], in units of the usual micro-batch
   PipelineTimes result_;
 };
 

@@ -9,8 +9,8 @@ namespace optimus {
 
 struct PipelineStage {
   const StageTimes* times = nullptr;
-  Order order;                // of all micro-batches
-  double to_next = 0;         // seconds of a message to the next stage (from the last stage: to the first)
+  const Order* order = nullptr;  // of all micro-batches
+  double to_next = 0;            // seconds of a message to the next stage (from the last stage: to the first)
   double to_previous = 0;
 };
 

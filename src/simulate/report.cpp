@@ -27,12 +27,14 @@ OrderedJson split_json(const TimeSplit& s) {
 }
 
 OrderedJson memory_json(const StageMemory& m) {
-  return {{"weights", m.weights.value},         {"gradients", m.gradients.value}, {"optimizer", m.optimizer.value},
-          {"activations", m.activations.value}, {"buffers", m.buffers.value},     {"total", m.total.value}};
+  return {{"weights", m.weights.value},     {"gradients", m.gradients.value},
+          {"optimizer", m.optimizer.value}, {"activations", m.activations.value},
+          {"buffers", m.buffers.value},     {"total", m.total.value}};
 }
 
 const Stage& stage_of(const Setup& setup, const StagePrediction& stage) {
-  return setup.plan.pipelines[static_cast<std::size_t>(stage.pipeline)].stages[static_cast<std::size_t>(stage.stage)];
+  return setup.plan.pipelines[static_cast<std::size_t>(stage.pipeline)]
+      .stages[static_cast<std::size_t>(stage.stage)];
 }
 
 Bytes memory_of_device(const Setup& setup, const StagePrediction& stage) {
@@ -77,20 +79,24 @@ std::string prediction_text(const StepPrediction& step, const Setup& setup) {
                                                   {"bubble", s.bubble},     {"optimizer", s.optimizer},
                                                   {"host", s.host}};
   for (const auto& [name, seconds] : parts)
-    result += fmt::format("{}{} {}", name == parts[0].first ? "" : ", ", name, percent(seconds / step.seconds));
+    result +=
+        fmt::format("{}{} {}", name == parts[0].first ? "" : ", ", name, percent(seconds / step.seconds));
   result += "\n\n";
-  TextTable table({"stage", "devices", "weights", "gradients", "optimizer", "activations", "buffers", "together", "device has"});
+  TextTable table({"stage", "devices", "weights", "gradients", "optimizer", "activations", "buffers",
+                   "together", "device has"});
   constexpr std::size_t kShown = 16;
   for (std::size_t i = 0; i < std::min(kShown, step.stages.size()); ++i) {
     const StagePrediction& stage = step.stages[i];
     const StageMemory& m = stage.memory;
     const Bytes has = memory_of_device(setup, stage);
-    table.row({fmt::format("{}.{}", stage.pipeline, stage.stage), std::to_string(stage_of(setup, stage).devices.size()),
-               text(m.weights), text(m.gradients), text(m.optimizer), text(m.activations), text(m.buffers),
-               text(m.total), text(has) + (m.total > has ? ": too little" : "")});
+    table.row({fmt::format("{}.{}", stage.pipeline, stage.stage),
+               std::to_string(stage_of(setup, stage).devices.size()), text(m.weights), text(m.gradients),
+               text(m.optimizer), text(m.activations), text(m.buffers), text(m.total),
+               text(has) + (m.total > has ? ": too little" : "")});
   }
   result += table.text();
-  if (step.stages.size() > kShown) result += fmt::format("… and {} more stages\n", step.stages.size() - kShown);
+  if (step.stages.size() > kShown)
+    result += fmt::format("… and {} more stages\n", step.stages.size() - kShown);
   return result;
 }
 
@@ -103,7 +109,8 @@ std::string draw_step(const StepPrediction& step, int columns) {
       const std::vector<SlotSpan>& slots = step.pipelines[p].slots[s];
       for (std::size_t i = 0; i < slots.size(); ++i) {
         const Slot& slot = step.orders[p][s][i];
-        const char letter = static_cast<char>((slot.work == Work::forward ? '0' : 'a') + slot.microbatch % 10);
+        const char letter =
+            static_cast<char>((slot.work == Work::forward ? '0' : 'a') + slot.microbatch % 10);
         const auto end = std::min(row.size(), static_cast<std::size_t>(std::ceil(slots[i].end * scale)));
         for (auto at = static_cast<std::size_t>(slots[i].start * scale); at < end; ++at) row[at] = letter;
       }
@@ -115,8 +122,9 @@ std::string draw_step(const StepPrediction& step, int columns) {
 std::string perfetto_text(const StepPrediction& step) {
   std::string result = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   const auto name = [&](const char* kind, std::size_t pid, std::size_t tid, const std::string& value) {
-    result += fmt::format("{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}},\n", kind,
-                          pid, tid, value);
+    result +=
+        fmt::format("{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}},\n",
+                    kind, pid, tid, value);
   };
   for (std::size_t p = 0; p < step.pipelines.size(); ++p) {
     name("process_name", p, 0, fmt::format("pipeline {}", p));
@@ -124,13 +132,15 @@ std::string perfetto_text(const StepPrediction& step) {
       name("thread_name", p, s, fmt::format("stage {}", s));
       const std::vector<SlotSpan>& slots = step.pipelines[p].slots[s];
       for (std::size_t i = 0; i < slots.size(); ++i)
-        result += fmt::format("{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
-                              slot_name(step.orders[p][s][i]), p, s, slots[i].start * 1e6,
-                              (slots[i].end - slots[i].start) * 1e6);
+        result += fmt::format(
+            "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
+            slot_name(step.orders[p][s][i]), p, s, slots[i].start * 1e6,
+            (slots[i].end - slots[i].start) * 1e6);
       const double end = step.pipelines[p].ends[s];
       result += fmt::format(
-          "{{\"name\":\"reduce, update\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n", p, s,
-          end * 1e6, std::max(0.0, step.seconds - end) * 1e6);
+          "{{\"name\":\"reduce, "
+          "update\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
+          p, s, end * 1e6, std::max(0.0, step.seconds - end) * 1e6);
     }
   }
   return result + "{\"name\":\"step\",\"ph\":\"i\",\"s\":\"g\",\"pid\":0,\"tid\":0,\"ts\":0}]}\n";

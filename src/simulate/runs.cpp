@@ -68,7 +68,8 @@ std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
       if (hidden % width != 0 || heads % multiple != 0) continue;
       if (best == 0 || std::abs(width - 128) < std::abs(hidden / best - 128)) best = heads;
     }
-  if (best == 0) throw UserError("heads is not given, and no usual number fits hidden {} and tp {}", hidden, tp);
+  if (best == 0)
+    throw UserError("heads is not given, and no usual number fits hidden {} and tp {}", hidden, tp);
   return best;
 }
 
@@ -83,8 +84,10 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software) {
     return (*known).*member;
   };
   model.name = row.text("model_name");
-  model.hidden = dimension("hidden", &ModelSpec::hidden), model.layers = dimension("layers", &ModelSpec::layers);
-  model.heads = dimension("heads", &ModelSpec::heads), model.kv_heads = dimension("kv_heads", &ModelSpec::kv_heads);
+  model.hidden = dimension("hidden", &ModelSpec::hidden),
+  model.layers = dimension("layers", &ModelSpec::layers);
+  model.heads = dimension("heads", &ModelSpec::heads),
+  model.kv_heads = dimension("kv_heads", &ModelSpec::kv_heads);
   model.ffn = dimension("ffn", &ModelSpec::ffn), model.vocab = dimension("vocab", &ModelSpec::vocab);
   if (model.hidden == 0) throw UserError("the model's shape is not given, and its name is not known");
   if (model.ffn == 0) row.filled("ffn", std::to_string(model.ffn = 4 * model.hidden));
@@ -95,7 +98,9 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software) {
     throw UserError("the model is too large to be one");
   if (model.kv_heads > model.heads || model.heads % model.kv_heads != 0)
     throw UserError("kv_heads is {}, must divide heads {}", model.kv_heads, model.heads);
-  model.head_dim = known && known->hidden == model.hidden ? known->head_dim : std::max<std::int64_t>(1, model.hidden / model.heads);
+  model.head_dim = known && known->hidden == model.hidden
+                       ? known->head_dim
+                       : std::max<std::int64_t>(1, model.hidden / model.heads);
   if (pads_vocabulary(software)) {
     const std::int64_t step = 128 * tp;
     model.vocab = (model.vocab + step - 1) / step * step;
@@ -125,10 +130,12 @@ Split split_of(RowReader& row) {
   if (row.has("vpp")) split.vpp = *row.count("vpp");
   if (split.devices > kMostDevices) throw UserError("n_gpus is {}, may be {}", split.devices, kMostDevices);
   if (split.tp > split.devices || split.pp > split.devices || split.cp > split.devices)
-    throw UserError("tp {}, pp {} or cp {} is more than all {} devices", split.tp, split.pp, split.cp, split.devices);
+    throw UserError("tp {}, pp {} or cp {} is more than all {} devices", split.tp, split.pp, split.cp,
+                    split.devices);
   const std::int64_t replica = split.tp * split.pp * split.cp;
   if (split.devices % replica != 0)
-    throw UserError("tp {} x pp {} x cp {} does not divide {} devices", split.tp, split.pp, split.cp, split.devices);
+    throw UserError("tp {} x pp {} x cp {} does not divide {} devices", split.tp, split.pp, split.cp,
+                    split.devices);
   split.dp = split.devices / replica;
   return split;
 }
@@ -144,7 +151,8 @@ LayerStrategy strategy_of_row(RowReader& row, const Split& split, const Software
   if (sharding.group > 0 && strategy.zero > 0 && sharers % sharding.group == 0 && sharding.group < sharers)
     strategy.shard_group = sharding.group;
   const std::string& parallel = row.text("seq_parallel");
-  strategy.sequence_parallel = split.tp > 1 && (parallel.empty() ? software.usual_sequence_parallel : parallel == "yes");
+  strategy.sequence_parallel =
+      split.tp > 1 && (parallel.empty() ? software.usual_sequence_parallel : parallel == "yes");
   if (parallel.empty() && split.tp > 1) row.filled("seq_parallel", strategy.sequence_parallel ? "yes" : "no");
   const std::string recompute = lower(row.text("recompute"));
   if (recompute.empty()) {
@@ -195,7 +203,8 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
     sequence_length = known->max_positions;
     row.filled("seq_len", std::to_string(sequence_length));
   }
-  if (sequence_length > 100'000'000) throw UserError("seq_len is {}, may be a hundred million", sequence_length);
+  if (sequence_length > 100'000'000)
+    throw UserError("seq_len is {}, may be a hundred million", sequence_length);
   const std::optional<std::int64_t> given_batch = row.count("global_batch_seqs");
   const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
   // Where only throughput is known, a usual step: eight micro-batches for each stage.
@@ -219,14 +228,15 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   if (batch / (microbatch * split.dp) > 1'000'000) throw UserError("more than a million micro-batches");
   Plan plan = uniform_plan(model, shape);
   if (shape.pp * shape.chunks > model.layers) deal_all_blocks(plan);
-  plan.accumulators = software.gradient_bytes == 4 ? Precision::fp32
+  plan.accumulators = software.gradient_bytes == 4          ? Precision::fp32
                       : numbers.precision == Precision::fp8 ? Precision::fp32
                                                             : numbers.precision;
   return plan;
 }
 
 void measure(RowReader& row, MeasuredRun& measured, const Plan& plan, std::int64_t devices) {
-  const std::optional<double> seconds = row.number("iter_time_s"), tokens = row.number("tokens_per_s_per_gpu");
+  const std::optional<double> seconds = row.number("iter_time_s"),
+                              tokens = row.number("tokens_per_s_per_gpu");
   const double all = static_cast<double>(plan.batch) * static_cast<double>(plan.sequence_length);
   if (seconds && *seconds > 0)
     measured.seconds = *seconds;
@@ -247,7 +257,8 @@ bool is_timed(const RowReader& row) { return row.has("iter_time_s") || row.has("
 
 void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   if (measured.is_mixture) throw UserError("a mixture of experts");
-  if (lower(row.text("notes")).find("lora") != std::string::npos) throw UserError("trains adapters alone (LoRA)");
+  if (lower(row.text("notes")).find("lora") != std::string::npos)
+    throw UserError("trains adapters alone (LoRA)");
   if (!is_timed(row)) throw UserError("neither a step's time nor tokens a second, only operations a second");
   const Software* software = find_software(row.text("software"));
   if (software == nullptr || software == &our_software()) software = &guessed_software(row.text("software"));
@@ -265,8 +276,10 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   run.model = model_of(row, split.tp, run.software);
   run.plan = plan_of(row, run.model, split, run.software, numbers);
   if (const auto problem = problem_in(run.plan)) throw UserError("{}", *problem);
-  const int per_node = static_cast<int>(std::min<std::int64_t>(row.count_or("gpus_per_node", 8), split.devices));
-  run.cluster.emplace(known_cluster(row.text("gpu"), row.text("network"), per_node, static_cast<int>(split.devices)));
+  const int per_node =
+      static_cast<int>(std::min<std::int64_t>(row.count_or("gpus_per_node", 8), split.devices));
+  run.cluster.emplace(
+      known_cluster(row.text("gpu"), row.text("network"), per_node, static_cast<int>(split.devices)));
   run.map = DeviceMap::identity(static_cast<int>(split.devices));
   measure(row, measured, run.plan, split.devices);
   if (measured.seconds <= 0) throw UserError("the measured time is 0");

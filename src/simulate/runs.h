@@ -14,13 +14,13 @@
 namespace optimus {
 
 struct MeasuredRun {
-  std::string id, source;    // source: the origin, which is the id's first word
+  std::string id, source;  // source: the origin, which is the id's first word
   std::string software, sweep;
   bool is_mixture = false;  // of experts: reported apart
   std::string skipped;      // why it is not judged; empty when it is
   std::vector<std::string> filled;
 
-  double seconds = 0;  // measured, of a step; 0 where unknown
+  double seconds = 0;           // measured, of a step; 0 where unknown
   std::optional<double> bytes;  // measured, of the fullest device
   MemoryKind memory_kind = MemoryKind::allocated;
 };

@@ -58,7 +58,8 @@ StepSimulator::StepSimulator(const Setup& setup)
       work_(std::make_shared<const ModelWork>(work_of(setup.model, setup.plan.sequence_length))),
       short_plan_(shortened(setup.plan)) {
   const NodeGroup& group = setup.cluster.profile().groups.front();
-  num_nodes_ = std::max(1.0, std::ceil(static_cast<double>(num_devices(setup.plan)) / group.devices_per_node));
+  num_nodes_ =
+      std::max(1.0, std::ceil(static_cast<double>(num_devices(setup.plan)) / group.devices_per_node));
   for (int p = 0; p < std::ssize(setup.plan.pipelines); ++p) see_pipeline(p);
 }
 
@@ -73,9 +74,9 @@ void StepSimulator::see_pipeline(int number) {
   };
   for (int s = 0; s < num_stages; ++s) {
     seen.classes.push_back(class_of(number, s));
-    seen.orders.push_back(order_of(setup_.plan.schedule,
-                                   {s, num_stages, static_cast<int>(pipeline.microbatches.size()),
-                                    static_cast<int>(pipeline.stages.front().chunks.size())}));
+    seen.orders.push_back(
+        order_of(setup_.plan.schedule, {s, num_stages, static_cast<int>(pipeline.microbatches.size()),
+                                        static_cast<int>(pipeline.stages.front().chunks.size())}));
     seen.next.push_back(setup_.cluster.link(first_of(s), first_of((s + 1) % num_stages)));
     seen.previous.push_back(setup_.cluster.link(first_of(s), first_of((s + num_stages - 1) % num_stages)));
   }
@@ -98,8 +99,10 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
     const Cluster& cluster = setup_.cluster;
     return known.has_first == wanted.has_first && known.has_last == wanted.has_last &&
            known.width == wanted.width && known.place_in_domain == wanted.place_in_domain &&
-           known.pipeline == wanted.pipeline && &cluster.group_of(known.device) == &cluster.group_of(wanted.device) &&
-           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) && known.pattern == wanted.pattern;
+           known.pipeline == wanted.pipeline &&
+           &cluster.group_of(known.device) == &cluster.group_of(wanted.device) &&
+           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) &&
+           known.pattern == wanted.pattern;
   };
   const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
   if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
@@ -118,7 +121,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
 }
 
 struct StepSimulator::Clock {
-  std::vector<StageTimes> stages;         // [class]
+  std::vector<StageTimes> stages;  // [class]
   std::vector<PipelineTimes> pipelines;
   double gate = 0, end = 0;  // when all gradients are there; when the last update is done
 };
@@ -132,13 +135,15 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
     std::vector<PipelineStage> stages;
     for (std::size_t s = 0; s < seen.classes.size(); ++s) {
       const auto c = static_cast<std::size_t>(seen.classes[s]);
-      stages.push_back({&clock.stages[c], seen.orders[s], links.message(seen.next[s], classes_[c].forward_bytes),
+      stages.push_back({&clock.stages[c], &seen.orders[s],
+                        links.message(seen.next[s], classes_[c].forward_bytes),
                         links.message(seen.previous[s], classes_[c].backward_bytes)});
     }
     clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages));
     for (std::size_t s = 0; s < seen.classes.size(); ++s)
-      clock.gate = std::max(clock.gate, clock.pipelines.back().ends[s] +
-                                            clock.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
+      clock.gate = std::max(clock.gate,
+                            clock.pipelines.back().ends[s] +
+                                clock.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
   }
   double after = 0;
   for (const StageTimes& stage : clock.stages) after = std::max(after, stage.after_gate.seconds);
@@ -168,7 +173,8 @@ StepPrediction StepSimulator::run(const Constants& constants) const {
       step.stages.push_back(stage);
     }
   step.split = step.split * (1.0 / num_stages);
-  const double tokens = static_cast<double>(setup_.plan.batch) * static_cast<double>(setup_.plan.sequence_length);
+  const double tokens =
+      static_cast<double>(setup_.plan.batch) * static_cast<double>(setup_.plan.sequence_length);
   step.tokens_per_second = tokens / step.seconds;
   double peak = 0;
   for (std::size_t p = 0; p < pipelines_.size(); ++p)

@@ -28,9 +28,9 @@ struct StepPrediction {
   double mfu = 0;   // of the peak in the plan's precision
   TimeSplit split;  // mean over stages
   std::vector<StagePrediction> stages;
-  Bytes memory;                              // of the fullest device
-  std::vector<PipelineTimes> pipelines;      // slots in time
-  std::vector<std::vector<Order>> orders;    // [pipeline][stage]: what the slots are
+  Bytes memory;                            // of the fullest device
+  std::vector<PipelineTimes> pipelines;    // slots in time
+  std::vector<std::vector<Order>> orders;  // [pipeline][stage]: what the slots are
 };
 
 class StepSimulator {
@@ -51,10 +51,10 @@ class StepSimulator {
     std::unique_ptr<PricedProgram> program;
     double forward_bytes = 0, backward_bytes = 0;  // of a micro-batch, to the neighbours
   };
-  struct Seen {  // one pipeline
+  struct Seen {                // one pipeline
     std::vector<int> classes;  // [stage]
     std::vector<Order> orders;
-    std::vector<double> sizes;        // [micro-batch], of the usual one
+    std::vector<double> sizes;         // [micro-batch], of the usual one
     std::vector<Link> next, previous;  // [stage]
   };
   struct Clock;

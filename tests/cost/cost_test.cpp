@@ -12,7 +12,8 @@ namespace {
 
 TEST(Software, NamesAreUnique) {
   std::set<std::string_view> names;
-  for (const Software& software : all_software()) EXPECT_TRUE(names.insert(software.name).second) << software.name;
+  for (const Software& software : all_software())
+    EXPECT_TRUE(names.insert(software.name).second) << software.name;
   EXPECT_LE(names.size(), 13u);  // twelve of others, and ours
   EXPECT_EQ(find_software("megatron"), nullptr);
 }
@@ -37,7 +38,8 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
   const Constants& constants = fitted_constants();
   EXPECT_TRUE(rc::check([&] {
     const DeviceCost cost(type, 1, our_software(), constants);
-    const double rows = *rc::gen::inRange(1, 20000), inner = *rc::gen::inRange(1, 20000), outer = *rc::gen::inRange(1, 20000);
+    const double rows = *rc::gen::inRange(1, 20000), inner = *rc::gen::inRange(1, 20000),
+                 outer = *rc::gen::inRange(1, 20000);
     const double flops = 2 * rows * inner * outer;
     const double peak = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
     const double seconds = cost.product(rows, inner, outer, {NumberFormat::bf16});
@@ -48,7 +50,8 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
     RC_ASSERT(cost.flash(flops, 128, true, NumberFormat::bf16) > flops / peak);
   }));
 }
-INSTANTIATE_TEST_SUITE_P(Cost, Devices, ::testing::Values("v100", "a100", "h100", "h200", "b200", "gb300", "mi300x", "cpu"));
+INSTANTIATE_TEST_SUITE_P(Cost, Devices,
+                         ::testing::Values("v100", "a100", "h100", "h200", "b200", "gb300", "mi300x", "cpu"));
 
 TEST(Device, SlowOnesTakeLonger) {
   const DeviceType type = *find_device_type("a100");
@@ -61,7 +64,8 @@ TEST(Device, SlowOnesTakeLonger) {
 TEST(Links, ShapesOfGroups) {
   const Cluster cluster{standard_cluster("h100x64")};
   const DeviceMap map = DeviceMap::identity(64);
-  const std::vector<int> node = {0, 1, 2, 3, 4, 5, 6, 7}, column = {0, 8, 16, 24, 32, 40, 48, 56}, pair = {6, 7, 8, 9};
+  const std::vector<int> node = {0, 1, 2, 3, 4, 5, 6, 7}, column = {0, 8, 16, 24, 32, 40, 48, 56},
+                         pair = {6, 7, 8, 9};
   EXPECT_EQ(shape_of(node, cluster, map).domains, 1);
   EXPECT_EQ(shape_of(node, cluster, map).between.kind, LinkClass::same_device);
   EXPECT_EQ(shape_of(column, cluster, map).domains, 8);
@@ -109,7 +113,8 @@ TEST(Instructions, FollowThePlan) {
     const std::vector<double> prices = program.price(fitted_constants());
     double sum = 0;
     for (std::size_t i = 0; i < prices.size(); ++i)
-      if (const Instruction& at = program.program().instructions[i]; at.lane == Lane::compute && at.op != Op::optimizer)
+      if (const Instruction& at = program.program().instructions[i];
+          at.lane == Lane::compute && at.op != Op::optimizer)
         sum += prices[i];
     return sum;
   };

@@ -35,7 +35,8 @@ TEST(Availability, RefusesNonsense) {
 
 TEST(Availability, OnePlanLosesTheStepInFlight) {
   // Two nodes for 100 s; one goes, and is back at 150 s; the trace ends at 300 s.
-  const AvailabilityTrace trace = parse_trace("0,add,a\n0,add,b\n100000,remove,b\n150000,add,b\n300000,add,c\n", "t");
+  const AvailabilityTrace trace =
+      parse_trace("0,add,a\n0,add,b\n100000,remove,b\n150000,add,b\n300000,add,c\n", "t");
   const Replay replay = replay_one_plan(
       trace, {.nodes_needed = 2, .step_seconds = 30, .tokens_per_step = 10, .restart_seconds = 5});
   // 95 s: 3 steps; 145 s: 4 steps. Possible were 100 + 150 s.
@@ -53,12 +54,14 @@ TEST(Availability, NeverMoreThanTheOracle) {
     const int lines = *rc::gen::inRange(1, 30);
     for (int i = 0; i < lines; ++i) {
       now += *rc::gen::inRange(0, 100000);
-      text += std::to_string(static_cast<long>(now)) + "," + std::to_string(*rc::gen::inRange(i == 0 ? 1 : 0, 9)) + "\n";
+      text += std::to_string(static_cast<long>(now)) + "," +
+              std::to_string(*rc::gen::inRange(i == 0 ? 1 : 0, 9)) + "\n";
     }
     const AvailabilityTrace trace = parse_trace(text, "random");
-    const Replay replay = replay_one_plan(trace, {.nodes_needed = *rc::gen::inRange(1, 9),
-                                                  .step_seconds = 1.0 + *rc::gen::inRange(0, 50),
-                                                  .restart_seconds = static_cast<double>(*rc::gen::inRange(0, 60))});
+    const Replay replay =
+        replay_one_plan(trace, {.nodes_needed = *rc::gen::inRange(1, 9),
+                                .step_seconds = 1.0 + *rc::gen::inRange(0, 50),
+                                .restart_seconds = static_cast<double>(*rc::gen::inRange(0, 60))});
     RC_ASSERT(replay.fraction_of_oracle >= 0 && replay.fraction_of_oracle <= 1);
     RC_ASSERT(replay.steps_lost <= replay.restarts);
   }));

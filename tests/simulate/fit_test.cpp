@@ -16,7 +16,8 @@ TEST(Fit, FindsWhatMadeTheMeasurements) {
     return x / c.product_ampere + 3 / (c.bandwidth * x) + 1e5 * c.launch * std::sqrt(x);
   };
   FitProblem problem;
-  for (std::size_t i = 0; i < 60; ++i) problem.measured.push_back(model(i, truth)), problem.weights.push_back(1);
+  for (std::size_t i = 0; i < 60; ++i)
+    problem.measured.push_back(model(i, truth)), problem.weights.push_back(1);
   problem.predict = model;
   problem.fitted = {"product.ampere", "bandwidth", "launch"};
   const Constants found = fit(problem, Constants{}, {.steps = 40, .spread = 30, .noise = 0.01});

@@ -9,8 +9,8 @@ namespace {
 
 StageTimes unit_stage(int chunks) {
   StageTimes times;
-  for (auto* list : {&times.first_forward, &times.forward, &times.backward, &times.last_backward, &times.weight,
-                     &times.last_weight})
+  for (auto* list : {&times.first_forward, &times.forward, &times.backward, &times.last_backward,
+                     &times.weight, &times.last_weight})
     list->assign(static_cast<std::size_t>(chunks), {});
   for (auto* list : {&times.first_forward, &times.forward})
     for (SlotTime& slot : *list) slot = {1, {.compute = 1}};
@@ -27,9 +27,10 @@ double length(const PipelineTimes& times) {
 
 PipelineTimes run_units(Schedule schedule, int stages, int microbatches, int chunks, const StageTimes& unit,
                         double message = 0, StageMessages messages = StageMessages::beside) {
+  std::vector<Order> orders;
+  for (int s = 0; s < stages; ++s) orders.push_back(order_of(schedule, {s, stages, microbatches, chunks}));
   std::vector<PipelineStage> all;
-  for (int s = 0; s < stages; ++s)
-    all.push_back({&unit, order_of(schedule, {s, stages, microbatches, chunks}), message, message});
+  for (const Order& order : orders) all.push_back({&unit, &order, message, message});
   return run_pipeline(all, std::vector<double>(static_cast<std::size_t>(microbatches), 1.0), messages);
 }
 

@@ -34,7 +34,8 @@ Case make_case(const std::string& model_name, const std::string& cluster, const 
 // Constants without what only this simulator adds to the rules of schedule/execute.h.
 Constants plain_constants() {
   Constants constants;
-  constants.interference = 0, constants.slot_seconds = 0, constants.straggling = 0, constants.step_seconds = 0;
+  constants.interference = 0, constants.slot_seconds = 0, constants.straggling = 0,
+  constants.step_seconds = 0;
   return constants;
 }
 
@@ -50,8 +51,9 @@ double exact_seconds(const Case& one, const Constants& constants) {
   const LinkCost links(constants);
   const auto timeline = execute(programs, [&](const Program& program, const Instruction& at) {
     if (at.peer >= 0)
-      return links.message(one.cluster.link(one.map[VirtualDevice{program.device}], one.map[VirtualDevice{at.peer}]),
-                           static_cast<double>(at.bytes));
+      return links.message(
+          one.cluster.link(one.map[VirtualDevice{program.device}], one.map[VirtualDevice{at.peer}]),
+          static_cast<double>(at.bytes));
     return prices[&program][static_cast<std::size_t>(&at - program.instructions.data())];
   });
   EXPECT_TRUE(timeline.has_value());
@@ -74,7 +76,8 @@ TEST(Simulate, MeetsTheExactExecution) {
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
     shape.sequence_length = 1024;
     shape.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble);
-    const Case one = make_case("gpt3-1.3b", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+    const Case one =
+        make_case("gpt3-1.3b", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
     RC_PRE(!problem_in(one.plan, one.model));
     const Constants constants = plain_constants();
     const double exact = exact_seconds(one, constants), quick = StepSimulator(one.setup()).seconds(constants);
@@ -115,11 +118,13 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
     shape.strategy.tp = *rc::gen::element(1, 2);
     shape.strategy.zero = shape.dp > 1 ? *rc::gen::inRange(0, 3) : 0;
-    shape.strategy.recompute = *rc::gen::element(RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full);
+    shape.strategy.recompute =
+        *rc::gen::element(RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full);
     shape.microbatch = *rc::gen::inRange(1, 4);
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
     shape.sequence_length = 512;
-    const Case one = make_case("gpt3-760m", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+    const Case one =
+        make_case("gpt3-760m", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
     const int stage = *rc::gen::inRange(0, shape.pp);
     const Program program = compile(
         one.plan, one.model, one.plan.pipelines[0].stages[static_cast<std::size_t>(stage)].devices.front());
@@ -154,8 +159,10 @@ TEST(Report, PicturesAndFiles) {
   for (const Json& event : trace["traceEvents"]) slots += event["ph"] == "X";
   EXPECT_EQ(slots, 2 * (4 * 2) + 2);
   const OrderedJson json = prediction_json(step, one.setup());
-  for (const char* key : {"step_seconds", "tokens_per_second", "mfu", "memory_bytes", "time"}) EXPECT_TRUE(json.contains(key));
-  for (const char* key : {"compute", "tp", "pp", "dp", "bubble", "optimizer"}) EXPECT_TRUE(json["time"].contains(key));
+  for (const char* key : {"step_seconds", "tokens_per_second", "mfu", "memory_bytes", "time"})
+    EXPECT_TRUE(json.contains(key));
+  for (const char* key : {"compute", "tp", "pp", "dp", "bubble", "optimizer"})
+    EXPECT_TRUE(json["time"].contains(key));
   EXPECT_NE(prediction_text(step, one.setup()).find("a step takes"), std::string::npos);
 }
 
