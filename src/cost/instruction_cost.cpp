@@ -276,7 +276,7 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
 double PricedProgram::ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
   const double seconds = links.collective(Collective::ring_step, shapes_[static_cast<std::size_t>(at.group)],
                                           static_cast<double>(at.bytes));
-  if (setup_.software.name == our_software().name) return seconds;
+  if (setup_.software.runs_programs) return seconds;
   Instruction hop = at;
   hop.op = at.is_backward ? Op::backward_input : Op::forward;
   hop.part = Part::attention_hop;

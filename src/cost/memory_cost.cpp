@@ -23,7 +23,7 @@ class StageCounter {
         pipeline_(setup.plan.pipelines[static_cast<std::size_t>(pipeline)]),
         stage_(pipeline_.stages[static_cast<std::size_t>(stage)]),
         sizes_(setup.plan, setup.model, {pipeline, stage, 0}),
-        is_ours_(setup.software.name == our_software().name),
+        is_ours_(setup.software.runs_programs),
         at_{stage, static_cast<int>(pipeline_.stages.size()), static_cast<int>(pipeline_.microbatches.size()),
             static_cast<int>(stage_.chunks.size())} {}
 

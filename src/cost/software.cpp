@@ -14,7 +14,7 @@ constexpr auto kFull = RecomputeMode::full;
 
 // clang-format off
 constexpr Software kSoftware[] = {
-  {.name = "optimus", .attention = kPortable, .overlaps_tensor = false, .messages = kBeside, .has_chunked_loss = true,
+  {.name = "optimus", .runs_programs = true, .attention = kPortable, .overlaps_tensor = false, .messages = kBeside, .has_chunked_loss = true,
    .selective = SelectiveMeaning::cheap_operations},
   {.name = "megatron-2021", .attention = kUnfused, .overlaps_reduce = false, .overlaps_gather = false,
    .usual_recompute = kFull},

@@ -31,6 +31,8 @@ enum class SelectiveMeaning {
 
 struct Software {
   std::string_view name;
+  // Lanes, rings and buffers are exactly those of the step program. Others overlap what the fields below say, and no more.
+  bool runs_programs = false;
   KernelStyle kernels = KernelStyle::fused;
   AttentionKernel attention = AttentionKernel::native;
   bool overlaps_reduce = true;   // gradients over data parallel, with the backward

@@ -31,7 +31,7 @@ class LaneRunner {
         seconds_(program.price(constants)),
         constants_(constants),
         ends_(program_.instructions.size()) {
-    is_beside_[static_cast<std::size_t>(Lane::tensor)] = software.name == our_software().name;
+    is_beside_[static_cast<std::size_t>(Lane::tensor)] = software.runs_programs;
     is_beside_[static_cast<std::size_t>(Lane::gather)] = software.overlaps_gather;
     is_beside_[static_cast<std::size_t>(Lane::reduce)] = software.overlaps_reduce;
     is_beside_[static_cast<std::size_t>(Lane::host)] = true;
