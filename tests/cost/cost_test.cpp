@@ -92,7 +92,8 @@ TEST(Links, CollectivesObeyTheirBounds) {
     }
     // Every device receives all but its own part through the fast link at best.
     RC_ASSERT(gather >= bytes * (size - 1) / size / shape.inside.bytes_per_second);
-    RC_ASSERT(sum >= gather);
+    // A sum carries every part twice; small ones climb a tree, which has fewer hops than a ring.
+    RC_ASSERT(sum >= 2 * bytes * (size - 1) / size / shape.inside.bytes_per_second);
     RC_ASSERT(sum <= 2 * gather * (1 + 1e-9));
     RC_ASSERT(links.collective(Collective::gather, shape, 2 * bytes) >= gather);
   }));
