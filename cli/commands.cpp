@@ -25,6 +25,8 @@ std::span<const CommandEntry> commands() {
        make_checkpoint_verify_command},
       {"checkpoint show", "what is in a checkpoint: tensors, files, state of the training",
        make_checkpoint_show_command},
+      {"simulate", "what a step of a plan takes on a cluster, and how well that meets measured runs",
+       make_simulate_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},
   };
   return entries;

@@ -1,6 +1,9 @@
 // See console.h.
 #include "cli/console.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -45,6 +48,13 @@ void Console::check_interrupted() const {
 void Console::report(const Event& event) {
   check_interrupted();
   events_.report(event);
+}
+
+int terminal_columns(int otherwise) {
+  constexpr int kNarrowest = 40;
+  winsize size{};
+  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kNarrowest;
+  return is_known ? size.ws_col : otherwise;
 }
 
 }  // namespace optimus

@@ -34,4 +34,7 @@ class Console final : public EventSink {
   LineSink events_;
 };
 
+// Of the terminal that standard output goes to; `otherwise` when it is none, or too narrow for a picture.
+int terminal_columns(int otherwise);
+
 }  // namespace optimus

@@ -1,6 +1,4 @@
 // optimus explain PLAN [--program --rank R] [--timeline]: a plan in words and pictures.
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "cli/command.h"
 #include "model/options.h"
@@ -12,12 +10,6 @@
 
 namespace optimus {
 namespace {
-
-int terminal_columns() {
-  winsize size{};
-  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
-  return is_known ? size.ws_col - 11 : 149;
-}
 
 std::string memory_text(const MemoryUse& memory) {
   return fmt::format("memory: weights {}, gradients {}, optimizer {}, activations {}, buffers {}; peak {}\n",
@@ -51,7 +43,7 @@ class Explain final : public Command {
     if (!wants_program_ && !wants_timeline_) shown = picture(plan);
     if (wants_program_) explain_program(plan, json, shown);
     if (wants_timeline_) {
-      shown += draw_timeline(plan, terminal_columns());
+      shown += draw_timeline(plan, terminal_columns(160) - 11);
       for (const Pipeline& pipeline : plan.pipelines)
         json["bubble"].push_back(unit_times(plan.schedule, static_cast<int>(pipeline.stages.size()),
                                             static_cast<int>(pipeline.microbatches.size()),

@@ -106,4 +106,6 @@ std::string with_commas(std::int64_t number) {
   return digits;
 }
 
+std::string percent(double fraction) { return fmt::format("{:.1f} %", fraction * 100); }
+
 }  // namespace optimus

@@ -51,6 +51,7 @@ Seconds parse_seconds(std::string_view text, std::string_view what);
 
 std::string text(Bytes bytes);                 // "1.50 GiB"
 std::string text(Seconds seconds);             // "1.2 ms", "3 m 20 s"
+std::string percent(double fraction);          // "12.3 %"
 std::string text(Flops flops);                 // "312 TFLOP"
 std::string short_count(double number);        // "8.03 B"
 std::string with_commas(std::int64_t number);  // "8,030,261,248"

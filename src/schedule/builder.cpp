@@ -9,6 +9,7 @@ namespace optimus {
 
 int ProgramBuilder::add(Instruction instruction, const Frontier& waits) {
   std::vector<Instruction>& list = program_.instructions;
+  instruction.slot = slot_;
   instruction.waits_begin = static_cast<std::uint32_t>(program_.wait_pool.size());
   for (const int wait : waits) {
     ensure(wait >= 0 && wait < std::ssize(list), "instruction {} waits for {}", list.size(), wait);

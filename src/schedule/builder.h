@@ -18,7 +18,8 @@ class ProgramBuilder {
 
   // Appends the instruction; returns its index. Waits on the same in-order lane are implied and left out.
   int add(Instruction instruction, const Frontier& waits);
-  void use(int buffer, bool is_write);  // by the instruction added last
+  void begin_slot(int slot) { slot_ = slot; }  // of the instructions added from here on; -1: none
+  void use(int buffer, bool is_write);         // by the instruction added last
 
   int group(Role role, std::vector<int> members);
   int buffer(BufferKind kind, int block, int microbatch, Bytes bytes);
@@ -28,6 +29,7 @@ class ProgramBuilder {
 
  private:
   Program program_;
+  int slot_ = -1;
   std::map<std::pair<Role, std::vector<int>>, int> groups_;
 };
 

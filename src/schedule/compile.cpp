@@ -42,7 +42,12 @@ Program StepCompiler::compile() {
   const StagePosition position{seat_.stage, static_cast<int>(pipeline_.stages.size()),
                                static_cast<int>(pipeline_.microbatches.size()),
                                static_cast<int>(stage_.chunks.size())};
-  for (const Slot& next : order_of(plan_.schedule, position)) slot(next);
+  int number = 0;
+  for (const Slot& next : order_of(plan_.schedule, position)) {
+    builder_.begin_slot(number++);
+    slot(next);
+  }
+  builder_.begin_slot(-1);
   if (!is_asynchronous(plan_.schedule)) finish_step();
   return builder_.take();
 }

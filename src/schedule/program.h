@@ -92,8 +92,9 @@ struct Instruction {
   Part part = Part::whole;
   bool is_backward = false;  // messages and collectives: of a gradient
   int microbatch = -1, chunk = -1, block = -1, hop = -1;
-  int group = -1;          // collectives: index into Program::groups
-  int peer = -1;           // messages: the other device
+  int slot = -1;   // index into the stage's order (schedule/order.h); -1: before the first or behind the last
+  int group = -1;  // collectives: index into Program::groups
+  int peer = -1;   // messages: the other device
   std::int64_t bytes = 0;  // of the message, or of the collective's whole tensor on one device
   std::uint32_t waits_begin = 0, waits_end = 0;  // into Program::wait_pool
   std::uint32_t uses_begin = 0, uses_end = 0;    // into Program::use_pool

@@ -55,6 +55,11 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
 void StepCompiler::sync_gradients() {
   // What this device holds together with devices of other stages or pipelines: a tied embedding, and everything when
   // there are several pipelines. Replicas inside the pipeline are members too, so they are not summed before.
+  // Of one pipeline's tensors only a tied embedding has owners in two stages; most devices need not look.
+  const bool holds_an_end =
+      stage_.chunks.front().first() == 0 || stage_.chunks.back().end() == plan_.num_blocks;
+  const bool are_ends_alike = pipeline_.stages.size() == 1 && strategy(0) == strategy(plan_.num_blocks - 1);
+  if (!needs_sync_ && (!model_.is_tied || !holds_an_end || are_ends_alike)) return;
   Layout layout = layout_of(plan_, model_, StateKind::optimizer);
   std::vector<std::size_t> shared;
   for (std::size_t t = 0; t < layout.tensors.size(); ++t)

@@ -225,6 +225,33 @@ class CommandLine(unittest.TestCase):
         self.refused("explain", self.folder / "none.json", says=["none.json"])
         self.refused("plan", "--diff", a, code=2)
 
+    def test_simulate(self):
+        stage = lambda devices, blocks, **more: {"devices": devices, "layers": [{"blocks": blocks, **more}]}
+        plan = {"format": "optimus-plan", "version": 1, "model": "gpt2", "blocks": 14, "batch": 8, "sequence_length": 1024, "schedule": "1f1b", "precision": "bf16",
+                "pipelines": [{"microbatches": [{"count": 4, "sequences": 2}], "stages": [stage("0..1", "0..6", tp=2), stage("2..3", "7..13", zero=1)]}]}
+        path = self.write("p.json", json.dumps(plan))
+        step = as_json("simulate", "--plan", path, "--cluster", "a100x4", "--trace", self.folder / "t.json")
+        self.assertAlmostEqual(sum(step["time"].values()), step["step_seconds"])
+        self.assertAlmostEqual(step["tokens_per_second"], 8 * 1024 / step["step_seconds"])
+        self.assertTrue(step["fits"] and 0 < step["mfu"] < 1 and step["memory_bytes"] > 0)
+        self.assertEqual(sum(e["ph"] == "X" for e in json.loads((self.folder / "t.json").read_text())["traceEvents"]), 2 * 8 + 2)
+        self.assertIn("a step takes", run("simulate", "--plan", path, "--cluster", "h100x8", "--timeline").stdout)
+        self.refused("simulate", "--plan", path, "--cluster", "a100x2", says=["device 3", "2 devices"])
+        self.refused("simulate", "--plan", path, "--cluster", "a100x4", "--software", "megatron", says=["megatron"])
+        self.refused("simulate", "--plan", path, says=["--cluster"], code=2)
+        trace = self.write("t.csv", "0,add,a\n0,add,b\n0,add,c\n0,add,d\n60000,remove,a\n90000,add,a\n900000,add,e\n")
+        lost = as_json("simulate", "--plan", path, "--cluster", "a100x4", "--failures", trace)
+        self.assertEqual([r["policy"] for r in lost], ["never"])
+        self.assertTrue(0 < lost[0]["fraction_of_oracle"] < 1)
+        self.refused("simulate", "--plan", path, "--cluster", "a100x4", "--failures", self.write("x.csv", "0,add,a\nx\n"), says=["x.csv:2"])
+        runs = pathlib.Path(__file__).resolve().parents[2] / "bench" / "data" / "published_runs.csv"
+        report = as_json("simulate", "--runs", runs)
+        self.assertLess(report["summary"]["step_time"]["mape"], 0.08)
+        self.assertLess(report["summary"]["left_out_source"]["mape"], 0.15)
+        self.assertEqual(len(report["rows"]), 627)
+        self.assertEqual(report["summary"]["skipped"], sum(r["skipped"] is not None for r in report["rows"]))
+        self.refused("simulate", "--runs", self.write("broken.csv", 'id,gpu\n"a,b\n'), says=["broken.csv:2"])
+
     def test_words_in_any_order(self):
         source = self.write("in.txt", "hello")
         run("data", "prepare", "--tokenizer", "bytes", source, "--out", self.folder / "a")

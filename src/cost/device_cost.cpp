@@ -1,0 +1,166 @@
+// See device_cost.h.
+#include "cost/device_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+// The power that a type is usually sold with; a card that is held below it computes more slowly.
+double usual_watts(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::ampere:
+      return 400;
+    case Architecture::hopper:
+      return 700;
+    case Architecture::blackwell:  // sold with its own power in each form
+    case Architecture::other:
+      return 0;
+  }
+  return 0;
+}
+
+// Multiprocessors of a device; 0 where rounds of tiles are not modelled.
+double multiprocessors_of(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::ampere:
+      return 108;
+    case Architecture::hopper:
+      return 132;
+    case Architecture::blackwell:
+      return 148;
+    case Architecture::other:
+      return 0;
+  }
+  return 0;
+}
+
+// Bytes of an element in memory; narrow ones are cast from 16 bits, which is charged apart.
+double width_of(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::fp64:
+      return 8;
+    case NumberFormat::fp32:
+    case NumberFormat::tf32:
+      return 4;
+    case NumberFormat::bf16:
+    case NumberFormat::fp16:
+    case NumberFormat::fp8:
+    case NumberFormat::fp4:
+      return 2;
+  }
+  return 2;
+}
+
+}  // namespace
+
+Architecture architecture_of(const DeviceType& type) {
+  const std::string_view name = type.name;
+  for (const std::string_view prefix : {"v100", "a100", "a800"})
+    if (starts_with(name, prefix)) return Architecture::ampere;
+  for (const std::string_view prefix : {"h100", "h200", "h800", "gh200"})
+    if (starts_with(name, prefix)) return Architecture::hopper;
+  for (const std::string_view prefix : {"b200", "b300", "gb200", "gb300"})
+    if (starts_with(name, prefix)) return Architecture::blackwell;
+  return Architecture::other;
+}
+
+DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& software,
+                       const Constants& constants)
+    : type_(type),
+      software_(software),
+      constants_(constants),
+      architecture_(architecture_of(type)),
+      speed_(speed),
+      multiprocessors_(multiprocessors_of(architecture_)),
+      product_(1),
+      size_(1),
+      flash_(0.5),
+      bandwidth_(type.memory_bytes_per_second * constants.bandwidth * speed) {
+  const Constants& c = constants;
+  switch (architecture_) {
+    case Architecture::ampere:
+      product_ = c.product_ampere, size_ = c.size_ampere, flash_ = c.flash_ampere;
+      break;
+    case Architecture::hopper:
+      product_ = c.product_hopper, size_ = c.size_hopper, flash_ = c.flash_hopper;
+      break;
+    case Architecture::blackwell:
+      product_ = c.product_blackwell, size_ = c.size_blackwell, flash_ = c.flash_blackwell;
+      if (ends_with(type.name, "b300")) product_ *= c.ultra, flash_ *= c.ultra;
+      break;
+    case Architecture::other:
+      break;
+  }
+  if (const double usual = usual_watts(architecture_); usual > 0 && type.watts > 0) {
+    const double factor = std::pow(type.watts / usual, c.power);
+    product_ *= factor, flash_ *= factor;
+  }
+  switch (software.kernels) {
+    case KernelStyle::eager:
+      pointwise_ = c.eager_traffic, launch_ = c.launch_eager;
+      break;
+    case KernelStyle::fused:
+      pointwise_ = c.fused_traffic, launch_ = c.launch;
+      break;
+    case KernelStyle::compiled:
+      pointwise_ = c.compiled_traffic, launch_ = c.launch;
+      break;
+  }
+}
+
+// Tiles of 128 x 256 elements run side by side, one on each multiprocessor; the last round may leave many of them idle.
+double DeviceCost::filled_rounds(double rows, double columns) const {
+  if (multiprocessors_ == 0) return 1;
+  const auto rounds = [&](double height, double width) {
+    const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
+    return tiles < 1 ? 1 : tiles / std::ceil(tiles);  // what a single round leaves idle is in the curve
+  };
+  return std::pow(std::max(rounds(128, 256), rounds(256, 128)), constants_.wave);
+}
+
+double DeviceCost::peak(NumberFormat format) const {
+  if (const double own = peak_flops(type_, format); own > 0) return own * speed_;
+  if (const double half = std::max(type_.peak.bf16, type_.peak.fp16);
+      half > 0 && format != NumberFormat::fp64 && format != NumberFormat::fp32)
+    return half * speed_;
+  return type_.peak.fp32 * speed_;
+}
+
+double DeviceCost::product(double rows, double inner, double columns, ProductFormat format) const {
+  const double work = rows * inner * columns;
+  if (work <= 0) return 0;
+  const double fastest = peak(format.format), usual = peak(NumberFormat::bf16);
+  // A faster format leaves less time to fill the device with: the same curve, read at the same time under the peak.
+  const double edge = std::cbrt(work * usual / fastest) * size_;
+  double reached = type_.product_efficiency.at(edge) * product_;
+  if (format.is_narrow()) reached *= constants_.fp8;
+  if (format.format == NumberFormat::fp8 && format.has_blocks) reached *= constants_.fp8_blocks;
+  if (format.has_blocks && architecture_ != Architecture::blackwell) reached *= constants_.fp8_emulated;
+  if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
+  reached *= filled_rounds(rows, columns);
+  const double bytes = width_of(format.format) * (rows * inner + inner * columns + rows * columns);
+  return std::max(2 * work / (fastest * std::min(reached, 1.0)), traffic(bytes));
+}
+
+double DeviceCost::flash(double flops, double head_dim, bool is_backward, NumberFormat format) const {
+  double reached =
+      flash_ * head_dim / (head_dim + constants_.flash_head) * (is_backward ? constants_.flash_backward : 1);
+  const AttentionKernel kernel = software_.attention;
+  if (kernel == AttentionKernel::first) reached *= constants_.flash_first;
+  if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere)
+    reached *= constants_.flash_portable;
+  return flops / (peak(format) * reached);
+}
+
+double DeviceCost::scores(double flops, double length, double head_dim, NumberFormat format) const {
+  const double edge = std::cbrt(length * length * head_dim) * size_;
+  const double reached = type_.product_efficiency.at(edge) * product_ * constants_.score_product *
+                         (static_cast<std::int64_t>(head_dim) % 8 == 0 ? 1 : constants_.unaligned);
+  return flops / (peak(format) * std::min(reached, 1.0));
+}
+
+}  // namespace optimus

@@ -1,0 +1,301 @@
+// See instruction_cost.h.
+#include "cost/instruction_cost.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// Passes of a cheap operation's backward over its counted elements: gradients in, the kept input, gradients out.
+constexpr double kBackwardTraffic = 1.5;
+// Bytes that a 16-bit element of scores crosses memory, unfused: written by the product; read and written by mask and softmax, and by
+// dropout with its mask; read by the next product. The backward passes the same again, and its own gradient.
+constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
+// Bytes of traffic that an element of optimizer state (12 bytes a parameter) stands for: read and written, the gradient read
+// twice (norm, update) and cleared, the weight written: 38 / 12.
+constexpr double kOptimizerTraffic = 38.0 / 12;
+
+bool is_message(Op op) {
+  return op == Op::send || op == Op::receive || op == Op::send_buddy || op == Op::receive_buddy;
+}
+
+double kernels_of(const WorkItem& item, const Software& software, bool is_narrow) {
+  switch (item.kind) {
+    case OperationKind::product:
+      return is_narrow ? 4 : 1.5;
+    case OperationKind::attention:
+      return software.has_flash_attention() ? 1 : 5;
+    case OperationKind::embedding:
+    case OperationKind::norm:
+    case OperationKind::rope:
+    case OperationKind::activation:
+    case OperationKind::residual:
+    case OperationKind::loss:
+    case OperationKind::custom:
+      return software.kernels == KernelStyle::eager ? 3 : software.kernels == KernelStyle::fused ? 1 : 0.5;
+  }
+  return 1;
+}
+
+}  // namespace
+
+ProductFormat format_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return {NumberFormat::fp64};
+    case Precision::fp32:
+      return {NumberFormat::tf32};
+    case Precision::bf16:
+      return {NumberFormat::bf16};
+    case Precision::fp16:
+      return {NumberFormat::fp16};
+    case Precision::fp8:
+      return {NumberFormat::fp8};
+  }
+  return {};
+}
+
+PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program program, Device device)
+    : setup_(setup),
+      work_(work),
+      program_(std::move(program)),
+      stage_(setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)]
+                 .stages[static_cast<std::size_t>(program_.seat.stage)]),
+      device_(device),
+      width_(bytes_of(setup.plan.precision)) {
+  for (const Group& group : program_.groups)
+    shapes_.push_back(group.role == Role::world ? shape_of_all(num_devices(setup.plan), setup.cluster)
+                                                : shape_of(group.members, setup.cluster, setup.map));
+  for (const Buffer& buffer : program_.buffers)
+    if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::buddy_state)
+      state_[buffer.block] += static_cast<double>(buffer.bytes.value);
+  // What may differ between two instructions that cost differently.
+  using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, std::int64_t, bool>;
+  std::map<Key, int> known;
+  const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)];
+  const int num = static_cast<int>(program_.instructions.size());
+  kind_.resize(program_.instructions.size());
+  for (int i = 0; i < num; ++i) {
+    const Instruction& at = program_.instructions[static_cast<std::size_t>(i)];
+    const int sequences =
+        at.microbatch < 0 ? 0 : pipeline.microbatches[static_cast<std::size_t>(at.microbatch)];
+    // A tied embedding is summed by the last stage too, which does not hold its block.
+    const bool has_block = at.block >= 0 && !is_message(at.op) && at.op != Op::sync_gradients;
+    const Key key{at.op,
+                  at.part,
+                  has_block ? pattern(setup.model, at.block) : -1,
+                  has_block ? &strategy(at.block) : nullptr,
+                  sequences,
+                  at.group,
+                  at.bytes,
+                  at.is_backward};
+    const auto [found, is_new] = known.try_emplace(key, static_cast<int>(example_.size()));
+    if (is_new) example_.push_back(i);
+    kind_[static_cast<std::size_t>(i)] = found->second;
+  }
+}
+
+std::vector<double> PricedProgram::price(const Constants& constants) const {
+  const DeviceCost device(setup_.cluster.type_of(device_), setup_.cluster.speed_of(device_), setup_.software,
+                          constants);
+  const LinkCost links(constants);
+  std::vector<double> prices;
+  for (const int i : example_)
+    prices.push_back(price_one(program_.instructions[static_cast<std::size_t>(i)], device, links));
+  std::vector<double> seconds(kind_.size());
+  for (std::size_t i = 0; i < kind_.size(); ++i) seconds[i] = prices[static_cast<std::size_t>(kind_[i])];
+  return seconds;
+}
+
+double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
+                                const LinkCost& links) const {
+  switch (at.op) {
+    case Op::load_batch:
+      return device.constants().step_seconds;
+    case Op::forward:
+    case Op::recompute:
+    case Op::backward_input:
+    case Op::backward_weight:
+      return compute(at, device);
+    case Op::send:
+    case Op::receive:
+    case Op::send_buddy:
+    case Op::receive_buddy:
+      return 0;
+    case Op::all_gather:
+    case Op::reduce_scatter:
+    case Op::all_reduce:
+    case Op::ring_exchange:
+    case Op::gather_parameters:
+    case Op::reduce_gradients:
+    case Op::sync_gradients:
+    case Op::step_gate:
+      return collective(at, device, links);
+    case Op::optimizer:
+      return optimizer(at, device);
+  }
+  return 0;
+}
+
+double PricedProgram::tokens(const Instruction& at) const {
+  const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)];
+  const LayerStrategy& s = strategy(at.block);
+  const int dp = data_parallel(stage_, s);
+  const int sequences = pipeline.microbatches[static_cast<std::size_t>(std::max(0, at.microbatch))];
+  return static_cast<double>((sequences + dp - 1) / dp) * static_cast<double>(setup_.plan.sequence_length) /
+         s.cp;
+}
+
+double PricedProgram::compute(const Instruction& at, const DeviceCost& device) const {
+  const LayerStrategy& s = strategy(at.block);
+  const double num_tokens = tokens(at);
+  const bool is_ring = s.cp > 1;
+  double seconds = 0, kernels = 0;
+  for (const WorkItem& one : work_.patterns[static_cast<std::size_t>(pattern(setup_.model, at.block))]) {
+    if ((is_ring ? one.ring_part : one.part) != at.part) continue;
+    // A ring computes attention in cp hops, each with a cp-th of the keys.
+    const double hops = at.part == Part::attention_hop ? s.cp : 1;
+    seconds += item(one, at.op, num_tokens, s, device) / hops;
+    const bool is_for_weights = at.op == Op::backward_weight;
+    if (!is_for_weights || one.kind == OperationKind::product)
+      kernels += kernels_of(one, setup_.software, setup_.format.is_narrow());
+  }
+  return std::max(seconds, device.launches(kernels));
+}
+
+double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const LayerStrategy& s,
+                           const DeviceCost& device) const {
+  const double share = share_of_part(setup_.model, one.cut, s.tp);
+  const bool is_cut_by_rows = one.cut == CutUnit::none && s.sequence_parallel;
+  const double own_tokens = is_cut_by_rows ? num_tokens / s.tp : num_tokens;
+  const bool is_weight = op == Op::backward_weight, is_forward = op == Op::forward || op == Op::recompute;
+  double again = 0;  // selective recomputing, with the input gradient
+  if (op == Op::backward_input && s.recompute == RecomputeMode::selective) {
+    const SelectiveMeaning meaning = setup_.software.selective;
+    const bool is_cheap = one.kind != OperationKind::product && one.kind != OperationKind::attention;
+    if (meaning == SelectiveMeaning::attention_core) again = one.kind == OperationKind::attention;
+    if (meaning == SelectiveMeaning::cheap_operations) again = one.is_recomputed_by_selective;
+    if (meaning == SelectiveMeaning::half_of_products)
+      again = is_cheap ? 1 : one.kind == OperationKind::product ? 0.5 : 0;
+  }
+  const double forward_again = again > 0 ? again * item(one, Op::recompute, num_tokens, s, device) : 0;
+  switch (one.kind) {
+    case OperationKind::product:
+      return product(one, op, own_tokens, share, device) + forward_again;
+    case OperationKind::attention:
+      return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
+    case OperationKind::loss:
+      return is_weight ? 0
+                       : device.traffic(one.moved_elements * width_ * share * own_tokens * 0.5 *
+                                        device.constants().loss_traffic);
+    case OperationKind::embedding:
+      return is_weight || is_forward ? device.traffic(one.moved_elements * 2 * width_ * own_tokens) : 0;
+    case OperationKind::custom: {
+      const double flops =
+          is_weight || is_forward ? one.forward_flops : one.backward_flops - one.forward_flops;
+      return flops / 2 > 0 ? device.product(own_tokens, flops / 2, 1, setup_.format) : 0;
+    }
+    case OperationKind::norm:
+    case OperationKind::rope:
+    case OperationKind::activation:
+    case OperationKind::residual: {
+      if (is_weight) return 0;
+      const double bytes = one.moved_elements * width_ * share * own_tokens;
+      return device.between_products(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
+    }
+  }
+  return 0;
+}
+
+double PricedProgram::product(const WorkItem& one, Op op, double rows, double share,
+                              const DeviceCost& device) const {
+  const double inner = one.inner, outer = one.outer * share;
+  // The output projection stays in 16 bits everywhere.
+  const bool is_narrow = setup_.format.is_narrow() && one.cut != CutUnit::vocab;
+  const ProductFormat format = setup_.format.is_narrow() && !is_narrow ? ProductFormat{} : setup_.format;
+  const double seconds = device.product(rows, inner, outer, format);
+  double bytes = 0;
+  if (op == Op::backward_weight) {
+    const double gradients = inner * outer * 2 * setup_.software.gradient_bytes;
+    bytes += gradients * device.constants().gradient_traffic;
+    if (is_narrow) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
+  } else if (is_narrow) {
+    // Read in 16 bits, written in 8; weights too where nobody keeps their 8 bits from one micro-batch to the next.
+    const double casted = op == Op::backward_input ? rows * outer : rows * inner;
+    const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer : 0;
+    bytes += (casted + weights) * 3 * device.constants().fp8_cast;
+  }
+  return seconds + device.traffic(bytes);
+}
+
+double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, double share,
+                                const DeviceCost& device) const {
+  const bool is_backward = op == Op::backward_input;
+  const double flops = (is_backward ? one.backward_flops : one.forward_flops) * share * num_tokens;
+  const NumberFormat format = setup_.format.is_narrow() ? NumberFormat::bf16 : setup_.format.format;
+  if (setup_.software.has_flash_attention()) return device.flash(flops, work_.head_dim, is_backward, format);
+  // All positions, also those that the mask hides; nothing is computed twice.
+  const double length = work_.sequence_length;
+  const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
+  const double num_scores = work_.query_width / work_.head_dim * length * share * num_tokens;
+  const double bytes = num_scores * width_ / 2 * (is_backward ? kScoreBytesBackward : kScoreBytesForward);
+  return device.scores(all, length, work_.head_dim, format) +
+         device.traffic(bytes * device.constants().score_traffic);
+}
+
+double PricedProgram::collective(const Instruction& at, const DeviceCost& device,
+                                 const LinkCost& links) const {
+  const GroupShape& shape = shapes_[static_cast<std::size_t>(at.group)];
+  const auto bytes = static_cast<double>(at.bytes);
+  if (at.op == Op::ring_exchange) return ring(at, device, links);
+  if (at.op == Op::gather_parameters) {
+    const bool is_8_bit = setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
+    return links.collective(Collective::gather, shape, is_8_bit ? bytes / 2 : bytes);
+  }
+  if (at.op == Op::reduce_gradients) {
+    const bool is_shard = program_.groups[static_cast<std::size_t>(at.group)].role == Role::shard;
+    return links.collective(is_shard ? Collective::reduce_scatter : Collective::all_reduce, shape, bytes);
+  }
+  if (at.op == Op::sync_gradients || at.op == Op::step_gate)
+    return links.collective(Collective::all_reduce, shape, bytes);
+  // Where whole activations were sent nothing is gathered on arrival.
+  const bool is_arrival = at.op == Op::all_gather && !strategy(at.block).sequence_parallel;
+  if (is_arrival && !setup_.software.scatters_messages) return 0;
+  const Collective kind = at.op == Op::all_gather       ? Collective::gather
+                          : at.op == Op::reduce_scatter ? Collective::reduce_scatter
+                                                        : Collective::all_reduce;
+  const double seconds = links.collective(kind, shape, bytes);
+  return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
+}
+
+// Everybody sends keys on while those at hand are worked on. Our own programs say so; others' are held to be as good in the
+// backward too.
+double PricedProgram::ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
+  const double seconds = links.collective(Collective::ring_step, shapes_[static_cast<std::size_t>(at.group)],
+                                          static_cast<double>(at.bytes));
+  if (setup_.software.runs_programs) return seconds;
+  Instruction hop = at;
+  hop.op = at.is_backward ? Op::backward_input : Op::forward;
+  hop.part = Part::attention_hop;
+  return std::max(0.0, seconds - compute(hop, device));
+}
+
+double PricedProgram::optimizer(const Instruction& at, const DeviceCost& device) const {
+  const auto found = state_.find(at.block);
+  const bool is_offloaded = strategy(at.block).offload;
+  double bytes = found == state_.end() ? 0 : found->second;
+  if (is_offloaded) {
+    // Gradients go down, weights come up; the host updates meanwhile.
+    const LinkSpec& host = setup_.cluster.group_of(device_).host_link;
+    for (const Buffer& buffer : program_.buffers)
+      if (buffer.block == at.block && buffer.kind == BufferKind::gradients)
+        bytes = static_cast<double>(buffer.bytes.value) * 1.5;
+    return bytes / (host.bytes_per_second * host.efficiency.at(bytes));
+  }
+  return device.traffic(bytes * kOptimizerTraffic * device.constants().optimizer_traffic);
+}
+
+}  // namespace optimus

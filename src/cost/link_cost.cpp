@@ -1,0 +1,98 @@
+// See link_cost.h.
+#include "cost/link_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace optimus {
+namespace {
+
+bool is_slower(const Link& a, const Link& b) {
+  return b.kind == LinkClass::same_device || a.shared_bytes_per_second < b.shared_bytes_per_second;
+}
+
+}  // namespace
+
+// Members ascend in almost every group, so a domain or node is met once and counted when it changes; only where it does
+// are links looked at, which keeps groups of 100,000 devices cheap.
+GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const DeviceMap& map) {
+  GroupShape shape;
+  shape.size = static_cast<int>(members.size());
+  if (members.size() < 2) return shape;
+  const auto physical = [&](std::size_t i) { return map[VirtualDevice{members[i]}]; };
+  Device before = physical(0);
+  const Device first = before;
+  int domain = cluster.domain_of(before), node = cluster.node_of(before);
+  const auto look_at = [&](const Link& link) {
+    Link& slowest = link.kind == LinkClass::domain ? shape.inside : shape.between;
+    if (is_slower(link, slowest)) slowest = link;
+  };
+  for (std::size_t i = 1; i < members.size(); ++i) {
+    const Device here = physical(i);
+    const int next_domain = cluster.domain_of(here), next_node = cluster.node_of(here);
+    const bool is_new_kind = next_domain != domain || shape.inside.kind == LinkClass::same_device;
+    if (is_new_kind) look_at(cluster.link(before, here));
+    shape.domains += next_domain != domain, shape.nodes += next_node != node;
+    before = here, domain = next_domain, node = next_node;
+  }
+  if (shape.domains > 1) look_at(cluster.link(before, first));
+  return shape;
+}
+
+GroupShape shape_of_all(int num_devices, const Cluster& cluster) {
+  GroupShape shape;
+  const NodeGroup& group = cluster.profile().groups.front();
+  shape.size = num_devices;
+  shape.domains = std::max(1, (num_devices + group.devices_per_domain - 1) / group.devices_per_domain);
+  shape.nodes = std::max(1, (num_devices + group.devices_per_node - 1) / group.devices_per_node);
+  if (num_devices > 1 && group.devices_per_domain > 1) shape.inside = cluster.link({0}, {1});
+  if (shape.domains > 1)
+    shape.between = cluster.link({0}, {std::min(num_devices, cluster.num_devices()) - 1});
+  return shape;
+}
+
+double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
+  const double curve = link.efficiency_of(Bytes(static_cast<std::int64_t>(bytes)));
+  if (link.kind == LinkClass::domain)
+    return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
+  const double crowd = 1 + constants_.crowding * std::log2(std::max(1, nodes));
+  return link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
+}
+
+double LinkCost::latency(const Link& link) const {
+  if (link.kind == LinkClass::same_device) return 0;
+  return link.latency.value *
+         (link.kind == LinkClass::domain ? constants_.domain_latency : constants_.network_latency);
+}
+
+double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
+  if (group.size <= 1 || bytes <= 0) return 0;
+  const int n = group.size, domains = group.domains;
+  const double inside = group.inside.kind == LinkClass::same_device
+                            ? 0
+                            : bandwidth(group.inside, bytes / n * std::min(n, 8), 1);
+  const double between = domains == 1 && group.between.kind == LinkClass::same_device
+                             ? 0
+                             : bandwidth(group.between, bytes / n * std::min(n, 8), group.nodes);
+  if (kind == Collective::ring_step)
+    return std::max(inside > 0 ? bytes / inside : 0.0, between > 0 ? bytes / between : 0.0) +
+           std::max(latency(group.inside), latency(group.between));
+  // Each of the k devices that the group has in a domain brings its own way out of it.
+  const double per_domain = static_cast<double>(n) / domains;
+  double through = inside;
+  if (between > 0) through = inside > 0 ? std::min(inside, between * per_domain) : between * per_domain;
+  const double hops =
+      latency(group.inside) * (n - domains) + latency(group.between) * std::max(0, domains - (domains == 1));
+  const double once = bytes * (n - 1) / n / through + hops;
+  if (kind != Collective::all_reduce) return once;
+  const double tree_hops = 2 * (latency(group.inside) * std::log2(std::max(1.0, per_domain)) +
+                                latency(group.between) * std::ceil(std::log2(domains)));
+  return std::min(2 * once, 2 * bytes * (n - 1) / n / (0.9 * through) + tree_hops);
+}
+
+double LinkCost::message(const Link& link, double bytes) const {
+  if (link.kind == LinkClass::same_device) return 0;
+  return bytes / bandwidth(link, bytes, 1) + latency(link);
+}
+
+}  // namespace optimus

@@ -1,0 +1,174 @@
+// See memory_cost.h.
+#include "cost/memory_cost.h"
+
+#include <algorithm>
+
+#include "plan/layouts.h"
+#include "schedule/order.h"
+#include "schedule/sizes.h"
+
+namespace optimus {
+namespace {
+
+// Activations of one block and micro-batch on one device.
+struct BlockBytes {
+  double kept = 0;   // from forward to backward
+  double brief = 0;  // while the block is worked on: what is computed again, gradients, logits
+};
+
+class StageCounter {
+ public:
+  StageCounter(const Setup& setup, int pipeline, int stage)
+      : setup_(setup),
+        pipeline_(setup.plan.pipelines[static_cast<std::size_t>(pipeline)]),
+        stage_(pipeline_.stages[static_cast<std::size_t>(stage)]),
+        sizes_(setup.plan, setup.model, {pipeline, stage, 0}),
+        is_ours_(setup.software.runs_programs),
+        at_{stage, static_cast<int>(pipeline_.stages.size()), static_cast<int>(pipeline_.microbatches.size()),
+            static_cast<int>(stage_.chunks.size())} {}
+
+  StageMemory count(const Constants& constants) {
+    // Blocks of one kind and strategy are alike: one is looked at, and counted as often as it is there.
+    double weights = 0, gradients = 0, optimizer = 0, kept = 0, most_brief = 0, most_gathered = 0;
+    for (const Chunk& chunk : stage_.chunks)
+      for (const BlockRun& run : chunk.runs)
+        for (int block = run.first; block < run.first + run.count;) {
+          const int same = alike_from(block, run);
+          const double elements = elements_of(block);
+          const bool is_fully_sharded = run.strategy.zero == 3 && !is_ours_;
+          // FSDP keeps its shards in fp32, and no second copy in 16 bits.
+          weights += same * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
+          gradients += same * state(block, StateKind::gradients);
+          gradients += same * elements * setup_.software.copied_bytes;
+          // In a pipeline FSDP keeps the whole weights, and adds gradients up whole, until the last micro-batch.
+          if (is_fully_sharded && at_.num_stages > 1)
+            weights += same * elements * 2, gradients += same * elements * 4;
+          if (!run.strategy.offload)
+            optimizer += same * state(block, StateKind::optimizer) *
+                         (is_fully_sharded                   ? 2.0 / 3
+                          : setup_.software.copied_bytes > 0 ? 4.0 / 3
+                                                             : 1);
+          const BlockBytes bytes = activations(block, run.strategy);
+          kept += same * bytes.kept;
+          most_brief = std::max(most_brief, bytes.brief);
+          if (run.strategy.zero == 3) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
+          block += same;
+        }
+    const int chunks = static_cast<int>(stage_.chunks.size());
+    const double in_flight = static_cast<double>(most_kept(setup_.plan.schedule, at_)) / chunks;
+    const double brief = (most_brief + most_gathered) * (is_ours_ ? 1 : constants.live_factor);
+    const auto bytes = [](double amount) { return Bytes(static_cast<std::int64_t>(amount)); };
+    StageMemory memory{bytes(weights),          bytes(gradients), bytes(optimizer),
+                       bytes(kept * in_flight), bytes(brief),     {}};
+    memory.total = memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.buffers;
+    return memory;
+  }
+
+ private:
+  int alike_from(int block, const BlockRun& run) const {
+    int same = 1;
+    while (block + same < run.first + run.count &&
+           pattern(setup_.model, block + same) == pattern(setup_.model, block))
+      ++same;
+    return same;
+  }
+
+  double elements_of(int block) const {
+    const int width = state_bytes(setup_.plan.precision, setup_.plan.accumulators, StateKind::weights);
+    return static_cast<double>(sizes_.part(block, StateKind::weights).value) / width;
+  }
+  double state(int block, StateKind kind) const {
+    return static_cast<double>(sizes_.state(block, kind).value);
+  }
+
+  BlockBytes activations(int block, const LayerStrategy& strategy) const {
+    const int sequences = pipeline_.microbatches.front();
+    if (is_ours_) {
+      const double gradients = static_cast<double>(sizes_.gradients(block, sequences).bytes.value +
+                                                   sizes_.passing_gradients(block, sequences).bytes.value);
+      return {
+          static_cast<double>(sizes_.kept(block, sequences).bytes.value +
+                              sizes_.graph(block, sequences).value),
+          gradients + static_cast<double>(sizes_.passing(block, sequences).bytes.value +
+                                          (block + 1 == setup_.plan.num_blocks && !setup_.model.is_custom()
+                                               ? sizes_.logits(block, sequences).bytes.value
+                                               : sizes_.graph_work(block, sequences).value))};
+    }
+    return others_activations(block, strategy, sequences);
+  }
+
+  BlockBytes others_activations(int block, const LayerStrategy& s, int sequences) const {
+    const int dp = data_parallel(stage_, s);
+    const double tokens = static_cast<double>((sequences + dp - 1) / dp) *
+                          static_cast<double>(setup_.plan.sequence_length) / s.cp;
+    const int width = bytes_of(setup_.plan.precision);
+    double all = 0, input = 0;
+    for (const Operation& op : operations(setup_.model, block, setup_.plan.sequence_length))
+      for (const KeptTensor& kept : op.kept) {
+        const double share = kept.cut == CutUnit::none ? (s.sequence_parallel ? 1.0 / s.tp : 1)
+                                                       : share_of_part(setup_.model, kept.cut, s.tp);
+        const double bytes = kept.elements_per_token * bytes_per_element(kept.type, width) * share * tokens;
+        all += bytes;
+        if (kept.kept_up_to == RecomputeMode::full) input += bytes;
+      }
+    if (block_kind(setup_.model, block) == BlockKind::head) {
+      // Logits in 16 bits, in fp32, and their gradient.
+      const double logits =
+          static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, CutUnit::vocab, s.tp);
+      return {input, tokens * logits * (width + 4 + 4)};
+    }
+    // Unfused attention: probabilities, dropout's mask and result, 5 bytes a score (softmax kept by the selective mode too).
+    const double scores = setup_.software.has_flash_attention() || block == 0
+                              ? 0
+                              : 5 * static_cast<double>(setup_.model.heads) *
+                                    share_of_part(setup_.model, CutUnit::heads, s.tp) *
+                                    static_cast<double>(setup_.plan.sequence_length) * tokens;
+    switch (s.recompute) {
+      case RecomputeMode::none:
+        return {narrowed(all) + scores, 0.4 * all};
+      case RecomputeMode::selective:
+        if (setup_.software.selective == SelectiveMeaning::attention_core) return {all, 0.4 * all + scores};
+        return {0.5 * (narrowed(all) + input), 0.5 * all};
+      case RecomputeMode::full:
+        return {input, 1.4 * all + scores};
+    }
+    return {};
+  }
+
+  // A compiler keeps what fewer kernels need; inputs of 8-bit products are kept in 8 bits.
+  double narrowed(double bytes) const {
+    if (setup_.software.kernels != KernelStyle::compiled) return bytes;
+    return bytes * (setup_.format.is_narrow() ? 0.6 : 0.85);
+  }
+
+  const Setup& setup_;
+  const Pipeline& pipeline_;
+  const Stage& stage_;
+  DeviceSizes sizes_;
+  const bool is_ours_;
+  const StagePosition at_;
+};
+
+}  // namespace
+
+StageMemory stage_memory(const Setup& setup, int pipeline, int stage, const Constants& constants) {
+  return StageCounter(setup, pipeline, stage).count(constants);
+}
+
+Bytes shown_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants) {
+  const auto live = static_cast<double>(memory.total.value);
+  const double moving = static_cast<double>((memory.activations + memory.buffers).value);
+  const double reserved = live + moving * constants.reserve;
+  switch (kind) {
+    case MemoryKind::allocated:
+      return memory.total;
+    case MemoryKind::reserved:
+      return Bytes(static_cast<std::int64_t>(reserved));
+    case MemoryKind::process:
+      return Bytes(
+          static_cast<std::int64_t>(reserved + constants.context_bytes + num_groups * constants.group_bytes));
+  }
+  return memory.total;
+}
+
+}  // namespace optimus

@@ -1,0 +1,65 @@
+// See model_work.h.
+#include "cost/model_work.h"
+
+#include <algorithm>
+
+namespace optimus {
+namespace {
+
+bool joins_the_one_before(const std::string& name, const ModelSpec& model) {
+  return name == "attention.k" || name == "attention.v" || (name == "mlp.up" && model.is_gated);
+}
+
+std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t sequence_length) {
+  std::vector<WorkItem> items;
+  const bool is_layer = block_kind(model, block) == BlockKind::layer;
+  bool is_mlp = false, is_behind_core = false;
+  for (const Operation& op : operations(model, block, sequence_length)) {
+    if (op.kind == OperationKind::product && joins_the_one_before(op.name, model)) {
+      const auto at = std::find_if(items.rbegin(), items.rend(),
+                                   [](const WorkItem& item) { return item.kind == OperationKind::product; });
+      at->outer += static_cast<double>(op.outer);
+      continue;
+    }
+    WorkItem item{.kind = op.kind, .cut = op.cut};
+    item.inner = static_cast<double>(op.inner), item.outer = static_cast<double>(op.outer);
+    item.forward_flops = op.forward_flops;
+    item.backward_flops = op.backward_flops + op.repeated_flops;
+    item.moved_elements = op.moved_elements;
+    item.is_recomputed_by_selective = op.is_recomputed_by_selective;
+    if (is_layer) {
+      const bool is_core = op.kind == OperationKind::attention;
+      item.part = is_mlp ? Part::mlp : Part::attention;
+      item.ring_part = is_mlp           ? Part::mlp
+                       : is_core        ? Part::attention_hop
+                       : is_behind_core ? Part::attention_output
+                                        : Part::attention_input;
+      is_behind_core |= is_core;
+      is_mlp |= op.name == "residual1";
+    }
+    items.push_back(item);
+  }
+  return items;
+}
+
+}  // namespace
+
+ModelWork work_of(const ModelSpec& model, std::int64_t sequence_length) {
+  ModelWork work;
+  work.query_width = static_cast<double>(model.query_width());
+  work.head_dim = std::max(1.0, static_cast<double>(model.head_dim));
+  work.sequence_length = static_cast<double>(sequence_length);
+  work.is_causal = model.is_causal;
+  const int patterns = num_patterns(model), blocks = num_blocks(model);
+  for (int p = 0; p < patterns; ++p)
+    work.patterns.push_back(items_of(model, p + 1 < patterns ? p : blocks - 1, sequence_length));
+  return work;
+}
+
+double share_of_part(const ModelSpec& model, CutUnit unit, int tp) {
+  if (tp == 1 || unit == CutUnit::none) return 1;
+  const std::int64_t units = num_units(model, unit);
+  return static_cast<double>((units + tp - 1) / tp) / static_cast<double>(units);
+}
+
+}  // namespace optimus

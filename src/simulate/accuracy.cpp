@@ -1,0 +1,234 @@
+// See accuracy.h.
+#include "simulate/accuracy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kSmallestSweep = 4;  // rows of one sweep from which an order is judged
+constexpr double kTelling = 0.05;          // measurements nearer than this may stand in either order
+
+void add(ErrorSummary& summary, double error) {
+  summary.mape += std::abs(error);
+  summary.worst = std::max(summary.worst, std::abs(error));
+  ++summary.rows;
+}
+void finish(ErrorSummary& summary) {
+  if (summary.rows > 0) summary.mape /= summary.rows;
+}
+
+std::vector<double> ranks(const std::vector<double>& values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::vector<double> result(values.size());
+  for (std::size_t i = 0; i < order.size();) {
+    std::size_t end = i + 1;
+    while (end < order.size() && values[order[end]] == values[order[i]]) ++end;
+    for (std::size_t k = i; k < end; ++k) result[order[k]] = static_cast<double>(i + end - 1) / 2;
+    i = end;
+  }
+  return result;
+}
+
+// Spearman's: the correlation of ranks.
+double rank_correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  const std::vector<double> x = ranks(a), y = ranks(b);
+  const double mean = static_cast<double>(x.size() - 1) / 2;
+  double xy = 0, xx = 0, yy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    xy += (x[i] - mean) * (y[i] - mean);
+    xx += (x[i] - mean) * (x[i] - mean), yy += (y[i] - mean) * (y[i] - mean);
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 1;
+}
+
+// Compared are seconds for a sequence's share: batches inside a sweep may differ by 3 %.
+void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary) {
+  std::map<std::string, std::vector<const RunOutcome*>> sweeps;
+  for (const RunOutcome& outcome : outcomes)
+    if (!outcome.run->measured.sweep.empty()) sweeps[outcome.run->measured.sweep].push_back(&outcome);
+  std::vector<double> correlations;
+  int rightly = 0;
+  for (const auto& [name, rows] : sweeps) {
+    if (rows.size() < kSmallestSweep) continue;
+    std::vector<double> measured, predicted;
+    for (const RunOutcome* row : rows) {
+      const auto batch = static_cast<double>(row->run->run->plan.batch);
+      measured.push_back(row->run->measured.seconds / batch), predicted.push_back(row->seconds / batch);
+    }
+    correlations.push_back(rank_correlation(measured, predicted));
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      for (std::size_t k = i + 1; k < rows.size(); ++k) {
+        if (std::abs(measured[i] - measured[k]) <= kTelling * std::min(measured[i], measured[k])) continue;
+        ++summary.pairs;
+        rightly += (measured[i] < measured[k]) == (predicted[i] < predicted[k]);
+      }
+  }
+  summary.sweeps = static_cast<int>(correlations.size());
+  if (summary.pairs > 0) summary.pairs_ordered = static_cast<double>(rightly) / summary.pairs;
+  if (correlations.empty()) return;
+  std::sort(correlations.begin(), correlations.end());
+  const std::size_t half = correlations.size() / 2;
+  summary.rank_correlation =
+      correlations.size() % 2 == 1 ? correlations[half] : (correlations[half - 1] + correlations[half]) / 2;
+}
+
+}  // namespace
+
+double RunOutcome::error() const { return seconds / run->measured.seconds - 1; }
+double RunOutcome::memory_error() const { return bytes ? *bytes / *run->measured.bytes - 1 : 0; }
+
+std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants& constants) {
+  std::vector<RunOutcome> outcomes;
+  for (const Run& run : runs)
+    if (run.run) outcomes.push_back({&run, 0, 0, std::nullopt});
+  for (RunOutcome& outcome : outcomes) {
+    const RunCase& one = *outcome.run->run;
+    const MeasuredRun& measured = outcome.run->measured;
+    outcome.seconds = one.simulator->seconds(constants);
+    outcome.seconds_left_out = one.simulator->seconds(constants_without(measured.source));
+    if (measured.bytes)
+      outcome.bytes = static_cast<double>(one.memory(measured.memory_kind, constants).value);
+  }
+  return outcomes;
+}
+
+AccuracySummary summarise(std::span<const Run> runs, std::span<const RunOutcome> outcomes) {
+  AccuracySummary summary;
+  for (const Run& run : runs) {
+    summary.skipped += !run.run;
+    summary.mixtures += run.measured.is_mixture;
+  }
+  for (const RunOutcome& outcome : outcomes) {
+    add(summary.step_time, outcome.error());
+    add(summary.left_out_source, outcome.seconds_left_out / outcome.run->measured.seconds - 1);
+    if (outcome.bytes) add(summary.memory, outcome.memory_error());
+  }
+  for (ErrorSummary* errors : {&summary.step_time, &summary.left_out_source, &summary.memory})
+    finish(*errors);
+  judge_sweeps(outcomes, summary);
+  return summary;
+}
+
+namespace {
+
+struct GroupErrors {
+  ErrorSummary time, left_out, memory;
+  double bias = 0;
+};
+
+using ByName = std::map<std::string, GroupErrors>;
+
+ByName grouped(std::span<const RunOutcome> outcomes, bool by_software) {
+  ByName groups;
+  for (const RunOutcome& outcome : outcomes) {
+    const MeasuredRun& measured = outcome.run->measured;
+    GroupErrors& group = groups[by_software ? measured.software : measured.source];
+    add(group.time, outcome.error());
+    group.bias += outcome.error();
+    add(group.left_out, outcome.seconds_left_out / measured.seconds - 1);
+    if (outcome.bytes) add(group.memory, outcome.memory_error());
+  }
+  for (auto& [name, group] : groups) {
+    group.bias /= group.time.rows;
+    for (ErrorSummary* errors : {&group.time, &group.left_out, &group.memory}) finish(*errors);
+  }
+  return groups;
+}
+
+OrderedJson json_of(const ErrorSummary& errors) {
+  return {{"mape", errors.mape}, {"worst", errors.worst}, {"rows", errors.rows}};
+}
+
+OrderedJson json_of(const ByName& groups) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [name, group] : groups)
+    json[name] = {{"step_time", json_of(group.time)},
+                  {"left_out_source", json_of(group.left_out)},
+                  {"memory", json_of(group.memory)}};
+  return json;
+}
+
+std::string table_of(const std::string& title, const ByName& groups) {
+  TextTable table({title, "rows", "step time", "mean", "worst", "left out", "memory rows", "memory"});
+  for (const auto& [name, group] : groups)
+    table.row({name, std::to_string(group.time.rows), percent(group.time.mape),
+               fmt::format("{:+.1f} %", group.bias * 100), percent(group.time.worst),
+               percent(group.left_out.mape), std::to_string(group.memory.rows),
+               group.memory.rows > 0 ? percent(group.memory.mape) : "-"});
+  return table.text();
+}
+
+}  // namespace
+
+OrderedJson accuracy_json(std::span<const Run> runs, std::span<const RunOutcome> outcomes) {
+  const AccuracySummary summary = summarise(runs, outcomes);
+  OrderedJson json;
+  json["summary"] = {{"step_time", json_of(summary.step_time)},
+                     {"memory", json_of(summary.memory)},
+                     {"left_out_source", json_of(summary.left_out_source)},
+                     {"rank_correlation", {{"median", summary.rank_correlation}, {"sweeps", summary.sweeps}}},
+                     {"pairs_ordered", summary.pairs_ordered},
+                     {"pairs", summary.pairs},
+                     {"skipped", summary.skipped},
+                     {"mixtures_of_experts", summary.mixtures}};
+  json["sources"] = json_of(grouped(outcomes, false));
+  json["software"] = json_of(grouped(outcomes, true));
+  std::map<const Run*, const RunOutcome*> found;
+  for (const RunOutcome& outcome : outcomes) found[outcome.run] = &outcome;
+  json["rows"] = OrderedJson::array();
+  for (const Run& run : runs) {
+    const MeasuredRun& m = run.measured;
+    const auto at = found.find(&run);
+    OrderedJson row = {{"id", m.id}, {"source", m.source}};
+    row["measured_seconds"] = m.seconds > 0 ? OrderedJson(m.seconds) : OrderedJson();
+    row["predicted_seconds"] = at == found.end() ? OrderedJson() : OrderedJson(at->second->seconds);
+    row["predicted_seconds_left_out"] =
+        at == found.end() ? OrderedJson() : OrderedJson(at->second->seconds_left_out);
+    row["measured_bytes"] = m.bytes ? OrderedJson(*m.bytes) : OrderedJson();
+    row["predicted_bytes"] =
+        at != found.end() && at->second->bytes ? OrderedJson(*at->second->bytes) : OrderedJson();
+    row["filled"] = m.filled;
+    row["skipped"] = m.skipped.empty() ? OrderedJson() : OrderedJson(m.skipped);
+    row["software"] = m.software;
+    row["sweep"] = m.sweep;
+    json["rows"].push_back(std::move(row));
+  }
+  return json;
+}
+
+std::string accuracy_text(std::span<const Run> runs, std::span<const RunOutcome> outcomes) {
+  const AccuracySummary s = summarise(runs, outcomes);
+  TextTable rows({"run", "measured s", "predicted s", "error", "measured GB", "predicted GB", "error"});
+  for (const RunOutcome& outcome : outcomes) {
+    const MeasuredRun& m = outcome.run->measured;
+    rows.row({m.id, fmt::format("{:.3f}", m.seconds), fmt::format("{:.3f}", outcome.seconds),
+              fmt::format("{:+.1f} %", outcome.error() * 100),
+              m.bytes ? fmt::format("{:.1f}", *m.bytes / 1e9) : "-",
+              outcome.bytes ? fmt::format("{:.1f}", *outcome.bytes / 1e9) : "-",
+              outcome.bytes ? fmt::format("{:+.1f} %", outcome.memory_error() * 100) : "-"});
+  }
+  std::map<std::string, int> reasons;
+  for (const Run& run : runs)
+    if (!run.run) ++reasons[run.measured.skipped];
+  std::string text = rows.text() + "\n" + table_of("source", grouped(outcomes, false)) + "\n" +
+                     table_of("software", grouped(outcomes, true)) + "\n";
+  for (const auto& [reason, number] : reasons) text += fmt::format("skipped {:4}: {}\n", number, reason);
+  text += fmt::format(
+      "\nstep time: {} mean error over {} runs (worst {}); {} with the run's source left out of the fit\n"
+      "memory: {} mean error over {} runs (worst {})\n"
+      "order: {} of {} pairs in {} sweeps rightly; median rank correlation {:.2f}\n",
+      percent(s.step_time.mape), s.step_time.rows, percent(s.step_time.worst),
+      percent(s.left_out_source.mape), percent(s.memory.mape), s.memory.rows, percent(s.memory.worst),
+      percent(s.pairs_ordered), s.pairs, s.sweeps, s.rank_correlation);
+  return text;
+}
+
+}  // namespace optimus

@@ -1,0 +1,41 @@
+// How well predictions meet measured runs: errors by row, source and software, and whether layouts are put in the right order.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "simulate/runs.h"
+
+namespace optimus {
+
+struct RunOutcome {
+  const Run* run = nullptr;
+  double seconds = 0, seconds_left_out = 0;  // with all constants; with those fitted without the run's source
+  std::optional<double> bytes;
+  double error() const;  // of seconds, as a fraction of the measured, with its sign
+  double memory_error() const;
+};
+
+// Predicts every run that is not skipped.
+std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants& constants);
+
+struct ErrorSummary {
+  double mape = 0, worst = 0;  // fractions
+  int rows = 0;
+};
+
+struct AccuracySummary {
+  ErrorSummary step_time, memory, left_out_source;
+  double rank_correlation = 0;  // median over sweeps
+  int sweeps = 0;
+  double pairs_ordered = 1;  // of pairs in a sweep that differ by more than 5 %
+  int pairs = 0, skipped = 0, mixtures = 0;
+};
+AccuracySummary summarise(std::span<const Run> runs, std::span<const RunOutcome> outcomes);
+
+OrderedJson accuracy_json(std::span<const Run> runs, std::span<const RunOutcome> outcomes);
+std::string accuracy_text(std::span<const Run> runs, std::span<const RunOutcome> outcomes);
+
+}  // namespace optimus

@@ -1,0 +1,101 @@
+// See csv.h.
+#include "simulate/csv.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kMostColumns = 1'000;
+
+class CsvReader {
+ public:
+  CsvReader(std::string_view text, const std::string& source) : text_(text), source_(source) {}
+
+  // The next row; empty at the end of the text. Lines without anything are passed over.
+  std::vector<std::string> row() {
+    std::vector<std::string> cells;
+    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) skip_line_break();
+    if (at_ == text_.size()) return cells;
+    row_line_ = line_;
+    for (;;) {
+      cells.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
+      if (cells.size() > kMostColumns)
+        throw UserError("{}:{}: more than {} columns", source_, row_line_, kMostColumns);
+      if (at_ < text_.size() && text_[at_] == ',') {
+        ++at_;
+        continue;
+      }
+      if (at_ < text_.size()) skip_line_break();
+      return cells;
+    }
+  }
+  int line() const { return row_line_; }
+
+ private:
+  void skip_line_break() {
+    if (text_[at_] == '\r' && at_ + 1 < text_.size() && text_[at_ + 1] == '\n') ++at_;
+    ++at_, ++line_;
+  }
+  std::string plain() {
+    const std::size_t end = std::min(text_.find_first_of(",\r\n", at_), text_.size());
+    const std::string_view cell = text_.substr(at_, end - at_);
+    at_ = end;
+    return std::string(trim(cell));
+  }
+  std::string quoted() {
+    std::string cell;
+    const int begin = line_;
+    for (++at_; at_ < text_.size(); ++at_) {
+      if (text_[at_] == '"' && at_ + 1 < text_.size() && text_[at_ + 1] == '"')
+        cell += text_[at_++];
+      else if (text_[at_] == '"')
+        break;
+      else
+        line_ += text_[at_] == '\n', cell += text_[at_];
+    }
+    if (at_ == text_.size()) throw UserError("{}:{}: a quote is never closed", source_, begin);
+    ++at_;
+    if (at_ < text_.size() && text_.substr(at_, 1).find_first_of(",\r\n") == std::string_view::npos)
+      throw UserError("{}:{}: text behind a closing quote; a comma or the end of the line must follow",
+                      source_, line_);
+    return cell;
+  }
+
+  std::string_view text_;
+  const std::string& source_;
+  std::size_t at_ = 0;
+  int line_ = 1, row_line_ = 1;
+};
+
+}  // namespace
+
+const std::string& CsvTable::cell(std::size_t row, std::string_view column) const {
+  static const std::string nothing;
+  const auto found = std::find(columns.begin(), columns.end(), column);
+  return found == columns.end() ? nothing : rows[row][static_cast<std::size_t>(found - columns.begin())];
+}
+
+CsvTable parse_csv(std::string_view text, const std::string& source) {
+  if (starts_with(text, "\xef\xbb\xbf")) text.remove_prefix(3);
+  CsvReader reader(text, source);
+  CsvTable table;
+  table.columns = reader.row();
+  if (table.columns.empty()) throw UserError("{}: empty; the first line must name the columns", source);
+  std::vector<std::string> sorted = table.columns;
+  std::sort(sorted.begin(), sorted.end());
+  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
+    throw UserError("{}: column {} is there twice", source, in_quotes(*twice));
+  for (std::vector<std::string> row = reader.row(); !row.empty(); row = reader.row()) {
+    if (row.size() != table.columns.size())
+      throw UserError("{}:{}: {} cells, the first line names {} columns", source, reader.line(), row.size(),
+                      table.columns.size());
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace optimus

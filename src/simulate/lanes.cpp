@@ -1,0 +1,189 @@
+// See lanes.h.
+#include "simulate/lanes.h"
+
+#include <algorithm>
+#include <array>
+
+namespace optimus {
+
+TimeSplit& TimeSplit::operator+=(const TimeSplit& other) {
+  compute += other.compute, tensor += other.tensor, data += other.data, pipeline += other.pipeline;
+  bubble += other.bubble, optimizer += other.optimizer, host += other.host;
+  return *this;
+}
+
+TimeSplit operator*(TimeSplit split, double factor) {
+  for (double* part : {&split.compute, &split.tensor, &split.data, &split.pipeline, &split.bubble,
+                       &split.optimizer, &split.host})
+    *part *= factor;
+  return split;
+}
+
+namespace {
+
+constexpr std::size_t kLanes = 6;
+
+// Runs instructions in order; knows when each lane is free, and what compute has waited for.
+class LaneRunner {
+ public:
+  LaneRunner(const PricedProgram& program, const Software& software, const Constants& constants)
+      : program_(program.program()),
+        seconds_(program.price(constants)),
+        constants_(constants),
+        ends_(program_.instructions.size()) {
+    is_beside_[static_cast<std::size_t>(Lane::tensor)] = software.runs_programs;
+    is_beside_[static_cast<std::size_t>(Lane::gather)] = software.overlaps_gather;
+    is_beside_[static_cast<std::size_t>(Lane::reduce)] = software.overlaps_reduce;
+    is_beside_[static_cast<std::size_t>(Lane::host)] = true;
+  }
+
+  void run(std::size_t i) {
+    const Instruction& at = program_.instructions[i];
+    if (at.lane == Lane::transfer) return;  // there at once
+    if (at.lane == Lane::reduce && at.slot >= 0 && !is_beside_[static_cast<std::size_t>(Lane::reduce)]) {
+      // Not beside the backward means behind it: the stages before do not wait for it.
+      deferred_ += seconds_[i];
+      return;
+    }
+    const bool is_compute = at.lane == Lane::compute || !is_beside_[static_cast<std::size_t>(at.lane)];
+    double& free = free_[is_compute ? 0 : static_cast<std::size_t>(at.lane)];
+    double start = free;
+    Lane cause = Lane::compute;
+    for (const int wait : program_.waits(at)) {
+      const double end = ends_[static_cast<std::size_t>(wait)];
+      if (end > start) start = end, cause = program_.instructions[static_cast<std::size_t>(wait)].lane;
+    }
+    if (is_compute) add_wait(cause, start - free);
+    ends_[i] = free = start + seconds_[i];
+    last_ = std::max(last_, ends_[i]);
+    if (is_compute)
+      add_work(at, seconds_[i]);
+    else if (at.lane == Lane::gather || at.lane == Lane::reduce)
+      beside_ += seconds_[i];
+    if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, ends_[i]);
+  }
+
+  // The time since the last call, until compute and tensor lanes rest; communication beside it slows compute down.
+  SlotTime take_slot() {
+    const double end = std::max(free_[0], tensor_end_);
+    split_.tensor += end - free_[0];
+    free_[0] = end;
+    // What communication beside takes from compute delays everything behind it.
+    const double slowed = std::min(beside_ * constants_.interference, split_.compute * 0.5);
+    split_.compute += slowed;
+    free_[0] += slowed;
+    const SlotTime slot{free_[0] - begin_, split_};
+    begin_ = free_[0], split_ = {}, beside_ = 0;
+    last_ = std::max(last_, free_[0]);
+    return slot;
+  }
+
+  // Until every lane rests, and what was put off is done.
+  SlotTime take_rest(bool counts_as_data) {
+    last_ = std::max(last_, free_[0]) + deferred_;
+    deferred_ = 0;
+    for (double& free : free_) free = last_;
+    const double rest = last_ - begin_ - split_.total();
+    (counts_as_data ? split_.data : split_.host) += std::max(0.0, rest);
+    const SlotTime slot{last_ - begin_, split_};
+    begin_ = last_, split_ = {}, beside_ = 0;
+    return slot;
+  }
+
+ private:
+  void add_wait(Lane cause, double seconds) {
+    if (cause == Lane::tensor)
+      split_.tensor += seconds;
+    else if (cause == Lane::host)
+      split_.host += seconds;
+    else
+      split_.data += seconds;
+  }
+  void add_work(const Instruction& at, double seconds) {
+    if (at.op == Op::optimizer)
+      split_.optimizer += seconds;
+    else if (at.lane == Lane::tensor)
+      split_.tensor += seconds;
+    else if (at.lane == Lane::compute)
+      split_.compute += seconds;
+    else
+      split_.data += seconds;
+  }
+
+  const Program& program_;
+  const std::vector<double> seconds_;
+  const Constants& constants_;
+  std::vector<double> ends_;
+  std::array<bool, kLanes> is_beside_{};
+  std::array<double, kLanes> free_{};
+  double begin_ = 0, last_ = 0, tensor_end_ = 0, beside_ = 0, deferred_ = 0;
+  TimeSplit split_;
+};
+
+void add_host(SlotTime& slot, double seconds) { slot.seconds += seconds, slot.split.host += seconds; }
+
+// Which list of StageTimes a slot's time belongs to: the first micro-batch tells of first forwards and usual backwards,
+// the last of usual forwards and last backwards.
+void keep(StageTimes& times, const Slot& slot, int last_microbatch, const SlotTime& time) {
+  const auto chunk = static_cast<std::size_t>(slot.chunk);
+  const bool is_first = slot.microbatch == 0, is_last = slot.microbatch == last_microbatch;
+  const auto put = [&](std::vector<SlotTime>& list, bool is_it) {
+    if (is_it) list[chunk] = time;
+  };
+  switch (slot.work) {
+    case Work::forward:
+      put(times.first_forward, is_first), put(times.forward, is_last);
+      break;
+    case Work::backward:
+    case Work::backward_input:
+      put(times.backward, is_first), put(times.last_backward, is_last);
+      break;
+    case Work::backward_weight:
+      put(times.weight, is_first), put(times.last_weight, is_last);
+      break;
+    case Work::update:
+      put(times.weight, is_first), put(times.last_weight, is_last);
+      break;
+  }
+}
+
+}  // namespace
+
+StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Software& software,
+                     const Constants& constants) {
+  const Program& program = priced.program();
+  LaneRunner lanes(priced, software, constants);
+  int num_chunks = 1, last_microbatch = 0;
+  for (const Slot& slot : order)
+    num_chunks = std::max(num_chunks, slot.chunk + 1),
+    last_microbatch = std::max(last_microbatch, slot.microbatch);
+  StageTimes times;
+  for (auto* list : {&times.first_forward, &times.forward, &times.backward, &times.last_backward,
+                     &times.weight, &times.last_weight})
+    list->resize(static_cast<std::size_t>(num_chunks));
+  std::size_t i = 0;
+  const std::size_t num = program.instructions.size();
+  while (i < num && program.instructions[i].slot < 0) lanes.run(i++);
+  times.before = lanes.take_rest(false);
+  for (int slot = 0; slot < std::ssize(order); ++slot) {
+    while (i < num && program.instructions[i].slot == slot) lanes.run(i++);
+    SlotTime time = lanes.take_slot();
+    add_host(time, constants.slot_seconds);
+    keep(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
+  }
+  while (i < num && program.instructions[i].op != Op::step_gate) lanes.run(i++);
+  times.before_gate = lanes.take_rest(true);
+  while (i < num) lanes.run(i++);
+  times.after_gate = lanes.take_rest(true);
+  // Gathers of updated weights go beside the next step's first forwards.
+  if (software.overlaps_gather) {
+    double hidden = 0;
+    for (const SlotTime& forward : times.forward) hidden += forward.seconds;
+    hidden = std::min(hidden, times.after_gate.split.data);
+    times.after_gate.seconds -= hidden * (1 - constants.interference);
+    times.after_gate.split.data -= hidden * (1 - constants.interference);
+  }
+  return times;
+}
+
+}  // namespace optimus

@@ -1,0 +1,171 @@
+// See pipeline.h.
+#include "simulate/pipeline.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kNotYet = -1;
+
+// When the results of slots are there, for whoever needs them: [stage][chunk * microbatches + microbatch].
+struct Board {
+  std::vector<std::vector<double>> forward, backward;
+};
+
+class PipelineRunner {
+ public:
+  PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
+                 StageMessages messages)
+      : stages_(stages), sizes_(sizes), messages_(messages), next_(stages.size()), free_(stages.size()) {
+    num_chunks_ = stages.front().times->forward.size();
+    const std::vector<double> empty(num_chunks_ * sizes.size(), kNotYet);
+    board_.forward.assign(stages.size(), empty), board_.backward.assign(stages.size(), empty);
+    counts_.assign(stages.size(), std::vector<double>(kKinds * num_chunks_));
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      result_.slots.emplace_back(stages[s].order->size());
+      result_.splits.push_back(stages[s].times->before.split);
+      free_[s] = stages[s].times->before.seconds;
+    }
+  }
+
+  PipelineTimes run() {
+    bool is_moving = true;
+    while (is_moving) {
+      is_moving = false;
+      // Forwards move to the right and backwards to the left: one pass each way finds much that is ready.
+      for (std::size_t s = 0; s < stages_.size(); ++s) is_moving |= advance(s);
+      for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
+    }
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      ensure(next_[s] == stages_[s].order->size(), "stage {} is stuck at slot {}", s, next_[s]);
+    for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
+    result_.ends = free_;
+    return std::move(result_);
+  }
+
+ private:
+  bool advance(std::size_t s) {
+    bool has_moved = false;
+    while (next_[s] < stages_[s].order->size()) {
+      const Slot& slot = (*stages_[s].order)[next_[s]];
+      const Arrival ready = arrival_of(s, slot);
+      if (ready.there == kNotYet) break;
+      place(s, slot, ready);
+      ++next_[s];
+      has_moved = true;
+    }
+    return has_moved;
+  }
+
+  std::size_t place_of(int chunk, int microbatch) const {
+    return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
+  }
+
+  // What the slot needs from another stage: when it was ready there, how long it travels, when it is here.
+  struct Arrival {
+    double sent = 0, seconds = 0, there = 0;
+  };
+  Arrival arrival_of(std::size_t s, const Slot& slot) const {
+    const std::size_t last = stages_.size() - 1;
+    const auto message = [&](const std::vector<double>& from, int chunk, double seconds) -> Arrival {
+      const double end = from[place_of(chunk, slot.microbatch)];
+      if (end == kNotYet) return {0, 0, kNotYet};
+      return {end, seconds, end + seconds};
+    };
+    if (slot.work == Work::forward) {
+      if (s > 0) return message(board_.forward[s - 1], slot.chunk, stages_[s - 1].to_next);
+      if (slot.chunk == 0) return {};
+      return message(board_.forward[last], slot.chunk - 1, stages_[last].to_next);
+    }
+    if (slot.work == Work::backward || slot.work == Work::backward_input) {
+      if (s < last) return message(board_.backward[s + 1], slot.chunk, stages_[s + 1].to_previous);
+      if (slot.chunk + 1 == static_cast<int>(num_chunks_)) return {};
+      return message(board_.backward[0], slot.chunk + 1, stages_[0].to_previous);
+    }
+    return {};
+  }
+
+  // The list of StageTimes that a slot's time stands in.
+  enum Kind { first_forward, forward, backward, last_backward, weight, last_weight, kKinds };
+  Kind kind_of(const Slot& slot) const {
+    const bool is_last = slot.microbatch + 1 == static_cast<int>(sizes_.size());
+    switch (slot.work) {
+      case Work::forward:
+        return slot.microbatch == 0 ? first_forward : forward;
+      case Work::backward:
+      case Work::backward_input:
+        return is_last ? last_backward : backward;
+      case Work::backward_weight:
+      case Work::update:
+        return is_last ? last_weight : weight;
+    }
+    return forward;
+  }
+  static const std::vector<SlotTime>& list_of(const StageTimes& times, Kind kind) {
+    const std::vector<SlotTime>* lists[kKinds] = {&times.first_forward, &times.forward, &times.backward,
+                                                  &times.last_backward, &times.weight,  &times.last_weight};
+    return *lists[kind];
+  }
+
+  // Where the time of a stage's slots went: each kind of slot as often as it came.
+  void add_splits(std::size_t s) {
+    for (int kind = 0; kind < kKinds; ++kind)
+      for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk)
+        if (const double times = counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk]; times > 0)
+          result_.splits[s] += list_of(*stages_[s].times, static_cast<Kind>(kind))[chunk].split * times;
+  }
+
+  void place(std::size_t s, const Slot& slot, const Arrival& ready) {
+    const Kind kind = kind_of(slot);
+    const auto chunk = static_cast<std::size_t>(slot.chunk);
+    const SlotTime& time = list_of(*stages_[s].times, kind)[chunk];
+    const double size = sizes_[static_cast<std::size_t>(slot.microbatch)];
+    counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk] += size;
+    TimeSplit& split = result_.splits[s];
+    double start = std::max(free_[s], ready.there);
+    if (messages_ == StageMessages::one_by_one && ready.seconds > 0) {
+      // The message begins when both sides have come to it.
+      start = std::max(free_[s], ready.sent) + ready.seconds;
+      split.pipeline += std::min(ready.seconds, start - free_[s]);
+      split.bubble -= std::min(ready.seconds, start - free_[s]);
+    }
+    split.bubble += start - free_[s];
+    const double end = start + time.seconds * size;
+    result_.slots[s][next_[s]] = {start, end};
+    free_[s] = end;
+    double sent = 0;
+    if (slot.work == Work::forward) {
+      board_.forward[s][place_of(slot.chunk, slot.microbatch)] = end;
+      sent = stages_[s].to_next;
+    } else if (slot.work == Work::backward || slot.work == Work::backward_input) {
+      board_.backward[s][place_of(slot.chunk, slot.microbatch)] = end;
+      sent = stages_[s].to_previous;
+    }
+    if (messages_ == StageMessages::beside) return;
+    free_[s] += sent;
+    split.pipeline += sent;
+  }
+
+  const std::vector<PipelineStage>& stages_;
+  const std::vector<double>& sizes_;
+  const StageMessages messages_;
+  std::size_t num_chunks_ = 1;
+  std::vector<std::size_t> next_;
+  std::vector<double> free_;
+  Board board_;
+  std::vector<std::vector<double>>
+      counts_;  // [stage][kind * chunks + chunk], in units of the usual micro-batch
+  PipelineTimes result_;
+};
+
+}  // namespace
+
+PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
+                           StageMessages messages) {
+  return PipelineRunner(stages, sizes, messages).run();
+}
+
+}  // namespace optimus

@@ -1,0 +1,147 @@
+// See report.h.
+#include "simulate/report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "plan/describe.h"
+
+namespace optimus {
+namespace {
+
+std::string slot_name(const Slot& slot) {
+  const char* letter = slot.work == Work::forward           ? "F"
+                       : slot.work == Work::backward_weight ? "W"
+                       : slot.work == Work::update          ? "U"
+                                                            : "B";
+  return slot.chunk > 0 ? fmt::format("{}{}.{}", letter, slot.microbatch, slot.chunk)
+                        : fmt::format("{}{}", letter, slot.microbatch);
+}
+
+OrderedJson split_json(const TimeSplit& s) {
+  return {{"compute", s.compute}, {"tp", s.tensor},           {"pp", s.pipeline}, {"dp", s.data},
+          {"bubble", s.bubble},   {"optimizer", s.optimizer}, {"host", s.host}};
+}
+
+OrderedJson memory_json(const StageMemory& m) {
+  return {{"weights", m.weights.value},     {"gradients", m.gradients.value},
+          {"optimizer", m.optimizer.value}, {"activations", m.activations.value},
+          {"buffers", m.buffers.value},     {"total", m.total.value}};
+}
+
+const Stage& stage_of(const Setup& setup, const StagePrediction& stage) {
+  return setup.plan.pipelines[static_cast<std::size_t>(stage.pipeline)]
+      .stages[static_cast<std::size_t>(stage.stage)];
+}
+
+Bytes memory_of_device(const Setup& setup, const StagePrediction& stage) {
+  return setup.cluster.type_of(setup.map[VirtualDevice{stage_of(setup, stage).devices.front()}]).memory;
+}
+
+}  // namespace
+
+OrderedJson prediction_json(const StepPrediction& step, const Setup& setup) {
+  OrderedJson json = {{"step_seconds", step.seconds},
+                      {"tokens_per_second", step.tokens_per_second},
+                      {"mfu", step.mfu},
+                      {"memory_bytes", step.memory.value},
+                      {"time", split_json(step.split)},
+                      {"plan", short_text(setup.plan)},
+                      {"cluster", setup.cluster.name()},
+                      {"software", std::string(setup.software.name)}};
+  bool fits = true;
+  json["stages"] = OrderedJson::array();
+  for (const StagePrediction& stage : step.stages) {
+    const Bytes has = memory_of_device(setup, stage);
+    fits = fits && stage.memory.total <= has;
+    json["stages"].push_back({{"pipeline", stage.pipeline},
+                              {"stage", stage.stage},
+                              {"devices", stage_of(setup, stage).devices.size()},
+                              {"time", split_json(stage.split)},
+                              {"memory_bytes", memory_json(stage.memory)},
+                              {"device_memory_bytes", has.value}});
+  }
+  json["fits"] = fits;
+  return json;
+}
+
+std::string prediction_text(const StepPrediction& step, const Setup& setup) {
+  std::string result = fmt::format("{} on {}: a step takes {}, {} tokens/s, MFU {}\n", short_text(setup.plan),
+                                   setup.cluster.name(), text(Seconds(step.seconds)),
+                                   short_count(step.tokens_per_second), percent(step.mfu));
+  const TimeSplit& s = step.split;
+  result += "time: ";
+  const std::pair<const char*, double> parts[] = {{"compute", s.compute},   {"tensor parallel", s.tensor},
+                                                  {"pipeline", s.pipeline}, {"data parallel", s.data},
+                                                  {"bubble", s.bubble},     {"optimizer", s.optimizer},
+                                                  {"host", s.host}};
+  for (const auto& [name, seconds] : parts)
+    result +=
+        fmt::format("{}{} {}", name == parts[0].first ? "" : ", ", name, percent(seconds / step.seconds));
+  result += "\n\n";
+  TextTable table({"stage", "devices", "weights", "gradients", "optimizer", "activations", "buffers",
+                   "together", "device has"});
+  constexpr std::size_t kShown = 16;
+  for (std::size_t i = 0; i < std::min(kShown, step.stages.size()); ++i) {
+    const StagePrediction& stage = step.stages[i];
+    const StageMemory& m = stage.memory;
+    const Bytes has = memory_of_device(setup, stage);
+    table.row({fmt::format("{}.{}", stage.pipeline, stage.stage),
+               std::to_string(stage_of(setup, stage).devices.size()), text(m.weights), text(m.gradients),
+               text(m.optimizer), text(m.activations), text(m.buffers), text(m.total),
+               text(has) + (m.total > has ? ": too little" : "")});
+  }
+  result += table.text();
+  if (step.stages.size() > kShown)
+    result += fmt::format("… and {} more stages\n", step.stages.size() - kShown);
+  return result;
+}
+
+std::string draw_step(const StepPrediction& step, int columns) {
+  std::string result;
+  const double scale = static_cast<double>(std::max(10, columns)) / step.seconds;
+  for (std::size_t p = 0; p < step.pipelines.size(); ++p)
+    for (std::size_t s = 0; s < step.pipelines[p].slots.size(); ++s) {
+      std::string row(static_cast<std::size_t>(std::max(10, columns)), '.');
+      const std::vector<SlotSpan>& slots = step.pipelines[p].slots[s];
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        const Slot& slot = step.orders[p][s][i];
+        const char letter =
+            static_cast<char>((slot.work == Work::forward ? '0' : 'a') + slot.microbatch % 10);
+        const auto end = std::min(row.size(), static_cast<std::size_t>(std::ceil(slots[i].end * scale)));
+        for (auto at = static_cast<std::size_t>(slots[i].start * scale); at < end; ++at) row[at] = letter;
+      }
+      result += fmt::format("{:>3}.{:<3} {}\n", p, s, row);
+    }
+  return result;
+}
+
+std::string perfetto_text(const StepPrediction& step) {
+  std::string result = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  const auto name = [&](const char* kind, std::size_t pid, std::size_t tid, const std::string& value) {
+    result +=
+        fmt::format("{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}},\n",
+                    kind, pid, tid, value);
+  };
+  for (std::size_t p = 0; p < step.pipelines.size(); ++p) {
+    name("process_name", p, 0, fmt::format("pipeline {}", p));
+    for (std::size_t s = 0; s < step.pipelines[p].slots.size(); ++s) {
+      name("thread_name", p, s, fmt::format("stage {}", s));
+      const std::vector<SlotSpan>& slots = step.pipelines[p].slots[s];
+      for (std::size_t i = 0; i < slots.size(); ++i)
+        result += fmt::format(
+            "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
+            slot_name(step.orders[p][s][i]), p, s, slots[i].start * 1e6,
+            (slots[i].end - slots[i].start) * 1e6);
+      const double end = step.pipelines[p].ends[s];
+      result += fmt::format(
+          "{{\"name\":\"reduce, "
+          "update\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
+          p, s, end * 1e6, std::max(0.0, step.seconds - end) * 1e6);
+    }
+  }
+  return result + "{\"name\":\"step\",\"ph\":\"i\",\"s\":\"g\",\"pid\":0,\"tid\":0,\"ts\":0}]}\n";
+}
+
+}  // namespace optimus

@@ -1,0 +1,327 @@
+// See runs.h.
+#include "simulate/runs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "layout/layout.h"
+#include "plan/validate.h"
+#include "simulate/known.h"
+
+namespace optimus {
+namespace {
+
+// One row's cells with what was filled; throws UserError, which becomes the reason why the row is skipped.
+class RowReader {
+ public:
+  RowReader(const CsvTable& table, std::size_t row, MeasuredRun& measured)
+      : table_(table), row_(row), measured_(measured) {}
+
+  const std::string& text(std::string_view column) const { return table_.cell(row_, column); }
+  bool has(std::string_view column) const { return !text(column).empty(); }
+
+  std::optional<double> number(std::string_view column) const {
+    const std::string& cell = text(column);
+    if (cell.empty()) return std::nullopt;
+    double value = 0;
+    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value))
+      throw UserError("{} is {}, must be a number", column, in_quotes(cell));
+    if (value < 0) throw UserError("{} is {}, must not be negative", column, cell);
+    return value;
+  }
+  std::optional<std::int64_t> count(std::string_view column) const {
+    const std::optional<double> value = number(column);
+    if (!value) return std::nullopt;
+    if (*value != std::floor(*value) || *value < 1 || *value > 1e9)
+      throw UserError("{} is {}, must be a whole number from 1 to a billion", column, text(column));
+    return static_cast<std::int64_t>(*value);
+  }
+  std::int64_t count_or(std::string_view column, std::int64_t otherwise) {
+    if (const auto value = count(column)) return *value;
+    filled(column, std::to_string(otherwise));
+    return otherwise;
+  }
+  std::int64_t count_needed(std::string_view column) const {
+    if (const auto value = count(column)) return *value;
+    throw UserError("{} is not given", column);
+  }
+  void filled(std::string_view column, const std::string& value) {
+    measured_.filled.push_back(fmt::format("{} {}", column, value));
+  }
+
+ private:
+  const CsvTable& table_;
+  const std::size_t row_;
+  MeasuredRun& measured_;
+};
+
+// A number of heads near 128 wide that divides the hidden size: a multiple of 32 where there is one, else of tp.
+std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
+  std::int64_t best = 0;
+  for (const std::int64_t multiple : {std::int64_t{32}, tp})
+    for (std::int64_t width = 64; width <= 256 && (multiple == 32 || best == 0); ++width) {
+      const std::int64_t heads = hidden / width;
+      if (hidden % width != 0 || heads % multiple != 0) continue;
+      if (best == 0 || std::abs(width - 128) < std::abs(hidden / best - 128)) best = heads;
+    }
+  if (best == 0)
+    throw UserError("heads is not given, and no usual number fits hidden {} and tp {}", hidden, tp);
+  return best;
+}
+
+ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software) {
+  const std::string name = lower(row.text("model_name"));
+  ModelSpec model = blank_model(name, row.count("ffn").value_or(0), row.count("hidden").value_or(0));
+  const std::optional<ModelSpec> known = known_model(name);
+  const auto dimension = [&](std::string_view column, std::int64_t ModelSpec::*member) -> std::int64_t {
+    if (const auto value = row.count(column)) return *value;
+    if (!known) return 0;
+    row.filled(column, std::to_string((*known).*member));
+    return (*known).*member;
+  };
+  model.name = row.text("model_name");
+  model.hidden = dimension("hidden", &ModelSpec::hidden),
+  model.layers = dimension("layers", &ModelSpec::layers);
+  model.heads = dimension("heads", &ModelSpec::heads),
+  model.kv_heads = dimension("kv_heads", &ModelSpec::kv_heads);
+  model.ffn = dimension("ffn", &ModelSpec::ffn), model.vocab = dimension("vocab", &ModelSpec::vocab);
+  if (model.hidden == 0) throw UserError("the model's shape is not given, and its name is not known");
+  if (model.ffn == 0) row.filled("ffn", std::to_string(model.ffn = 4 * model.hidden));
+  if (model.vocab == 0) row.filled("vocab", std::to_string(model.vocab = 50257));
+  if (model.heads == 0) row.filled("heads", std::to_string(model.heads = usual_heads(model.hidden, tp)));
+  if (model.kv_heads == 0) row.filled("kv_heads", std::to_string(model.kv_heads = model.heads));
+  if (model.hidden > 1'000'000 || model.ffn > 10'000'000 || model.vocab > 10'000'000 || model.heads > 100'000)
+    throw UserError("the model is too large to be one");
+  if (model.kv_heads > model.heads || model.heads % model.kv_heads != 0)
+    throw UserError("kv_heads is {}, must divide heads {}", model.kv_heads, model.heads);
+  model.head_dim = known && known->hidden == model.hidden
+                       ? known->head_dim
+                       : std::max<std::int64_t>(1, model.hidden / model.heads);
+  if (pads_vocabulary(software)) {
+    const std::int64_t step = 128 * tp;
+    model.vocab = (model.vocab + step - 1) / step * step;
+  }
+  if (model.layers == 0) {
+    const auto parameters = row.number("params_b");
+    if (!parameters) throw UserError("layers is not given");
+    const double per_layer = static_cast<double>(model.hidden) *
+                             (2.0 * static_cast<double>(model.query_width() + model.kv_width()) +
+                              (model.is_gated ? 3.0 : 2.0) * static_cast<double>(model.ffn));
+    const double rest = *parameters * 1e9 - static_cast<double>(model.vocab * model.hidden);
+    model.layers = std::max<std::int64_t>(1, std::llround(rest / per_layer));
+    row.filled("layers", std::to_string(model.layers));
+  }
+  if (model.layers > 10'000) throw UserError("layers is {}, may be 10000", model.layers);
+  return model;
+}
+
+struct Split {
+  std::int64_t devices = 1, tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
+};
+
+Split split_of(RowReader& row) {
+  Split split;
+  split.devices = row.count_needed("n_gpus");
+  split.tp = row.count_or("tp", 1), split.pp = row.count_or("pp", 1), split.cp = row.count_or("cp", 1);
+  if (row.has("vpp")) split.vpp = *row.count("vpp");
+  if (split.devices > kMostDevices) throw UserError("n_gpus is {}, may be {}", split.devices, kMostDevices);
+  if (split.tp > split.devices || split.pp > split.devices || split.cp > split.devices)
+    throw UserError("tp {}, pp {} or cp {} is more than all {} devices", split.tp, split.pp, split.cp,
+                    split.devices);
+  const std::int64_t replica = split.tp * split.pp * split.cp;
+  if (split.devices % replica != 0)
+    throw UserError("tp {} x pp {} x cp {} does not divide {} devices", split.tp, split.pp, split.cp,
+                    split.devices);
+  split.dp = split.devices / replica;
+  return split;
+}
+
+LayerStrategy strategy_of_row(RowReader& row, const Split& split, const Software& software,
+                              std::int64_t sequence_length) {
+  LayerStrategy strategy;
+  strategy.tp = static_cast<int>(split.tp), strategy.cp = static_cast<int>(split.cp);
+  const Sharding sharding = sharding_of(row.text("zero_stage_or_fsdp"), software);
+  strategy.zero = sharding.zero;
+  if (sharding.is_filled) row.filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
+  const std::int64_t sharers = split.dp * split.cp;
+  if (sharding.group > 0 && strategy.zero > 0 && sharers % sharding.group == 0 && sharding.group < sharers)
+    strategy.shard_group = sharding.group;
+  const std::string& parallel = row.text("seq_parallel");
+  strategy.sequence_parallel =
+      split.tp > 1 && (parallel.empty() ? software.usual_sequence_parallel : parallel == "yes");
+  if (parallel.empty() && split.tp > 1) row.filled("seq_parallel", strategy.sequence_parallel ? "yes" : "no");
+  const std::string recompute = lower(row.text("recompute"));
+  if (recompute.empty()) {
+    strategy.recompute = usual_recompute(software, sequence_length);
+    row.filled("recompute", optimus::text(strategy.recompute));
+  } else {
+    strategy.recompute = parse_recompute(recompute, "recompute");
+  }
+  return strategy;
+}
+
+std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std::int64_t> batch,
+                           std::int64_t sequence_length) {
+  if (const auto given = row.count("micro_batch")) return *given;
+  // One sequence in a pipeline; else as many as make 8,192 tokens, dividing the batch.
+  std::int64_t size = split.pp > 1 ? 1 : std::max<std::int64_t>(1, 8192 / sequence_length);
+  if (batch) {
+    const std::int64_t own = std::max<std::int64_t>(1, *batch / split.dp);
+    size = std::min(size, own);
+    while (own % size != 0) --size;
+  }
+  row.filled("micro_batch", std::to_string(size));
+  return size;
+}
+
+// As many chunks as there are blocks, or nearly: embedding and head count as layers do.
+void deal_all_blocks(Plan& plan) {
+  std::vector<Stage>& stages = plan.pipelines.front().stages;
+  const auto chunks = static_cast<int>(stages.front().chunks.size());
+  const auto num_stages = static_cast<int>(stages.size());
+  const std::vector<Span> spans = split_evenly(plan.num_blocks, num_stages * chunks);
+  for (int c = 0; c < chunks; ++c)
+    for (int s = 0; s < num_stages; ++s) {
+      BlockRun& run = stages[static_cast<std::size_t>(s)].chunks[static_cast<std::size_t>(c)].runs.front();
+      const Span& span = spans[static_cast<std::size_t>(c * num_stages + s)];
+      run.first = static_cast<int>(span.begin), run.count = static_cast<int>(span.size());
+    }
+}
+
+Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const Software& software,
+             const Numbers& numbers) {
+  std::int64_t sequence_length = 0;
+  if (const auto given = row.count("seq_len")) {
+    sequence_length = *given;
+  } else {
+    const std::optional<ModelSpec> known = known_model(lower(row.text("model_name")));
+    if (!known) throw UserError("seq_len is not given");
+    sequence_length = known->max_positions;
+    row.filled("seq_len", std::to_string(sequence_length));
+  }
+  if (sequence_length > 100'000'000)
+    throw UserError("seq_len is {}, may be a hundred million", sequence_length);
+  const std::optional<std::int64_t> given_batch = row.count("global_batch_seqs");
+  const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
+  // Where only throughput is known, a usual step: eight micro-batches for each stage.
+  const std::int64_t batch = given_batch.value_or(split.dp * microbatch * 8 * split.pp);
+  if (!given_batch) row.filled("global_batch_seqs", std::to_string(batch));
+  if (microbatch * split.dp > batch)
+    throw UserError("micro_batch {} x dp {} is more than the batch of {}", microbatch, split.dp, batch);
+  UniformPlan shape{.pp = static_cast<int>(split.pp), .dp = static_cast<int>(split.dp)};
+  shape.strategy = strategy_of_row(row, split, software, sequence_length);
+  shape.microbatch = static_cast<int>(microbatch);
+  shape.batch = batch, shape.sequence_length = sequence_length;
+  shape.chunks = static_cast<int>(split.pp > 1 ? split.vpp : 1);
+  if (split.pp > 1 && !row.has("vpp")) {
+    shape.chunks = usual_chunks(software, model.layers, split.pp);
+    row.filled("vpp", std::to_string(shape.chunks));
+  }
+  if (static_cast<std::int64_t>(shape.pp) * shape.chunks > model.layers + 2)
+    throw UserError("pp {} x vpp {} is more than {} layers", shape.pp, shape.chunks, model.layers);
+  shape.schedule = shape.chunks > 1 ? Schedule::interleaved : Schedule::one_f_one_b;
+  shape.precision = numbers.precision;
+  if (batch / (microbatch * split.dp) > 1'000'000) throw UserError("more than a million micro-batches");
+  Plan plan = uniform_plan(model, shape);
+  if (shape.pp * shape.chunks > model.layers) deal_all_blocks(plan);
+  plan.accumulators = software.gradient_bytes == 4          ? Precision::fp32
+                      : numbers.precision == Precision::fp8 ? Precision::fp32
+                                                            : numbers.precision;
+  return plan;
+}
+
+void measure(RowReader& row, MeasuredRun& measured, const Plan& plan, std::int64_t devices) {
+  const std::optional<double> seconds = row.number("iter_time_s"),
+                              tokens = row.number("tokens_per_s_per_gpu");
+  const double all = static_cast<double>(plan.batch) * static_cast<double>(plan.sequence_length);
+  if (seconds && *seconds > 0)
+    measured.seconds = *seconds;
+  else if (tokens && *tokens > 0)
+    measured.seconds = all / (*tokens * static_cast<double>(devices));
+  const std::string& kind = row.text("memory_kind");
+  const std::optional<double> memory = row.number("mem_gb_per_gpu");
+  if (!memory || *memory <= 0) return;
+  constexpr double kGiB = 1073741824.0, kGb = 1e9;
+  if (kind == "allocated") measured.memory_kind = MemoryKind::allocated, measured.bytes = *memory * kGiB;
+  if (kind == "reserved") measured.memory_kind = MemoryKind::reserved, measured.bytes = *memory * kGiB;
+  if (kind == "nvidia-smi") measured.memory_kind = MemoryKind::process, measured.bytes = *memory * kGb;
+}
+
+std::string origin_of(std::string_view id) { return std::string(id.substr(0, id.find('-'))); }
+
+bool is_timed(const RowReader& row) { return row.has("iter_time_s") || row.has("tokens_per_s_per_gpu"); }
+
+void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
+  if (measured.is_mixture) throw UserError("a mixture of experts");
+  if (lower(row.text("notes")).find("lora") != std::string::npos)
+    throw UserError("trains adapters alone (LoRA)");
+  if (!is_timed(row)) throw UserError("neither a step's time nor tokens a second, only operations a second");
+  const Software* software = find_software(row.text("software"));
+  if (software == nullptr || software == &our_software()) software = &guessed_software(row.text("software"));
+  if (row.text("software") != software->name) row.filled("software", std::string(software->name));
+  run.software = *software;
+  const Numbers numbers = numbers_of(row.text("precision"), run.software);
+  if (row.text("precision").empty()) row.filled("precision", optimus::text(numbers.precision));
+  if (numbers.gradient_bytes > run.software.gradient_bytes) {
+    // Summed apart from the gradients that products give.
+    run.software.gradient_bytes = numbers.gradient_bytes;
+    run.software.copied_bytes = std::max(run.software.copied_bytes, 2);
+  }
+  run.format = numbers.format;
+  const Split split = split_of(row);
+  run.model = model_of(row, split.tp, run.software);
+  run.plan = plan_of(row, run.model, split, run.software, numbers);
+  if (const auto problem = problem_in(run.plan)) throw UserError("{}", *problem);
+  const int per_node =
+      static_cast<int>(std::min<std::int64_t>(row.count_or("gpus_per_node", 8), split.devices));
+  run.cluster.emplace(
+      known_cluster(row.text("gpu"), row.text("network"), per_node, static_cast<int>(split.devices)));
+  run.map = DeviceMap::identity(static_cast<int>(split.devices));
+  measure(row, measured, run.plan, split.devices);
+  if (measured.seconds <= 0) throw UserError("the measured time is 0");
+  run.simulator.emplace(run.setup());
+}
+
+}  // namespace
+
+Bytes RunCase::memory(MemoryKind kind, const Constants& constants) const {
+  const Pipeline& pipeline = plan.pipelines.front();
+  const LayerStrategy& s = pipeline.stages.front().chunks.front().runs.front().strategy;
+  const int dp = data_parallel(pipeline.stages.front(), s);
+  const int groups = (s.tp > 1) + (dp > 1) + (s.cp > 1) + (pipeline.stages.size() > 1);
+  Bytes most{};
+  // The first, the second and the last stage are the fullest, whichever holds more.
+  for (int stage = 0; stage < std::ssize(pipeline.stages); ++stage)
+    if (stage < 2 || stage + 1 == std::ssize(pipeline.stages))
+      most = std::max(most, shown_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));
+  return most;
+}
+
+Run read_run(const CsvTable& table, std::size_t number) {
+  Run result;
+  MeasuredRun& measured = result.measured;
+  RowReader row(table, number, measured);
+  measured.id = row.text("id"), measured.source = origin_of(measured.id);
+  measured.software = row.text("software"), measured.sweep = row.text("sweep");
+  measured.is_mixture = row.has("experts") && row.text("experts") != "0";
+  auto run = std::make_unique<RunCase>();
+  try {
+    prepare(row, measured, *run);
+    result.run = std::move(run);
+  } catch (const UserError& error) {
+    measured.skipped = error.what();
+  }
+  return result;
+}
+
+std::vector<Run> read_runs(const CsvTable& table) {
+  std::vector<Run> runs;
+  for (std::size_t row = 0; row < table.rows.size(); ++row) runs.push_back(read_run(table, row));
+  return runs;
+}
+
+}  // namespace optimus

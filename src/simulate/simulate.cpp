@@ -1,0 +1,193 @@
+// See simulate.h.
+#include "simulate/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace optimus {
+namespace {
+
+// The slowest device of a stage sets its pace. Where all devices are alike nobody looks.
+Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map) {
+  const auto physical = [&](int device) { return map[VirtualDevice{device}]; };
+  Device slowest = physical(stage.devices.front());
+  if (cluster.profile().types.size() == 1 && cluster.profile().speed_factors.empty()) return slowest;
+  const auto speed = [&](Device device) {
+    const PeakFlops& peak = cluster.type_of(device).peak;
+    return std::max({peak.bf16, peak.fp16, peak.fp32}) * cluster.speed_of(device);
+  };
+  for (const int device : stage.devices)
+    if (speed(physical(device)) < speed(slowest)) slowest = physical(device);
+  return slowest;
+}
+
+Stage pattern_of(const Stage& stage, bool is_custom) {
+  Stage pattern;
+  pattern.chunks = stage.chunks;
+  if (is_custom) return pattern;  // every block is its own
+  for (Chunk& chunk : pattern.chunks) {
+    const int first = chunk.first();
+    for (BlockRun& run : chunk.runs) run.first -= first;
+  }
+  return pattern;
+}
+
+Plan shortened(Plan plan) {
+  for (Pipeline& pipeline : plan.pipelines)
+    pipeline.microbatches.assign(std::min<std::size_t>(2, pipeline.microbatches.size()),
+                                 pipeline.microbatches.front());
+  return plan;
+}
+
+double sent_bytes(const Program& program, bool is_backward) {
+  double bytes = 0;
+  int slot = -1;
+  for (const Instruction& at : program.instructions) {
+    if (at.op != Op::send || at.is_backward != is_backward || at.microbatch != 0) continue;
+    if (slot >= 0 && at.slot != slot) break;  // of one slot alone
+    slot = at.slot;
+    bytes += static_cast<double>(at.bytes);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+StepSimulator::StepSimulator(const Setup& setup)
+    : setup_(setup),
+      work_(std::make_shared<const ModelWork>(work_of(setup.model, setup.plan.sequence_length))),
+      short_plan_(shortened(setup.plan)) {
+  const NodeGroup& group = setup.cluster.profile().groups.front();
+  num_nodes_ =
+      std::max(1.0, std::ceil(static_cast<double>(num_devices(setup.plan)) / group.devices_per_node));
+  for (int p = 0; p < std::ssize(setup.plan.pipelines); ++p) see_pipeline(p);
+}
+
+void StepSimulator::see_pipeline(int number) {
+  const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
+  const int num_stages = static_cast<int>(pipeline.stages.size());
+  Seen seen;
+  for (const int size : pipeline.microbatches)
+    seen.sizes.push_back(static_cast<double>(size) / pipeline.microbatches.front());
+  const auto first_of = [&](int stage) {
+    return setup_.map[VirtualDevice{pipeline.stages[static_cast<std::size_t>(stage)].devices.front()}];
+  };
+  for (int s = 0; s < num_stages; ++s) {
+    seen.classes.push_back(class_of(number, s));
+    seen.orders.push_back(
+        order_of(setup_.plan.schedule, {s, num_stages, static_cast<int>(pipeline.microbatches.size()),
+                                        static_cast<int>(pipeline.stages.front().chunks.size())}));
+    seen.next.push_back(setup_.cluster.link(first_of(s), first_of((s + 1) % num_stages)));
+    seen.previous.push_back(setup_.cluster.link(first_of(s), first_of((s + num_stages - 1) % num_stages)));
+  }
+  pipelines_.push_back(std::move(seen));
+}
+
+int StepSimulator::class_of(int pipeline_number, int stage_number) {
+  const Pipeline& pipeline = short_plan_.pipelines[static_cast<std::size_t>(pipeline_number)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(stage_number)];
+  const Device first = setup_.map[VirtualDevice{stage.devices.front()}];
+  StageClass wanted;
+  wanted.pattern = pattern_of(stage, setup_.model.is_custom());
+  wanted.has_first = stage.chunks.front().first() == 0;
+  wanted.has_last = stage.chunks.back().end() == setup_.plan.num_blocks;
+  wanted.device = slowest_of(stage, setup_.cluster, setup_.map);
+  wanted.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
+  wanted.width = static_cast<int>(stage.devices.size());
+  wanted.pipeline = pipeline_number;
+  const auto is_alike = [&](const StageClass& known) {
+    const Cluster& cluster = setup_.cluster;
+    return known.has_first == wanted.has_first && known.has_last == wanted.has_last &&
+           known.width == wanted.width && known.place_in_domain == wanted.place_in_domain &&
+           known.pipeline == wanted.pipeline &&
+           &cluster.group_of(known.device) == &cluster.group_of(wanted.device) &&
+           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) &&
+           known.pattern == wanted.pattern;
+  };
+  const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
+  if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
+  wanted.order = order_of(setup_.plan.schedule, {stage_number, static_cast<int>(pipeline.stages.size()),
+                                                 static_cast<int>(pipeline.microbatches.size()),
+                                                 static_cast<int>(stage.chunks.size())});
+  const Setup setup{short_plan_, setup_.model, setup_.cluster, setup_.map, setup_.software, setup_.format};
+  wanted.program = std::make_unique<PricedProgram>(
+      setup, *work_, compile(short_plan_, setup_.model, stage.devices.front()), wanted.device);
+  const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
+  const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;
+  wanted.forward_bytes = sent_bytes(wanted.program->program(), false) * copies;
+  wanted.backward_bytes = sent_bytes(wanted.program->program(), true) * copies;
+  classes_.push_back(std::move(wanted));
+  return static_cast<int>(classes_.size()) - 1;
+}
+
+struct StepSimulator::Clock {
+  std::vector<StageTimes> stages;  // [class]
+  std::vector<PipelineTimes> pipelines;
+  double gate = 0, end = 0;  // when all gradients are there; when the last update is done
+};
+
+StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
+  Clock clock;
+  for (const StageClass& one : classes_)
+    clock.stages.push_back(run_lanes(*one.program, one.order, setup_.software, constants));
+  const LinkCost links(constants);
+  for (const Seen& seen : pipelines_) {
+    std::vector<PipelineStage> stages;
+    for (std::size_t s = 0; s < seen.classes.size(); ++s) {
+      const auto c = static_cast<std::size_t>(seen.classes[s]);
+      stages.push_back({&clock.stages[c], &seen.orders[s],
+                        links.message(seen.next[s], classes_[c].forward_bytes),
+                        links.message(seen.previous[s], classes_[c].backward_bytes)});
+    }
+    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages));
+    for (std::size_t s = 0; s < seen.classes.size(); ++s)
+      clock.gate = std::max(clock.gate,
+                            clock.pipelines.back().ends[s] +
+                                clock.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
+  }
+  double after = 0;
+  for (const StageTimes& stage : clock.stages) after = std::max(after, stage.after_gate.seconds);
+  clock.end = clock.gate + after;
+  return clock;
+}
+
+double StepSimulator::seconds(const Constants& constants) const {
+  return time(constants).end * (1 + constants.straggling * std::log2(num_nodes_));
+}
+
+StepPrediction StepSimulator::run(const Constants& constants) const {
+  Clock clock = time(constants);
+  StepPrediction step;
+  step.seconds = clock.end * (1 + constants.straggling * std::log2(num_nodes_));
+  int num_stages = 0;
+  for (std::size_t p = 0; p < pipelines_.size(); ++p)
+    for (std::size_t s = 0; s < pipelines_[p].classes.size(); ++s, ++num_stages) {
+      const StageTimes& times = clock.stages[static_cast<std::size_t>(pipelines_[p].classes[s])];
+      StagePrediction stage{static_cast<int>(p), static_cast<int>(s), clock.pipelines[p].splits[s], {}};
+      stage.split += times.before_gate.split;
+      stage.split += times.after_gate.split;
+      stage.split.bubble += step.seconds - stage.split.total();
+      stage.memory = stage_memory(setup_, static_cast<int>(p), static_cast<int>(s), constants);
+      step.memory = std::max(step.memory, stage.memory.total);
+      step.split += stage.split;
+      step.stages.push_back(stage);
+    }
+  step.split = step.split * (1.0 / num_stages);
+  const double tokens =
+      static_cast<double>(setup_.plan.batch) * static_cast<double>(setup_.plan.sequence_length);
+  step.tokens_per_second = tokens / step.seconds;
+  double peak = 0;
+  for (std::size_t p = 0; p < pipelines_.size(); ++p)
+    for (std::size_t s = 0; s < pipelines_[p].classes.size(); ++s) {
+      const StageClass& one = classes_[static_cast<std::size_t>(pipelines_[p].classes[s])];
+      const DeviceType& type = setup_.cluster.type_of(one.device);
+      const double own = peak_flops(type, setup_.format.format);
+      peak += (own > 0 ? own : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32})) * one.width;
+    }
+  step.mfu = model_flops_per_token(setup_.model, setup_.plan.sequence_length) * step.tokens_per_second / peak;
+  for (Seen seen : pipelines_) step.orders.push_back(std::move(seen.orders));
+  step.pipelines = std::move(clock.pipelines);
+  return step;
+}
+
+}  // namespace optimus

@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <set>
+
+#include "cluster/standard.h"
+#include "cost/instruction_cost.h"
+#include "model/presets.h"
+
+namespace optimus {
+namespace {
+
+TEST(Software, NamesAreUnique) {
+  std::set<std::string_view> names;
+  for (const Software& software : all_software())
+    EXPECT_TRUE(names.insert(software.name).second) << software.name;
+  EXPECT_LE(names.size(), 13u);  // twelve of others, and ours
+  EXPECT_EQ(find_software("megatron"), nullptr);
+}
+
+TEST(Constants, AreInsideTheirBounds) {
+  const Constants prior, &fitted = fitted_constants();
+  std::set<std::string_view> names;
+  for (const ConstantRow& row : constant_rows()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_LE(row.low, prior.*row.member) << row.name;
+    EXPECT_GE(row.high, prior.*row.member) << row.name;
+    EXPECT_LE(row.low, fitted.*row.member) << row.name;
+    EXPECT_GE(row.high, fitted.*row.member) << row.name;
+  }
+  EXPECT_LE(names.size(), 60u);
+}
+
+class Devices : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Devices, NeverFasterThanTheirPeak) {
+  const DeviceType type = *find_device_type(GetParam());
+  const Constants& constants = fitted_constants();
+  EXPECT_TRUE(rc::check([&] {
+    const DeviceCost cost(type, 1, our_software(), constants);
+    const double rows = *rc::gen::inRange(1, 20000), inner = *rc::gen::inRange(1, 20000),
+                 outer = *rc::gen::inRange(1, 20000);
+    const double flops = 2 * rows * inner * outer;
+    const double peak = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
+    const double seconds = cost.product(rows, inner, outer, {NumberFormat::bf16});
+    RC_ASSERT(seconds >= flops / peak);
+    // Twice the rows take longer, once a product is large enough to fill a device.
+    if (std::min({rows, inner, outer}) >= 2048)
+      RC_ASSERT(cost.product(2 * rows, inner, outer, {NumberFormat::bf16}) > 1.2 * seconds);
+    RC_ASSERT(cost.flash(flops, 128, true, NumberFormat::bf16) > flops / peak);
+  }));
+}
+INSTANTIATE_TEST_SUITE_P(Cost, Devices,
+                         ::testing::Values("v100", "a100", "h100", "h200", "b200", "gb300", "mi300x", "cpu"));
+
+TEST(Device, SlowOnesTakeLonger) {
+  const DeviceType type = *find_device_type("a100");
+  const Constants& constants = fitted_constants();
+  const DeviceCost whole(type, 1, our_software(), constants), half(type, 0.5, our_software(), constants);
+  EXPECT_NEAR(half.product(4096, 4096, 4096, {}) / whole.product(4096, 4096, 4096, {}), 2, 1e-9);
+  EXPECT_NEAR(half.traffic(1e9) / whole.traffic(1e9), 2, 1e-9);
+}
+
+TEST(Links, ShapesOfGroups) {
+  const Cluster cluster{standard_cluster("h100x64")};
+  const DeviceMap map = DeviceMap::identity(64);
+  const std::vector<int> node = {0, 1, 2, 3, 4, 5, 6, 7}, column = {0, 8, 16, 24, 32, 40, 48, 56},
+                         pair = {6, 7, 8, 9};
+  EXPECT_EQ(shape_of(node, cluster, map).domains, 1);
+  EXPECT_EQ(shape_of(node, cluster, map).between.kind, LinkClass::same_device);
+  EXPECT_EQ(shape_of(column, cluster, map).domains, 8);
+  EXPECT_EQ(shape_of(column, cluster, map).nodes, 8);
+  EXPECT_EQ(shape_of(pair, cluster, map).domains, 2);
+  EXPECT_EQ(shape_of_all(64, cluster).nodes, 8);
+}
+
+TEST(Links, CollectivesObeyTheirBounds) {
+  const Cluster cluster{standard_cluster("h100x64")};
+  const DeviceMap map = DeviceMap::identity(64);
+  const LinkCost links(fitted_constants());
+  EXPECT_TRUE(rc::check([&] {
+    const int size = *rc::gen::inRange(1, 33), stride = *rc::gen::element(1, 2);
+    std::vector<int> members;
+    for (int i = 0; i < size; ++i) members.push_back(i * stride);
+    const GroupShape shape = shape_of(members, cluster, map);
+    const double bytes = 1.0 * *rc::gen::inRange(1, 1 << 30);
+    const double gather = links.collective(Collective::gather, shape, bytes),
+                 sum = links.collective(Collective::all_reduce, shape, bytes);
+    if (size == 1) {
+      RC_ASSERT(gather == 0);
+      return;
+    }
+    // Every device receives all but its own part through the fast link at best.
+    RC_ASSERT(gather >= bytes * (size - 1) / size / shape.inside.bytes_per_second);
+    // A sum carries every part twice; small ones climb a tree, which has fewer hops than a ring.
+    RC_ASSERT(sum >= 2 * bytes * (size - 1) / size / shape.inside.bytes_per_second);
+    RC_ASSERT(sum <= 2 * gather * (1 + 1e-9));
+    RC_ASSERT(links.collective(Collective::gather, shape, 2 * bytes) >= gather);
+  }));
+}
+
+// Work that is cut costs less on each device; recomputing costs a forward.
+TEST(Instructions, FollowThePlan) {
+  const ModelSpec model = *find_preset("gpt3-13b");
+  const Cluster cluster{standard_cluster("a100x8")};
+  const DeviceMap map = DeviceMap::identity(8);
+  const ModelWork work = work_of(model, 2048);
+  const auto compute_seconds = [&](int tp, RecomputeMode recompute) {
+    UniformPlan shape{.pp = 1, .dp = 8 / tp, .microbatch = tp, .batch = 8, .sequence_length = 2048};
+    shape.strategy.tp = tp, shape.strategy.recompute = recompute;
+    const Plan plan = uniform_plan(model, shape);
+    const optimus::Setup setup{plan, model, cluster, map, our_software(), {}};
+    const PricedProgram program(setup, work, compile(plan, model, 0), Device{0});
+    const std::vector<double> prices = program.price(fitted_constants());
+    double sum = 0;
+    for (std::size_t i = 0; i < prices.size(); ++i)
+      if (const Instruction& at = program.program().instructions[i];
+          at.lane == Lane::compute && at.op != Op::optimizer)
+        sum += prices[i];
+    return sum;
+  };
+  const double plain = compute_seconds(1, RecomputeMode::none);
+  // Eight sequences on eight devices either way: the same work each, a little less well done in smaller pieces.
+  EXPECT_NEAR(compute_seconds(2, RecomputeMode::none) / plain, 1, 0.25);
+  const double again = compute_seconds(1, RecomputeMode::full) / plain;
+  EXPECT_GT(again, 1.25);
+  EXPECT_LT(again, 1.36);
+}
+
+}  // namespace
+}  // namespace optimus

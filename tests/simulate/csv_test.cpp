@@ -1,0 +1,36 @@
+#include "simulate/csv.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+TEST(Csv, ReadsQuotesAndLineBreaks) {
+  const CsvTable table = parse_csv("a,b\r\n1,\"x, \"\"y\"\"\nz\"\r\n\n,2\n", "t.csv");
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_EQ(table.cell(0, "b"), "x, \"y\"\nz");
+  EXPECT_EQ(table.cell(1, "a"), "");
+  EXPECT_EQ(table.cell(1, "b"), "2");
+  EXPECT_EQ(table.cell(1, "c"), "");
+}
+
+TEST(Csv, NamesTheLineOfAMistake) {
+  const auto message = [](std::string_view text) -> std::string {
+    try {
+      parse_csv(text, "t.csv");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("a,b\n1,2\n1,2,3\n"), "t.csv:3: 3 cells, the first line names 2 columns");
+  EXPECT_EQ(message("a,b\n1,\"2\n"), "t.csv:2: a quote is never closed");
+  EXPECT_EQ(message(""), "t.csv: empty; the first line must name the columns");
+  EXPECT_EQ(message("a,a\n"), "t.csv: column 'a' is there twice");
+  EXPECT_NE(message("a\n\"x\"y\n").find("behind a closing quote"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,136 @@
+#include "simulate/runs.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/file.h"
+#include "simulate/accuracy.h"
+#include "simulate/known.h"
+
+namespace optimus {
+namespace {
+
+constexpr const char* kHeader =
+    "id,gpu,gpus_per_node,n_gpus,model_name,layers,hidden,heads,kv_heads,ffn,vocab,seq_len,global_batch_seqs,"
+    "micro_batch,tp,pp,"
+    "vpp,cp,zero_stage_or_fsdp,seq_parallel,recompute,precision,iter_time_s,tokens_per_s_per_gpu,mem_gb_per_"
+    "gpu,memory_kind,"
+    "software,network,experts,notes\n";
+
+optimus::Run read_one(const std::string& row) {
+  return read_run(parse_csv(kHeader + row + "\n", "t.csv"), 0);
+}
+
+TEST(Runs, ReadsAWholeRow) {
+  const optimus::Run run = read_one(
+      "a-1,H100-80GB,8,64,llama3-8b,32,4096,32,8,14336,128256,8192,128,1,2,2,2,1,zero1,yes,full,fp8,3.5,,60,"
+      "allocated,"
+      "megatron-core-2024,ib-ndr-8x400,,");
+  ASSERT_TRUE(run.run) << run.measured.skipped;
+  EXPECT_TRUE(run.measured.filled.empty()) << run.measured.filled.front();
+  const Plan& plan = run.run->plan;
+  EXPECT_EQ(plan.pipelines[0].stages.size(), 2u);
+  EXPECT_EQ(plan.pipelines[0].stages[0].chunks.size(), 2u);
+  EXPECT_EQ(plan.pipelines[0].microbatches.size(), 8u);
+  EXPECT_EQ(plan.schedule, Schedule::interleaved);
+  EXPECT_EQ(run.run->format.format, NumberFormat::fp8);
+  EXPECT_EQ(run.measured.seconds, 3.5);
+  EXPECT_EQ(run.measured.source, "a");
+  EXPECT_GT(run.run->simulator->seconds(fitted_constants()), 0);
+}
+
+TEST(Runs, FillsAndSaysSo) {
+  const optimus::Run run =
+      read_one("b-1,A100,,16,llama2-7b,,,,,,,,,,,,,,,,,,,2000,,,megatron-core-2025,ib-hdr-8x200,,");
+  ASSERT_TRUE(run.run) << run.measured.skipped;
+  EXPECT_EQ(run.run->model.layers, 32);
+  EXPECT_EQ(run.run->plan.sequence_length, 4096);
+  const auto is_filled = [&](std::string_view column) {
+    for (const std::string& filled : run.measured.filled)
+      if (filled.starts_with(column)) return true;
+    return false;
+  };
+  for (const char* column : {"layers", "hidden", "heads", "seq_len", "global_batch_seqs", "micro_batch", "tp",
+                             "pp", "recompute", "precision", "zero_stage_or_fsdp"})
+    EXPECT_TRUE(is_filled(column)) << column;
+}
+
+TEST(Runs, SkipsWithAReason) {
+  const auto reason = [](const std::string& row) { return read_one(row).measured.skipped; };
+  const std::string shape = "x,32,4096,32,8,14336,128256,8192,128,1,";
+  EXPECT_EQ(reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,8,"),
+            "a mixture of experts");
+  EXPECT_NE(
+      reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,,,,,fsdp2-compile,single-node,,").find("neither"),
+      std::string::npos);
+  EXPECT_NE(
+      reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,LoRA").find("LoRA"),
+      std::string::npos);
+  EXPECT_EQ(reason("c-1,Z9,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
+            "gpu 'Z9' is not a known card");
+  EXPECT_EQ(reason("c-1,A100,8,8," + shape + "3,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
+            "tp 3 x pp 1 x cp 1 does not divide 8 devices");
+  EXPECT_EQ(reason("c-1,A100,8,8," + shape + "many,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
+            "tp is 'many', must be a number");
+  EXPECT_EQ(reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,nan,,,,fsdp2-compile,single-node,,"),
+            "iter_time_s is 'nan', must be a number");
+}
+
+TEST(Known, WordsOfTables) {
+  EXPECT_EQ(known_cluster("H100-96GB HBM2e 500W", "roce-8x400", 8, 16).profile().types[0].name, "h100-96");
+  EXPECT_EQ(known_cluster("GB200", "nvl72-ndr", 4, 256).profile().groups[0].devices_per_domain, 72);
+  EXPECT_DOUBLE_EQ(
+      known_cluster("A100", "other-4x200", 8, 16).profile().groups[0].network.nic.bytes_per_second, 12.5e9);
+  EXPECT_EQ(known_model("gpt 205b"), std::nullopt);
+  EXPECT_EQ(known_model("llama3-70b cut to 12 layers")->hidden, 8192);
+  const Software& megatron = *find_software("megatron-core-2025");
+  EXPECT_EQ(sharding_of("zero1 within 8-GPU group", megatron).group, 8);
+  EXPECT_EQ(sharding_of("fsdp full_shard (zero3)", megatron).zero, 3);
+  EXPECT_EQ(sharding_of("ddp", megatron).zero, 1);
+  EXPECT_EQ(numbers_of("NVFP4", megatron).format.format, NumberFormat::fp4);
+  EXPECT_TRUE(numbers_of("MXFP8", megatron).format.has_blocks);
+}
+
+// The committed constants on the committed runs. The bounds are what the fit reached, and a little: a change of the model
+// that makes it worse has to be seen.
+TEST(Accuracy, OfTheCommittedFit) {
+  const Path path = Path(OPTIMUS_SOURCE) / "bench/data/published_runs.csv";
+  const std::vector<optimus::Run> runs = read_runs(parse_csv(value_or_throw(read_file(path)), path.string()));
+  const std::vector<RunOutcome> outcomes = predict_runs(runs, fitted_constants());
+  const AccuracySummary summary = summarise(runs, outcomes);
+  EXPECT_GE(summary.step_time.rows, 450);
+  EXPECT_LT(summary.step_time.mape, 0.08);
+  EXPECT_LT(summary.left_out_source.mape, 0.15);
+  EXPECT_LT(summary.memory.mape, 0.08);
+  EXPECT_GT(summary.pairs_ordered, 0.90);
+  EXPECT_GT(summary.rank_correlation, 0.85);
+  // Every origin was left out once.
+  const std::vector<std::string_view> left_out = left_out_sources();
+  for (const RunOutcome& outcome : outcomes)
+    EXPECT_NE(std::find(left_out.begin(), left_out.end(), outcome.run->measured.source), left_out.end())
+        << outcome.run->measured.source;
+  const OrderedJson json = accuracy_json(runs, outcomes);
+  EXPECT_EQ(json["rows"].size(), runs.size());
+  for (const char* key :
+       {"step_time", "memory", "left_out_source", "rank_correlation", "pairs_ordered", "skipped"})
+    EXPECT_TRUE(json["summary"].contains(key)) << key;
+  EXPECT_NE(accuracy_text(runs, outcomes).find("rightly"), std::string::npos);
+}
+
+// A second table, of another's making, which is not in this repository.
+TEST(Accuracy, OfASingleNodeSweep) {
+  const char* shared = std::getenv("OPTIMUS_SHARED");
+  const Path folder = shared != nullptr ? Path(shared) : Path(OPTIMUS_SOURCE) / "../shared";
+  const Path path = folder / "runs/vtrain_single_node.csv";
+  if (!std::filesystem::exists(path))
+    GTEST_SKIP() << "no " << path << "; set OPTIMUS_SHARED to the folder that has runs/";
+  const std::vector<optimus::Run> runs = read_runs(parse_csv(value_or_throw(read_file(path)), path.string()));
+  const AccuracySummary summary = summarise(runs, predict_runs(runs, fitted_constants()));
+  RecordProperty("mape", std::to_string(summary.step_time.mape));
+  EXPECT_GT(summary.step_time.rows, 1000);
+  EXPECT_LT(summary.step_time.mape, 0.12);
+}
+
+}  // namespace
+}  // namespace optimus

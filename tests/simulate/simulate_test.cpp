@@ -1,0 +1,170 @@
+#include "simulate/simulate.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <cmath>
+
+#include "cluster/standard.h"
+#include "model/presets.h"
+#include "plan/validate.h"
+#include "schedule/execute.h"
+#include "simulate/report.h"
+
+namespace optimus {
+namespace {
+
+// A plan on a cluster with everything that a Setup refers to.
+struct Case {
+  ModelSpec model;
+  Plan plan;
+  Cluster cluster;
+  DeviceMap map;
+  Setup setup() const { return {plan, model, cluster, map, our_software(), format_of(plan.precision)}; }
+};
+
+Case make_case(const std::string& model_name, const std::string& cluster, const UniformPlan& shape) {
+  ModelSpec model = *find_preset(model_name);
+  Plan plan = uniform_plan(model, shape);
+  Cluster machines{standard_cluster(cluster)};
+  const int devices = num_devices(plan);
+  return {std::move(model), std::move(plan), std::move(machines), DeviceMap::identity(devices)};
+}
+
+// Constants without what only this simulator adds to the rules of schedule/execute.h.
+Constants plain_constants() {
+  Constants constants;
+  constants.interference = 0, constants.slot_seconds = 0, constants.straggling = 0,
+  constants.step_seconds = 0;
+  return constants;
+}
+
+// The same instructions with the same prices, device by device, without any short cut.
+double exact_seconds(const Case& one, const Constants& constants) {
+  const ModelWork work = work_of(one.model, one.plan.sequence_length);
+  const std::vector<Program> programs = compile_all(one.plan, one.model);
+  std::map<const Program*, std::vector<double>> prices;
+  for (const Program& program : programs) {
+    const PricedProgram priced(one.setup(), work, program, one.map[VirtualDevice{program.device}]);
+    prices[&program] = priced.price(constants);
+  }
+  const LinkCost links(constants);
+  const auto timeline = execute(programs, [&](const Program& program, const Instruction& at) {
+    if (at.peer >= 0)
+      return links.message(
+          one.cluster.link(one.map[VirtualDevice{program.device}], one.map[VirtualDevice{at.peer}]),
+          static_cast<double>(at.bytes));
+    return prices[&program][static_cast<std::size_t>(&at - program.instructions.data())];
+  });
+  EXPECT_TRUE(timeline.has_value());
+  return timeline->length;
+}
+
+// The short cut looks at one device of a stage and at two micro-batches. What it may differ in: a slot ends when its last sum
+// over tensor parts is there, while execute() lets the next slot's first product begin beside it (at most one such sum a slot);
+// messages wait for no buffers (at most one message a slot, only where messages are long against slots). So on machines
+// whose links are fast against their products the two differ by little, either way.
+TEST(Simulate, MeetsTheExactExecution) {
+  EXPECT_TRUE(rc::check([] {
+    UniformPlan shape;
+    shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
+    shape.strategy.tp = *rc::gen::element(1, 2);
+    shape.strategy.sequence_parallel = shape.strategy.tp > 1 && *rc::gen::arbitrary<bool>();
+    shape.strategy.zero = shape.dp > 1 ? *rc::gen::inRange(0, 4) : 0;
+    shape.strategy.recompute = *rc::gen::element(RecomputeMode::none, RecomputeMode::full);
+    shape.microbatch = *rc::gen::inRange(1, 4);
+    shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
+    shape.sequence_length = 1024;
+    shape.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble);
+    const Case one =
+        make_case("gpt3-1.3b", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+    RC_PRE(!problem_in(one.plan, one.model));
+    const Constants constants = plain_constants();
+    const double exact = exact_seconds(one, constants), quick = StepSimulator(one.setup()).seconds(constants);
+    RC_ASSERT(quick > 0.97 * exact);
+    RC_ASSERT(quick < 1.08 * exact);
+  }));
+}
+
+TEST(Simulate, SplitsAddUpToTheStep) {
+  UniformPlan shape{.pp = 4, .dp = 2, .batch = 64, .sequence_length = 2048};
+  shape.strategy.tp = 2, shape.strategy.zero = 1;
+  const Case one = make_case("gpt3-13b", "h100x16", shape);
+  const StepPrediction step = StepSimulator(one.setup()).run(fitted_constants());
+  EXPECT_NEAR(step.split.total(), step.seconds, 1e-9);
+  ASSERT_EQ(step.stages.size(), 4u);
+  for (const StagePrediction& stage : step.stages) EXPECT_NEAR(stage.split.total(), step.seconds, 1e-9);
+  EXPECT_GT(step.mfu, 0.1);
+  EXPECT_LT(step.mfu, 0.7);
+  // The first stage keeps the most micro-batches.
+  EXPECT_GT(step.stages[0].memory.activations, step.stages[3].memory.activations);
+}
+
+TEST(Simulate, SlowDeviceSlowsTheStep) {
+  UniformPlan shape{.pp = 2, .dp = 2, .batch = 16, .sequence_length = 1024};
+  Case one = make_case("gpt3-1.3b", "a100x4", shape);
+  const double before = StepSimulator(one.setup()).seconds(fitted_constants());
+  HardwareProfile profile = one.cluster.profile();
+  profile.speed_factors = {{3, 0.5}};
+  one.cluster = Cluster(profile);
+  const double after = StepSimulator(one.setup()).seconds(fitted_constants());
+  EXPECT_GT(after, 1.5 * before);
+}
+
+TEST(Simulate, MemoryFollowsThePrograms) {
+  // Our own engine's plans: what the formula adds up against what the programs' buffers need at one time.
+  EXPECT_TRUE(rc::check([] {
+    UniformPlan shape;
+    shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
+    shape.strategy.tp = *rc::gen::element(1, 2);
+    shape.strategy.zero = shape.dp > 1 ? *rc::gen::inRange(0, 3) : 0;
+    shape.strategy.recompute =
+        *rc::gen::element(RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full);
+    shape.microbatch = *rc::gen::inRange(1, 4);
+    shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
+    shape.sequence_length = 512;
+    const Case one =
+        make_case("gpt3-760m", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+    const int stage = *rc::gen::inRange(0, shape.pp);
+    const Program program = compile(
+        one.plan, one.model, one.plan.pipelines[0].stages[static_cast<std::size_t>(stage)].devices.front());
+    const MemoryUse exact = memory_use(program);
+    const StageMemory quick = stage_memory(one.setup(), 0, stage, fitted_constants());
+    RC_ASSERT(quick.weights == exact.weights);
+    RC_ASSERT(quick.gradients == exact.gradients);
+    RC_ASSERT(quick.optimizer == exact.optimizer);
+    // Buffers of neighbouring blocks overlap in time: two blocks' gradients, a boundary, a whole gradient on its way.
+    RC_ASSERT(quick.total / exact.peak > 0.9);
+    RC_ASSERT(quick.total / exact.peak < 1.1);
+  }));
+}
+
+TEST(Simulate, ManyDevicesCostWhatOnePipelineCosts) {
+  UniformPlan shape{.pp = 16, .dp = 780, .batch = 780 * 32, .sequence_length = 8192};
+  shape.strategy.tp = 8, shape.strategy.sequence_parallel = true, shape.strategy.zero = 1;
+  const Case one = make_case("llama3-405b", "h100x99840", shape);
+  const StepPrediction step = StepSimulator(one.setup()).run(fitted_constants());
+  EXPECT_GT(step.seconds, 1);
+  EXPECT_LT(step.seconds, 1000);
+}
+
+TEST(Report, PicturesAndFiles) {
+  UniformPlan shape{.pp = 2, .dp = 1, .batch = 4, .sequence_length = 1024};
+  const Case one = make_case("gpt2", "a100x2", shape);
+  const StepPrediction step = StepSimulator(one.setup()).run(fitted_constants());
+  const std::string drawn = draw_step(step, 60);
+  EXPECT_EQ(std::count(drawn.begin(), drawn.end(), '\n'), 2);
+  const Json trace = Json::parse(perfetto_text(step));
+  int slots = 0;
+  for (const Json& event : trace["traceEvents"]) slots += event["ph"] == "X";
+  EXPECT_EQ(slots, 2 * (4 * 2) + 2);
+  const OrderedJson json = prediction_json(step, one.setup());
+  for (const char* key : {"step_seconds", "tokens_per_second", "mfu", "memory_bytes", "time"})
+    EXPECT_TRUE(json.contains(key));
+  for (const char* key : {"compute", "tp", "pp", "dp", "bubble", "optimizer"})
+    EXPECT_TRUE(json["time"].contains(key));
+  EXPECT_NE(prediction_text(step, one.setup()).find("a step takes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace optimus
