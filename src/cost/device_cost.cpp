@@ -55,6 +55,9 @@ double width_of(NumberFormat format) {
   return 2;
 }
 
+// Seconds of a processor for a launch from compiled code: no run of others tells it, ours on one device do.
+constexpr double kNativeLaunch = 4e-6;
+
 }  // namespace
 
 Architecture architecture_of(const DeviceType& type) {
@@ -110,6 +113,7 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
       pointwise_ = c.compiled_traffic, launch_ = c.launch;
       break;
   }
+  if (!software.launches_from_python) launch_ = kNativeLaunch;
 }
 
 // Tiles of 128 x 256 elements run side by side, one on each multiprocessor; the last round may leave many of them idle.

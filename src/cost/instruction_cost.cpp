@@ -187,10 +187,11 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
       return product(one, op, own_tokens, share, device) + forward_again;
     case OperationKind::attention:
       return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
-    case OperationKind::loss:
-      return is_weight ? 0
-                       : device.traffic(one.moved_elements * width_ * share * own_tokens * 0.5 *
-                                        device.constants().loss_traffic);
+    case OperationKind::loss: {
+      // In chunks, logits are turned into their gradient where they lie: written and read once.
+      const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
+      return is_weight ? 0 : device.traffic(one.moved_elements * width_ * share * own_tokens * 0.5 * passes);
+    }
     case OperationKind::embedding:
       return is_weight || is_forward ? device.traffic(one.moved_elements * 2 * width_ * own_tokens) : 0;
     case OperationKind::custom: {

@@ -33,6 +33,7 @@ struct Software {
   std::string_view name;
   // Lanes, rings and buffers are exactly those of the step program. Others overlap what the fields below say, and no more.
   bool runs_programs = false;
+  bool launches_from_python = true;  // else kernels are launched by compiled code, or by a graph
   KernelStyle kernels = KernelStyle::fused;
   AttentionKernel attention = AttentionKernel::native;
   bool overlaps_reduce = true;   // gradients over data parallel, with the backward
