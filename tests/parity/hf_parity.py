@@ -189,17 +189,25 @@ def check_outgoing(label, scratch):
 
 
 def check_byte_tokenizer(label, folder):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    text = "".join(chr(random.choice([random.randrange(0x80), random.randrange(0x800), random.randrange(0xD800), random.randrange(0xE000, 0x110000)])) for _ in range(300))
-    text += " hello  hello\n\n\thello's <|end of text|> "
-    ids = tokenizer(text)["input_ids"]
-    if ids != list(text.encode()) or tokenizer.decode(ids) != text or tokenizer.eos_token_id != 256 or len(tokenizer) != 257:
-        problems.append(f"{label}: AutoTokenizer does not give bytes their ids")
+    """AutoTokenizer takes a class of its own for Qwen 2, whatever the folder asks for, and that one composes characters (NFC); below
+    U+0300 there is nothing to compose."""
+    kinds = [0x80, 0x300] if label == "qwen2" else [0x80, 0x300, 0x800, 0xD800, 0x110000]
+    points = [random.randrange(random.choice(kinds)) for _ in range(300)]
+    texts = ["".join(chr(p) for p in points if not 0xD800 <= p < 0xE000) + " hello  hello\n\n\thello's <|end of text|> "]
+    tokenizers = [transformers.AutoTokenizer.from_pretrained(folder)]
+    if label == "qwen2":
+        tokenizers.append(transformers.PreTrainedTokenizerFast.from_pretrained(folder))
+        texts.append("e\u0301 \u1100\u1161 \u212b \U0001f600")
+    for tokenizer, text in zip(tokenizers, texts):
+        ids = tokenizer(text)["input_ids"]
+        if ids != list(text.encode()) or tokenizer.decode(ids) != text or tokenizer.eos_token_id != 256 or len(tokenizer) != 257:
+            problems.append(f"{label}: {type(tokenizer).__name__} does not give the bytes of {text!r} their ids")
 
 
 def main():
     random.seed(SEED)
     began, labels = time.time(), [label for label in MODELS if label not in ("llama-rope-linear",)]
+    labels = os.environ.get("OPTIMUS_ONLY", "").split() or labels
     for label in labels:
         for check in (check_incoming, check_outgoing):
             with tempfile.TemporaryDirectory() as scratch:
