@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace optimus {
 namespace {
 
@@ -39,6 +41,21 @@ Plan shortened(Plan plan) {
   return plan;
 }
 
+// All slots of a plan are put in time; more than this would take minutes and gigabytes.
+void refuse_too_many_slots(const Plan& plan) {
+  constexpr double kMostSlots = 2e7;
+  double slots = 0;
+  for (const Pipeline& pipeline : plan.pipelines)
+    slots += 3.0 * static_cast<double>(pipeline.stages.size()) *
+             static_cast<double>(pipeline.microbatches.size()) *
+             static_cast<double>(pipeline.stages.front().chunks.size());
+  if (slots > kMostSlots)
+    throw UserError(
+        "the plan has up to {:.0f} forwards and backwards of stages, {:.0f} can be simulated; use fewer "
+        "micro-batches",
+        slots, kMostSlots);
+}
+
 double sent_bytes(const Program& program, bool is_backward) {
   double bytes = 0;
   int slot = -1;
@@ -57,6 +74,7 @@ StepSimulator::StepSimulator(const Setup& setup)
     : setup_(setup),
       work_(std::make_shared<const ModelWork>(work_of(setup.model, setup.plan.sequence_length))),
       short_plan_(shortened(setup.plan)) {
+  refuse_too_many_slots(setup.plan);
   const NodeGroup& group = setup.cluster.profile().groups.front();
   num_nodes_ =
       std::max(1.0, std::ceil(static_cast<double>(num_devices(setup.plan)) / group.devices_per_node));

@@ -36,6 +36,7 @@ struct StepPrediction {
 class StepSimulator {
  public:
   // The plan must be valid for the model, and the map must have its devices. What setup refers to must outlive this object.
+  // Throws UserError for a plan of too many slots.
   explicit StepSimulator(const Setup& setup);
   StepPrediction run(const Constants& constants) const;
   // Seconds of the step alone.

@@ -148,6 +148,11 @@ TEST(Simulate, ManyDevicesCostWhatOnePipelineCosts) {
   EXPECT_LT(step.seconds, 1000);
 }
 
+TEST(Simulate, RefusesWhatWouldTakeForever) {
+  const Case one = make_case("gpt3-13b", "a100x40", {.pp = 40, .batch = 1'000'000, .sequence_length = 128});
+  EXPECT_THROW(StepSimulator{one.setup()}, UserError);
+}
+
 TEST(Report, PicturesAndFiles) {
   UniformPlan shape{.pp = 2, .dp = 1, .batch = 4, .sequence_length = 1024};
   const Case one = make_case("gpt2", "a100x2", shape);
