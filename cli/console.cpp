@@ -24,6 +24,7 @@ void note_interrupt(int signal) {
 
 Console::Console() : line_(stderr), events_(line_) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note_interrupt);
+  if (std::signal(SIGHUP, note_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup's wish
 }
 
 void Console::result(const OrderedJson& json, const std::string& text) {

@@ -22,9 +22,9 @@ void add_to(CLI::App& app, Given& given) {
   // The words as they are: CLI11 would take apart a value in brackets, and give a flag the words meant for others.
   given.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
                               [](const CLI::results_t&) { return true; });
-  given.flag->allow_extra_args(false);
-  if (option.is_list && option.is_positional)
-    given.flag->expected(1, 1 << 20);
+  given.flag->allow_extra_args(option.is_list && option.list_length == 0);
+  if (option.is_list && option.list_length == 0)
+    given.flag->expected(1, 1 << 20)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else if (option.is_list)
     given.flag->expected(option.list_length)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else

@@ -6,6 +6,7 @@
 #include "model/options.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
+#include "run/open_model.h"
 #include "simulate/accuracy.h"
 #include "simulate/availability.h"
 #include "simulate/report.h"
@@ -61,6 +62,7 @@ class Simulate final : public Command {
     const Plan plan = read_plan(plan_);
     if (model_.model.empty()) model_.model = plan.model;
     if (model_.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
+    model_.model = model_place(model_.model);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
     const Cluster cluster = open_cluster(cluster_);

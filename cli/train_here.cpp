@@ -1,6 +1,8 @@
 // In `optimus-engine`: the commands that need libtorch.
 #include <fmt/format.h>
 
+#include <csignal>
+
 #include "cli/training.h"
 #include "run/train.h"
 
@@ -31,6 +33,7 @@ std::string text(const TrainResult& result) {
 }  // namespace
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
+  std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: that does not end a training
   const TrainResult result = train(options, &table, console, console.line());
   console.result(to_json(result), text(result));
   return 0;

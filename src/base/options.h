@@ -38,7 +38,8 @@ struct Option {
   std::string help;
   bool is_positional = false;
   bool is_list = false;
-  int list_length = 1;  // values that one occurrence of the flag takes; it may be repeated
+  int list_length =
+      1;  // values that one occurrence of the flag takes; it may be repeated. 0: all up to the next flag
   bool is_required = false;
   bool is_saved = true;              // false for what is about this one call: --json
   std::vector<std::string> choices;  // empty: anything that parses
@@ -73,6 +74,7 @@ class OptionTable {
   Option& add_positional(std::string name, T& target, std::string help) {
     Option option = make(std::move(name), target, "", std::move(help));
     option.is_positional = true;
+    option.list_length = 0;
     return insert(std::move(option));
   }
 

@@ -22,6 +22,14 @@ Outcome<void> write_weights(FileSystem& files, const Path& folder, const HfDescr
   return write_hf_weights(files, folder, tensors, read, {description.type, largest_shard});
 }
 
+void remove_weights(const Path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->path().filename().string().starts_with("model")) std::filesystem::remove(it->path(), ignored);
+  }
+}
+
 void refuse_filled(const Path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error)) return;
@@ -39,8 +47,13 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
   value_or_throw(files.create_folders(folder));
   value_or_throw(files.remove(folder / "config.json"));
   const auto write = weights.type() == ElementType::f64 ? write_weights<double> : write_weights<float>;
-  value_or_throw(write(files, folder, description, weights, largest_shard, events));
-  value_or_throw(write_files(files, folder, described));
+  try {
+    value_or_throw(write(files, folder, description, weights, largest_shard, events));
+    value_or_throw(write_files(files, folder, described));
+  } catch (...) {  // weights without config.json are no model and only take room
+    remove_weights(folder);
+    throw;
+  }
 }
 
 namespace {

@@ -11,23 +11,37 @@
 namespace optimus {
 namespace {
 
-constexpr std::array kLayoutOptions = {"devices", "plan"};
+// Where one of the first is given anew, what the run says about the second does not hold any more.
+struct Dropped {
+  std::vector<const char*> given, dropped;
+};
+const std::vector<Dropped>& dropped_options() {
+  static const std::vector<Dropped> all = {
+      {{"devices", "plan"}, {"devices", "plan"}},
+      {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
+      {{"recompute"}, {"recompute-layers"}},
+      {{"batch", "seq", "microbatch", "recompute", "precision"}, {"plan"}},
+  };
+  return all;
+}
 
 bool is_given(const Option& option) { return option.origin > Origin::run; }
 
 // A setting of the run must not take the place of these.
-std::vector<Option*> layout_options_to_drop(OptionTable& table) {
-  std::vector<Option*> options;
-  for (const char* name : kLayoutOptions)
-    if (Option* option = table.find(name)) options.push_back(option);
-  const bool drops = std::any_of(options.begin(), options.end(), [](Option* o) { return is_given(*o); });
-  if (!drops) return {};
-  std::erase_if(options, [](Option* option) { return is_given(*option); });
-  return options;
+std::vector<Option*> options_to_drop(OptionTable& table) {
+  std::vector<Option*> result;
+  for (const Dropped& rule : dropped_options()) {
+    if (std::none_of(rule.given.begin(), rule.given.end(),
+                     [&](const char* name) { return is_given(*table.find(name)); }))
+      continue;
+    for (const char* name : rule.dropped)
+      if (Option* option = table.find(name); !is_given(*option)) result.push_back(option);
+  }
+  return result;
 }
 
 void take_settings(OptionTable& table, const Path& run) {
-  const std::vector<Option*> dropped = layout_options_to_drop(table);
+  const std::vector<Option*> dropped = options_to_drop(table);
   Option* const folder = table.find("run");
   const Origin folder_origin = folder->origin;
   // With this origin nothing of the run replaces them.
@@ -36,7 +50,12 @@ void take_settings(OptionTable& table, const Path& run) {
   read_config_file(table, run / "settings.toml", {}, Origin::run);
   for (Option* option : dropped) option->origin = Origin::built_in;
   folder->origin = folder_origin;
+  // The plan that runs lies in the run, wherever it first came from.
+  if (Option* plan = table.find("plan"); plan->origin == Origin::run)
+    table.set(*plan, {(run / "plan.json").string()}, Origin::run);
 }
+
+}  // namespace
 
 void mark_given(OptionTable& table) {
   TrainOptions defaults;
@@ -46,16 +65,19 @@ void mark_given(OptionTable& table) {
     if (option->value() != usual.find(option->name)->value()) option->origin = Origin::flag;
 }
 
-// The newest that is sound.
+namespace {
+
+// The newest that is sound. Saves that were cut off have been cleared away: what is not whole was damaged.
 std::optional<Path> sound_checkpoint(const Path& run, EventSink& events) {
   std::vector<CheckpointEntry> all = list_checkpoints(run);
   std::reverse(all.begin(), all.end());
   bool has_damaged = false;
   for (const CheckpointEntry& entry : all) {
-    if (!entry.is_whole) continue;
     try {
-      Checkpoint::open(entry.folder).verify(events);
-      return entry.folder;
+      const Checkpoint checkpoint = Checkpoint::open(entry.folder);
+      checkpoint.verify(events);
+      if (entry.is_whole) return entry.folder;
+      throw UserError("{} is of step {}", entry.folder.string(), checkpoint.step());
     } catch (const UserError& error) {
       has_damaged = true;
       events.report(Warning{fmt::format("{}; an older checkpoint is looked for", error.what())});
@@ -67,26 +89,25 @@ std::optional<Path> sound_checkpoint(const Path& run, EventSink& events) {
 
 }  // namespace
 
-ResumedRun resume(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events) {
+ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events) {
   const Path run = options.resume;
   std::error_code error;
+  if (std::filesystem::exists(run / kManifestFile, error))
+    throw UserError("--resume {}: that is a checkpoint; give its run, or begin a new run with --model {}",
+                    run.string(), run.string());
   if (!std::filesystem::exists(run / "settings.toml", error))
-    throw UserError("--resume {}: no run lies there (it would have a settings.toml)", run.string());
+    throw UserError("--resume {}: no run lies there (it would have a settings.toml); a model goes to --model",
+                    run.string());
   if (!options.run.empty() &&
       std::filesystem::weakly_canonical(options.run, error) != std::filesystem::weakly_canonical(run, error))
     throw UsageError("--run {} and --resume {}: a run goes on in its own folder; leave --run away",
                      options.run.string(), run.string());
-  if (table != nullptr) {
-    take_settings(*table, run);
-  } else {
-    OptionTable own;
-    declare(own, options);
-    mark_given(own);
-    take_settings(own, run);
-  }
+  ResumedRun resumed;
+  resumed.lock = FolderLock::take(run);
+  take_settings(table, run);
   options.run = run, options.resume = run;
   value_or_throw(clear_leftovers(files, run));
-  ResumedRun resumed{.checkpoint = sound_checkpoint(run, events), .state = {}};
+  resumed.checkpoint = sound_checkpoint(run, events);
   if (resumed.checkpoint) {
     const Checkpoint checkpoint = Checkpoint::open(*resumed.checkpoint);
     resumed.state = parse_training_state(checkpoint.small_file(kTrainingStateFile),

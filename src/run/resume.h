@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "base/event.h"
+#include "base/file.h"
 #include "checkpoint/training_state.h"
+#include "run/folder_lock.h"
 #include "run/options.h"
 
 namespace optimus {
@@ -12,12 +14,15 @@ namespace optimus {
 struct ResumedRun {
   std::optional<Path> checkpoint;  // none: the run was ended before its first, and begins again
   TrainingState state;
+  FolderLock lock;  // held from before the run was touched
 };
 
 // Fills the options that nobody gave from the settings of the run options.resume; where a way to lay out the run is given
-// (--devices, --plan, …), all that the run says about that is dropped. table may be null: then options that differ from their
-// defaults count as given. Then finds the checkpoint: every byte of it is checked, and one that is damaged is passed over
-// with a warning. Throws UserError.
-ResumedRun resume(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events);
+// (--devices, --plan, …), all that the run says about that is dropped. Then finds the checkpoint: every byte of it is checked,
+// and one that is damaged is passed over with a warning. Throws UserError.
+ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events);
+
+// For options that came from a program: those that differ from their defaults count as given.
+void mark_given(OptionTable& table);
 
 }  // namespace optimus

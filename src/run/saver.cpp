@@ -91,12 +91,15 @@ Outcome<SavedCheckpoint> Saver::write(const TrainingState& state) {
   Outcome<SavedCheckpoint> saved =
       save_checkpoint(target_.files, target_.run, state.step, stored_, std::move(small_files));
   if (!saved) return saved;
+  Retention retention = target_.retention;
+  retention.newest = state.step;  // later ones are what this run has passed over as damaged
   // Those that cannot be removed take room and do no harm; the next save tries again.
-  apply_retention(target_.files, target_.run, target_.retention);
+  apply_retention(target_.files, target_.run, retention);
   return saved;
 }
 
 std::optional<SaveResult> Saver::take_ended(bool wait) {
+  if (ended_ && !wait) return std::exchange(ended_, std::nullopt);
   if (under_way_.valid() &&
       (wait || under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready))
     ended_ = under_way_.get();

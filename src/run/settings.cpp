@@ -92,8 +92,15 @@ ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool 
   ModelSpec spec = resolve(model);
   if (is_demo(options))
     spec.name = "demo", spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = 0;
-  if (options.dropout)
-    spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = *options.dropout;
+  return spec;
+}
+
+// A checkpoint's config.json cannot say everything: its family may have no word for a kind of dropout, and its own name is that
+// of the folder.
+ModelSpec saved_model(const Path& checkpoint) {
+  ModelSpec spec = open_model(checkpoint.string());
+  if (std::error_code error; std::filesystem::exists(checkpoint / "plan.json", error))
+    spec.name = read_plan(checkpoint / "plan.json").model;
   return spec;
 }
 
@@ -208,7 +215,10 @@ Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, Op
     options.precision = device.is_gpu ? "bf16" : "fp32";
     if (table != nullptr) table->find("precision")->origin = Origin::planner;
   }
-  return parse_precision(options.precision, "--precision");
+  const Precision precision = parse_precision(options.precision, "--precision");
+  if (precision == Precision::fp8)
+    throw UserError("--precision fp8 cannot be trained in yet; use bf16, fp16 or fp32");
+  return precision;
 }
 
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {
@@ -247,7 +257,10 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   settings.tokenizer = open_tokenizer(settings.tokenizer_name);
   const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
   settings.model =
-      is_model_saved ? open_model(place) : resolve_model(options, *settings.tokenizer, is_tokens);
+      is_model_saved ? saved_model(place) : resolve_model(options, *settings.tokenizer, is_tokens);
+  if (options.dropout)
+    settings.model.embedding_dropout = settings.model.hidden_dropout = settings.model.attention_dropout =
+        *options.dropout;
   const bool is_guess = is_tokens && options.tokenizer.empty() && settings.tokenizer_name == "bytes";
   if (is_guess && settings.model.vocab != settings.tokenizer->vocab_size()) settings.tokenizer_name.clear();
   if (!options.from_scratch && !is_demo(options) && !checkpoint)

@@ -53,6 +53,12 @@ void say_what_runs(const TrainSettings& settings, at::Device device, int threads
   say_how_it_runs(settings, device, threads, line);
 }
 
+// So that the run can be resumed from another folder. Weights of a blend stay.
+void make_absolute(std::vector<std::string>& data) {
+  for (std::size_t i = data.size() > 1 ? 1 : 0; i < data.size(); i += 2)
+    data[i] = std::filesystem::absolute(data[i]).string();
+}
+
 void refuse_finished(const TrainSettings& settings, const TrainingState& state) {
   if (state.step >= settings.steps)
     throw UserError("{} has done its {} steps; say --steps with a larger number to go on",
@@ -87,15 +93,13 @@ void export_model(const TrainSettings& settings, const Parameters& parameters, F
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line) {
   RealFileSystem files;
   ResumedRun resumed;
-  if (!options.resume.empty()) resumed = resume(options, table, files, events);
+  if (!options.resume.empty()) resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
   const int threads = set_num_threads(static_cast<int>(options.threads));
   const TrainSettings settings =
       resolve(options, {.is_gpu = device.is_cuda()}, table, events, resumed.checkpoint);
   refuse_finished(settings, resumed.state);
   refuse_too_large(settings.plan, settings.model, device);
-  RunFolder folder = open_run_folder(settings, options, table, files, resumed.state.step);
-  say_what_runs(settings, device, threads, line);
   Parameters parameters(settings.plan, settings.model, 0, device);
   if (resumed.checkpoint)
     restore(Checkpoint::open(*resumed.checkpoint), settings.plan, settings.model, Restored::everything,
@@ -105,6 +109,10 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   else
     parameters.initialize(options.seed);
   Engine engine(settings.plan, settings.model, parameters, {.device = device, .seed = options.seed});
+  make_absolute(options.data);
+  if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
+  RunFolder folder = open_run_folder(settings, options, table, files, resumed.state.step);
+  say_what_runs(settings, device, threads, line);
   const Course course{
       [&](std::int64_t step, std::int64_t first) {
         return read_batch(*settings.samples, settings.plan, step, first);
@@ -123,9 +131,12 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options) {
   options.model.model = model;
   options.data = {data};
+  OptionTable table;
+  declare(table, options);
+  mark_given(table);
   NullSink events;
   StatusLine line(stderr);
-  return train(options, nullptr, events, line);
+  return train(options, &table, events, line);
 }
 
 }  // namespace optimus

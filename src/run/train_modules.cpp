@@ -16,7 +16,10 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   RealFileSystem files;
   NullSink events;
   ResumedRun resumed;
-  if (!options.resume.empty()) resumed = resume(options, nullptr, files, events);
+  OptionTable table;
+  declare(table, options);
+  mark_given(table);
+  if (!options.resume.empty()) resumed = resume(options, table, files, events);
   const at::Device device = choose_device(options.device);
   const int threads = set_num_threads(static_cast<int>(options.threads));
   const Precision precision = resolve_precision(options, {.is_gpu = device.is_cuda()}, nullptr);
@@ -29,7 +32,6 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   if (resumed.state.step >= settings.steps)
     throw UserError("{} has done its {} steps", settings.run.string(), resumed.state.step);
   refuse_too_large(settings.plan, settings.model, device);
-  RunFolder folder = open_run_folder(settings, options, nullptr, files, resumed.state.step);
   StatusLine line(stderr);
   line.print(fmt::format("model {}: {} parameters in {} parts", model.name,
                          with_commas(num_parameters(facts.spec)), model.parts.size()));
@@ -43,6 +45,8 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
             parameters);
   Engine engine(settings.plan, settings.model, parameters,
                 {.device = device, .seed = options.seed, .make_custom_block = lent.blocks()});
+  if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
+  RunFolder folder = open_run_folder(settings, options, &table, files, resumed.state.step);
   const Course course{
       [&](std::int64_t step, std::int64_t first) {
         return read_batch(data, facts, settings.plan, step, first, options.seed);

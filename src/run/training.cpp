@@ -49,7 +49,10 @@ RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& opt
                           const OptionTable* table, FileSystem& files, std::int64_t last_step) {
   const Path& run = settings.run;
   std::error_code error;
-  if (options.resume.empty() && std::filesystem::exists(run / "metrics.jsonl", error))
+  const Path checkpoints = run / kCheckpointsFolder;
+  const bool has_checkpoints =
+      std::filesystem::is_directory(checkpoints, error) && !std::filesystem::is_empty(checkpoints, error);
+  if (options.resume.empty() && (has_checkpoints || std::filesystem::exists(run / "metrics.jsonl", error)))
     throw UserError("{} holds a run already; go on with it by --resume, or give another folder with --run",
                     run.string());
   value_or_throw(files.create_folders(run / "tensorboard"));
@@ -109,12 +112,16 @@ TrainResult Training::run(RunFolder folder, Saver& saver) {
       result.loss = metrics.loss, num_tokens += metrics.tokens;
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       save_if_due(saver);
-      events_.report(Progress{"training", step_, settings_.steps, "steps"});
+      if (step_ < settings_.steps) events_.report(Progress{"training", step_, settings_.steps, "steps"});
     }
   } catch (const Interrupted&) {  // by the user, between steps
     progress_.finish();
     save_last(saver);
     line_.print(fmt::format("stopped after step {}; --resume {} goes on", step_, settings_.run.string()));
+    throw;
+  } catch (const UserError&) {  // data that cannot be read: what was learned until then is kept
+    progress_.finish();
+    if (num_tokens > 0) line_.print(fmt::format("saved in {}", save_last(saver).string()));
     throw;
   }
   progress_.finish();

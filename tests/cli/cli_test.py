@@ -401,6 +401,17 @@ class CommandLine(unittest.TestCase):
         run(*self.train_words("c", "--plan", self.folder / "b" / "plan.json"))
         self.assertEqual(self.losses("b"), self.losses("c"))
 
+    def test_several_inputs(self):
+        for name in ("a", "b"):
+            (self.folder / f"{name}.txt").write_text(f"text {name} " * 400)
+        run("data", "prepare", self.folder / "a.txt", self.folder / "b.txt", "--out", self.folder / "both", "--tokenizer", "bytes")
+        self.assertEqual(as_json("data", "inspect", self.folder / "both")["documents"], 2)
+        blend = ["--data", "0.7", self.folder / "a.txt", "0.3", self.folder / "b.txt"]
+        words = self.train_words("blend")
+        at = words.index("--data")
+        run(*words[:at], *blend, *words[at + 2:])
+        self.assertEqual(len(self.losses("blend")), 8)
+
     def test_training_refuses_before_it_starts(self):
         run(*self.train_words("a"))
         self.assertIn("holds a run already", run(*self.train_words("a"), code=1).stderr)

@@ -152,6 +152,51 @@ class Resume(unittest.TestCase):
         self.assertIn("training goes on", done.stderr)
         self.assertIn("step 24 was not written", done.stderr.strip().splitlines()[-1])
 
+    def test_dropout_of_a_family_that_has_no_word_for_it(self):
+        def words(run, steps):
+            shape = "--model llama3-8b --layers 2 --hidden 32 --heads 2 --kv-heads 1 --ffn 64 --seq 24 --batch 4 --sample 0 --dropout 0.3 --lr 1e-3 --warmup 0 --lr-schedule constant".split()
+            return [OPTIMUS, "train", *shape, "--data", self.text, "--run", self.folder / run, "--steps", steps]
+
+        self.call(words("whole", 8))
+        self.call(words("parts", 4))
+        self.resume("parts", "--steps", 8)
+        self.assertEqual(self.curve("parts"), self.curve("whole"))
+
+    def test_what_a_resumed_run_refuses_leaves_it_as_it_was(self):
+        self.call(self.words("run", "--save-every", "8", "--keep-last", "0"))
+        run = self.folder / "run"
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        for words, code in ((["--precision", "fp8", "--steps", 30], 1), (["--hidden", 64, "--steps", 30], 1), ([], 1)):
+            self.resume("run", *words, code=code)
+        self.call([OPTIMUS, "train", "--resume", run / "checkpoints" / "step-24"], 1)
+        self.assertEqual({path: path.read_bytes() for path in before}, before)
+        self.resume("run", "--steps", STEPS + 1, "--batch", "2")  # the run's micro-batch of 6 does not hold it back
+        # Cut files are damage, too: with none left that is sound nothing begins again by itself.
+        for shard in run.glob("checkpoints/*/*.safetensors"):
+            shard.write_bytes(shard.read_bytes()[:-1])
+        lines = self.lines("run")
+        self.assertIn("sound", self.resume("run", "--steps", 40, code=1).stderr)
+        self.assertEqual(self.lines("run"), lines)
+
+    def test_damaged_later_checkpoints_do_not_push_out_the_new_one(self):
+        self.call(self.words("run", "--save-every", "8", "--keep-last", "0"))
+        shard = next((self.folder / "run" / "checkpoints" / "step-24").glob("*.safetensors"))
+        content = bytearray(shard.read_bytes())
+        content[-100] ^= 1
+        shard.write_bytes(content)
+        self.resume("run", "--steps", 20, "--keep-last", 1)
+        self.assertIn(20, self.checkpoints("run"))
+
+    def test_one_process_at_a_time(self):
+        process = self.start(self.words("run", "--steps", 100000, "--save-every", "5"))
+        end = time.time() + 60
+        while time.time() < end and self.lines("run") < 6:
+            time.sleep(0.01)
+        self.assertIn("another process", self.resume("run", code=1).stderr)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+
     def test_a_full_disk_does_not_end_the_run(self):
         def only_small_files():  # of 200 KB: metrics fit, a shard does not
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
