@@ -22,8 +22,9 @@ Outcome<void> write_weights(FileSystem& files, const Path& folder, const HfDescr
   return write_hf_weights(files, folder, tensors, read, {description.type, largest_shard});
 }
 
-void remove_weights(const Path& folder) {
+void remove_model(const Path& folder) {
   std::error_code error;
+  std::filesystem::remove(folder / "config.json", error);
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     if (it->path().filename().string().starts_with("model")) std::filesystem::remove(it->path(), ignored);
@@ -50,8 +51,8 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
   try {
     value_or_throw(write(files, folder, description, weights, largest_shard, events));
     value_or_throw(write_files(files, folder, described));
-  } catch (...) {  // weights without config.json are no model and only take room
-    remove_weights(folder);
+  } catch (...) {  // half a model only takes room
+    remove_model(folder);
     throw;
   }
 }
