@@ -7,6 +7,7 @@
 #include "data/text_stream.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "plan/plan_json.h"
 #include "run/convert.h"
 #include "run/evaluate.h"
 #include "run/memory.h"
@@ -65,6 +66,18 @@ void refuse_finished(const TrainSettings& settings, const TrainingState& state) 
                     settings.run.string(), state.step);
 }
 
+// Samples are counted, and those of another length hold other tokens.
+void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settings, EventSink& events) {
+  if (!resumed.checkpoint) return;
+  const std::int64_t before = read_plan(*resumed.checkpoint / "plan.json").sequence_length;
+  if (before != settings.plan.sequence_length)
+    events.report(
+        Warning{fmt::format("sequences of {} where the run had {}: it goes on with sample {} of the new "
+                            "length, so some text comes "
+                            "twice or not at all",
+                            settings.plan.sequence_length, before, resumed.state.num_samples)});
+}
+
 HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
@@ -99,6 +112,7 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   const TrainSettings settings =
       resolve(options, {.is_gpu = device.is_cuda()}, table, events, resumed.checkpoint);
   refuse_finished(settings, resumed.state);
+  warn_of_other_length(resumed, settings, events);
   refuse_too_large(settings.plan, settings.model, device);
   Parameters parameters(settings.plan, settings.model, 0, device);
   if (resumed.checkpoint)
