@@ -6,9 +6,10 @@ namespace optimus {
 void declare(OptionTable& table, TrainOptions& o) {
   declare(table, o.model);
   table.add("from-scratch", o.from_scratch, "start from random weights though the model's folder has some");
-  table.add("data", o.data, "D",
-            "text, jsonl, a folder or a token-file prefix; or a blend: 0.7 A 0.3 B (default: this machine's "
-            "C++ headers)")
+  table
+      .add("data", o.data, "D",
+           "text, jsonl, a folder or a token-file prefix; or a blend: 0.7 A 0.3 B (default: this machine's "
+           "C++ headers)")
       .list_length = 0;
   table.add("tokenizer", o.tokenizer, "bytes|FILE",
             "how text is tokenized (default: the model folder's, else bytes)");
