@@ -1,6 +1,8 @@
 // Steps a second of the engine on random tokens: one line of JSON. bench/engine_bench.py runs it beside PyTorch.
 //
 //   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2 steps=10
+//   engine_bench probe=FILE device=cuda          measures this machine, as `optimus profile --hardware --out FILE`
+//   engine_bench … hardware=FILE                 adds what the simulator predicts on that hardware
 #include <ATen/Parallel.h>
 #ifdef OPTIMUS_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -13,11 +15,16 @@
 #include <chrono>
 #include <map>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "cluster/hardware_json.h"
+#include "cluster/open.h"
 #include "engine/engine.h"
 #include "model/open.h"
 #include "run/memory.h"
+#include "run/probe_machine.h"
+#include "simulate/simulate.h"
 
 namespace optimus {
 namespace {
@@ -84,7 +91,30 @@ std::int64_t peak_bytes(at::Device device) {
   return usage.ru_maxrss * 1024;
 }
 
+void probe(const Words& words) {
+  NullSink events;
+  ProbeOptions options;
+  options.device = words.text("device", ""), options.precision = words.text("precision", "");
+  options.threads = words.number("threads", 0);
+  RealFileSystem files;
+  value_or_throw(write_atomically(files, Path(words.text("probe", "")),
+                                  to_json(probe_machine(options, events).hardware).dump(1)));
+}
+
+void add_prediction(const std::string& hardware, const Plan& plan, const ModelSpec& model,
+                    OrderedJson& json) {
+  const Cluster cluster = open_cluster(hardware);
+  const DeviceMap map = DeviceMap::of_present(cluster);
+  const StepPrediction step =
+      StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+          .run(fitted_constants());
+  json["predicted_seconds"] = step.seconds;
+  json["predicted"] = {
+      {"compute", step.split.compute}, {"optimizer", step.split.optimizer}, {"host", step.split.host}};
+}
+
 void run(const Words& words) {
+  if (!words.text("probe", "").empty()) return probe(words);
   const ModelOverrides overrides{.layers = words.given("layers"),
                                  .hidden = words.given("hidden"),
                                  .heads = words.given("heads"),
@@ -101,11 +131,18 @@ void run(const Words& words) {
                     .sequence_length = words.number("seq", 512)};
   shape.precision = parse_precision(words.text("precision", "fp32"), "precision");
   shape.strategy.recompute = parse_recompute(words.text("recompute", "none"), "recompute");
+  shape.strategy.recompute_layers = static_cast<int>(words.number("recompute_layers", 1));
   const Plan plan = uniform_plan(model, shape);
   const at::Device device = parse_device(words.text("device", "cpu"));
   const int threads = set_num_threads(static_cast<int>(words.number("threads", 0)));
   Parameters parameters(plan, model, 0, device);
-  parameters.initialize(1);
+  // Keyed numbers are made on the host, which takes minutes for billions; for speed alone any will do.
+  if (words.number("quick", 0) == 0)
+    parameters.initialize(1);
+  else
+    for (int block = 0; block < parameters.num_blocks(); ++block)
+      if (BlockState& state = parameters.block(block); state.weights.defined())
+        state.masters.normal_(0, 0.02), state.weights.copy_(state.masters);
   Engine engine(plan, model, parameters, {.device = device});
   std::vector<Batch> batches;
   for (int i = 0; i < 4; ++i) batches.push_back(random_batch(plan, model, i));
@@ -136,6 +173,8 @@ void run(const Words& words) {
   json["engine_bytes"] = engine.bytes().value;
   json["predicted_bytes"] = predicted_memory(plan, model, 0, device).value;
   json["peak_bytes"] = peak_bytes(device);
+  if (const std::string file = words.text("hardware", ""); !file.empty())
+    add_prediction(file, plan, model, json);
   fmt::print("{}\n", json.dump());
 }
 

@@ -1,6 +1,7 @@
-// optimus profile [--model M] [--data D]: what a model and a data set are.
+// optimus profile [--model M] [--data D] [--hardware]: what a model, a data set and this machine are.
 #include "data/profile.h"
 #include "cli/command.h"
+#include "cli/training.h"
 #include "data/open.h"
 #include "data/samples.h"
 #include "model/options.h"
@@ -19,11 +20,12 @@ class Profile final : public Command {
               "how text is tokenized (default: the model folder's, else bytes)");
     table.add("seq", sequence_length_, "N",
               "the sequence length; default: the model's longest, at most 8192");
+    optimus::declare(table, hardware_);
   }
 
   int run(Console& console) override {
-    if (model_.model.empty() && data_.empty())
-      throw UsageError("nothing to profile: give --model M, --data D, or both");
+    if (model_.model.empty() && data_.empty() && !hardware_.is_wanted)
+      throw UsageError("nothing to profile: give --model M, --data D or --hardware");
     if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kLongestSequence))
       throw UsageError("--seq: {} is not a length from 1 to {}", *sequence_length_, kLongestSequence);
     model_.model = model_place(model_.model);
@@ -45,12 +47,18 @@ class Profile final : public Command {
       json["data"] = to_json(profile);
       shown += (shown.empty() ? "" : "\n") + text(profile);
     }
+    if (hardware_.is_wanted) {
+      const HardwareReport hardware = report_hardware(hardware_, console);
+      json["hardware"] = hardware.json;
+      shown += (shown.empty() ? "" : "\n") + hardware.text;
+    }
     console.result(json, shown);
     return 0;
   }
 
  private:
   ModelOptions model_;
+  ProbeOptions hardware_;
   std::string data_, tokenizer_;
   std::optional<std::int64_t> sequence_length_;
 };

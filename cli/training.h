@@ -7,6 +7,7 @@
 #include "run/convert.h"
 #include "run/inference_options.h"
 #include "run/options.h"
+#include "run/probe_options.h"
 
 namespace optimus {
 
@@ -14,6 +15,12 @@ namespace optimus {
 int run_training(TrainOptions& options, OptionTable& table, Console& console);
 int run_evaluation(const EvalOptions& options, Console& console);
 int run_generation(const TextOptions& options, Console& console);
+// What `optimus profile --hardware` shows of this machine, after it was measured and written.
+struct HardwareReport {
+  OrderedJson json;
+  std::string text;
+};
+HardwareReport report_hardware(const ProbeOptions& options, Console& console);
 // Converts, and compares the logits of both sides.
 int run_conversion(const ConvertOptions& options, Console& console);
 

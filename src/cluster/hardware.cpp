@@ -36,6 +36,12 @@ void check_type(const DeviceType& type, const std::string& where) {
     if (!(std::isfinite(value) && value >= 0))
       throw UserError("{}: a peak of {} operations per second must be at least 0", where, value);
   validate(type.product_efficiency, where + ": product_efficiency");
+  std::set<NumberFormat> formats;
+  for (const KernelTimes& times : type.kernels) {
+    validate(times, fmt::format("{}: kernels in {}", where, text(times.format)));
+    if (!formats.insert(times.format).second)
+      throw UserError("{}: kernels in {} are there twice", where, text(times.format));
+  }
 }
 
 void check_types(const HardwareProfile& profile, const std::string& source) {

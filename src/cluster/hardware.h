@@ -13,10 +13,9 @@
 
 #include "base/units.h"
 #include "cluster/curve.h"
+#include "cluster/kernel_times.h"
 
 namespace optimus {
-
-enum class NumberFormat { fp64, fp32, tf32, bf16, fp16, fp8, fp4 };
 
 // Dense products, operations per second; 0: the device has no such arithmetic.
 struct PeakFlops {
@@ -31,7 +30,8 @@ struct DeviceType {
   double memory_bytes_per_second = 0;
   double watts = 0;
   std::optional<double> price_per_hour{};
-  Curve product_efficiency{};  // of the peak, over the edge of a cube of the same work
+  Curve product_efficiency{};          // of the peak, over the edge of a cube of the same work
+  std::vector<KernelTimes> kernels{};  // measured, at most one for a format
   bool operator==(const DeviceType&) const = default;
 };
 
@@ -103,6 +103,5 @@ void validate(const HardwareProfile& profile, const std::string& source);
 
 // Operations per second in that format; 0 where the device has none.
 double peak_flops(const DeviceType& type, NumberFormat format);
-std::string text(NumberFormat format);  // "bf16"
 
 }  // namespace optimus

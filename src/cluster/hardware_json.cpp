@@ -60,9 +60,40 @@ PeakFlops read_peak(const JsonView& value) {
           value.number_or("fp4", 0)};
 }
 
+std::vector<double> read_numbers(const JsonView& list, int most) {
+  std::vector<double> numbers;
+  for (const JsonView& number : at_most(most, list)) numbers.push_back(number.number());
+  return numbers;
+}
+
+NumberFormat read_format(const JsonView& word) {
+  for (const NumberFormat format : kAllFormats)
+    if (word.text() == text(format)) return format;
+  word.refuse("one of fp64, fp32, tf32, bf16, fp16, fp8, fp4");
+}
+
+KernelTimes read_kernel_times(const JsonView& value) {
+  value.allow_only(Names{"format", "launch_seconds", "step_seconds", "tables"});
+  KernelTimes times;
+  times.format = read_format(value.at("format"));
+  times.launch_seconds = value.number_or("launch_seconds", 0);
+  times.step_seconds = value.number_or("step_seconds", 0);
+  const JsonView tables = value.at("tables");
+  if (!tables.raw().is_object() || tables.raw().size() > kMostKernelTables)
+    tables.refuse(fmt::format("an object of at most {} tables", kMostKernelTables));
+  for (const auto& [name, ignored] : tables.raw().items()) {
+    const JsonView table = tables.at(name);
+    table.allow_only(Names{"axes", "rates"});
+    RateTable& read = times.tables[name];
+    for (const JsonView& axis : at_most(3, table.at("axes"))) read.axes.push_back(read_numbers(axis, 1000));
+    read.rates = read_numbers(table.at("rates"), kMostTableRates);
+  }
+  return times;
+}
+
 DeviceType read_type(const JsonView& value) {
   value.allow_only(Names{"name", "memory", "peak_flops", "memory_bytes_per_second", "watts", "price_per_hour",
-                         "product_efficiency"});
+                         "product_efficiency", "kernels"});
   DeviceType type;
   type.name = value.at("name").text();
   type.memory = read_bytes(value.at("memory"));
@@ -71,6 +102,9 @@ DeviceType read_type(const JsonView& value) {
   type.watts = value.number_or("watts", 0);
   if (const auto price = value.find("price_per_hour")) type.price_per_hour = price->number();
   type.product_efficiency = read_curve(value, "product_efficiency");
+  if (const auto list = value.find("kernels"))
+    for (const JsonView& times : at_most(static_cast<int>(std::size(kAllFormats)), *list))
+      type.kernels.push_back(read_kernel_times(times));
   return type;
 }
 

@@ -11,18 +11,28 @@ OrderedJson curve_json(const Curve& curve) {
   return result;
 }
 
+OrderedJson kernels_json(const KernelTimes& times) {
+  OrderedJson result;
+  result["format"] = text(times.format);
+  result["launch_seconds"] = times.launch_seconds;
+  result["step_seconds"] = times.step_seconds;
+  result["tables"] = OrderedJson::object();
+  for (const auto& [name, table] : times.tables)
+    result["tables"][name] = {{"axes", table.axes}, {"rates", table.rates}};
+  return result;
+}
+
 OrderedJson type_json(const DeviceType& type) {
   OrderedJson result;
   result["name"] = type.name;
   result["memory"] = type.memory.value;
-  for (const NumberFormat format :
-       {NumberFormat::fp64, NumberFormat::fp32, NumberFormat::tf32, NumberFormat::bf16, NumberFormat::fp16,
-        NumberFormat::fp8, NumberFormat::fp4})
+  for (const NumberFormat format : kAllFormats)
     if (peak_flops(type, format) > 0) result["peak_flops"][text(format)] = peak_flops(type, format);
   result["memory_bytes_per_second"] = type.memory_bytes_per_second;
   result["watts"] = type.watts;
   if (type.price_per_hour) result["price_per_hour"] = *type.price_per_hour;
   result["product_efficiency"] = curve_json(type.product_efficiency);
+  for (const KernelTimes& times : type.kernels) result["kernels"].push_back(kernels_json(times));
   return result;
 }
 

@@ -3,11 +3,15 @@
 
 #include <string>
 
+#include "base/file.h"
 #include "cluster/cluster.h"
 
 namespace optimus {
 
-// A name of that form comes first; "./h100x8" means the file. Throws UserError.
+// Where the probe keeps what it measured of this machine: in the user's cache folder.
+Path measured_cluster_path();
+
+// "here" is this machine as it was measured. A name of that form comes first; "./h100x8" means the file. Throws UserError.
 Cluster open_cluster(const std::string& name_or_path);
 
 }  // namespace optimus

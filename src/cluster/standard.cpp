@@ -165,6 +165,15 @@ std::vector<std::string> device_type_names() {
   return names;
 }
 
+std::optional<DeviceType> find_type_in(std::string_view makers_name) {
+  const std::string name = lower(makers_name);
+  std::string longest;
+  for (const std::string& known : device_type_names())
+    if (known != "cpu" && known.size() > longest.size() && name.find(known) != std::string::npos)
+      longest = known;
+  return longest.empty() ? std::nullopt : find_device_type(longest);
+}
+
 NodeGroup standard_group(std::string_view type_name, int type, int num_devices) {
   const std::string wanted = canonical(type_name);
   for (const NodeRow& row : kNodes) {

@@ -116,6 +116,20 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
   if (!software.launches_from_python) launch_ = kNativeLaunch;
 }
 
+const KernelTimes* DeviceCost::measured(NumberFormat format) const {
+  if (!software_.runs_programs) return nullptr;
+  const auto find = [&](NumberFormat wanted) -> const KernelTimes* {
+    for (const KernelTimes& times : type_.kernels)
+      if (times.format == wanted) return &times;
+    return nullptr;
+  };
+  if (const KernelTimes* own = find(format)) return own;
+  // Our engine's fp32 is never shortened; bf16 and fp16 are equally wide.
+  if (format == NumberFormat::tf32) return find(NumberFormat::fp32);
+  if (format == NumberFormat::fp16) return find(NumberFormat::bf16);
+  return nullptr;
+}
+
 // Tiles of 128 x 256 elements run side by side, one on each multiprocessor; the last round may leave many of them idle.
 double DeviceCost::filled_rounds(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;

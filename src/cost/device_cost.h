@@ -36,6 +36,10 @@ class DeviceCost {
   double between_products(double bytes) const { return traffic(bytes * pointwise_); }
   double launches(double kernels) const { return kernels * launch_; }
 
+  // What was measured of our kernels in that format on this device; none: not measured, or another software's kernels.
+  const KernelTimes* measured(NumberFormat format) const;
+  double speed() const { return speed_; }
+
   const Constants& constants() const { return constants_; }
   const Software& software() const { return software_; }
 

@@ -5,6 +5,8 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "cost/measured_cost.h"
+#include "plan/layouts.h"
 
 namespace optimus {
 namespace {
@@ -98,6 +100,11 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
   }
 }
 
+bool PricedProgram::is_measured() const {
+  const DeviceCost device(setup_.cluster.type_of(device_), 1, setup_.software, fitted_constants());
+  return device.measured(setup_.format.format) != nullptr;
+}
+
 std::vector<double> PricedProgram::price(const Constants& constants) const {
   const DeviceCost device(setup_.cluster.type_of(device_), setup_.cluster.speed_of(device_), setup_.software,
                           constants);
@@ -113,8 +120,10 @@ std::vector<double> PricedProgram::price(const Constants& constants) const {
 double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
                                 const LinkCost& links) const {
   switch (at.op) {
-    case Op::load_batch:
-      return device.constants().step_seconds;
+    case Op::load_batch: {
+      const KernelTimes* const times = device.measured(setup_.format.format);
+      return times ? times->step_seconds : device.constants().step_seconds;
+    }
     case Op::forward:
     case Op::recompute:
     case Op::backward_input:
@@ -158,12 +167,16 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
     if ((is_ring ? one.ring_part : one.part) != at.part) continue;
     // A ring computes attention in cp hops, each with a cp-th of the keys.
     const double hops = at.part == Part::attention_hop ? s.cp : 1;
-    seconds += item(one, at.op, num_tokens, s, device) / hops;
+    // Our engine does not compute an output again that no layer of the group above asks for.
+    const bool is_spared = one.ends_layer && at.op == Op::recompute && setup_.software.runs_programs;
+    const double times_done = is_spared ? 1 - 1.0 / s.recompute_layers : 1;
+    seconds += item(one, at.op, num_tokens, s, device) * times_done / hops;
     const bool is_for_weights = at.op == Op::backward_weight;
     if (!is_for_weights || one.kind == OperationKind::product)
       kernels += kernels_of(one, setup_.software, setup_.format.is_narrow());
   }
-  return std::max(seconds, device.launches(kernels));
+  const KernelTimes* const times = device.measured(setup_.format.format);
+  return std::max(seconds, times ? kernels * times->launch_seconds : device.launches(kernels));
 }
 
 double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const LayerStrategy& s,
@@ -182,6 +195,17 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
       again = is_cheap ? 1 : one.kind == OperationKind::product ? 0.5 : 0;
   }
   const double forward_again = again > 0 ? again * item(one, Op::recompute, num_tokens, s, device) : 0;
+  if (const KernelTimes* times = device.measured(setup_.format.format)) {
+    const MeasuredTask task{one,
+                            op,
+                            own_tokens,
+                            share,
+                            work_.head_dim,
+                            work_.sequence_length,
+                            setup_.model.norm_place == NormPlace::post};
+    if (const double seconds = measured_seconds(*times, task); seconds >= 0)
+      return seconds / device.speed() + forward_again;
+  }
   switch (one.kind) {
     case OperationKind::product:
       return product(one, op, own_tokens, share, device) + forward_again;
@@ -295,6 +319,12 @@ double PricedProgram::optimizer(const Instruction& at, const DeviceCost& device)
       if (buffer.block == at.block && buffer.kind == BufferKind::gradients)
         bytes = static_cast<double>(buffer.bytes.value) * 1.5;
     return bytes / (host.bytes_per_second * host.efficiency.at(bytes));
+  }
+  if (const KernelTimes* times = device.measured(setup_.format.format)) {
+    const double parameters =
+        bytes / state_bytes(setup_.plan.precision, setup_.plan.accumulators, StateKind::optimizer);
+    if (const double seconds = times->seconds("update", parameters, {parameters}); seconds >= 0)
+      return seconds / device.speed();
   }
   return device.traffic(bytes * kOptimizerTraffic * device.constants().optimizer_traffic);
 }

@@ -33,6 +33,8 @@ class PricedProgram {
   PricedProgram(const Setup& setup, const ModelWork& work, Program program, Device device);
 
   const Program& program() const { return program_; }
+  // Whether kernels were measured on the device: then nothing has to be assumed of its host.
+  bool is_measured() const;
   // Seconds of each instruction; messages between devices take none here (simulate/pipeline.h has them).
   std::vector<double> price(const Constants& constants) const;
 

@@ -10,6 +10,45 @@ bool joins_the_one_before(const std::string& name, const ModelSpec& model) {
   return name == "attention.k" || name == "attention.v" || (name == "mlp.up" && model.is_gated);
 }
 
+bool has_bias(const ModelSpec& model, const std::string& product) {
+  if (product == "attention.out") return model.has_out_bias;
+  if (product.starts_with("attention.")) return model.has_qkv_bias;
+  if (product.starts_with("mlp.")) return model.has_mlp_bias;
+  return model.is_bert();  // of the head
+}
+
+// Which kernel of ours does a cheap operation, and over how many elements a token.
+void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
+  switch (op.kind) {
+    case OperationKind::norm:
+      item.kernel = model.norm == NormKind::layer_norm ? "norm.layer_norm" : "norm.rms_norm";
+      item.width = op.moved_elements / 2;
+      break;
+    case OperationKind::activation: {
+      const bool is_gated = model.is_gated && op.cut == CutUnit::ffn;
+      item.kernel = "activation." + text(model.activation) + (is_gated ? ".gated" : "");
+      item.width = op.moved_elements / (is_gated ? 3 : 2);
+      break;
+    }
+    case OperationKind::rope:
+      item.kernel = "rope", item.width = op.moved_elements / 2;
+      break;
+    case OperationKind::residual:
+      item.kernel = "add", item.width = static_cast<double>(model.hidden);
+      break;
+    case OperationKind::embedding:
+      item.kernel = "embedding", item.width = static_cast<double>(model.hidden);
+      break;
+    case OperationKind::loss:
+      item.kernel = "loss", item.width = static_cast<double>(model.vocab);
+      break;
+    case OperationKind::product:
+    case OperationKind::attention:
+    case OperationKind::custom:
+      break;
+  }
+}
+
 std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t sequence_length) {
   std::vector<WorkItem> items;
   const bool is_layer = block_kind(model, block) == BlockKind::layer;
@@ -27,6 +66,10 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
     item.backward_flops = op.backward_flops + op.repeated_flops;
     item.moved_elements = op.moved_elements;
     item.is_recomputed_by_selective = op.is_recomputed_by_selective;
+    item.has_bias = op.kind == OperationKind::product && has_bias(model, op.name);
+    item.adds_to_stream = op.name == "attention.out" || op.name == "mlp.down";
+    item.ends_layer = model.norm_place == NormPlace::pre && (op.name == "mlp.down" || op.name == "residual2");
+    name_kernel(model, op, item);
     if (is_layer) {
       const bool is_core = op.kind == OperationKind::attention;
       item.part = is_mlp ? Part::mlp : Part::attention;

@@ -2,6 +2,7 @@
 // each operation with the part of its block that it belongs to. Made once for a model and sequence length.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "model/operations.h"
@@ -18,6 +19,11 @@ struct WorkItem {
   double inner = 0, outer = 0;                   // products
   double forward_flops = 0, backward_flops = 0;  // attention and custom blocks, a token
   double moved_elements = 0;                     // a token
+  std::string kernel = {};                       // of cheap operations: their table in KernelTimes
+  double width = 0;                              // elements a token that they are applied to
+  bool adds_to_stream = false;                   // products: the stream is added inside
+  bool ends_layer = false;                       // its result is the layer's output alone
+  bool has_bias = false;                         // products
   bool is_recomputed_by_selective = false;
 };
 

@@ -10,7 +10,6 @@
 #include "base/error.h"
 
 namespace optimus {
-namespace {
 
 int num_cuda_devices() {
 #ifdef OPTIMUS_CUDA
@@ -19,8 +18,6 @@ int num_cuda_devices() {
   return 0;
 #endif
 }
-
-}  // namespace
 
 bool has_cuda() { return num_cuda_devices() > 0; }
 

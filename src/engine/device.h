@@ -12,6 +12,7 @@ namespace optimus {
 // "cpu", "cuda", "cuda:1". Throws UserError when this build or machine has no such device.
 at::Device parse_device(const std::string& name);
 bool has_cuda();
+int num_cuda_devices();
 // As its maker calls it: "NVIDIA H200"; empty for a processor.
 std::string device_name(at::Device device);
 

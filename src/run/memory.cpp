@@ -41,19 +41,37 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
          library_memory(plan, model, device);
 }
 
-std::optional<Bytes> free_memory(at::Device device) {
-  if (device.is_cuda()) {
-#ifdef OPTIMUS_CUDA
-    std::size_t free = 0, total = 0;
-    if (cudaMemGetInfo(&free, &total) == cudaSuccess) return Bytes(static_cast<std::int64_t>(free));
-#endif
-    return std::nullopt;
-  }
+namespace {
+
+std::optional<Bytes> processor_memory(const std::string& line) {
   std::ifstream info("/proc/meminfo");
   for (std::string name, rest; info >> name; std::getline(info, rest))
-    if (std::int64_t kibibytes = 0; name == "MemAvailable:" && info >> kibibytes)
-      return Bytes(kibibytes * 1024);
+    if (std::int64_t kibibytes = 0; name == line && info >> kibibytes) return Bytes(kibibytes * 1024);
   return std::nullopt;
+}
+
+struct CudaMemory {
+  std::size_t free = 0, total = 0;
+};
+std::optional<CudaMemory> cuda_memory() {
+#ifdef OPTIMUS_CUDA
+  CudaMemory memory;
+  if (cudaMemGetInfo(&memory.free, &memory.total) == cudaSuccess) return memory;
+#endif
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Bytes> free_memory(at::Device device) {
+  if (!device.is_cuda()) return processor_memory("MemAvailable:");
+  const std::optional<CudaMemory> memory = cuda_memory();
+  return memory ? std::optional(Bytes(static_cast<std::int64_t>(memory->free))) : std::nullopt;
+}
+
+Bytes total_memory(at::Device device) {
+  if (!device.is_cuda()) return processor_memory("MemTotal:").value_or(Bytes(0));
+  return Bytes(static_cast<std::int64_t>(cuda_memory().value_or(CudaMemory{}).total));
 }
 
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device) {

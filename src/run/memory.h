@@ -13,6 +13,8 @@ namespace optimus {
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device);
 // What the device has left for us; nothing when it cannot be known.
 std::optional<Bytes> free_memory(at::Device device);
+// All that it has.
+Bytes total_memory(at::Device device);
 // Throws UserError with both figures and what would help.
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device);
 

@@ -24,18 +24,13 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 
 // The maker's figure for products of this precision, where the device is of a type that we know.
 std::optional<double> peak_flops(at::Device device, Precision precision) {
-  std::string name = device_name(device);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const std::string& word : split(name, ' ')) {  // "nvidia a100-sxm4-80gb"
-    const std::optional<DeviceType> type = find_device_type(split(word, '-').front());
-    if (!type) continue;
-    const double peak = precision == Precision::bf16   ? type->peak.bf16
-                        : precision == Precision::fp16 ? type->peak.fp16
-                        : precision == Precision::fp64 ? type->peak.fp64
-                                                       : type->peak.fp32;
-    return peak > 0 ? std::optional(peak) : std::nullopt;
-  }
-  return std::nullopt;
+  const std::optional<DeviceType> type = find_type_in(device_name(device));
+  if (!type) return std::nullopt;
+  const double peak = precision == Precision::bf16   ? type->peak.bf16
+                      : precision == Precision::fp16 ? type->peak.fp16
+                      : precision == Precision::fp64 ? type->peak.fp64
+                                                     : type->peak.fp32;
+  return peak > 0 ? std::optional(peak) : std::nullopt;
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Soft
   for (int slot = 0; slot < std::ssize(order); ++slot) {
     while (i < num && program.instructions[i].slot == slot) lanes.run(i++);
     SlotTime time = lanes.take_slot();
-    add_host(time, constants.slot_seconds);
+    if (!priced.is_measured()) add_host(time, constants.slot_seconds);
     keep(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
   }
   while (i < num && program.instructions[i].op != Op::step_gate) lanes.run(i++);

@@ -32,6 +32,13 @@ inline HardwareProfile random_profile(std::uint64_t seed) {
     type.memory_bytes_per_second = amount(1e11), type.watts = below(1000);
     if (below(2)) type.price_per_hour = amount(1);
     type.product_efficiency = curve();
+    for (const NumberFormat format : {NumberFormat::fp32, NumberFormat::bf16}) {
+      if (below(2)) continue;
+      KernelTimes& times = type.kernels.emplace_back();
+      times.format = format, times.launch_seconds = amount(1e-7), times.step_seconds = amount(1e-6);
+      times.tables["rope"] = {{{1 + amount(1), 1e4}}, {amount(1e9), amount(1e9)}};
+      times.tables["product"] = {{{8}, {1, 2}, {3}}, {amount(1e9), amount(1e9)}};
+    }
     profile.types.push_back(type);
   }
   int num_devices = 0;

@@ -61,7 +61,7 @@ TEST(Standard, RefusesWithTheNearest) {
   EXPECT_EQ(refusal_of("h100x0"), "cluster 'h100x0': '0' devices, must be from 1 to 1000000");
   EXPECT_EQ(refusal_of("h100x1000001"),
             "cluster 'h100x1000001': '1000001' devices, must be from 1 to 1000000");
-  EXPECT_EQ(refusal_of("lab").find("cluster 'lab' is neither a file nor a name such as h100x512"), 0U);
+  EXPECT_EQ(refusal_of("lab").find("cluster 'lab' is neither a file, a name such as h100x512"), 0U);
   EXPECT_NE(refusal_of("h100x99999999999999999999999"), "");
   EXPECT_NE(refusal_of("h100x600000+h100x600000"), "");
   for (const char* name :

@@ -122,9 +122,11 @@ TEST(Instructions, FollowThePlan) {
   const double plain = compute_seconds(1, RecomputeMode::none);
   // Eight sequences on eight devices either way: the same work each, a little less well done in smaller pieces.
   EXPECT_NEAR(compute_seconds(2, RecomputeMode::none) / plain, 1, 0.25);
+  // A forward is a third of a step; its last product, a third of its multiplications, is spared: 2/9, a little less because the
+  // head is not computed again, a little more with attention and traffic.
   const double again = compute_seconds(1, RecomputeMode::full) / plain;
-  EXPECT_GT(again, 1.25);
-  EXPECT_LT(again, 1.36);
+  EXPECT_GT(again, 1.18);
+  EXPECT_LT(again, 1.27);
 }
 
 }  // namespace

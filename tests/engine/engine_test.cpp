@@ -1,11 +1,11 @@
-// The engine as a whole, on the processor: what does not change what is learned, what is skipped, what is allocated. Whether it
+// The engine as a whole, on the processor or on the device of test_device.h: what does not change what is learned, what is skipped, what is allocated. Whether it
 // learns the right thing is asked of transformers: tests/parity/engine_parity.py.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
 
 #include "engine/generate.h"
-#include "engine/tracking_allocator.h"
+#include "engine/test_device.h"
 #include "model/open.h"
 #include "run/memory.h"
 
@@ -52,9 +52,9 @@ struct Curve {
 };
 
 Curve train(const ModelSpec& model, const Plan& plan, int steps, double rate = 1e-2) {
-  Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+  Parameters parameters(plan, model, 0, test_device());
   parameters.initialize(5);
-  Engine engine(plan, model, parameters, {.seed = 9});
+  Engine engine(plan, model, parameters, {.device = test_device(), .seed = 9});
   engine.loss_scale.value = 1024;  // small enough that no step is skipped
   Curve curve;
   for (int step = 0; step < steps; ++step) {
@@ -64,6 +64,9 @@ Curve train(const ModelSpec& model, const Plan& plan, int steps, double rate = 1
   }
   return curve;
 }
+
+// Bits are the same on a processor. On a GPU some sums (of embeddings' gradients) take no fixed order: fp64 rounding, as below.
+double of_recompute() { return test_device().is_cuda() ? 1e-9 : 0; }
 
 void expect_same(const Curve& a, const Curve& b, double tolerance) {
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -82,9 +85,12 @@ TEST(Engine, DropoutMasksDoNotDependOnMicrobatchesOrRecompute) {
     // Sums in another order: fp64, five steps of AdamW at a high rate.
     expect_same(whole, train(model, plan_of(model, 1), 5), 1e-9);
     expect_same(whole, train(model, plan_of(model, 4), 5), 1e-9);
-    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::selective), 5), 0);
-    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full), 5), 0);
-    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full, 2), 5), 0);
+    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::selective), 5),
+                of_recompute());
+    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full), 5),
+                of_recompute());
+    expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full, 2), 5),
+                of_recompute());
     EXPECT_GT(std::abs(whole.losses[0] - without.losses[0]), 1e-4) << preset;
   }
 }
@@ -105,9 +111,9 @@ TEST(Engine, NarrowTypesFollowTheWideOne) {
 TEST(Engine, AStepThatIsNotFiniteChangesNothing) {
   const ModelSpec model = small("gpt2");
   const Plan plan = plan_of(model, 6, Precision::fp16);
-  Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+  Parameters parameters(plan, model, 0, test_device());
   parameters.initialize(5);
-  Engine engine(plan, model, parameters, {});
+  Engine engine(plan, model, parameters, {.device = test_device()});
   engine.loss_scale.value = 0x1p40;  // gradients of fp16 overflow
   const std::vector<double> before = parameters.get("layers.1.mlp.up.weight", &BlockState::masters);
   const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
@@ -139,18 +145,24 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
     for (const auto& [mode, layers] :
          {std::pair(RecomputeMode::none, 1), std::pair(RecomputeMode::selective, 1),
           std::pair(RecomputeMode::full, 1), std::pair(RecomputeMode::full, 3)}) {
-      ModelSpec model = with_overrides(
-          open_model(preset),
-          {.layers = 4, .hidden = 256, .heads = 8, .head_dim = 32, .ffn = 1024, .vocab = 2048});
+      // On a GPU large enough that libraries' workspaces (about 64 MiB) are a small part.
+      const std::int64_t scale = test_device().is_cuda() ? 6 : 1;
+      ModelSpec model = with_overrides(open_model(preset), {.layers = 4,
+                                                            .hidden = 256 * scale,
+                                                            .heads = 8 * scale,
+                                                            .head_dim = 32,
+                                                            .ffn = 1024 * scale,
+                                                            .vocab = 2048});
       model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
       UniformPlan shape{.microbatch = 2, .batch = 4, .sequence_length = 128, .precision = Precision::fp32};
       shape.strategy.recompute = mode, shape.strategy.recompute_layers = layers;
       const Plan plan = uniform_plan(model, shape);
-      const Bytes predicted = predicted_memory(plan, model, 0, at::Device(at::kCPU));
-      TrackingAllocator memory;
+      const Bytes predicted = predicted_memory(plan, model, 0, test_device());
+      const double tolerance = test_device().is_cuda() ? 0.05 : 0.02;  // of the requirement
+      MemoryWatch memory;
       {
-        Parameters parameters(plan, model, 0, at::Device(at::kCPU));
-        Engine engine(plan, model, parameters, {});
+        Parameters parameters(plan, model, 0, test_device());
+        Engine engine(plan, model, parameters, {.device = test_device()});
         std::vector<Sample> data;
         for (std::int64_t s = 0; s < 4; ++s) {
           Sample& sample = data.emplace_back();
@@ -167,7 +179,7 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
         EXPECT_LT(memory.take_largest(), 256 * 256 * 4) << preset << " " << text(mode);
       }
       EXPECT_NEAR(static_cast<double>(memory.peak()), static_cast<double>(predicted.value),
-                  0.02 * static_cast<double>(predicted.value))
+                  tolerance * static_cast<double>(predicted.value))
           << preset << " " << text(mode);
     }
 }
@@ -175,11 +187,11 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
 TEST(Engine, GeneratesWhatItsLogitsSay) {
   const ModelSpec model = small("llama3-8b");
   const Plan plan = plan_of(model, 6);
-  Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+  Parameters parameters(plan, model, 0, test_device());
   parameters.initialize(5);
   const std::vector<std::int64_t> prompt = {3, 1, 4, 1, 5};
   const std::vector<std::int64_t> ids =
-      generate(model, Precision::fp64, parameters, at::Device(at::kCPU), prompt, {.num_tokens = 12});
+      generate(model, Precision::fp64, parameters, test_device(), prompt, {.num_tokens = 12});
   ASSERT_EQ(ids.size(), 12u);
   // Without a cache: each token is the likeliest behind all before it.
   std::vector<std::int64_t> all = prompt;
@@ -187,7 +199,7 @@ TEST(Engine, GeneratesWhatItsLogitsSay) {
     const Plan whole = uniform_plan(
         model,
         {.microbatch = 1, .batch = 1, .sequence_length = std::ssize(all), .precision = Precision::fp64});
-    Engine engine(whole, model, parameters, {});
+    Engine engine(whole, model, parameters, {.device = test_device()});
     Sample sample;
     for (const std::int64_t token : all) {
       sample.positions.push_back(static_cast<std::int32_t>(sample.inputs.size()));
@@ -200,16 +212,16 @@ TEST(Engine, GeneratesWhatItsLogitsSay) {
     all.push_back(id);
   }
   EXPECT_THROW(
-      generate(small("gpt2"), Precision::fp64, parameters, at::Device(at::kCPU), prompt, {.num_tokens = 100}),
+      generate(small("gpt2"), Precision::fp64, parameters, test_device(), prompt, {.num_tokens = 100}),
       UserError);
 }
 
 TEST(Engine, GeneratesAsAskedFor) {
   const ModelSpec model = small("gpt2");  // 40 positions
-  Parameters parameters(plan_of(model, 6), model, 0, at::Device(at::kCPU));
+  Parameters parameters(plan_of(model, 6), model, 0, test_device());
   parameters.initialize(5);
   const auto ask = [&](const GenerateOptions& options) {
-    return generate(model, Precision::fp64, parameters, at::Device(at::kCPU), {3, 1, 4}, options);
+    return generate(model, Precision::fp64, parameters, test_device(), {3, 1, 4}, options);
   };
   const std::vector<std::int64_t> greedy = ask({.num_tokens = 38});  // the last token needs no position
   EXPECT_EQ(greedy.size(), 38u);
@@ -236,17 +248,17 @@ TEST(Engine, WeightsAloneAreEnoughForAForward) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     const ModelSpec model = small("llama3-8b");
     const Plan plan = plan_of(model, 6, precision);
-    Parameters whole(plan, model, 0, at::Device(at::kCPU)),
-        weights(plan, model, 0, at::Device(at::kCPU), Keeping::weights);
+    Parameters whole(plan, model, 0, test_device()), weights(plan, model, 0, test_device(), Keeping::weights);
     whole.initialize(5), weights.initialize(5);
     EXPECT_LT(weights.bytes().value * 3, whole.bytes().value);
     const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
-    const double loss = Engine(plan, model, whole, {}).evaluate(batch);
-    EXPECT_EQ(Engine(plan, model, weights, {}).evaluate(batch), loss);
+    const double loss = Engine(plan, model, whole, {.device = test_device()}).evaluate(batch);
+    EXPECT_EQ(Engine(plan, model, weights, {.device = test_device()}).evaluate(batch), loss);
     const Plan lean = plan_of(model, 6, precision, RecomputeMode::full);
-    Engine small_engine(lean, model, weights, {});
+    Engine small_engine(lean, model, weights, {.device = test_device()});
     EXPECT_EQ(small_engine.evaluate(batch), loss);
-    EXPECT_LT(small_engine.arena_bytes(), Engine(plan, model, whole, {}).arena_bytes());
+    EXPECT_LT(small_engine.arena_bytes(),
+              Engine(plan, model, whole, {.device = test_device()}).arena_bytes());
   }
 }
 
@@ -268,9 +280,9 @@ TEST(Engine, DocumentsThatMustNotSeeEachOtherDoNot) {
                                            .batch = std::ssize(data),
                                            .sequence_length = 20,
                                            .precision = Precision::fp64});
-    Parameters parameters(plan, model, 0, at::Device(at::kCPU));
+    Parameters parameters(plan, model, 0, test_device());
     parameters.initialize(5);
-    Engine engine(plan, model, parameters, {});
+    Engine engine(plan, model, parameters, {.device = test_device()});
     return engine.train_step(make_batch(data, plan, 0, 0), {.learning_rate = 0});
   };
   const StepReport joint = loss({sample(0, 20)}), apart = loss({sample(0, 9), sample(9, 20)});

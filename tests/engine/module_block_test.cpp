@@ -13,7 +13,7 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/optim/adamw.h>
 
-#include "engine/tracking_allocator.h"
+#include "engine/test_device.h"
 #include "run/memory.h"
 
 namespace optimus {
@@ -89,13 +89,14 @@ Learned train_here(const ModuleModel& model, Precision precision, int microbatch
   // What comes back has the type that the modules came with.
   for (const ModulePart& part : model.parts)
     if (part.module) part.module->to(types_of(precision).wide);
-  const ModuleFacts facts = describe(model, kData.read(0), precision, at::kCPU);
+  const ModuleFacts facts = describe(model, kData.read(0), precision, test_device());
   const Plan plan = plan_of(facts.spec, precision, microbatch, mode);
-  Parameters parameters(plan, facts.spec, 0, at::kCPU);
+  Parameters parameters(plan, facts.spec, 0, test_device());
   Learned learned;
   {
     const LentModules lent(model, facts, parameters);
-    Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+    Engine engine(plan, facts.spec, parameters,
+                  {.device = test_device(), .make_custom_block = lent.blocks()});
     for (int step = 0; step < steps; ++step) {
       learned.losses.push_back(
           engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate).loss);
@@ -112,7 +113,7 @@ Learned train_here(const ModuleModel& model, Precision precision, int microbatch
 
 Learned train_by_torch(const ModuleModel& model, Precision precision, int steps) {
   const at::ScalarType type = types_of(precision).element;
-  const ModuleFacts facts = describe(model, kData.read(0), precision, at::kCPU);
+  const ModuleFacts facts = describe(model, kData.read(0), precision, test_device());
   const Plan plan = plan_of(facts.spec, precision, kBatch);
   Values all;
   std::vector<at::Tensor> decayed, others;
@@ -154,7 +155,8 @@ Learned train_by_torch(const ModuleModel& model, Precision precision, int steps)
 void expect_near(const Values& a, const Values& b, double tolerance) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, value] : a) {
-    const at::Tensor x = value.to(at::kDouble), y = b.at(name).to(at::kDouble).reshape(value.sizes());
+    const at::Tensor x = value.to(at::kCPU, at::kDouble),
+                     y = b.at(name).to(at::kCPU, at::kDouble).reshape(value.sizes());
     EXPECT_LE((x - y).norm().item<double>(), tolerance * (y.norm().item<double>() + 1e-12)) << name;
   }
 }
@@ -220,18 +222,18 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
                         }};
   for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::full}) {
     const ModuleModel model = large();
-    const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, at::kCPU);
+    const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, test_device());
     UniformPlan shape{.microbatch = 8, .batch = 16, .precision = Precision::fp32};
     shape.strategy.recompute = mode;
     const Plan plan = uniform_plan(facts.spec, shape);
     const Batch batch = read_batch(data, facts, plan, 0, 0, 1);
-    const auto predicted =
-        static_cast<double>(predicted_memory(plan, facts.spec, 0, at::Device(at::kCPU)).value);
-    TrackingAllocator memory;
+    const auto predicted = static_cast<double>(predicted_memory(plan, facts.spec, 0, test_device()).value);
+    MemoryWatch memory;
     {
-      Parameters parameters(plan, facts.spec, 0, at::kCPU);
+      Parameters parameters(plan, facts.spec, 0, test_device());
       const LentModules lent(model, facts, parameters);
-      Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+      Engine engine(plan, facts.spec, parameters,
+                    {.device = test_device(), .make_custom_block = lent.blocks()});
       for (int step = 0; step < 2; ++step) engine.train_step(batch, kUpdate);
       EXPECT_NEAR(static_cast<double>(memory.peak()) / predicted, 1, 0.02) << text(mode);
     }
@@ -239,7 +241,7 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
 }
 
 TEST(ModuleBlock, ATrialTellsShapesAndWork) {
-  const ModuleFacts facts = describe(conv_net(), kData.read(0), Precision::fp32, at::kCPU);
+  const ModuleFacts facts = describe(conv_net(), kData.read(0), Precision::fp32, test_device());
   ASSERT_EQ(facts.spec.custom.size(), 4u);
   EXPECT_EQ(facts.input_shapes[1], (std::vector<std::int64_t>{5, 6, 6}));
   EXPECT_EQ(facts.spec.custom[2].outputs, 45);
@@ -259,11 +261,11 @@ TEST(ModuleBlock, TakesWholeNumbers) {
       4, [](std::int64_t n) {
         return ModuleSample{(at::arange(5, at::kLong) + n) % 11, at::scalar_tensor(n, at::kLong)};
       }};
-  const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, at::kCPU);
+  const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, test_device());
   const Plan plan = plan_of(facts.spec, Precision::fp32, 4);
-  Parameters parameters(plan, facts.spec, 0, at::kCPU);
+  Parameters parameters(plan, facts.spec, 0, test_device());
   const LentModules lent(model, facts, parameters);
-  Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+  Engine engine(plan, facts.spec, parameters, {.device = test_device(), .make_custom_block = lent.blocks()});
   const Batch batch = read_batch(data, facts, plan, 0, 0, 1);
   const double first = engine.train_step(batch, kUpdate).loss;
   for (int step = 0; step < 150; ++step) engine.train_step(batch, kUpdate);
@@ -272,7 +274,7 @@ TEST(ModuleBlock, TakesWholeNumbers) {
 
 std::string refusal(const ModuleModel& model) {
   try {
-    describe(model, kData.read(0), Precision::fp32, at::kCPU);
+    describe(model, kData.read(0), Precision::fp32, test_device());
   } catch (const UserError& error) {
     return error.what();
   }
@@ -304,7 +306,7 @@ TEST(ModuleBlock, RefusesWhatWouldDependOnThePlan) {
 }
 
 TEST(ModuleBlock, SamplesComeInAnOrderOfTheSeed) {
-  const ModuleFacts facts = describe(mlp(), kData.read(0), Precision::fp32, at::kCPU);
+  const ModuleFacts facts = describe(mlp(), kData.read(0), Precision::fp32, test_device());
   const auto inputs = [&](int microbatch, std::int64_t step, std::int64_t seed) {
     const Plan plan = plan_of(facts.spec, Precision::fp32, microbatch);
     const Batch batch = read_batch(kData, facts, plan, step, step * plan.batch, seed);

@@ -10,9 +10,18 @@ torch=$(python3 -c 'import torch; print(torch.__path__[0])')
 cuda=${CUDA_HOME:-/usr/local/cuda}
 flags=(-std=c++20 -O2 -DNDEBUG -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PER_OPERATOR_HEADERS -Isrc -Iinclude -Itests -I"$cuda/include"
   -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
-sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/checkpoint/*.cpp
+sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/cost/*.cpp src/simulate/*.cpp src/checkpoint/*.cpp
   src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/kernels/*.cpp src/engine/*.cpp
-  src/run/memory.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
+  src/run/memory.cpp src/run/probe_machine.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
+# Whole model folders need tokenizers, which need libraries that such a machine lacks.
+for source in "${!sources[@]}"; do
+  case ${sources[$source]} in src/checkpoint/hf_folder.cpp | src/checkpoint/hf_tokenizer.cpp) unset "sources[$source]" ;; esac
+done
+# With GoogleTest's sources among the headers, the engine's own tests too (OPTIMUS_TEST_DEVICE=cuda).
+if [ -d "$headers/googletest" ]; then
+  flags+=(-I"$headers/googletest/include" -I"$headers/googletest")
+  sources+=("$headers/googletest/src/gtest-all.cc" "$headers/googletest/src/gtest_main.cc" tests/engine/*_test.cpp)
+fi
 # Machine code for Hopper, and PTX for any card from Ampere on.
 device_flags=(-std=c++20 -O3 -DNDEBUG -Isrc -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80)
 device_sources=(src/kernels/*.cu)
@@ -34,6 +43,9 @@ libraries=(-L"$torch/lib" -Wl,--no-as-needed -ltorch_cuda -lc10_cuda -ltorch_cpu
   -L"$cuda/lib64" -lcudart -fopenmp -lpthread -Wl,-rpath,"$torch/lib")
 for program in tests/tools/engine_tool bench/engine_bench tests/gpu/kernels_check; do
   main="$out/$(tr / _ <<<"$program").cpp.o"
-  mapfile -t objects < <(ls "$out"/src_*.o)
+  mapfile -t objects < <(ls "$out"/src_*.o | grep -v "src_checkpoint_hf_\(folder\|tokenizer\)")
   g++ -o "$out/$(basename "$program")" "$main" "${objects[@]}" "${libraries[@]}"
 done
+if [ -d "$headers/googletest" ]; then
+  g++ -o "$out/test_engine" "$out"/tests_engine_*.o "$out"/*gtest*.o "${objects[@]}" "${libraries[@]}"
+fi

@@ -1,0 +1,77 @@
+// See kernel_times.h.
+#include "cluster/kernel_times.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// Where a size lies on an axis: left neighbour, and how far towards the next, 0 to 1.
+std::pair<std::size_t, double> place_on(const std::vector<double>& axis, double size) {
+  if (axis.size() == 1 || !(size > axis.front())) return {0, 0};
+  if (size >= axis.back()) return {axis.size() - 2, 1};
+  const auto right = std::upper_bound(axis.begin(), axis.end(), size);
+  const auto left = right - 1;
+  return {static_cast<std::size_t>(left - axis.begin()), std::log(size / *left) / std::log(*right / *left)};
+}
+
+}  // namespace
+
+double RateTable::at(std::span<const double> sizes) const {
+  ensure(sizes.size() == axes.size(), "{} sizes for a table of {}", sizes.size(), axes.size());
+  std::array<std::pair<std::size_t, double>, 3> places{};
+  for (std::size_t a = 0; a < axes.size(); ++a) places[a] = place_on(axes[a], sizes[a]);
+  double logarithm = 0;
+  for (unsigned corner = 0; corner < 1u << axes.size(); ++corner) {
+    double weight = 1;
+    std::size_t index = 0;
+    for (std::size_t a = 0; a < axes.size(); ++a) {
+      const auto [left, part] = places[a];
+      const bool is_right = (corner >> a & 1) != 0;
+      weight *= is_right ? part : 1 - part;
+      index = index * axes[a].size() + std::min(left + is_right, axes[a].size() - 1);
+    }
+    if (weight > 0) logarithm += weight * std::log(rates[index]);
+  }
+  return std::exp(logarithm);
+}
+
+double KernelTimes::seconds(std::string_view table, double work, std::initializer_list<double> sizes) const {
+  const auto found = tables.find(table);
+  if (found == tables.end()) return -1;
+  return work / found->second.at(std::vector<double>(sizes));
+}
+
+void validate(const KernelTimes& times, const std::string& where) {
+  for (const double seconds : {times.launch_seconds, times.step_seconds})
+    if (!(seconds >= 0 && seconds < 60))
+      throw UserError("{}: {} seconds of the host are not from 0 to 60", where, seconds);
+  for (const auto& [name, table] : times.tables) {
+    const bool is_product = name.starts_with("product"), is_attention = name.starts_with("attention");
+    const std::size_t wanted = is_product ? 3 : is_attention ? 2 : 1;
+    if (table.axes.size() != wanted)
+      throw UserError("{}: {} has {} axes, must have {}", where, name, table.axes.size(), wanted);
+    std::size_t points = 1;
+    for (const std::vector<double>& axis : table.axes) {
+      double before = 0;
+      for (const double size : axis) {
+        if (!(std::isfinite(size) && size > before))
+          throw UserError("{}: sizes of {} must be above 0 and ascend, found {} after {}", where, name, size,
+                          before);
+        before = size;
+      }
+      points *= axis.size();
+      if (points > kMostTableRates) break;
+    }
+    if (points == 0 || points != table.rates.size())
+      throw UserError("{}: {} has {} rates, its axes ask for {}", where, name, table.rates.size(), points);
+    for (const double rate : table.rates)
+      if (!(rate > 0 && std::isfinite(rate)))
+        throw UserError("{}: a rate of {} is {}, must be above 0", where, name, rate);
+  }
+}
+
+}  // namespace optimus

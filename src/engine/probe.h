@@ -1,0 +1,22 @@
+// The probe: how fast this engine's own kernels are on a device, for cluster/kernel_times.h. It calls what blocks call, on sizes
+// that models have, with operands that are too many for the caches, as in a training.
+#pragma once
+
+#include <functional>
+
+#include "base/event.h"
+#include "cluster/kernel_times.h"
+#include "engine/device.h"
+
+namespace optimus {
+
+// Takes some seconds on a GPU, about half a minute for each precision on a small processor. Throws UserError for fp8.
+KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events);
+
+// Bytes a second that a copy of a large buffer reads and writes.
+double probe_memory(at::Device device);
+
+// Median seconds of one call, after one that is not counted; waits for the device.
+double seconds_of(at::Device device, const std::function<void()>& call);
+
+}  // namespace optimus

@@ -1,0 +1,199 @@
+// See probe_links.h.
+#include "engine/probe_links.h"
+
+#include <ATen/ops/empty.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "engine/probe.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kLongest = 10;  // seconds that a socket may rest before the probe gives up
+
+class Socket {
+ public:
+  explicit Socket(int handle) : handle_(handle) {
+    if (handle_ < 0) throw UserError("a socket of the loopback interface: {}", std::strerror(errno));
+    const timeval most{static_cast<time_t>(kLongest), 0};
+    const int on = 1;
+    ::setsockopt(handle_, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+    ::setsockopt(handle_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    ::setsockopt(handle_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  ~Socket() {
+    if (handle_ >= 0) ::close(handle_);
+  }
+  Socket(Socket&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  Socket& operator=(Socket&&) = delete;
+
+  int handle() const { return handle_; }
+  // Whole; false when the other side is gone or silent for too long.
+  bool send(const char* data, std::size_t size) const {
+    while (size > 0) {
+      const ssize_t done = ::send(handle_, data, size, MSG_NOSIGNAL);
+      if (done <= 0) return false;
+      data += done, size -= static_cast<std::size_t>(done);
+    }
+    return true;
+  }
+  bool receive(char* data, std::size_t size) const {
+    while (size > 0) {
+      const ssize_t done = ::recv(handle_, data, size, 0);
+      if (done <= 0) return false;
+      data += done, size -= static_cast<std::size_t>(done);
+    }
+    return true;
+  }
+
+ private:
+  int handle_;
+};
+
+std::pair<Socket, Socket> socket_pair() {
+  Socket listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  Socket client(::socket(AF_INET, SOCK_STREAM, 0));
+  if (::bind(listener.handle(), name, size) != 0 || ::listen(listener.handle(), 1) != 0 ||
+      ::getsockname(listener.handle(), name, &size) != 0 || ::connect(client.handle(), name, size) != 0)
+    throw UserError("the loopback interface cannot be used: {}", std::strerror(errno));
+  return {std::move(client), Socket(::accept(listener.handle(), nullptr, nullptr))};
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> all) {
+  std::nth_element(all.begin(), all.begin() + std::ssize(all) / 2, all.end());
+  return all[all.size() / 2];
+}
+
+// Seconds of a message one way: half of there and back.
+double message_seconds(std::size_t size) {
+  const auto [here, there] = socket_pair();
+  const int rounds = size > (1 << 20) ? 7 : 50;
+  std::jthread echo([&other = there, size, rounds] {
+    std::vector<char> data(size);
+    for (int i = 0; i < rounds && other.receive(data.data(), size); ++i)
+      if (!other.send(data.data(), size)) return;
+  });
+  std::vector<char> data(size);
+  std::vector<double> all;
+  for (int i = 0; i < rounds; ++i) {
+    const double began = now();
+    if (!here.send(data.data(), size) || !here.receive(data.data(), size))
+      throw UserError("the loopback interface was silent for {} s", kLongest);
+    all.push_back((now() - began) / 2);
+  }
+  return median(std::move(all));
+}
+
+// From seconds over sizes: latency is the smallest message's; fractions never descend.
+LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
+  LinkSpec link{.bytes_per_second = 0, .latency = Seconds(seconds.front().second)};
+  for (const auto& [bytes, time] : seconds)
+    link.bytes_per_second =
+        std::max(link.bytes_per_second, bytes / std::max(time - link.latency.value, 1e-9));
+  double before = 0;
+  for (const auto& [bytes, time] : seconds) {
+    if (bytes < 1024) continue;
+    const double reached = bytes / std::max(time - link.latency.value, 1e-9) / link.bytes_per_second;
+    before = std::clamp(reached, std::max(before, 1e-6), 1.0);
+    link.efficiency.points.push_back({bytes, before});
+  }
+  return link;
+}
+
+constexpr double kSizes[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
+
+double ring_seconds(int members, std::size_t bytes) {
+  // Member i sends to i + 1.
+  std::vector<Socket> out, in;
+  for (int i = 0; i < members; ++i) {
+    auto [to, from] = socket_pair();
+    out.push_back(std::move(to)), in.push_back(std::move(from));
+  }
+  const std::size_t part =
+      std::max<std::size_t>(1, bytes / sizeof(float) / static_cast<std::size_t>(members));
+  std::vector<double> seconds(static_cast<std::size_t>(members));
+  const auto work = [&](int me) {
+    const Socket &to = out[static_cast<std::size_t>(me)],
+                 &from = in[static_cast<std::size_t>((me + members - 1) % members)];
+    std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
+    const double began = now();
+    for (int hop = 0; hop < 2 * (members - 1); ++hop) {
+      const auto place = [&](int at) {
+        return data.data() + static_cast<std::size_t>((at + 2 * members) % members) * part;
+      };
+      // Sending and receiving go on together, or two full sockets would wait for each other.
+      std::jthread sender(
+          [&] { to.send(reinterpret_cast<const char*>(place(me - hop)), part * sizeof(float)); });
+      if (!from.receive(reinterpret_cast<char*>(arrived.data()), part * sizeof(float))) return;
+      float* const sum = place(me - hop - 1);
+      if (hop < members - 1)
+        for (std::size_t i = 0; i < part; ++i) sum[i] += arrived[i];
+      else
+        std::copy(arrived.begin(), arrived.end(), sum);
+    }
+    seconds[static_cast<std::size_t>(me)] = now() - began;
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int me = 0; me < members; ++me) threads.emplace_back(work, me);
+  }
+  return *std::max_element(seconds.begin(), seconds.end());
+}
+
+}  // namespace
+
+LinkSpec probe_loopback(EventSink& events) {
+  std::vector<std::pair<double, double>> seconds;
+  for (const double size : kSizes) {
+    events.report(Progress{"measuring messages", std::ssize(seconds), std::ssize(kSizes), "sizes"});
+    seconds.emplace_back(size, message_seconds(static_cast<std::size_t>(size)));
+  }
+  return link_of(seconds);
+}
+
+LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events) {
+  std::vector<std::pair<double, double>> seconds;
+  const at::Device waited = to.is_cuda() ? to : from;
+  for (const double size : kSizes) {
+    events.report(Progress{"measuring copies", std::ssize(seconds), std::ssize(kSizes), "sizes"});
+    const auto options = [&](at::Device device) {
+      return at::TensorOptions(at::kByte).device(device).pinned_memory(device.is_cpu() && to.is_cuda());
+    };
+    const at::Tensor source = at::empty({static_cast<std::int64_t>(size)}, options(from));
+    at::Tensor target = at::empty({static_cast<std::int64_t>(size)}, options(to));
+    seconds.emplace_back(size, seconds_of(waited, [&] { target.copy_(source, true); }));
+  }
+  return link_of(seconds);
+}
+
+std::vector<CollectiveTime> probe_all_reduce(EventSink& events) {
+  std::vector<CollectiveTime> result;
+  for (const int members : {2, 4})
+    for (const double bytes : {65536.0, 16.0 * (1 << 20)}) {
+      events.report(Progress{"measuring sums", std::ssize(result), 4, "sizes"});
+      std::vector<double> all;
+      for (int i = 0; i < 5; ++i) all.push_back(ring_seconds(members, static_cast<std::size_t>(bytes)));
+      result.push_back({members, bytes, median(std::move(all))});
+    }
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,53 @@
+#include "cluster/kernel_times.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+TEST(KernelTimes, RatesAreReadBetweenPoints) {
+  const RateTable table{{{1, 100}, {10, 1000}}, {1, 10, 100, 1000}};
+  const auto at = [&](double x, double y) { return table.at(std::vector{x, y}); };
+  EXPECT_DOUBLE_EQ(at(1, 10), 1);
+  EXPECT_DOUBLE_EQ(at(100, 1000), 1000);
+  // Half way on a logarithmic axis: the geometric mean.
+  EXPECT_NEAR(at(10, 10), 10, 1e-12);
+  EXPECT_NEAR(at(10, 100), std::sqrt(10.0 * 100), 1e-9);
+  // Outside: the edge's.
+  EXPECT_DOUBLE_EQ(at(0.01, 1), 1);
+  EXPECT_DOUBLE_EQ(at(1e9, 1e9), 1000);
+  EXPECT_DOUBLE_EQ(RateTable({{{7}}, {3}}).at(std::vector{1000.0}), 3);
+}
+
+TEST(KernelTimes, SecondsAreWorkOverRate) {
+  KernelTimes times;
+  times.tables["rope"] = {{{1000}}, {500}};
+  EXPECT_DOUBLE_EQ(times.seconds("rope", 1000, {1000}), 2);
+  EXPECT_LT(times.seconds("update", 1, {1}), 0);
+}
+
+std::string refusal_of(const RateTable& table, const std::string& name = "rope") {
+  KernelTimes times;
+  times.tables[name] = table;
+  try {
+    validate(times, "it");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(KernelTimes, RefusesWhatIsNoTable) {
+  EXPECT_EQ(refusal_of({{{1, 2}}, {1, 2}}), "");
+  EXPECT_NE(refusal_of({{{2, 1}}, {1, 2}}).find("ascend"), std::string::npos);
+  EXPECT_NE(refusal_of({{{0}}, {1}}).find("above 0"), std::string::npos);
+  EXPECT_NE(refusal_of({{{1, 2}}, {1}}).find("1 rates, its axes ask for 2"), std::string::npos);
+  EXPECT_NE(refusal_of({{{1}}, {-1}}).find("must be above 0"), std::string::npos);
+  EXPECT_NE(refusal_of({{{1}}, {1}}, "product").find("1 axes, must have 3"), std::string::npos);
+  EXPECT_NE(refusal_of({{{}}, {}}).find("its axes ask for 0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace optimus

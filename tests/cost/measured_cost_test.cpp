@@ -1,0 +1,69 @@
+// Predictions from measured kernels: a device whose every kernel runs at a known rate takes what a count by hand says.
+#include "cost/measured_cost.h"
+
+#include <gtest/gtest.h>
+
+#include "cluster/standard.h"
+#include "cost/instruction_cost.h"
+#include "model/presets.h"
+#include "schedule/program.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kRate = 1e12;  // operations a second
+const char* const kProducts[] = {"product", "product.add", "product.input", "product.weight"};
+
+// Products and attention at one rate; everything else is free.
+KernelTimes times_of(NumberFormat format) {
+  KernelTimes times;
+  times.format = format;
+  for (const char* name : kProducts) times.tables[name] = {{{1}, {1}, {1}}, {kRate}};
+  for (const char* name : {"attention", "attention.backward"}) times.tables[name] = {{{1}, {1}}, {kRate}};
+  for (const char* name :
+       {"norm.layer_norm", "norm.layer_norm.backward", "activation.gelu_tanh",
+        "activation.gelu_tanh.backward", "embedding", "embedding.backward", "loss", "add", "bias", "update"})
+    times.tables[name] = {{{1}}, {1e300}};
+  return times;
+}
+
+double step_seconds(const ModelSpec& model, RecomputeMode mode, const Software& software) {
+  HardwareProfile hardware = standard_cluster("a100x1");
+  hardware.types[0].kernels = {times_of(NumberFormat::bf16)};
+  const Cluster cluster(hardware);
+  const DeviceMap map = DeviceMap::identity(1);
+  UniformPlan shape{.microbatch = 2, .batch = 4, .sequence_length = 512};
+  shape.strategy.recompute = mode;
+  const Plan plan = uniform_plan(model, shape);
+  const ModelWork work = work_of(model, 512);
+  const optimus::Setup setup{plan, model, cluster, map, software, {}};
+  double sum = 0;
+  for (const double seconds :
+       PricedProgram(setup, work, compile(plan, model, 0), Device{0}).price(fitted_constants()))
+    sum += seconds;
+  return sum;
+}
+
+TEST(MeasuredCost, AddsUpToTheModelsWork) {
+  const ModelSpec model = *find_preset("gpt2-medium");
+  const double tokens = 4 * 512;
+  double flops = 0, spared = 0;
+  for (int block = 0; block < num_blocks(model); ++block)
+    for (const Operation& op : operations(model, block, 512))
+      flops += (op.forward_flops + op.backward_flops + op.repeated_flops) * tokens;
+  EXPECT_NEAR(step_seconds(model, RecomputeMode::none, our_software()), flops / kRate, 1e-9 * flops / kRate);
+  // Layers are computed again but for their last product.
+  for (const Operation& op : operations(model, 1, 512))
+    if (op.name != "mlp.down") spared += op.forward_flops * tokens * static_cast<double>(model.layers);
+  EXPECT_NEAR(step_seconds(model, RecomputeMode::full, our_software()), (flops + spared) / kRate,
+              1e-9 * flops / kRate);
+}
+
+TEST(MeasuredCost, IsOfOurKernelsAlone) {
+  const ModelSpec model = *find_preset("gpt2-medium");
+  EXPECT_NE(step_seconds(model, RecomputeMode::none, *find_software("megatron-core-2024")),
+            step_seconds(model, RecomputeMode::none, our_software()));
+}
+
+}  // namespace
+}  // namespace optimus
