@@ -4,7 +4,8 @@
 // Tables, all optional: what is not there is predicted as for a device that nobody has measured.
 //   product, product.add                         operations a second over (rows, inner, outer): y = x Wᵀ, y += x Wᵀ
 //   product.input, product.weight                dx = dy W, dW += dyᵀ x
-//   attention, attention.backward                operations a second over (length, head_dim), as model/operations.h counts them
+//   attention, attention.backward                operations a second over (length, head_dim), as model/operations.h counts them: causal
+//   attention.whole, attention.whole.backward    every position sees all others
 //   norm.KIND, norm.KIND.backward                elements a second over elements; likewise
 //   activation.NAME, activation.NAME.backward    NAME with ".gated" where a gate multiplies
 //   rope, embedding, embedding.backward, loss, add, bias (a sum over rows), update (of parameters, norm and clearing included)

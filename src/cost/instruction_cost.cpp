@@ -202,6 +202,7 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
                             share,
                             work_.head_dim,
                             work_.sequence_length,
+                            work_.is_causal,
                             setup_.model.norm_place == NormPlace::post};
     if (const double seconds = measured_seconds(*times, task); seconds >= 0)
       return seconds / device.speed() + forward_again;

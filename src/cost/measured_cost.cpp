@@ -59,7 +59,8 @@ double measured_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const bool is_backward = task.op == Op::backward_input;
   const double flops =
       (is_backward ? task.item.backward_flops : task.item.forward_flops) * task.share * task.rows;
-  return times.seconds(is_backward ? "attention.backward" : "attention", flops, {task.length, task.head_dim});
+  const std::string name = task.is_causal ? "attention" : "attention.whole";
+  return times.seconds(is_backward ? name + ".backward" : name, flops, {task.length, task.head_dim});
 }
 
 }  // namespace optimus

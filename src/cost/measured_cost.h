@@ -15,7 +15,7 @@ struct MeasuredTask {
   Op op = Op::forward;
   double rows = 0, share = 1;
   double head_dim = 0, length = 0;
-  bool is_post_norm = false;
+  bool is_causal = true, is_post_norm = false;
 };
 
 // Below 0 when nothing that was measured tells it.

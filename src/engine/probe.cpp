@@ -1,22 +1,17 @@
 // See probe.h.
 #include "engine/probe.h"
 
-#ifdef OPTIMUS_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <functional>
-#include <map>
 
 #include "engine/engine.h"
+#include "engine/probe_timing.h"
 #include "engine/products.h"
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
@@ -26,37 +21,6 @@ namespace optimus {
 namespace {
 
 using Axis = std::vector<double>;
-
-void wait_for(at::Device device) {
-#ifdef OPTIMUS_CUDA
-  if (device.is_cuda()) at::cuda::getCurrentCUDAStream(device.index()).synchronize();
-#endif
-  (void)device;
-}
-
-// Operands one behind the other in a buffer that no cache holds, from its start again when it is used up. Views are kept: making
-// them would take longer than a small kernel.
-class Ring {
- public:
-  explicit Ring(at::Tensor buffer) : buffer_(std::move(buffer)) {}
-  at::Tensor next(std::int64_t rows, std::int64_t columns) {
-    const std::int64_t count = rows * columns;
-    if (count > buffer_.numel()) *this = Ring(at::zeros({count}, buffer_.options()));
-    if (at_ + count > buffer_.numel() || ++num_since_start_ > kMostViews) at_ = 0, num_since_start_ = 0;
-    if (views_.size() > 4 * kMostViews) views_.clear();
-    at::Tensor& view = views_[{at_, rows, columns}];
-    if (!view.defined()) view = buffer_.narrow(0, at_, count).view({rows, columns});
-    at_ += (count + 127) / 128 * 128;
-    return view;
-  }
-
- private:
-  static constexpr std::size_t kMostViews = 128;
-  at::Tensor buffer_;
-  std::int64_t at_ = 0;
-  std::size_t num_since_start_ = 0;
-  std::map<std::array<std::int64_t, 3>, at::Tensor> views_;
-};
 
 class Probe {
  public:
@@ -72,7 +36,8 @@ class Probe {
                     .mul_(0.02)
                     .to(types_.element)),
         outputs_(at::zeros({ring_size()}, at::TensorOptions(types_.element).device(device))),
-        sums_(at::zeros({ring_size()}, at::TensorOptions(types_.wide).device(device))) {}
+        sums_(at::zeros({ring_size()}, at::TensorOptions(types_.wide).device(device))),
+        idle_(at::zeros({ring_size()}, at::TensorOptions(at::kFloat).device(device))) {}
 
   KernelTimes run() {
     warm_up();
@@ -142,26 +107,31 @@ class Probe {
       }
     };
     return 2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(outer) /
-           seconds_of(device_, call);
+           seconds_of_product(device_, idle_, call);
   }
 
   void probe_attention() {
     const Axis lengths =
         is_cuda() ? Axis{128, 512, 1024, 2048, 4096, 8192, 16384} : Axis{32, 128, 512, 1024, 2048};
     const Axis widths = is_cuda() ? Axis{64, 128} : Axis{16, 32, 64, 128};
-    times_.tables["attention"].axes = times_.tables["attention.backward"].axes = {lengths, widths};
     std::int64_t done = 0;
-    for (const double length : lengths)
-      for (const double width : widths) {
-        progress("attention", done++, std::ssize(lengths) * std::ssize(widths));
-        measure_attention(static_cast<std::int64_t>(length), static_cast<std::int64_t>(width));
-      }
+    for (const bool is_causal : {true, false}) {
+      const std::string name = is_causal ? "attention" : "attention.whole";
+      times_.tables[name].axes = times_.tables[name + ".backward"].axes = {lengths, widths};
+      for (const double length : lengths)
+        for (const double width : widths) {
+          progress("attention", done++, 2 * std::ssize(lengths) * std::ssize(widths));
+          measure_attention(name, static_cast<std::int64_t>(length), static_cast<std::int64_t>(width),
+                            is_causal);
+        }
+    }
   }
 
-  void measure_attention(std::int64_t length, std::int64_t head_dim) {
+  void measure_attention(const std::string& name, std::int64_t length, std::int64_t head_dim,
+                         bool is_causal) {
     const std::int64_t heads = is_cuda() ? 16 : 8, tokens = is_cuda() ? 32768 : 2048;
     AttentionTask task;
-    task.shape = {std::max<std::int64_t>(1, tokens / length),  length, heads, heads, head_dim, true,
+    task.shape = {std::max<std::int64_t>(1, tokens / length),  length, heads, heads, head_dim, is_causal,
                   1 / std::sqrt(static_cast<double>(head_dim))};
     const std::int64_t rows = task.shape.sequences * length, width = heads * head_dim;
     const auto in_heads = [&](const at::Tensor& x) { return x.unflatten(1, {heads, head_dim}); };
@@ -173,11 +143,13 @@ class Probe {
     at::Tensor out = in_heads(outputs_.next(rows, width));
     at::Tensor logsumexp =
         at::zeros({task.shape.sequences, heads, length}, at::TensorOptions(types_.wide).device(device_));
-    const double flops = 4.0 * static_cast<double>(rows * width) * (static_cast<double>(length) + 1) / 2;
+    const auto positions = static_cast<double>(length);
+    const double flops =
+        4.0 * static_cast<double>(rows * width) * (is_causal ? (positions + 1) / 2 : positions);
     const auto forward = [&] {
       attention_->forward(task, columns(qkv, 0), columns(qkv, 1), columns(qkv, 2), out, logsumexp);
     };
-    times_.tables["attention"].rates.push_back(flops / seconds_of(device_, forward));
+    times_.tables[name].rates.push_back(flops / seconds_of(device_, forward));
     const auto backward = [&] {
       const at::Tensor gradients = outputs_.next(rows, 3 * width);
       at::Tensor dq = columns(gradients, 0), dk = columns(gradients, 1), dv = columns(gradients, 2);
@@ -185,7 +157,7 @@ class Probe {
                            columns(qkv, 2), out, logsumexp, dq, dk, dv);
     };
     // The scores are computed again: five products in place of two.
-    times_.tables["attention.backward"].rates.push_back(2.5 * flops / seconds_of(device_, backward));
+    times_.tables[name + ".backward"].rates.push_back(2.5 * flops / seconds_of(device_, backward));
   }
 
   // Rows of a usual width; elements a second over elements.
@@ -356,6 +328,7 @@ class Probe {
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   Ring inputs_, outputs_, sums_;
+  at::Tensor idle_;
   KernelTimes times_;
 };
 
@@ -376,25 +349,6 @@ NumberFormat format_name(Precision precision) {
 }
 
 }  // namespace
-
-double seconds_of(at::Device device, const std::function<void()>& call) {
-  const auto now = [] { return std::chrono::steady_clock::now(); };
-  const auto timed = [&](int count) {
-    wait_for(device);
-    const auto began = now();
-    for (int i = 0; i < count; ++i) call();
-    wait_for(device);
-    return std::chrono::duration<double>(now() - began).count() / count;
-  };
-  call();
-  constexpr double kSpan = 2e-3;  // long enough for the clock and for launches to overlap
-  const double once = timed(1);
-  const int count = static_cast<int>(std::clamp(kSpan / once, 1.0, 1000.0));
-  std::vector<double> all;
-  for (int i = 0; i < (once > 0.05 ? 2 : 5); ++i) all.push_back(timed(count));
-  std::nth_element(all.begin(), all.begin() + std::ssize(all) / 2, all.end());
-  return all[all.size() / 2];
-}
 
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events) {
   KernelTimes times = Probe(device, precision, events).run();

@@ -2,8 +2,6 @@
 // that models have, with operands that are too many for the caches, as in a training.
 #pragma once
 
-#include <functional>
-
 #include "base/event.h"
 #include "cluster/kernel_times.h"
 #include "engine/device.h"
@@ -15,8 +13,5 @@ KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& eve
 
 // Bytes a second that a copy of a large buffer reads and writes.
 double probe_memory(at::Device device);
-
-// Median seconds of one call, after one that is not counted; waits for the device.
-double seconds_of(at::Device device, const std::function<void()>& call);
 
 }  // namespace optimus

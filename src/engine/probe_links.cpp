@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "engine/probe.h"
+#include "engine/probe_timing.h"
 
 namespace optimus {
 namespace {

@@ -1,0 +1,100 @@
+// See probe_timing.h.
+#include "engine/probe_timing.h"
+
+#ifdef OPTIMUS_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
+#endif
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kMostViews = 128;
+constexpr double kSpan = 2e-3;  // seconds: long enough for the clock and for launches to overlap
+
+double median(std::vector<double> all) {
+  std::nth_element(all.begin(), all.begin() + std::ssize(all) / 2, all.end());
+  return all[all.size() / 2];
+}
+
+double seconds_of_calls(at::Device device, const std::function<void()>& call, int count) {
+  wait_for(device);
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) call();
+  wait_for(device);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / count;
+}
+
+#ifdef OPTIMUS_CUDA
+// Calls between pairs of events, with copies of half their length behind each.
+double seconds_between_copies(const at::Tensor& idle, const std::function<void()>& call, double once) {
+  constexpr double kCopied =
+      3.2e12;  // bytes a second, read and written, of a Hopper; less on others: they rest longer
+  const auto elements =
+      static_cast<std::int64_t>(once * 0.5 * kCopied / 2 / static_cast<double>(idle.element_size()));
+  const std::int64_t half = idle.numel() / 2, count = std::clamp<std::int64_t>(elements, 1, half);
+  at::Tensor to = idle.narrow(0, half, count);
+  const at::Tensor from = idle.narrow(0, 0, count);
+  const int calls = static_cast<int>(std::clamp(4 * kSpan / once, 3.0, 40.0));
+  std::vector<at::cuda::CUDAEvent> begins(static_cast<std::size_t>(calls)), ends(begins.size());
+  std::vector<double> all;
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    begins[i] = at::cuda::CUDAEvent(cudaEventDefault), ends[i] = at::cuda::CUDAEvent(cudaEventDefault);
+    begins[i].record();
+    call();
+    ends[i].record();
+    to.copy_(from);
+  }
+  at::cuda::getCurrentCUDAStream().synchronize();
+  for (std::size_t i = 0; i < begins.size(); ++i)
+    all.push_back(static_cast<double>(begins[i].elapsed_time(ends[i])) * 1e-3);
+  return median(std::move(all));
+}
+#endif
+
+}  // namespace
+
+at::Tensor Ring::next(std::int64_t rows, std::int64_t columns) {
+  const std::int64_t count = rows * columns;
+  while (count > buffer_.numel()) *this = Ring(at::cat({buffer_, buffer_}));
+  if (at_ + count > buffer_.numel() || ++num_since_start_ > kMostViews) at_ = 0, num_since_start_ = 0;
+  if (views_.size() > 4 * kMostViews) views_.clear();
+  at::Tensor& view = views_[{at_, rows, columns}];
+  if (!view.defined()) view = buffer_.narrow(0, at_, count).view({rows, columns});
+  at_ += (count + 127) / 128 * 128;
+  return view;
+}
+
+void wait_for(at::Device device) {
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda()) at::cuda::getCurrentCUDAStream(device.index()).synchronize();
+#endif
+  (void)device;
+}
+
+double seconds_of(at::Device device, const std::function<void()>& call) {
+  call();
+  const double once = seconds_of_calls(device, call, 1);
+  const int count = static_cast<int>(std::clamp(kSpan / once, 1.0, 1000.0));
+  std::vector<double> all;
+  for (int i = 0; i < (once > 0.05 ? 2 : 5); ++i) all.push_back(seconds_of_calls(device, call, count));
+  return median(std::move(all));
+}
+
+double seconds_of_product(at::Device device, const at::Tensor& idle, const std::function<void()>& call) {
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda()) {
+    call();
+    const double once = seconds_of_calls(device, call, 2);
+    if (once > 50e-6) return seconds_between_copies(idle, call, once);
+  }
+#endif
+  (void)idle;
+  return seconds_of(device, call);
+}
+
+}  // namespace optimus
