@@ -28,6 +28,9 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_narrow
       return is_narrow ? 4 : 1.5;
     case OperationKind::attention:
       return software.has_flash_attention() ? 1 : 5;
+    // Scores, the best of them, counts of each expert's tokens, sorting, copies there and back.
+    case OperationKind::routing:
+      return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:
     case OperationKind::norm:
     case OperationKind::rope:
@@ -114,7 +117,7 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
                                 const LinkCost& links) const {
   switch (at.op) {
     case Op::load_batch:
-      return device.constants().step_seconds;
+      return device.constants().step_seconds * device.constants().host_residual;
     case Op::forward:
     case Op::recompute:
     case Op::backward_input:
@@ -129,6 +132,8 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
     case Op::reduce_scatter:
     case Op::all_reduce:
     case Op::ring_exchange:
+    case Op::dispatch:
+    case Op::combine:
     case Op::gather_parameters:
     case Op::reduce_gradients:
     case Op::sync_gradients:
@@ -184,7 +189,7 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
   const double forward_again = again > 0 ? again * item(one, Op::recompute, num_tokens, s, device) : 0;
   switch (one.kind) {
     case OperationKind::product:
-      return product(one, op, own_tokens, share, device) + forward_again;
+      return product(one, op, own_tokens, share, s, device) + forward_again;
     case OperationKind::attention:
       return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
     case OperationKind::loss: {
@@ -202,31 +207,41 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
     case OperationKind::norm:
     case OperationKind::rope:
     case OperationKind::activation:
-    case OperationKind::residual: {
+    case OperationKind::residual:
+    case OperationKind::routing: {
       if (is_weight) return 0;
-      const double bytes = one.moved_elements * width_ * share * own_tokens;
+      const double load = one.part == Part::experts ? imbalance(s, device.constants()) : 1;
+      const double bytes = one.moved_elements * width_ * share * own_tokens * load;
       return device.between_products(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
     }
   }
   return 0;
 }
 
-double PricedProgram::product(const WorkItem& one, Op op, double rows, double share,
-                              const DeviceCost& device) const {
+double PricedProgram::imbalance(const LayerStrategy& s, const Constants& constants) const {
+  return s.ep == 1 || setup_.software.balances_experts ? 1 : constants.expert_imbalance;
+}
+
+double PricedProgram::product(const WorkItem& one, Op op, double num_tokens, double share,
+                              const LayerStrategy& s, const DeviceCost& device) const {
   const double inner = one.inner, outer = one.outer * share;
+  const bool is_of_experts = one.part == Part::experts;
+  const double experts = one.experts / (is_of_experts ? s.ep : 1);  // of this device
+  const double rows = num_tokens * one.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
   // The output projection stays in 16 bits everywhere.
   const bool is_narrow = setup_.format.is_narrow() && one.cut != CutUnit::vocab;
   const ProductFormat format = setup_.format.is_narrow() && !is_narrow ? ProductFormat{} : setup_.format;
-  const double seconds = device.product(rows, inner, outer, format);
+  const double seconds = is_of_experts ? device.grouped_product(rows, inner, outer, experts, format)
+                                       : device.product(rows, inner, outer, format);
   double bytes = 0;
   if (op == Op::backward_weight) {
-    const double gradients = inner * outer * 2 * setup_.software.gradient_bytes;
+    const double gradients = inner * outer * experts * 2 * setup_.software.gradient_bytes;
     bytes += gradients * device.constants().gradient_traffic;
     if (is_narrow) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
   } else if (is_narrow) {
     // Read in 16 bits, written in 8; weights too where nobody keeps their 8 bits from one micro-batch to the next.
     const double casted = op == Op::backward_input ? rows * outer : rows * inner;
-    const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer : 0;
+    const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (casted + weights) * 3 * device.constants().fp8_cast;
   }
   return seconds + device.traffic(bytes);
@@ -252,6 +267,9 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
   const GroupShape& shape = shapes_[static_cast<std::size_t>(at.group)];
   const auto bytes = static_cast<double>(at.bytes);
   if (at.op == Op::ring_exchange) return ring(at, device, links);
+  if (at.op == Op::dispatch || at.op == Op::combine)
+    return links.exchange(shape, bytes * imbalance(strategy(at.block), device.constants()),
+                          static_cast<double>(setup_.model.mixture.experts_per_token));
   if (at.op == Op::gather_parameters) {
     const bool is_8_bit = setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
     return links.collective(Collective::gather, shape, is_8_bit ? bytes / 2 : bytes);

@@ -67,6 +67,10 @@ double LinkCost::latency(const Link& link) const {
 
 double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
   if (group.size <= 1 || bytes <= 0) return 0;
+  return undisturbed(kind, group, bytes) * constants_.link_residual;
+}
+
+double LinkCost::undisturbed(Collective kind, const GroupShape& group, double bytes) const {
   const int n = group.size, domains = group.domains;
   const double inside = group.inside.kind == LinkClass::same_device
                             ? 0
@@ -90,9 +94,25 @@ double LinkCost::collective(Collective kind, const GroupShape& group, double byt
   return std::min(2 * once, 2 * bytes * (n - 1) / n / (0.9 * through) + tree_hops);
 }
 
+double LinkCost::exchange(const GroupShape& group, double bytes, double copies) const {
+  if (group.size <= 1 || bytes <= 0) return 0;
+  const double n = group.size, domains = group.domains, per_domain = n / domains;
+  // Of `copies` experts anywhere, so many other domains have at least one.
+  const double others = (domains - 1) * (1 - std::pow(1 - 1 / domains, copies));
+  const double near = bytes * (per_domain - 1) / per_domain, far = bytes / copies * others;
+  // As in rings, messages to several others are under way at one time.
+  const double size = bytes / n * std::min(n, 8.0);
+  const bool has_inside = group.inside.kind != LinkClass::same_device,
+             has_between = group.between.kind != LinkClass::same_device;
+  const double inside = near > 0 && has_inside ? near / bandwidth(group.inside, size, 1) : 0;
+  const double between = far > 0 && has_between ? far / bandwidth(group.between, size, group.nodes) : 0;
+  return (std::max(inside, between) + std::max(latency(group.inside), latency(group.between))) *
+         constants_.link_residual;
+}
+
 double LinkCost::message(const Link& link, double bytes) const {
   if (link.kind == LinkClass::same_device) return 0;
-  return bytes / bandwidth(link, bytes, 1) + latency(link);
+  return (bytes / bandwidth(link, bytes, 1) + latency(link)) * constants_.link_residual;
 }
 
 }  // namespace optimus

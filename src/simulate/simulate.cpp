@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "simulate/clock.h"
 
 namespace optimus {
 namespace {
@@ -32,6 +33,14 @@ Stage pattern_of(const Stage& stage, bool is_custom) {
     for (BlockRun& run : chunk.runs) run.first -= first;
   }
   return pattern;
+}
+
+std::vector<int> block_patterns_of(const Stage& stage, const ModelSpec& model) {
+  std::vector<int> patterns;
+  if (!model.is_mixture()) return patterns;
+  for (const Chunk& chunk : stage.chunks)
+    for (int block = chunk.first(); block < chunk.end(); ++block) patterns.push_back(pattern(model, block));
+  return patterns;
 }
 
 Plan shortened(Plan plan) {
@@ -107,6 +116,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   const Device first = setup_.map[VirtualDevice{stage.devices.front()}];
   StageClass wanted;
   wanted.pattern = pattern_of(stage, setup_.model.is_custom());
+  wanted.block_patterns = block_patterns_of(stage, setup_.model);
   wanted.has_first = stage.chunks.front().first() == 0;
   wanted.has_last = stage.chunks.back().end() == setup_.plan.num_blocks;
   wanted.device = slowest_of(stage, setup_.cluster, setup_.map);
@@ -120,10 +130,11 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
            known.pipeline == wanted.pipeline &&
            &cluster.group_of(known.device) == &cluster.group_of(wanted.device) &&
            cluster.speed_of(known.device) == cluster.speed_of(wanted.device) &&
-           known.pattern == wanted.pattern;
+           known.block_patterns == wanted.block_patterns && known.pattern == wanted.pattern;
   };
   const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
   if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
+  for (const Chunk& chunk : stage.chunks) wanted.first_blocks.push_back(chunk.first());
   wanted.order = order_of(setup_.plan.schedule, {stage_number, static_cast<int>(pipeline.stages.size()),
                                                  static_cast<int>(pipeline.microbatches.size()),
                                                  static_cast<int>(stage.chunks.size())});
@@ -137,12 +148,6 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   classes_.push_back(std::move(wanted));
   return static_cast<int>(classes_.size()) - 1;
 }
-
-struct StepSimulator::Clock {
-  std::vector<StageTimes> stages;  // [class]
-  std::vector<PipelineTimes> pipelines;
-  double gate = 0, end = 0;  // when all gradients are there; when the last update is done
-};
 
 StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
   Clock clock;
