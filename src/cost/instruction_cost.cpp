@@ -14,6 +14,8 @@ constexpr double kBackwardTraffic = 1.5;
 // Bytes that a 16-bit element of scores crosses memory, unfused: written by the product; read and written by mask and softmax, and by
 // dropout with its mask; read by the next product. The backward passes the same again, and its own gradient.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
+// The same with a kernel for each of scale and mask, softmax and dropout; counted in full, nothing of it stays in caches.
+constexpr double kEagerScoreForward = 17, kEagerScoreBackward = 22.5;
 // Bytes of traffic that an element of optimizer state (12 bytes a parameter) stands for: read and written, the gradient read
 // twice (norm, update) and cleared, the weight written: 38 / 12.
 constexpr double kOptimizerTraffic = 38.0 / 12;
@@ -27,7 +29,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_narrow
     case OperationKind::product:
       return is_narrow ? 4 : 1.5;
     case OperationKind::attention:
-      return software.has_flash_attention() ? 1 : 5;
+      return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
     // Scores, the best of them, counts of each expert's tokens, sorting, copies there and back.
     case OperationKind::routing:
       return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
@@ -257,9 +259,12 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
   const double length = work_.sequence_length;
   const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
   const double num_scores = work_.query_width / work_.head_dim * length * share * num_tokens;
-  const double bytes = num_scores * width_ / 2 * (is_backward ? kScoreBytesBackward : kScoreBytesForward);
+  const bool is_fused = setup_.software.has_fused_softmax;
+  const double forward = is_fused ? kScoreBytesForward : kEagerScoreForward,
+               backward = is_fused ? kScoreBytesBackward : kEagerScoreBackward;
+  const double bytes = num_scores * width_ / 2 * (is_backward ? backward : forward);
   return device.scores(all, length, work_.head_dim, format) +
-         device.traffic(bytes * device.constants().score_traffic);
+         device.traffic(bytes * (is_fused ? device.constants().score_traffic : 1));
 }
 
 double PricedProgram::collective(const Instruction& at, const DeviceCost& device,

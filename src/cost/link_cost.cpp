@@ -55,6 +55,10 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   const double curve = link.efficiency_of(Bytes(static_cast<std::int64_t>(bytes)));
   if (link.kind == LinkClass::domain)
     return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
+  // What fast networks lose to protocols and buses, slow ones do not: any processor keeps up with them.
+  constexpr double kSlow = 0.5e9;
+  if (link.kind == LinkClass::network && link.bytes_per_second < kSlow)
+    return link.shared_bytes_per_second * std::min(1.0, curve);
   const double crowd = 1 + constants_.crowding * std::log2(std::max(1, nodes));
   return link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "cost/memory_cost.h"
@@ -58,9 +59,11 @@ class StepSimulator {
     bool has_first = false, has_last = false;
     Device device;
     int place_in_domain = 0, width = 0, pipeline = 0;
+    std::set<int> types;            // of its devices
     std::vector<int> first_blocks;  // [chunk], of the program
     Order order;
     std::unique_ptr<PricedProgram> program;
+    std::vector<std::unique_ptr<PricedProgram>> others;  // of replicas on other types of devices
     double forward_bytes = 0, backward_bytes = 0;  // of a micro-batch, to the neighbours
   };
   struct Seen {                // one pipeline
