@@ -129,7 +129,8 @@ double DeviceCost::filled_rounds(double rows, double columns) const {
 double DeviceCost::peak(NumberFormat format) const {
   if (const double own = peak_flops(type_, format); own > 0) return own * speed_;
   if (const double half = std::max(type_.peak.bf16, type_.peak.fp16);
-      half > 0 && format != NumberFormat::fp64 && format != NumberFormat::fp32 && format != NumberFormat::tf32)
+      half > 0 && format != NumberFormat::fp64 && format != NumberFormat::fp32 &&
+      format != NumberFormat::tf32)
     return half * speed_;
   return type_.peak.fp32 * speed_;
 }

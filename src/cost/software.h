@@ -48,7 +48,8 @@ struct Software {
   bool usual_interleaving = false;
   bool usual_sequence_parallel = false;  // with tensor parallelism, where a run does not say
   SelectiveMeaning selective = SelectiveMeaning::attention_core;
-  bool has_fused_softmax = true;  // unfused attention: scale, mask and softmax of scores in one kernel (16 bits alone)
+  bool has_fused_softmax =
+      true;  // unfused attention: scale, mask and softmax of scores in one kernel (16 bits alone)
   bool has_flash_attention() const { return attention != AttentionKernel::unfused; }
   int copied_bytes = 0;  // a parameter, beside weights, gradients and optimizer: flat copies, casts
   bool balances_experts =

@@ -40,10 +40,8 @@ ModelSpec model_with(int blocks, const JsonView& where) {
 struct SailorCard {
   const char *name, *type;
 };
-constexpr SailorCard kSailorCards[] = {{"GH-96", "gh200"},
-                                     {"RTX-2080", "rtx2080ti"},
-                                     {"Titan-RTX", "titan-rtx"},
-                                     {"RTX-3090", "rtx3090"}};
+constexpr SailorCard kSailorCards[] = {
+    {"GH-96", "gh200"}, {"RTX-2080", "rtx2080ti"}, {"Titan-RTX", "titan-rtx"}, {"RTX-3090", "rtx3090"}};
 
 const char* type_of_card(const JsonView& card) {
   for (const SailorCard& row : kSailorCards)
@@ -95,7 +93,8 @@ class PlanFileReader {
       const std::vector<JsonView> pair = replica.elements();
       if (pair.size() != 2) replica.refuse("cards and the number of tensor parts");
       const int tp = static_cast<int>(pair[1].integer(1, 64));
-      if (&replica != &all.front() && tp != strategy.tp) replica.refuse("as many tensor parts as its neighbours");
+      if (&replica != &all.front() && tp != strategy.tp)
+        replica.refuse("as many tensor parts as its neighbours");
       strategy.tp = tp;
       const std::vector<JsonView> nodes = pair[0].elements();
       if (nodes.size() != 1 || nodes[0].elements().size() < 2) replica.refuse("one node: card, number, zone");

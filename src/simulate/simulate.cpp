@@ -19,9 +19,10 @@ Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& m
   const auto speed = [&](Device device) {
     const DeviceType& type = cluster.type_of(device);
     const double own = peak_flops(type, format);
-    const double peak = own > 0                          ? own
-                        : format == NumberFormat::tf32 ? type.peak.fp32
-                                                       : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
+    const double peak = own > 0 ? own
+                        : format == NumberFormat::tf32
+                            ? type.peak.fp32
+                            : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
     return peak * cluster.speed_of(device);
   };
   for (const int device : stage.devices)
@@ -151,8 +152,8 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
            known.width == wanted.width && known.place_in_domain == wanted.place_in_domain &&
            known.pipeline == wanted.pipeline &&
            &cluster.group_of(known.device) == &cluster.group_of(wanted.device) &&
-           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) &&
-           known.types == wanted.types && known.block_patterns == wanted.block_patterns && known.pattern == wanted.pattern;
+           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) && known.types == wanted.types &&
+           known.block_patterns == wanted.block_patterns && known.pattern == wanted.pattern;
   };
   const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
   if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
@@ -185,7 +186,8 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
   for (const StageClass& one : classes_) {
     StageTimes times = run_lanes(*one.program, one.order, setup_.software, constants);
     for (const auto& other : one.others)
-      if (StageTimes its = run_lanes(*other, one.order, setup_.software, constants); work_in(its) > work_in(times))
+      if (StageTimes its = run_lanes(*other, one.order, setup_.software, constants);
+          work_in(its) > work_in(times))
         times = std::move(its);
     clock.stages.push_back(std::move(times));
   }

@@ -64,7 +64,7 @@ class StepSimulator {
     Order order;
     std::unique_ptr<PricedProgram> program;
     std::vector<std::unique_ptr<PricedProgram>> others;  // of replicas on other types of devices
-    double forward_bytes = 0, backward_bytes = 0;  // of a micro-batch, to the neighbours
+    double forward_bytes = 0, backward_bytes = 0;        // of a micro-batch, to the neighbours
   };
   struct Seen {                // one pipeline
     std::vector<int> classes;  // [stage]

@@ -72,8 +72,8 @@ TEST(MeasuredPlans, PublishedOnesStayPredicted) {
   double sum = 0;
   int number = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const MeasuredPlanFile file = parse_measured_plan(value_or_throw(read_file(entry.path(), Bytes(1 << 24))),
-                                                      entry.path().string());
+    const MeasuredPlanFile file =
+        parse_measured_plan(value_or_throw(read_file(entry.path(), Bytes(1 << 24))), entry.path().string());
     sum += std::abs(file.run->simulator->seconds(fitted_constants()) / file.seconds - 1), ++number;
   }
   ASSERT_GT(number, 0);
