@@ -129,7 +129,9 @@ void add_mixture(RowReader& row, ModelSpec& model) {
   m.experts = row.count_needed("experts"), m.experts_per_token = row.count_needed("experts_per_token");
   m.ffn = row.count("moe_ffn").value_or(model.ffn);
   m.shared_ffn = known.shared_ffn, m.first_layer = std::min(known.first_layer, model.layers - 1);
-  if (m.experts > 100'000 || m.experts_per_token > m.experts || m.ffn > 10'000'000)
+  const double elements = static_cast<double>(m.experts) * static_cast<double>(m.ffn) *
+                          static_cast<double>(model.hidden) * static_cast<double>(model.layers);
+  if (m.experts_per_token > m.experts || elements > 1e15)
     throw UserError("experts {}, experts_per_token {}, moe_ffn {} are too many", m.experts,
                     m.experts_per_token, m.ffn);
   if (known.head_dim > 0) model.head_dim = known.head_dim;
