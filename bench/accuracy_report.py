@@ -29,7 +29,10 @@ for title, key in (("step time", "step_time"), ("step time, origin left out", "l
 lines.append("")
 lines.append(f"Order: {percent(total['pairs_ordered'])} of {total['pairs']} pairs of layouts in {total['rank_correlation']['sweeps']} sweeps "
              f"whose times differ by more than 5 % are put rightly; median rank correlation {total['rank_correlation']['median']:.2f}. "
-             f"{total['skipped']} rows are not judged, {total['mixtures_of_experts']} of them mixtures of experts.")
+             f"{total['skipped']} rows are not judged, {total['mixtures_of_experts']['rows']} of them mixtures of experts.")
+mixtures = total["mixtures_of_experts"]
+lines += ["", f"Mixtures of experts, apart, nothing fitted on them: {percent(mixtures['mape'])} over {mixtures['predicted']} of {mixtures['rows']} runs "
+          f"(worst {percent(mixtures['worst'])}), memory {percent(mixtures['memory']['mape'])} over {mixtures['memory']['rows']}."]
 for title, key in (("origin", "sources"), ("software", "software")):
     lines += ["", f"| {title} | runs | step time | left out | memory |", "|---|---|---|---|---|"]
     for name, group in sorted(report[key].items()):
@@ -51,7 +54,7 @@ text = between(page.read_text(), "constants", "\n".join(constants))
 page.write_text(between(text, "accuracy", "\n".join(lines)))
 
 COLOURS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf #393b79 #637939 #8c6d31 #843c39".split()
-rows = [r for r in report["rows"] if r["predicted_seconds"]]
+rows = [r for r in report["rows"] if r["predicted_seconds"] and not r["skipped"]]
 origins = sorted({r["source"] for r in rows})
 low, high, size, left = math.log10(0.1), math.log10(1000), 480, 50
 

@@ -22,7 +22,7 @@ namespace {
 std::vector<std::string> constants_of(bool is_memory) {
   std::vector<std::string> names;
   for (const ConstantRow& row : constant_rows())
-    if (row.name.starts_with("memory.") == is_memory) names.emplace_back(row.name);
+    if (!row.is_stated && row.name.starts_with("memory.") == is_memory) names.emplace_back(row.name);
   return names;
 }
 
@@ -42,7 +42,7 @@ Constants fit_without(std::span<const Run> all, std::span<const Run> more, const
   std::vector<const Run*> timed, weighed;
   for (const std::span<const Run> table : {all, more})
     for (const Run& run : table) {
-      if (!run.run || run.measured.source == source) continue;
+      if (!run.run || run.measured.is_mixture || run.measured.source == source) continue;
       timed.push_back(&run);
       if (run.measured.bytes) weighed.push_back(&run);
     }
@@ -60,7 +60,8 @@ Constants fit_without(std::span<const Run> all, std::span<const Run> more, const
 
 std::string line_of(const std::string& source, const Constants& constants) {
   std::string line = fmt::format("{{\"{}\", {{", source);
-  for (const ConstantRow& row : constant_rows()) line += fmt::format("{:.4g}, ", constants.*row.member);
+  for (const ConstantRow& row : constant_rows())
+    if (!row.is_stated) line += fmt::format("{:.4g}, ", constants.*row.member);
   line.resize(line.size() - 2);
   return line + "}},\n";
 }
@@ -144,7 +145,7 @@ int main(int argc, char** argv) try {
   if (target.empty()) return 0;
   std::map<std::string, int> sources;
   for (const Run& run : runs)
-    if (run.run) ++sources[run.measured.source];
+    if (run.run && !run.measured.is_mixture) ++sources[run.measured.source];
   std::string text =
       "// Written by bench_fit. One line for each set: the source left out (\"\": none), then values in the "
       "order of "
@@ -157,7 +158,7 @@ int main(int argc, char** argv) try {
     text += line_of(source, without);
     double error = 0;
     for (const Run& run : runs)
-      if (run.run && run.measured.source == source)
+      if (run.run && !run.measured.is_mixture && run.measured.source == source)
         error += std::abs(run.run->simulator->seconds(without) / run.measured.seconds - 1);
     sum += error, number += count;
     fmt::print("without {:10} {:5.1f} % over {} runs ({:.0f} s)\n", source, 100 * error / count, count,

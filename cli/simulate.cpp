@@ -1,20 +1,23 @@
 // optimus simulate --plan P --cluster C --model M: what a step would take; --runs CSV: how well that meets measured runs;
-// --failures TRACE: what a plan would get done on machines that come and go.
+// --failures TRACE: what a plan would get done on machines that come and go; --refit RUN: what a run's own steps say of the
+// constants.
 
 #include "cli/command.h"
 #include "cluster/open.h"
+#include "cost/constants_json.h"
 #include "model/options.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
 #include "run/open_model.h"
 #include "simulate/accuracy.h"
 #include "simulate/availability.h"
+#include "simulate/refit.h"
 #include "simulate/report.h"
 
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestTable{std::int64_t{64} << 20};
+constexpr Bytes kLargestTable{std::int64_t{64} << 20}, kLargestMetrics{std::int64_t{1} << 30};
 
 class Simulate final : public Command {
  public:
@@ -24,7 +27,10 @@ class Simulate final : public Command {
     optimus::declare(table, model_);
     table.add("software", software_, "NAME", "which trainer runs it (default: optimus)");
     table.add("timeline", wants_timeline_, "draw the stages in time");
-    table.add("trace", trace_, "FILE", "write the stages in time for Perfetto");
+    table.add("trace", trace_, "FILE", "write stages, lanes and single instructions in time for Perfetto");
+    table.add("constants", constants_file_, "FILE", "constants of the cost model, as --refit writes them");
+    table.add("refit", refit_, "RUN[,RUN…]", "learn constants from runs' own steps, on --cluster");
+    table.add("out", out_, "FILE", "where --refit writes them (default: constants.json in the first run)");
     table.add("runs", runs_, "CSV", "predict measured runs and compare");
     table.add("failures", failures_, "TRACE", "replay a trace of machines that come and go with the plan");
     table.add("policy", policy_, "P", "what to do then (default: never, which keeps the plan)");
@@ -33,7 +39,9 @@ class Simulate final : public Command {
   }
 
   int run(Console& console) override {
+    named_ = constants_file_.empty() ? usual_constants() : read_constants(constants_file_);
     if (!runs_.empty()) return compare(console);
+    if (!refit_.empty()) return learn(console);
     if (plan_.empty() || cluster_.empty())
       throw UsageError(
           "give --plan FILE and --cluster C to time a plan, or --runs CSV to compare with measured runs");
@@ -44,7 +52,7 @@ class Simulate final : public Command {
   int compare(Console& console) {
     const std::string text = value_or_throw(read_file(runs_, kLargestTable));
     const std::vector<Run> runs = read_runs(parse_csv(text, runs_.string()));
-    const std::vector<RunOutcome> outcomes = predict_runs(runs, fitted_constants());
+    const std::vector<RunOutcome> outcomes = predict_runs(runs, named_.constants);
     console.result(accuracy_json(runs, outcomes), accuracy_text(runs, outcomes));
     return 0;
   }
@@ -58,6 +66,17 @@ class Simulate final : public Command {
                     did_you_mean(software_, names), join(names, ", "));
   }
 
+  static void refuse_missing_devices(const Plan& plan, const Path& source, const Cluster& cluster,
+                                     const DeviceMap& map) {
+    int most = 0;
+    for (const Pipeline& pipeline : plan.pipelines)
+      for (const Stage& stage : pipeline.stages)
+        for (const int device : stage.devices) most = std::max(most, device + 1);
+    if (most > map.size())
+      throw UserError("{}: names device {}, but {} has {} devices", source.string(), most - 1, cluster.name(),
+                      map.size());
+  }
+
   int predict(Console& console) {
     const Plan plan = read_plan(plan_);
     if (model_.model.empty()) model_.model = plan.model;
@@ -67,24 +86,69 @@ class Simulate final : public Command {
     validate(plan, model, plan_.string());
     const Cluster cluster = open_cluster(cluster_);
     const DeviceMap map = DeviceMap::of_present(cluster);
-    int most = 0;
-    for (const Pipeline& pipeline : plan.pipelines)
-      for (const Stage& stage : pipeline.stages)
-        for (const int device : stage.devices) most = std::max(most, device + 1);
-    if (most > map.size())
-      throw UserError("{}: names device {}, but {} has {} devices", plan_.string(), most - 1, cluster.name(),
-                      map.size());
+    refuse_missing_devices(plan, plan_, cluster, map);
     const Setup setup{plan, model, cluster, map, software(), format_of(plan.precision)};
-    const StepPrediction step = StepSimulator(setup).run(fitted_constants());
+    const StepSimulator simulator(setup);
+    const StepPrediction step = simulator.run(named_.constants);
     if (!failures_.empty()) return replay(console, plan, step);
-    std::string shown = prediction_text(step, setup);
+    std::string shown = prediction_text(step, setup) + fmt::format("constants: {}\n", named_.origin);
     if (wants_timeline_) shown += "\n" + draw_step(step, terminal_columns(130) - 9);
     if (!trace_.empty()) {
       RealFileSystem files;
-      value_or_throw(write_atomically(files, trace_, perfetto_text(step)));
+      const std::vector<TracedInstruction> instructions =
+          simulator.instructions(named_.constants, kMostTraced);
+      value_or_throw(write_atomically(files, trace_, perfetto_text(step, instructions)));
       shown += fmt::format("\n{} opens in ui.perfetto.dev\n", trace_.string());
     }
-    console.result(prediction_json(step, setup), shown);
+    OrderedJson json = prediction_json(step, setup);
+    json["constants"] = named_.origin;
+    console.result(json, shown);
+    return 0;
+  }
+
+  // A run with everything that its prediction refers to.
+  struct LearnedRun {
+    ModelSpec model;
+    Plan plan;
+    DeviceMap map;
+    std::optional<StepSimulator> simulator;
+  };
+
+  int learn(Console& console) {
+    if (cluster_.empty()) throw UsageError("--refit needs --cluster C: the machines that the run was on");
+    const Cluster cluster = open_cluster(cluster_);
+    std::vector<std::unique_ptr<LearnedRun>> runs;
+    std::vector<MeasuredPlan> plans;
+    int num_steps = 0;
+    for (const std::string& folder : split(refit_, ',')) {
+      LearnedRun& run = *runs.emplace_back(std::make_unique<LearnedRun>());
+      const Path metrics = Path(folder) / "metrics.jsonl", plan = Path(folder) / "plan.json";
+      const std::vector<double> seconds =
+          step_seconds_of(value_or_throw(read_file(metrics, kLargestMetrics)), metrics.string());
+      run.plan = read_plan(plan);
+      ModelOptions model = model_;
+      if (model.model.empty()) model.model = folder;
+      model.model = model_place(model.model);
+      run.model = resolve(model);
+      validate(run.plan, run.model, plan.string());
+      run.map = DeviceMap::of_present(cluster);
+      refuse_missing_devices(run.plan, plan, cluster, run.map);
+      run.simulator.emplace(
+          Setup{run.plan, run.model, cluster, run.map, our_software(), format_of(run.plan.precision)});
+      num_steps += static_cast<int>(seconds.size());
+      plans.push_back({folder, &*run.simulator, usual_seconds(seconds), static_cast<int>(seconds.size()),
+                       num_devices(run.plan) > 1});
+    }
+    const Refit found = refit(plans, named_.constants);
+    const Path out = out_.empty() ? Path(split(refit_, ',').front()) / "constants.json" : out_;
+    const NamedConstants learned{found.constants,
+                                 fmt::format("{} steps of {} on {}", num_steps, refit_, cluster.name())};
+    RealFileSystem files;
+    value_or_throw(write_atomically(files, out, to_json(learned).dump(2) + "\n"));
+    OrderedJson json = to_json(found);
+    json["file"] = out.string();
+    console.result(json, text(found) + fmt::format("\nwritten to {}; --constants {} uses them\n",
+                                                   out.string(), out.string()));
     return 0;
   }
 
@@ -107,18 +171,19 @@ class Simulate final : public Command {
                              {"restarts", result.restarts},
                              {"seconds_lost", result.seconds_lost},
                              {"steps_lost", result.steps_lost}};
-    console.result(
-        OrderedJson::array({row}),
-        fmt::format(
-            "{}: {} useful tokens/s, {:.1f} % of what never losing anything would give; {} starts, {} lost, "
-            "{} steps lost\n",
-            policy_, short_count(result.useful_tokens_per_second), result.fraction_of_oracle * 100,
-            result.restarts, text(Seconds(result.seconds_lost)), result.steps_lost));
+    console.result(OrderedJson::array({row}),
+                   fmt::format("trace: {} nodes over {}, read as {}\n{}: {} useful tokens/s, {:.1f} % of "
+                               "what never losing anything would give; {} starts, {} lost, "
+                               "{} steps lost\n",
+                               trace.num_nodes, text(Seconds(trace.length)), trace.form, policy_,
+                               short_count(result.useful_tokens_per_second), result.fraction_of_oracle * 100,
+                               result.restarts, text(Seconds(result.seconds_lost)), result.steps_lost));
     return 0;
   }
 
-  Path plan_, trace_, runs_, failures_;
-  std::string cluster_, software_, policy_ = "never";
+  Path plan_, trace_, runs_, failures_, constants_file_, out_;
+  std::string cluster_, software_, refit_, policy_ = "never";
+  NamedConstants named_;
   ModelOptions model_;
   bool wants_timeline_ = false;
   int devices_per_node_ = 1;

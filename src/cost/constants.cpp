@@ -58,22 +58,34 @@ constexpr ConstantRow kRows[] = {
   {"memory.group",        &C::group_bytes,       0.02e9, 1e9, "bytes of a communicator"},
   {"memory.reserve",      &C::reserve,           0.001, 0.3, "part that the allocator holds without using it"},
   {"memory.live",         &C::live_factor,       0.6, 1.6, "temporary tensors, of the counted ones"},
+  // Stated ones stand last.
+  {"expert.imbalance",    &C::expert_imbalance,  1, 4,     "tokens of the busiest device of a mixture of experts, of the mean", true},
+  {"expert.product",      &C::expert_product,    0.2, 1.2, "products of many experts at a time, of one as large", true},
+  {"residual.compute",    &C::compute_residual,  0.02, 50, "seconds of products and attention, of the predicted ones", true},
+  {"residual.memory",     &C::memory_residual,   0.02, 50, "of traffic through memory", true},
+  {"residual.host",       &C::host_residual,     0.001, 50, "of the host", true},
+  {"residual.links",      &C::link_residual,     0.02, 50, "of links between devices", true},
 };
 // clang-format on
 constexpr std::size_t kNumber = std::size(kRows);
 static_assert(kNumber <= 60);
+constexpr std::size_t kNumberFitted = [] {
+  std::size_t fitted = 0;
+  while (fitted < kNumber && !kRows[fitted].is_stated) ++fitted;
+  return fitted;
+}();
 
 struct FittedRow {
   std::string_view without;  // "" : all data
-  std::array<double, kNumber> values;
+  std::array<double, kNumberFitted> values;
 };
 constexpr FittedRow kFitted[] = {
 #include "cost/fitted.inc"
 };
 
 Constants made_from(const FittedRow& row) {
-  Constants constants;
-  for (std::size_t i = 0; i < kNumber; ++i) constants.*kRows[i].member = row.values[i];
+  Constants constants;  // the stated ones as they are there
+  for (std::size_t i = 0; i < kNumberFitted; ++i) constants.*kRows[i].member = row.values[i];
   return constants;
 }
 

@@ -50,6 +50,12 @@ struct Constants {
   double straggling = 0.005;    // slowest of many: part of the step's time lost with each doubling of nodes
   // Memory: what a process takes beside tensors, and what the allocator loses.
   double context_bytes = 1.5e9, group_bytes = 0.2e9, reserve = 0.03, live_factor = 1;
+  // Mixtures of experts. Stated, not fitted: runs that were measured force even loads, and there are too few kinds of them.
+  double expert_imbalance = 1.15;  // tokens of the busiest device, of the mean
+  double expert_product = 0.85;    // products of many experts in one kernel, of one product with as many rows
+  // What is left when everything else is as above: seconds of products and attention, of traffic through memory, of the host
+  // and of links, of the predicted ones. 1, unless a run's own steps have told (simulate/refit.h).
+  double compute_residual = 1, memory_residual = 1, host_residual = 1, link_residual = 1;
 };
 
 struct ConstantRow {
@@ -57,6 +63,7 @@ struct ConstantRow {
   double Constants::*member;
   double low, high;
   std::string_view meaning;
+  bool is_stated = false;  // no fit moves it
 };
 
 // In the order of the struct. At most 60, by agreement with whoever reads the accuracy figures.

@@ -143,7 +143,8 @@ double DeviceCost::filled_rounds(double rows, double columns) const {
 double DeviceCost::peak(NumberFormat format) const {
   if (const double own = peak_flops(type_, format); own > 0) return own * speed_;
   if (const double half = std::max(type_.peak.bf16, type_.peak.fp16);
-      half > 0 && format != NumberFormat::fp64 && format != NumberFormat::fp32)
+      half > 0 && format != NumberFormat::fp64 && format != NumberFormat::fp32 &&
+      format != NumberFormat::tf32)
     return half * speed_;
   return type_.peak.fp32 * speed_;
 }
@@ -161,7 +162,18 @@ double DeviceCost::product(double rows, double inner, double columns, ProductFor
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
   reached *= filled_rounds(rows, columns);
   const double bytes = width_of(format.format) * (rows * inner + inner * columns + rows * columns);
-  return std::max(2 * work / (fastest * std::min(reached, 1.0)), traffic(bytes));
+  return std::max(2 * work / (fastest * std::min(reached, 1.0)) * constants_.compute_residual,
+                  traffic(bytes));
+}
+
+// As fast as one product of all rows, but for rows that fill tiles up, and all weights have to be read.
+double DeviceCost::grouped_product(double rows, double inner, double columns, double experts,
+                                   ProductFormat format) const {
+  if (rows <= 0) return 0;
+  constexpr double kTile = 128;
+  const double each = rows / experts, padded = std::ceil(each / kTile) * kTile * experts;
+  const double bytes = width_of(format.format) * (rows * (inner + columns) + experts * inner * columns);
+  return std::max(product(padded, inner, columns, format) / constants_.expert_product, traffic(bytes));
 }
 
 double DeviceCost::flash(double flops, double head_dim, bool is_backward, NumberFormat format) const {
@@ -171,14 +183,14 @@ double DeviceCost::flash(double flops, double head_dim, bool is_backward, Number
   if (kernel == AttentionKernel::first) reached *= constants_.flash_first;
   if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere)
     reached *= constants_.flash_portable;
-  return flops / (peak(format) * reached);
+  return flops / (peak(format) * reached) * constants_.compute_residual;
 }
 
 double DeviceCost::scores(double flops, double length, double head_dim, NumberFormat format) const {
   const double edge = std::cbrt(length * length * head_dim) * size_;
   const double reached = type_.product_efficiency.at(edge) * product_ * constants_.score_product *
                          (static_cast<std::int64_t>(head_dim) % 8 == 0 ? 1 : constants_.unaligned);
-  return flops / (peak(format) * std::min(reached, 1.0));
+  return flops / (peak(format) * std::min(reached, 1.0)) * constants_.compute_residual;
 }
 
 }  // namespace optimus

@@ -27,14 +27,17 @@ class DeviceCost {
 
   // [rows, inner] x [inner, columns].
   double product(double rows, double inner, double columns, ProductFormat format) const;
+  // `experts` such matrices, each with its part of the rows, in one kernel.
+  double grouped_product(double rows, double inner, double columns, double experts,
+                         ProductFormat format) const;
   // Flash attention of that many operations; heads of `head_dim`.
   double flash(double flops, double head_dim, bool is_backward, NumberFormat format) const;
   // The products of attention that writes its scores: many of [length, head_dim] x [head_dim, length] side by side.
   double scores(double flops, double length, double head_dim, NumberFormat format) const;
   // Bytes through the device's memory.
-  double traffic(double bytes) const { return bytes / bandwidth_; }
+  double traffic(double bytes) const { return bytes / bandwidth_ * constants_.memory_residual; }
   double between_products(double bytes) const { return traffic(bytes * pointwise_); }
-  double launches(double kernels) const { return kernels * launch_; }
+  double launches(double kernels) const { return kernels * launch_ * constants_.host_residual; }
 
   // What was measured of our kernels in that format on this device; none: not measured, or another software's kernels.
   const KernelTimes* measured(NumberFormat format) const;

@@ -16,6 +16,8 @@ constexpr double kBackwardTraffic = 1.5;
 // Bytes that a 16-bit element of scores crosses memory, unfused: written by the product; read and written by mask and softmax, and by
 // dropout with its mask; read by the next product. The backward passes the same again, and its own gradient.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
+// The same with a kernel for each of scale and mask, softmax and dropout; counted in full, nothing of it stays in caches.
+constexpr double kEagerScoreForward = 17, kEagerScoreBackward = 22.5;
 // Bytes of traffic that an element of optimizer state (12 bytes a parameter) stands for: read and written, the gradient read
 // twice (norm, update) and cleared, the weight written: 38 / 12.
 constexpr double kOptimizerTraffic = 38.0 / 12;
@@ -29,7 +31,10 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_narrow
     case OperationKind::product:
       return is_narrow ? 4 : 1.5;
     case OperationKind::attention:
-      return software.has_flash_attention() ? 1 : 5;
+      return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
+    // Scores, the best of them, counts of each expert's tokens, sorting, copies there and back.
+    case OperationKind::routing:
+      return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:
     case OperationKind::norm:
     case OperationKind::rope:
@@ -122,7 +127,8 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
   switch (at.op) {
     case Op::load_batch: {
       const KernelTimes* const times = device.measured(setup_.format.format);
-      return times ? times->step_seconds : device.constants().step_seconds;
+      return (times ? times->step_seconds : device.constants().step_seconds) *
+             device.constants().host_residual;
     }
     case Op::forward:
     case Op::recompute:
@@ -138,6 +144,8 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
     case Op::reduce_scatter:
     case Op::all_reduce:
     case Op::ring_exchange:
+    case Op::dispatch:
+    case Op::combine:
     case Op::gather_parameters:
     case Op::reduce_gradients:
     case Op::sync_gradients:
@@ -176,7 +184,8 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
       kernels += kernels_of(one, setup_.software, setup_.format.is_narrow());
   }
   const KernelTimes* const times = device.measured(setup_.format.format);
-  return std::max(seconds, times ? kernels * times->launch_seconds : device.launches(kernels));
+  return std::max(seconds, times ? kernels * times->launch_seconds * device.constants().host_residual
+                                 : device.launches(kernels));
 }
 
 double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const LayerStrategy& s,
@@ -195,7 +204,8 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
       again = is_cheap ? 1 : one.kind == OperationKind::product ? 0.5 : 0;
   }
   const double forward_again = again > 0 ? again * item(one, Op::recompute, num_tokens, s, device) : 0;
-  if (const KernelTimes* times = device.measured(setup_.format.format)) {
+  const KernelTimes* const times = device.measured(setup_.format.format);
+  if (times != nullptr && one.part != Part::experts) {
     const MeasuredTask task{one,
                             op,
                             own_tokens,
@@ -204,12 +214,16 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
                             work_.sequence_length,
                             work_.is_causal,
                             setup_.model.norm_place == NormPlace::post};
+    const bool is_bound_by_memory =
+        one.kind != OperationKind::product && one.kind != OperationKind::attention;
+    const double residual =
+        is_bound_by_memory ? device.constants().memory_residual : device.constants().compute_residual;
     if (const double seconds = measured_seconds(*times, task); seconds >= 0)
-      return seconds / device.speed() + forward_again;
+      return seconds * residual / device.speed() + forward_again;
   }
   switch (one.kind) {
     case OperationKind::product:
-      return product(one, op, own_tokens, share, device) + forward_again;
+      return product(one, op, own_tokens, share, s, device) + forward_again;
     case OperationKind::attention:
       return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
     case OperationKind::loss: {
@@ -227,31 +241,41 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
     case OperationKind::norm:
     case OperationKind::rope:
     case OperationKind::activation:
-    case OperationKind::residual: {
+    case OperationKind::residual:
+    case OperationKind::routing: {
       if (is_weight) return 0;
-      const double bytes = one.moved_elements * width_ * share * own_tokens;
+      const double load = one.part == Part::experts ? imbalance(s, device.constants()) : 1;
+      const double bytes = one.moved_elements * width_ * share * own_tokens * load;
       return device.between_products(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
     }
   }
   return 0;
 }
 
-double PricedProgram::product(const WorkItem& one, Op op, double rows, double share,
-                              const DeviceCost& device) const {
+double PricedProgram::imbalance(const LayerStrategy& s, const Constants& constants) const {
+  return s.ep == 1 || setup_.software.balances_experts ? 1 : constants.expert_imbalance;
+}
+
+double PricedProgram::product(const WorkItem& one, Op op, double num_tokens, double share,
+                              const LayerStrategy& s, const DeviceCost& device) const {
   const double inner = one.inner, outer = one.outer * share;
+  const bool is_of_experts = one.part == Part::experts;
+  const double experts = one.experts / (is_of_experts ? s.ep : 1);  // of this device
+  const double rows = num_tokens * one.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
   // The output projection stays in 16 bits everywhere.
   const bool is_narrow = setup_.format.is_narrow() && one.cut != CutUnit::vocab;
   const ProductFormat format = setup_.format.is_narrow() && !is_narrow ? ProductFormat{} : setup_.format;
-  const double seconds = device.product(rows, inner, outer, format);
+  const double seconds = is_of_experts ? device.grouped_product(rows, inner, outer, experts, format)
+                                       : device.product(rows, inner, outer, format);
   double bytes = 0;
   if (op == Op::backward_weight) {
-    const double gradients = inner * outer * 2 * setup_.software.gradient_bytes;
+    const double gradients = inner * outer * experts * 2 * setup_.software.gradient_bytes;
     bytes += gradients * device.constants().gradient_traffic;
     if (is_narrow) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
   } else if (is_narrow) {
     // Read in 16 bits, written in 8; weights too where nobody keeps their 8 bits from one micro-batch to the next.
     const double casted = op == Op::backward_input ? rows * outer : rows * inner;
-    const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer : 0;
+    const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (casted + weights) * 3 * device.constants().fp8_cast;
   }
   return seconds + device.traffic(bytes);
@@ -267,9 +291,12 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
   const double length = work_.sequence_length;
   const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
   const double num_scores = work_.query_width / work_.head_dim * length * share * num_tokens;
-  const double bytes = num_scores * width_ / 2 * (is_backward ? kScoreBytesBackward : kScoreBytesForward);
+  const bool is_fused = setup_.software.has_fused_softmax;
+  const double forward = is_fused ? kScoreBytesForward : kEagerScoreForward,
+               backward = is_fused ? kScoreBytesBackward : kEagerScoreBackward;
+  const double bytes = num_scores * width_ / 2 * (is_backward ? backward : forward);
   return device.scores(all, length, work_.head_dim, format) +
-         device.traffic(bytes * device.constants().score_traffic);
+         device.traffic(bytes * (is_fused ? device.constants().score_traffic : 1));
 }
 
 double PricedProgram::collective(const Instruction& at, const DeviceCost& device,
@@ -277,6 +304,9 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
   const GroupShape& shape = shapes_[static_cast<std::size_t>(at.group)];
   const auto bytes = static_cast<double>(at.bytes);
   if (at.op == Op::ring_exchange) return ring(at, device, links);
+  if (at.op == Op::dispatch || at.op == Op::combine)
+    return links.exchange(shape, bytes * imbalance(strategy(at.block), device.constants()),
+                          static_cast<double>(setup_.model.mixture.experts_per_token));
   if (at.op == Op::gather_parameters) {
     const bool is_8_bit = setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
     return links.collective(Collective::gather, shape, is_8_bit ? bytes / 2 : bytes);
@@ -325,7 +355,7 @@ double PricedProgram::optimizer(const Instruction& at, const DeviceCost& device)
     const double parameters =
         bytes / state_bytes(setup_.plan.precision, setup_.plan.accumulators, StateKind::optimizer);
     if (const double seconds = times->seconds("update", parameters, {parameters}); seconds >= 0)
-      return seconds / device.speed();
+      return seconds * device.constants().memory_residual / device.speed();
   }
   return device.traffic(bytes * kOptimizerTraffic * device.constants().optimizer_traffic);
 }

@@ -43,7 +43,10 @@ class PricedProgram {
   double compute(const Instruction& at, const DeviceCost& device) const;
   double item(const WorkItem& item, Op op, double tokens, const LayerStrategy& strategy,
               const DeviceCost& device) const;
-  double product(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
+  double product(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
+                 const DeviceCost& device) const;
+  // Tokens of the busiest device of a mixture of experts, of the mean.
+  double imbalance(const LayerStrategy& strategy, const Constants& constants) const;
   double attention(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
   double collective(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
   double ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;

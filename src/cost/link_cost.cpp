@@ -55,6 +55,10 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   const double curve = link.efficiency_of(Bytes(static_cast<std::int64_t>(bytes)));
   if (link.kind == LinkClass::domain)
     return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
+  // What fast networks lose to protocols and buses, slow ones do not: any processor keeps up with them.
+  constexpr double kSlow = 0.5e9;
+  if (link.kind == LinkClass::network && link.bytes_per_second < kSlow)
+    return link.shared_bytes_per_second * std::min(1.0, curve);
   const double crowd = 1 + constants_.crowding * std::log2(std::max(1, nodes));
   return link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
 }
@@ -67,6 +71,10 @@ double LinkCost::latency(const Link& link) const {
 
 double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
   if (group.size <= 1 || bytes <= 0) return 0;
+  return undisturbed(kind, group, bytes) * constants_.link_residual;
+}
+
+double LinkCost::undisturbed(Collective kind, const GroupShape& group, double bytes) const {
   const int n = group.size, domains = group.domains;
   const double inside = group.inside.kind == LinkClass::same_device
                             ? 0
@@ -90,9 +98,25 @@ double LinkCost::collective(Collective kind, const GroupShape& group, double byt
   return std::min(2 * once, 2 * bytes * (n - 1) / n / (0.9 * through) + tree_hops);
 }
 
+double LinkCost::exchange(const GroupShape& group, double bytes, double copies) const {
+  if (group.size <= 1 || bytes <= 0) return 0;
+  const double n = group.size, domains = group.domains, per_domain = n / domains;
+  // Of `copies` experts anywhere, so many other domains have at least one.
+  const double others = (domains - 1) * (1 - std::pow(1 - 1 / domains, copies));
+  const double near = bytes * (per_domain - 1) / per_domain, far = bytes / copies * others;
+  // As in rings, messages to several others are under way at one time.
+  const double size = bytes / n * std::min(n, 8.0);
+  const bool has_inside = group.inside.kind != LinkClass::same_device,
+             has_between = group.between.kind != LinkClass::same_device;
+  const double inside = near > 0 && has_inside ? near / bandwidth(group.inside, size, 1) : 0;
+  const double between = far > 0 && has_between ? far / bandwidth(group.between, size, group.nodes) : 0;
+  return (std::max(inside, between) + std::max(latency(group.inside), latency(group.between))) *
+         constants_.link_residual;
+}
+
 double LinkCost::message(const Link& link, double bytes) const {
   if (link.kind == LinkClass::same_device) return 0;
-  return bytes / bandwidth(link, bytes, 1) + latency(link);
+  return (bytes / bandwidth(link, bytes, 1) + latency(link)) * constants_.link_residual;
 }
 
 }  // namespace optimus

@@ -3,6 +3,9 @@
 // A collective is a ring through the group's devices, domain by domain: what limits it is the slowest link and how many of
 // them work for the group at one time (a group with k devices in each domain uses k network links of it). Sums of small
 // tensors go through a tree instead where that is quicker.
+//
+// In an exchange of tokens each device sends everybody a part. A token for several experts of another domain goes there once
+// and is copied (or summed, on the way back) inside it; what stays in a domain and what leaves it go side by side.
 #pragma once
 
 #include <span>
@@ -30,10 +33,14 @@ class LinkCost {
   // hands to the next.
   double collective(Collective kind, const GroupShape& group, double bytes) const;
   double message(const Link& link, double bytes) const;
+  // Tokens to their experts or back: `bytes` of one device's tokens, each counted for each of its `copies` experts, which lie
+  // anywhere in the group.
+  double exchange(const GroupShape& group, double bytes, double copies) const;
 
  private:
   double bandwidth(const Link& link, double bytes, int nodes) const;
   double latency(const Link& link) const;
+  double undisturbed(Collective kind, const GroupShape& group, double bytes) const;  // without residual
   const Constants& constants_;
 };
 

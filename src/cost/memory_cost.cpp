@@ -49,8 +49,9 @@ class StageCounter {
                           : setup_.software.copied_bytes > 0 ? 4.0 / 3
                                                              : 1);
           const BlockBytes bytes = activations(block, run.strategy);
-          kept += same * bytes.kept;
-          most_brief = std::max(most_brief, bytes.brief);
+          const double room = room_for_imbalance(block, run.strategy, constants);
+          kept += same * (bytes.kept + (run.strategy.recompute == RecomputeMode::full ? 0 : room));
+          most_brief = std::max(most_brief, bytes.brief + room);
           if (run.strategy.zero == 3) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
           block += same;
         }
@@ -75,10 +76,22 @@ class StageCounter {
 
   double elements_of(int block) const {
     const int width = state_bytes(setup_.plan.precision, setup_.plan.accumulators, StateKind::weights);
-    return static_cast<double>(sizes_.part(block, StateKind::weights).value) / width;
+    return static_cast<double>(
+               (sizes_.part(block, StateKind::weights) + sizes_.experts(block, StateKind::weights)).value) /
+           width;
   }
   double state(int block, StateKind kind) const {
     return static_cast<double>(sizes_.state(block, kind).value);
+  }
+
+  // What a device that gets more than its share of tokens holds of a mixture's experts beyond the even load: their input, and
+  // gate, up and activation.
+  double room_for_imbalance(int block, const LayerStrategy& s, const Constants& constants) const {
+    if (!is_mixture_block(setup_.model, block) || s.ep == 1 || setup_.software.balances_experts) return 0;
+    const auto hidden = static_cast<double>(setup_.model.hidden);
+    const auto even = static_cast<double>(sizes_.dispatched(block, pipeline_.microbatches.front()).value);
+    return even * (1 + 3 * static_cast<double>(setup_.model.mixture.ffn) / hidden) *
+           (constants.expert_imbalance - 1);
   }
 
   BlockBytes activations(int block, const LayerStrategy& strategy) const {

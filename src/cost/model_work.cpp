@@ -3,11 +3,14 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace optimus {
 namespace {
 
 bool joins_the_one_before(const std::string& name, const ModelSpec& model) {
-  return name == "attention.k" || name == "attention.v" || (name == "mlp.up" && model.is_gated);
+  return name == "attention.k" || name == "attention.v" || (name == "mlp.up" && model.is_gated) ||
+         name == "experts.up" || name == "shared.up";
 }
 
 bool has_bias(const ModelSpec& model, const std::string& product) {
@@ -62,6 +65,7 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
     }
     WorkItem item{.kind = op.kind, .cut = op.cut};
     item.inner = static_cast<double>(op.inner), item.outer = static_cast<double>(op.outer);
+    item.experts = static_cast<double>(op.experts), item.passes = static_cast<double>(op.passes);
     item.forward_flops = op.forward_flops;
     item.backward_flops = op.backward_flops + op.repeated_flops;
     item.moved_elements = op.moved_elements;
@@ -72,8 +76,11 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
     name_kernel(model, op, item);
     if (is_layer) {
       const bool is_core = op.kind == OperationKind::attention;
-      item.part = is_mlp ? Part::mlp : Part::attention;
-      item.ring_part = is_mlp           ? Part::mlp
+      const Part second = !is_mixture_block(model, block)    ? Part::mlp
+                          : starts_with(op.name, "experts.") ? Part::experts
+                                                             : Part::router;
+      item.part = is_mlp ? second : Part::attention;
+      item.ring_part = is_mlp           ? second
                        : is_core        ? Part::attention_hop
                        : is_behind_core ? Part::attention_output
                                         : Part::attention_input;
@@ -93,9 +100,10 @@ ModelWork work_of(const ModelSpec& model, std::int64_t sequence_length) {
   work.head_dim = std::max(1.0, static_cast<double>(model.head_dim));
   work.sequence_length = static_cast<double>(sequence_length);
   work.is_causal = model.is_causal;
-  const int patterns = num_patterns(model), blocks = num_blocks(model);
-  for (int p = 0; p < patterns; ++p)
-    work.patterns.push_back(items_of(model, p + 1 < patterns ? p : blocks - 1, sequence_length));
+  for (int p = 0; p < num_patterns(model); ++p) {
+    const int block = first_of_pattern(model, p);
+    work.patterns.push_back(block < 0 ? std::vector<WorkItem>{} : items_of(model, block, sequence_length));
+  }
   return work;
 }
 

@@ -13,10 +13,11 @@ namespace optimus {
 struct WorkItem {
   OperationKind kind = OperationKind::product;
   CutUnit cut = CutUnit::none;
-  Part part = Part::whole;  // attention, mlp, or whole
+  Part part = Part::whole;  // attention, mlp, router, experts, or whole
   Part ring_part =
-      Part::whole;  // with a context ring: attention_input, attention_hop, attention_output, or mlp
-  double inner = 0, outer = 0;                   // products
+      Part::whole;  // with a context ring: attention_input, attention_hop, attention_output, or as part
+  double inner = 0, outer = 0;     // products
+  double experts = 1, passes = 1;  // products of a mixture's experts: matrices, and those a token meets
   double forward_flops = 0, backward_flops = 0;  // attention and custom blocks, a token
   double moved_elements = 0;                     // a token
   std::string kernel = {};                       // of cheap operations: their table in KernelTimes

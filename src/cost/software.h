@@ -48,8 +48,12 @@ struct Software {
   bool usual_interleaving = false;
   bool usual_sequence_parallel = false;  // with tensor parallelism, where a run does not say
   SelectiveMeaning selective = SelectiveMeaning::attention_core;
+  bool has_fused_softmax =
+      true;  // unfused attention: scale, mask and softmax of scores in one kernel (16 bits alone)
   bool has_flash_attention() const { return attention != AttentionKernel::unfused; }
-  int copied_bytes = 0;         // a parameter, beside weights, gradients and optimizer: flat copies, casts
+  int copied_bytes = 0;  // a parameter, beside weights, gradients and optimizer: flat copies, casts
+  bool balances_experts =
+      false;  // benchmarks of mixtures of experts: tokens are sent evenly, whatever the router says
   bool gathers_in_fp8 = false;  // parameters travel in 8 bits when products are in 8 bits
 };
 

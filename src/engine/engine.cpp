@@ -20,6 +20,9 @@ namespace {
 
 Plan runnable(const Plan& plan, const ModelSpec& model) {
   validate(plan, model, "the plan");
+  if (model.is_mixture())
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+                    model.name);
   if (num_devices(plan) != 1)
     throw UserError("the plan needs {} devices; plans of one device can be run today", num_devices(plan));
   if (is_asynchronous(plan.schedule))
@@ -210,6 +213,8 @@ void Engine::execute(const Instruction& next, std::size_t index) {
     case Op::reduce_scatter:
     case Op::all_reduce:
     case Op::ring_exchange:
+    case Op::dispatch:
+    case Op::combine:
     case Op::gather_parameters:
     case Op::reduce_gradients:
     case Op::sync_gradients:

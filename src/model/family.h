@@ -22,6 +22,8 @@ struct FamilyTraits {
   bool has_own_head_dim;   // head_dim may differ from hidden / heads
   bool has_qk_norm;
   bool is_causal;
+  bool is_mixture = false;  // of experts
+  bool is_latent = false;   // its attention
 };
 
 std::span<const FamilyTraits> all_families();

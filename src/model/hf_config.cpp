@@ -111,6 +111,12 @@ LlamaDefaults llama_defaults(Family family) {
       return {32768, 32, 0};
     case Family::qwen3:
       return {32768, 32, 128};
+    case Family::mixtral:
+      return {131072, 8, 0};
+    case Family::qwen3_moe:
+      return {32768, 4, 0};
+    case Family::deepseek_v3:
+      return {4096, 0, 0};
     case Family::llama:
     case Family::gpt2:
     case Family::bert:
@@ -122,8 +128,9 @@ LlamaDefaults llama_defaults(Family family) {
 
 // Windows that no sequence is long enough to notice are accepted; others change the computation.
 void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
-  const bool is_qwen = spec.family == Family::qwen2 || spec.family == Family::qwen3;
-  if (!is_qwen && spec.family != Family::mistral) return;
+  const bool is_qwen =
+      spec.family == Family::qwen2 || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe;
+  if (!is_qwen && spec.family != Family::mistral && spec.family != Family::mixtral) return;
   if (const auto types = is_qwen ? config.find("layer_types") : std::nullopt) {
     for (const JsonView& type : types->elements())
       if (type.text() != "full_attention")
@@ -135,6 +142,7 @@ void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
   const bool begins_behind_last_layer = config.integer_or("max_window_layers", 28) >= spec.layers;
   if (is_qwen && begins_behind_last_layer) return;
   const bool is_absent = !config.raw().contains("sliding_window");
+  if (is_absent && spec.family == Family::mixtral) return;  // which has none unless it says so
   const auto given = config.find("sliding_window");
   if (!is_absent && !given) return;
   const std::int64_t window = given ? given->integer(1) : 4096;
@@ -143,6 +151,67 @@ void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
         "{}: sliding_window is {}{}, which is not supported within max_position_embeddings {}: it must "
         "be null, or the positions at most the window",
         config.where(), window, is_absent ? " by default" : "", spec.max_positions);
+}
+
+// Layers 0 … k - 1 may be dense, in the form that lists each of them.
+std::int64_t read_dense_layers(const JsonView& config) {
+  std::int64_t next = 0;
+  if (const auto dense = config.find("mlp_only_layers"))
+    for (const JsonView& layer : dense->elements())
+      if (layer.integer(0, kLargestNumber) != next++)
+        throw UserError("{} is {}, which is not supported: dense layers must be the first ones, 0, 1, …",
+                        layer.where(), layer.integer(0, kLargestNumber));
+  return next;
+}
+
+void read_mixture(const JsonView& config, ModelSpec& spec) {
+  Mixture& m = spec.mixture;
+  m.balance_loss = config.number_or("router_aux_loss_coef", 0.001);
+  if (spec.family == Family::deepseek_v3) {
+    m.experts = config.find("n_routed_experts") || config.find("num_local_experts")
+                    ? dimension(one_of(config, "n_routed_experts", "num_local_experts"))
+                    : 256;
+    m.experts_per_token = dimension_or(config, "num_experts_per_tok", 8);
+    m.ffn = dimension_or(config, "moe_intermediate_size", 2048);
+    m.shared_ffn = m.ffn * std::min<std::int64_t>(dimension_or(config, "n_shared_experts", 1), 1000);
+    m.first_layer = config.integer_or("first_k_dense_replace", 3);
+    m.groups = dimension_or(config, "n_group", 8), m.groups_per_token = dimension_or(config, "topk_group", 4);
+    m.scale = config.number_or("routed_scaling_factor", 2.5);
+    m.normalises = config.boolean_or("norm_topk_prob", true);
+    m.balance_loss = 0;
+  } else if (spec.family == Family::mixtral) {
+    m.experts = config.find("num_local_experts") || config.find("num_experts")
+                    ? dimension(one_of(config, "num_local_experts", "num_experts"))
+                    : 8;
+    m.experts_per_token = dimension_or(config, "num_experts_per_tok", 2);
+    m.ffn = spec.ffn;
+  } else {
+    m.experts = config.find("num_experts") || config.find("num_local_experts")
+                    ? dimension(one_of(config, "num_experts", "num_local_experts"))
+                    : 128;
+    m.experts_per_token = dimension_or(config, "num_experts_per_tok", 8);
+    m.ffn = dimension_or(config, "moe_intermediate_size", 768);
+    m.normalises = config.boolean_or("norm_topk_prob", false);
+    m.every = dimension_or(config, "decoder_sparse_step", 1);
+    m.first_layer = read_dense_layers(config);
+  }
+}
+
+void read_latent(const JsonView& config, ModelSpec& spec) {
+  LatentAttention& l = spec.latent;
+  l.query_rank = dimension_or(config, "q_lora_rank", 1536),
+  l.kv_rank = dimension_or(config, "kv_lora_rank", 512);
+  if (config.raw().contains("q_lora_rank") && !config.find("q_lora_rank"))
+    throw UserError("{}: q_lora_rank is null, which is not supported: it must be a number", config.where());
+  l.rope_dim = dimension_or(config, "qk_rope_head_dim", 64),
+  l.value_dim = dimension_or(config, "v_head_dim", 128);
+  spec.head_dim = dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
+  // Written by transformers: the rotary width once more, and the sum.
+  const auto repeats = [&](const char* key, std::int64_t value) {
+    if (dimension_or(config, key, value) != value)
+      throw UserError("{}: {} must be {}, or absent", config.where(), key, value);
+  };
+  repeats("head_dim", l.rope_dim), repeats("qk_head_dim", spec.head_dim);
 }
 
 void read_llama(const JsonView& config, ModelSpec& spec) {
@@ -157,15 +226,18 @@ void read_llama(const JsonView& config, ModelSpec& spec) {
   spec.head_dim = dimension_or(config, "head_dim", usual_dim);
   spec.ffn = dimension(config.at("intermediate_size"));
   spec.max_positions = dimension_or(config, "max_position_embeddings", defaults.max_positions);
-  spec.norm_eps = config.number_or("rms_norm_eps", 1e-6);
+  spec.norm_eps = config.number_or("rms_norm_eps", spec.family == Family::mixtral ? 1e-5 : 1e-6);
   spec.activation = read_activation(config, "hidden_act", Activation::silu);
   spec.attention_dropout = config.number_or("attention_dropout", 0);
-  if (spec.family == Family::llama || spec.family == Family::qwen3)
+  if (spec.family == Family::llama || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe)
     spec.has_qkv_bias = spec.has_out_bias = config.boolean_or("attention_bias", false);
   if (spec.family == Family::llama) spec.has_mlp_bias = config.boolean_or("mlp_bias", false);
-  const RopeSettings rope = read_hf_rope(config, spec.max_positions);
+  const RopeSettings rope =
+      read_hf_rope(config, spec.max_positions, spec.family == Family::mixtral ? 1e6 : 1e4);
   spec.rope_theta = rope.theta;
   spec.rope_scaling = rope.scaling;
+  if (traits(spec.family).is_mixture) read_mixture(config, spec);
+  if (traits(spec.family).is_latent) read_latent(config, spec);
   refuse_active_window(config, spec);
 }
 
@@ -188,6 +260,9 @@ ModelSpec spec_from_hf_config(const Json& document, const std::string& source) {
     case Family::mistral:
     case Family::qwen2:
     case Family::qwen3:
+    case Family::mixtral:
+    case Family::qwen3_moe:
+    case Family::deepseek_v3:
       read_llama(config, spec);
       break;
     case Family::bert:

@@ -52,18 +52,52 @@ void write_bert(const ModelSpec& spec, OrderedJson& config) {
   config["attention_probs_dropout_prob"] = spec.attention_dropout;
 }
 
+void write_mixture(const ModelSpec& spec, OrderedJson& config) {
+  const Mixture& m = spec.mixture;
+  config["num_experts_per_tok"] = m.experts_per_token;
+  if (spec.family == Family::deepseek_v3) {
+    config["n_routed_experts"] = m.experts, config["moe_intermediate_size"] = m.ffn;
+    config["n_shared_experts"] = m.shared_ffn / m.ffn, config["first_k_dense_replace"] = m.first_layer;
+    config["n_group"] = m.groups, config["topk_group"] = m.groups_per_token;
+    config["routed_scaling_factor"] = m.scale, config["norm_topk_prob"] = m.normalises;
+    config["num_nextn_predict_layers"] = 0;
+    return;
+  }
+  config["router_aux_loss_coef"] = m.balance_loss;
+  if (spec.family == Family::mixtral) {
+    config["num_local_experts"] = m.experts;
+    return;
+  }
+  config["num_experts"] = m.experts;
+  config["moe_intermediate_size"] = m.ffn;
+  config["norm_topk_prob"] = m.normalises;
+  config["decoder_sparse_step"] = m.every;
+  config["mlp_only_layers"] = OrderedJson::array();
+  for (std::int64_t layer = 0; layer < m.first_layer; ++layer) config["mlp_only_layers"].push_back(layer);
+}
+
+void write_latent(const ModelSpec& spec, OrderedJson& config) {
+  const LatentAttention& l = spec.latent;
+  config["q_lora_rank"] = l.query_rank, config["kv_lora_rank"] = l.kv_rank;
+  config["qk_rope_head_dim"] = l.rope_dim, config["qk_nope_head_dim"] = spec.head_dim - l.rope_dim;
+  config["v_head_dim"] = l.value_dim;
+}
+
 void write_llama(const ModelSpec& spec, OrderedJson& config) {
   write_dimensions(spec, config);
   config["num_key_value_heads"] = spec.kv_heads;
-  config["head_dim"] = spec.head_dim;
+  config["head_dim"] = spec.is_latent() ? spec.latent.rope_dim : spec.head_dim;
   config["rms_norm_eps"] = spec.norm_eps;
   config["attention_dropout"] = spec.attention_dropout;
   write_hf_rope(config, {spec.rope_theta, spec.rope_scaling});
-  if (spec.family == Family::llama || spec.family == Family::qwen3)
+  if (spec.family == Family::llama || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe)
     config["attention_bias"] = spec.has_qkv_bias;
   if (spec.family == Family::llama) config["mlp_bias"] = spec.has_mlp_bias;
-  if (spec.family == Family::mistral) config["sliding_window"] = nullptr;
-  if (spec.family == Family::qwen2 || spec.family == Family::qwen3) config["use_sliding_window"] = false;
+  if (spec.family == Family::mistral || spec.family == Family::mixtral) config["sliding_window"] = nullptr;
+  if (spec.family == Family::qwen2 || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe)
+    config["use_sliding_window"] = false;
+  if (spec.is_mixture()) write_mixture(spec, config);
+  if (spec.is_latent()) write_latent(spec, config);
 }
 
 }  // namespace
@@ -84,6 +118,9 @@ OrderedJson hf_config_from_spec(const ModelSpec& spec) {
     case Family::mistral:
     case Family::qwen2:
     case Family::qwen3:
+    case Family::mixtral:
+    case Family::qwen3_moe:
+    case Family::deepseek_v3:
       write_llama(spec, config);
       break;
     case Family::bert:

@@ -52,6 +52,18 @@ constexpr HfNames kLlama{
     .transform_norm = nullptr,
     .output = "lm_head",
     .has_conv1d = false,
+    .router = "mlp.gate",
+    .expert_up = "mlp.experts.gate_up_proj",
+    .expert_down = "mlp.experts.down_proj",
+    .q_down = "self_attn.q_a_proj",
+    .q_down_norm = "self_attn.q_a_layernorm",
+    .q_up = "self_attn.q_b_proj",
+    .kv_down = "self_attn.kv_a_proj_with_mqa",
+    .kv_down_norm = "self_attn.kv_a_layernorm",
+    .kv_up = "self_attn.kv_b_proj",
+    .shared_gate = "mlp.shared_experts.gate_proj",
+    .shared_up = "mlp.shared_experts.up_proj",
+    .shared_down = "mlp.shared_experts.down_proj",
 };
 
 // The output bias of both BERTs is "cls.predictions.bias"; their output matrix is the word embedding.
@@ -100,6 +112,9 @@ const HfNames& hf_names(Family family) {
     case Family::mistral:
     case Family::qwen2:
     case Family::qwen3:
+    case Family::mixtral:
+    case Family::qwen3_moe:
+    case Family::deepseek_v3:
       return kLlama;
     case Family::bert:
       return kBert;

@@ -59,9 +59,9 @@ std::optional<JsonView> find_filled(const JsonView& config, std::string_view key
 
 }  // namespace
 
-RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions) {
+RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double usual_theta) {
   const auto theta = config.find("rope_theta");
-  const double outer_theta = theta ? theta->number() : 10000;
+  const double outer_theta = theta ? theta->number() : usual_theta;
   const auto scaling = find_filled(config, "rope_scaling"),
              parameters = find_filled(config, "rope_parameters");
   if (!scaling && !parameters) return {outer_theta, {}};

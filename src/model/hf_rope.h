@@ -14,8 +14,8 @@ struct RopeSettings {
 };
 
 // Reads whichever is there; refuses kinds of scaling that we do not have, and settings that contradict each
-// other.
-RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions);
+// other. usual_theta: where a config says none.
+RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double usual_theta);
 
 // Adds both forms.
 void write_hf_rope(OrderedJson& config, const RopeSettings& rope);

@@ -23,6 +23,8 @@ class BlockWork {
         hidden_(as_double(spec.hidden)),
         query_(as_double(spec.query_width())),
         kv_(as_double(spec.kv_width())),
+        value_(as_double(spec.kv_heads * spec.value_dim())),
+        output_(as_double(spec.heads * spec.value_dim())),
         ffn_(as_double(spec.ffn)) {}
 
   void embedding() {
@@ -37,13 +39,13 @@ class BlockWork {
     if (spec_.norm_place == NormPlace::post) norm("embedding.norm", kBlockInput, false, kBlockInput);
   }
 
-  void layer() {
+  void layer(bool is_mixture) {
     if (spec_.norm_place == NormPlace::pre) {
       norm("norm1", kBlockInput);
       attention({"norm1.output", hidden_, KeptType::activation, CutUnit::none, kCheap});
       residual("residual1");
       norm("norm2", kUsual);
-      mlp("norm2.output");
+      is_mixture ? mixture("norm2.output") : mlp("norm2.output");
       residual("residual2");
     } else {
       attention({"attention.input", hidden_, KeptType::activation, CutUnit::none, kBlockInput});
@@ -81,7 +83,35 @@ class BlockWork {
   std::vector<Operation> take() { return std::move(work_); }
 
  private:
+  void latent_attention(KeptTensor input) {
+    const LatentAttention& l = spec_.latent;
+    const double rope_width = as_double(l.rope_dim), heads = as_double(spec_.heads);
+    product("attention.q_down", spec_.hidden, l.query_rank, CutUnit::none).kept = {std::move(input)};
+    product("attention.kv_down", spec_.hidden, l.kv_rank + l.rope_dim, CutUnit::none);
+    narrow_norm("attention.q_norm", as_double(l.query_rank));
+    narrow_norm("attention.kv_norm", as_double(l.kv_rank));
+    product("attention.q", l.query_rank, spec_.query_width(), CutUnit::heads).kept = {
+        {"attention.q_norm.output", as_double(l.query_rank), KeptType::activation, CutUnit::none, kCheap}};
+    product("attention.kv", l.kv_rank, spec_.heads * (spec_.head_dim - l.rope_dim + l.value_dim),
+            CutUnit::heads)
+        .kept = {
+        {"attention.kv_norm.output", as_double(l.kv_rank), KeptType::activation, CutUnit::none, kCheap}};
+    rope("attention.rope_q", heads * rope_width, CutUnit::heads);
+    rope("attention.rope_k", heads * rope_width, CutUnit::heads);  // copied to every head
+    flash_attention();
+    product("attention.out", spec_.heads * l.value_dim, spec_.hidden, CutUnit::heads);
+  }
+
+  void narrow_norm(const std::string& name, double width) {
+    Operation& op = cheap(name, OperationKind::norm, CutUnit::none);
+    op.moved_elements = 2 * width;
+    op.kept = {{name + ".input", width, KeptType::activation, CutUnit::none, kUsual},
+               {name + ".statistics", 1, KeptType::fp32, CutUnit::none, kUsual}};
+    op.is_recomputed_by_selective = true;
+  }
+
   void attention(KeptTensor input) {
+    if (spec_.is_latent()) return latent_attention(std::move(input));
     product("attention.q", spec_.hidden, spec_.query_width(), CutUnit::heads).kept = {std::move(input)};
     product("attention.k", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
     product("attention.v", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
@@ -100,18 +130,18 @@ class BlockWork {
   void flash_attention() {
     const double positions = spec_.is_causal ? (length_ + 1) / 2 : length_;
     Operation& attention = cheap("attention.core", OperationKind::attention, CutUnit::heads);
-    attention.forward_flops = 4 * query_ * positions;  // scores, then weighted values
+    attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted values
     attention.backward_flops = 2 * attention.forward_flops;
     attention.repeated_flops = 2 * query_ * positions;  // the scores
-    attention.moved_elements = 2 * query_ + 2 * kv_;
+    attention.moved_elements = query_ + output_ + kv_ + value_;
     // With norms on q and k, what stood before the norm is kept already and leads here cheaply.
     const RecomputeMode of_qk = spec_.has_qk_norm ? kCheap : kUsual;
     const std::string qk = spec_.has_qk_norm ? "" : "qkv";
     attention.kept = {
         {"attention.query", query_, KeptType::activation, CutUnit::heads, of_qk, qk},
         {"attention.key", kv_, KeptType::activation, CutUnit::kv_heads, of_qk, qk},
-        {"attention.value", kv_, KeptType::activation, CutUnit::kv_heads, kUsual, "qkv"},
-        {"attention.output", query_, KeptType::activation, CutUnit::heads, kUsual},
+        {"attention.value", value_, KeptType::activation, CutUnit::kv_heads, kUsual, "qkv"},
+        {"attention.output", output_, KeptType::activation, CutUnit::heads, kUsual},
         {"attention.logsumexp", as_double(spec_.heads), KeptType::fp32, CutUnit::heads, kUsual},
     };
   }
@@ -129,6 +159,53 @@ class BlockWork {
     activation.is_recomputed_by_selective = true;
     product("mlp.down", spec_.ffn, spec_.hidden, CutUnit::ffn).kept = {
         {"mlp.activation.output", ffn_, KeptType::activation, CutUnit::ffn, kCheap}};
+  }
+
+  // The router's weights are multiplied in at the activation function, so that experts' outputs need not be kept.
+  void mixture(std::string input) {
+    const Mixture& m = spec_.mixture;
+    const double k = as_double(m.experts_per_token), wide = k * as_double(m.ffn);
+    product("router", spec_.hidden, m.experts, CutUnit::none).kept = {
+        {std::move(input), hidden_, KeptType::activation, CutUnit::none, kCheap}};
+    Operation& routing = cheap("routing", OperationKind::routing, CutUnit::none);
+    // Scores in fp32, each token copied to its experts, and their outputs gathered and summed.
+    routing.moved_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
+    routing.kept = {{"routing.scores", as_double(m.experts), KeptType::fp32, CutUnit::none, kUsual},
+                    {"routing.places", k, KeptType::index, CutUnit::none, kUsual}};
+    if (m.shared_ffn > 0) shared_expert();
+    expert_product("experts.gate", spec_.hidden, m.ffn).kept = {
+        {"experts.input", k * hidden_, KeptType::activation, CutUnit::none, kUsual}};
+    expert_product("experts.up", spec_.hidden, m.ffn);
+    Operation& activation = cheap("experts.activation", OperationKind::activation, CutUnit::none);
+    activation.moved_elements = 3 * wide;
+    activation.kept = {
+        {"experts.gate.output", wide, KeptType::activation, CutUnit::none, kUsual, "experts.up"},
+        {"experts.up.output", wide, KeptType::activation, CutUnit::none, kUsual, "experts.up"}};
+    activation.is_recomputed_by_selective = true;
+    expert_product("experts.down", m.ffn, spec_.hidden).kept = {
+        {"experts.activation.output", wide, KeptType::activation, CutUnit::none, kCheap}};
+  }
+
+  void shared_expert() {
+    const std::int64_t ffn = spec_.mixture.shared_ffn;
+    const double wide = as_double(ffn);
+    product("shared.gate", spec_.hidden, ffn, CutUnit::none);
+    product("shared.up", spec_.hidden, ffn, CutUnit::none);
+    Operation& activation = cheap("shared.activation", OperationKind::activation, CutUnit::none);
+    activation.moved_elements = 3 * wide;
+    activation.kept = {{"shared.gate.output", wide, KeptType::activation, CutUnit::none, kUsual, "shared.up"},
+                       {"shared.up.output", wide, KeptType::activation, CutUnit::none, kUsual, "shared.up"}};
+    activation.is_recomputed_by_selective = true;
+    product("shared.down", ffn, spec_.hidden, CutUnit::none).kept = {
+        {"shared.activation.output", wide, KeptType::activation, CutUnit::none, kCheap}};
+  }
+
+  Operation& expert_product(const std::string& name, std::int64_t inner, std::int64_t outer) {
+    Operation& op = product(name, inner, outer, CutUnit::none);
+    op.experts = spec_.mixture.experts, op.passes = spec_.mixture.experts_per_token;
+    const double times = as_double(op.passes);
+    op.forward_flops *= times, op.backward_flops *= times, op.moved_elements *= times;
+    return op;
   }
 
   double statistics_per_row() const { return spec_.norm == NormKind::layer_norm ? 2 : 1; }
@@ -178,13 +255,16 @@ class BlockWork {
   }
 
   const ModelSpec& spec_;
-  double length_, hidden_, query_, kv_, ffn_;
+  double length_, hidden_, query_, kv_, value_, output_, ffn_;
   std::vector<Operation> work_;
 };
 
 }  // namespace
 
-std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length) {
+namespace {
+
+std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind block, bool is_mixture,
+                                              std::int64_t sequence_length) {
   ensure(sequence_length >= 1, "a sequence of {} tokens", sequence_length);
   BlockWork work(spec, sequence_length);
   switch (block) {
@@ -192,7 +272,7 @@ std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::i
       work.embedding();
       break;
     case BlockKind::layer:
-      work.layer();
+      work.layer(is_mixture);
       break;
     case BlockKind::head:
       work.head();
@@ -202,8 +282,6 @@ std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::i
   }
   return work.take();
 }
-
-namespace {
 
 std::vector<Operation> custom_operations(const CustomBlock& block) {
   Operation all;
@@ -219,7 +297,12 @@ std::vector<Operation> custom_operations(const CustomBlock& block) {
 
 std::vector<Operation> operations(const ModelSpec& spec, int block, std::int64_t sequence_length) {
   if (spec.is_custom()) return custom_operations(spec.custom.at(static_cast<std::size_t>(block)));
-  return operations(spec, block_kind(spec, block), sequence_length);
+  return transformer_operations(spec, block_kind(spec, block), is_mixture_block(spec, block),
+                                sequence_length);
+}
+
+std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length) {
+  return transformer_operations(spec, block, false, sequence_length);
 }
 
 int bytes_per_element(KeptType type, int activation_bytes) {
@@ -238,9 +321,10 @@ int bytes_per_element(KeptType type, int activation_bytes) {
 
 // Gradients of a layer in the order in which its backward makes them. With norms behind the sums, and with dropout, the
 // gradient of a product's output is not the stream's.
-std::vector<GradientTensor> layer_gradients(const ModelSpec& spec) {
+std::vector<GradientTensor> layer_gradients(const ModelSpec& spec, bool is_mixture) {
   const double hidden = as_double(spec.hidden), query = as_double(spec.query_width()),
-               kv = as_double(spec.kv_width()), ffn = as_double(spec.ffn);
+               kv = as_double(spec.kv_width()), value = as_double(spec.kv_heads * spec.value_dim()),
+               output = as_double(spec.heads * spec.value_dim()), ffn = as_double(spec.ffn);
   const bool is_post = spec.norm_place == NormPlace::post, has_dropout = spec.hidden_dropout > 0;
   std::vector<GradientTensor> result = {{"output.gradient", hidden, CutUnit::none, true}};
   const auto add = [&](const char* name, double width, CutUnit cut, bool is_for_weights,
@@ -249,16 +333,29 @@ std::vector<GradientTensor> layer_gradients(const ModelSpec& spec) {
   };
   if (is_post) add("mlp.sum.gradient", hidden, CutUnit::none, true);
   if (has_dropout) add("mlp.down.gradient", hidden, CutUnit::none, true);
-  if (spec.is_gated) add("mlp.gate.gradient", ffn, CutUnit::ffn, true, "up.gradient");
-  add("mlp.up.gradient", ffn, CutUnit::ffn, true, "up.gradient");
+  if (is_mixture) {
+    const double k = as_double(spec.mixture.experts_per_token), wide = k * as_double(spec.mixture.ffn),
+                 shared = as_double(spec.mixture.shared_ffn);
+    add("experts.output.gradient", k * hidden, CutUnit::none, true);
+    add("experts.up.gradient", 2 * wide, CutUnit::none, true);
+    if (shared > 0) add("shared.up.gradient", 2 * shared, CutUnit::none, true);
+    add("experts.input.gradient", k * hidden, CutUnit::none, false);
+    add("experts.activation.gradient", std::max(wide, shared), CutUnit::none, false);
+  } else {
+    if (spec.is_gated) add("mlp.gate.gradient", ffn, CutUnit::ffn, true, "up.gradient");
+    add("mlp.up.gradient", ffn, CutUnit::ffn, true, "up.gradient");
+  }
   add("middle.gradient", hidden, CutUnit::none, true);
   if (has_dropout) add("attention.out.gradient", hidden, CutUnit::none, true);
   add("attention.query.gradient", query, CutUnit::heads, true, "qkv.gradient");
   add("attention.key.gradient", kv, CutUnit::kv_heads, true, "qkv.gradient");
-  add("attention.value.gradient", kv, CutUnit::kv_heads, true, "qkv.gradient");
+  add("attention.value.gradient", value, CutUnit::kv_heads, true, "qkv.gradient");
+  if (spec.is_latent())
+    add("attention.narrow.gradient",
+        as_double(spec.latent.query_rank + spec.latent.kv_rank + spec.latent.rope_dim), CutUnit::none, true);
   add("input.gradient", hidden, CutUnit::none, false);
-  add("attention.output.gradient", query, CutUnit::heads, false);
-  if (spec.is_gated) add("mlp.activation.gradient", ffn, CutUnit::ffn, false);
+  add("attention.output.gradient", output, CutUnit::heads, false);
+  if (spec.is_gated && !is_mixture) add("mlp.activation.gradient", ffn, CutUnit::ffn, false);
   return result;
 }
 
@@ -268,7 +365,7 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
     case BlockKind::embedding:
       return {{"output.gradient", hidden, CutUnit::none, true}};
     case BlockKind::layer:
-      return layer_gradients(spec);
+      return layer_gradients(spec, false);
     case BlockKind::head:
       if (!spec.is_bert()) return {};
       return {{"head.transform.gradient", hidden, CutUnit::none, true},
@@ -280,6 +377,7 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
 }
 
 std::vector<GradientTensor> gradients(const ModelSpec& spec, int block) {
+  if (is_mixture_block(spec, block)) return layer_gradients(spec, true);
   if (!spec.is_custom()) return gradients(spec, block_kind(spec, block));
   const std::int64_t outputs = output_width(spec, block);
   if (outputs == 0) return {};  // the loss
@@ -307,14 +405,27 @@ std::int64_t logit_rows(std::int64_t tokens) {
   return std::min(tokens, std::max<std::int64_t>(256, (tokens + 7) / 8));
 }
 
-double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
-                            RecomputeMode mode, int activation_bytes) {
+namespace {
+
+double kept_bytes(const std::vector<Operation>& work, RecomputeMode mode, int activation_bytes) {
   double total = 0;
-  for (const Operation& operation : operations(spec, block, sequence_length))
+  for (const Operation& operation : work)
     for (const KeptTensor& kept : operation.kept)
       if (kept.kept_up_to >= mode)
         total += kept.elements_per_token * bytes_per_element(kept.type, activation_bytes);
   return total;
+}
+
+}  // namespace
+
+double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
+                            RecomputeMode mode, int activation_bytes) {
+  return kept_bytes(operations(spec, block, sequence_length), mode, activation_bytes);
+}
+
+double kept_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
+                            RecomputeMode mode, int activation_bytes) {
+  return kept_bytes(operations(spec, block, sequence_length), mode, activation_bytes);
 }
 
 double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
@@ -323,16 +434,15 @@ double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length
     for (const CustomBlock& block : spec.custom) flops += 3 * block.forward_flops;
     return flops;
   }
-  const auto product_parameters = [&](BlockKind block) {
-    double total = 0;
-    for (const Operation& operation : operations(spec, block, sequence_length))
-      total += as_double(operation.inner) * as_double(operation.outer);
-    return total;
-  };
+  double parameters = 0;
+  for (int p = 0; p < num_patterns(spec); ++p)
+    if (const int block = first_of_pattern(spec, p); block >= 0)
+      for (const Operation& operation : operations(spec, block, sequence_length))
+        parameters += as_double(num_of_pattern(spec, p)) * as_double(operation.inner) *
+                      as_double(operation.outer) * as_double(operation.passes);
   const double layers = as_double(spec.layers);
-  const double parameters =
-      layers * product_parameters(BlockKind::layer) + product_parameters(BlockKind::head);
-  return 6 * parameters + 12 * layers * as_double(spec.query_width()) * as_double(sequence_length);
+  const double scores_and_values = as_double(spec.query_width() + spec.heads * spec.value_dim());
+  return 6 * parameters + 6 * layers * scores_and_values * as_double(sequence_length);
 }
 
 }  // namespace optimus

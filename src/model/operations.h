@@ -43,7 +43,19 @@ struct KeptTensor {
 };
 
 // custom: all of a custom block.
-enum class OperationKind { embedding, product, attention, norm, rope, activation, residual, loss, custom };
+// routing: a mixture's choice of experts, and bringing tokens into their order and back.
+enum class OperationKind {
+  embedding,
+  product,
+  attention,
+  norm,
+  rope,
+  activation,
+  residual,
+  loss,
+  custom,
+  routing
+};
 
 struct Operation {
   std::string name;  // "attention.q"
@@ -51,6 +63,8 @@ struct Operation {
   CutUnit cut = CutUnit::none;
   // A product is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any cut.
   std::int64_t inner = 0, outer = 0;
+  // Products of a mixture's experts: how many such matrices there are, and how many of them a token meets.
+  std::int64_t experts = 1, passes = 1;
   // Multiplications and additions of products and attention, per token; 0 for what memory bounds. Attention
   // counts the positions it looks at: (length + 1) / 2 of them on average when causal, all of them otherwise.
   double forward_flops = 0;
@@ -64,7 +78,7 @@ struct Operation {
   bool is_recomputed_by_selective = false;  // runs a second time, in the backward
 };
 
-// The operations of one block, in order, for sequences of `sequence_length`. By kind: of transformers.
+// The operations of one block, in order, for sequences of `sequence_length`. By kind: of transformers; a layer is a dense one.
 std::vector<Operation> operations(const ModelSpec& spec, int block, std::int64_t sequence_length);
 std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length);
 
@@ -90,6 +104,8 @@ std::int64_t logit_rows(std::int64_t tokens);
 // Bytes one block keeps for its backward, per token, when activations are stored in `activation_bytes` bytes.
 double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
                             RecomputeMode mode, int activation_bytes);
+double kept_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
+                            RecomputeMode mode, int activation_bytes);
 
 // Bytes per element of a kept tensor.
 int bytes_per_element(KeptType type, int activation_bytes);
@@ -97,7 +113,7 @@ int bytes_per_element(KeptType type, int activation_bytes);
 // Forward and backward of the whole model, per token. The field's convention for MFU: 6 per parameter in a
 // product, and attention over all positions (not only the causal half): 12 * layers * heads * head_dim *
 // sequence_length. The word embedding counts as a product once, in the head, tied or not; its lookup, biases,
-// norms and position tables count nothing. Three times the forward flops of all operations is the same number
+// norms and position tables count nothing; of a mixture's experts those count that a token goes to. Three times the forward flops of all operations is the same number
 // for BERT, and for causal models less by 6 * layers * heads * head_dim * (sequence_length - 1). Custom models: three times
 // what their blocks say.
 double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);

@@ -24,6 +24,8 @@ struct Series {
   Family family;
   Extra extra;
   std::span<const Row> rows;
+  Mixture mixture{};
+  LatentAttention latent{};
 };
 
 // clang-format off
@@ -125,6 +127,32 @@ constexpr Row kQwen3Large[] = {
   {"qwen3-32b",      64,  5120,  64,   8, 128,  25600, 151936, 40960},
 };
 
+// Mixtures of experts: what stands in the list below holds for all layers. Qwen's configs also name an ffn for dense layers,
+// of which they have none.
+constexpr Row kMixtral7b[] = {
+  {"mixtral-8x7b",   32,  4096,  32,   8, 128,  14336,  32000, 32768},
+};
+constexpr Row kMixtral22b[] = {
+  {"mixtral-8x22b",  56,  6144,  48,   8, 128,  16384,  32768, 65536},
+};
+constexpr Row kQwen3Moe30b[] = {
+  {"qwen3-30b-a3b",  48,  2048,  32,   4, 128,   6144, 151936, 40960},
+};
+constexpr Row kQwen3Moe235b[] = {
+  {"qwen3-235b-a22b", 94, 4096,  64,   4, 128,  12288, 151936, 40960},
+};
+// As pre-trained: positions were stretched afterwards, and the modules that predict further tokens stand apart.
+constexpr Row kDeepseekV3[] = {
+  {"deepseek-v3",    61,  7168, 128, 128, 192,  18432, 129280, 4096},
+};
+constexpr Mixture kMixtral7bExperts{.experts = 8, .experts_per_token = 2, .ffn = 14336, .balance_loss = 0.02};
+constexpr Mixture kMixtral22bExperts{.experts = 8, .experts_per_token = 2, .ffn = 16384, .balance_loss = 0.001};
+constexpr Mixture kQwen3Moe30bExperts{.experts = 128, .experts_per_token = 8, .ffn = 768};
+constexpr Mixture kQwen3Moe235bExperts{.experts = 128, .experts_per_token = 8, .ffn = 1536};
+constexpr Mixture kDeepseekV3Experts{.experts = 256, .experts_per_token = 8, .ffn = 2048, .shared_ffn = 2048, .first_layer = 3,
+                                     .groups = 8, .groups_per_token = 4, .scale = 2.5, .balance_loss = 0};
+constexpr LatentAttention kDeepseekV3Latent{.query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
+
 // The uncased vocabulary.
 constexpr Row kBertSizes[] = {
   {"bert-base",      12,   768,  12,  12,  64,   3072, 30522, 512},
@@ -150,6 +178,11 @@ constexpr Series kSeries[] = {
   {Family::qwen2,         {.norm_eps = 1e-5, .rope_theta = 1e6},                              kQwen2Large},
   {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6, .is_tied = true},             kQwen3Small},
   {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen3Large},
+  {Family::mixtral,       {.rope_theta = 1e6},                                                kMixtral7b, kMixtral7bExperts},
+  {Family::mixtral,       {.rope_theta = 1e6},                                                kMixtral22b, kMixtral22bExperts},
+  {Family::qwen3_moe,     {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen3Moe30b, kQwen3Moe30bExperts},
+  {Family::qwen3_moe,     {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen3Moe235b, kQwen3Moe235bExperts},
+  {Family::deepseek_v3,   {.norm_eps = 1e-6},                                                 kDeepseekV3, kDeepseekV3Experts, kDeepseekV3Latent},
   {Family::bert,          {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kBertSizes},
   {Family::megatron_bert, {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kMegatronBertSizes},
 };
@@ -163,6 +196,9 @@ Activation usual_activation(Family family) {
     case Family::mistral:
     case Family::qwen2:
     case Family::qwen3:
+    case Family::mixtral:
+    case Family::qwen3_moe:
+    case Family::deepseek_v3:
       return Activation::silu;
     case Family::bert:
     case Family::megatron_bert:
@@ -177,6 +213,7 @@ ModelSpec make_spec(const Series& series, const Row& row) {
   spec.layers = row.layers, spec.hidden = row.hidden;
   spec.heads = row.heads, spec.kv_heads = row.kv_heads, spec.head_dim = row.head_dim;
   spec.ffn = row.ffn, spec.vocab = row.vocab, spec.max_positions = row.max_positions;
+  spec.mixture = series.mixture, spec.latent = series.latent;
   spec.token_types = spec.is_bert() ? 2 : 0;
   spec.activation = usual_activation(series.family);
   spec.norm_eps = series.extra.norm_eps;

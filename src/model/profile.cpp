@@ -17,14 +17,14 @@ void count_parameters(const ModelSpec& spec, int block, BlockProfile& profile) {
   for (const LogicalTensor& tensor : logical_tensors(spec, block)) {
     const std::int64_t elements = tensor.shape.num_elements();
     profile.parameters += elements;
-    if (tensor.cut.unit != CutUnit::none) cut += static_cast<double>(elements);
+    if (tensor.cut.unit != CutUnit::none && !is_expert(tensor.cut.unit)) cut += static_cast<double>(elements);
   }
   profile.cut_parameters = fraction(cut, static_cast<double>(profile.parameters));
 }
 
-void count_work(const ModelSpec& spec, std::int64_t length, BlockProfile& profile) {
+void count_work(const ModelSpec& spec, int block, std::int64_t length, BlockProfile& profile) {
   double cut_flops = 0, cut_kept = 0, kept = 0;
-  for (const Operation& operation : operations(spec, profile.kind, length)) {
+  for (const Operation& operation : operations(spec, block, length)) {
     profile.forward_flops += operation.forward_flops;
     profile.backward_flops += operation.backward_flops;
     profile.repeated_flops += operation.repeated_flops;
@@ -39,8 +39,8 @@ void count_work(const ModelSpec& spec, std::int64_t length, BlockProfile& profil
   profile.cut_kept = fraction(cut_kept, kept);
   for (const RecomputeMode mode : kModes) {
     const auto index = static_cast<std::size_t>(mode);
-    profile.kept_bytes_bf16[index] = kept_bytes_per_token(spec, profile.kind, length, mode, 2);
-    profile.kept_bytes_fp32[index] = kept_bytes_per_token(spec, profile.kind, length, mode, 4);
+    profile.kept_bytes_bf16[index] = kept_bytes_per_token(spec, block, length, mode, 2);
+    profile.kept_bytes_fp32[index] = kept_bytes_per_token(spec, block, length, mode, 4);
   }
 }
 
@@ -48,10 +48,13 @@ BlockProfile profile_block(const ModelSpec& spec, int block, std::int64_t length
   BlockProfile profile;
   profile.kind = block_kind(spec, block);
   const bool is_layer = profile.kind == BlockKind::layer;
-  profile.count = is_layer ? spec.layers : 1;
-  profile.most_parts = is_layer ? std::min(spec.heads, spec.ffn) : spec.vocab;
+  profile.is_mixture = is_mixture_block(spec, block);
+  profile.count = num_of_pattern(spec, pattern(spec, block));
+  profile.most_parts = !is_layer            ? spec.vocab
+                       : profile.is_mixture ? spec.heads
+                                            : std::min(spec.heads, spec.ffn);
   count_parameters(spec, block, profile);
-  count_work(spec, length, profile);
+  count_work(spec, block, length, profile);
   return profile;
 }
 
@@ -69,9 +72,13 @@ ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) 
   profile.spec = spec;
   profile.sequence_length = sequence_length;
   profile.parameters = num_parameters(spec);
+  profile.active_parameters = num_active_parameters(spec);
   profile.flops_per_token = model_flops_per_token(spec, sequence_length);
-  for (const int block : {0, 1, num_blocks(spec) - 1})
-    profile.blocks.push_back(profile_block(spec, block, sequence_length));
+  constexpr int kOrder[] = {static_cast<int>(BlockKind::embedding), static_cast<int>(BlockKind::layer), 3,
+                            static_cast<int>(BlockKind::head)};
+  for (const int p : kOrder)
+    if (const int block = p < num_patterns(spec) ? first_of_pattern(spec, p) : -1; block >= 0)
+      profile.blocks.push_back(profile_block(spec, block, sequence_length));
   profile.most_stages = num_blocks(spec);
   profile.cut_elements = spec.hidden;
   return profile;

@@ -26,6 +26,7 @@ inline constexpr StateBytes kFp32State{4, 4, 8};
 // One kind of block; numbers are of one such block, flops and bytes of activations per token.
 struct BlockProfile {
   BlockKind kind = BlockKind::layer;
+  bool is_mixture = false;  // of experts
   std::int64_t count = 1;
   std::int64_t parameters = 0;  // a tied head has none of the word embedding's
   double forward_flops = 0, backward_flops = 0, repeated_flops = 0;  // as executed: causal attention is half
@@ -39,8 +40,9 @@ struct ModelProfile {
   ModelSpec spec;
   std::int64_t sequence_length = 0;
   std::int64_t parameters = 0;
-  double flops_per_token = 0;        // model_flops_per_token
-  std::vector<BlockProfile> blocks;  // embedding, layer, head
+  std::int64_t active_parameters = 0;  // that a token meets; all of a dense model's
+  double flops_per_token = 0;          // model_flops_per_token
+  std::vector<BlockProfile> blocks;    // embedding, dense layer, mixture layer, head; what there is of them
   // Between any two blocks, so there are at most `most_stages`; each cut moves `cut_elements` per token
   // forward and as many backward.
   std::int64_t most_stages = 0, cut_elements = 0;

@@ -24,9 +24,11 @@ OrderedJson state_json(std::int64_t parameters, StateBytes per_parameter) {
           {"total", parameters * per_parameter.total()}};
 }
 
+std::string name_of(const BlockProfile& block) { return block.is_mixture ? "mixture" : text(block.kind); }
+
 OrderedJson block_json(const BlockProfile& block) {
   OrderedJson result;
-  result["kind"] = text(block.kind);
+  result["kind"] = name_of(block);
   result["count"] = block.count;
   result["parameters"] = block.parameters;
   result["state_bytes"] = {{"bf16", state_json(block.parameters, kBf16State)},
@@ -61,6 +63,12 @@ double total_flops(const ModelProfile& profile, double BlockProfile::*flops) {
 std::string kept_text(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
 std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
 
+std::int64_t num_mixture_layers(const ModelProfile& profile) {
+  std::int64_t count = 0;
+  for (const BlockProfile& block : profile.blocks) count += block.is_mixture ? block.count : 0;
+  return count;
+}
+
 std::string heads_text(const ModelSpec& spec) {
   if (spec.kv_heads == spec.heads) return fmt::format("{} heads of {}", spec.heads, spec.head_dim);
   return fmt::format("{} heads of {} ({} key/value)", spec.heads, spec.head_dim, spec.kv_heads);
@@ -70,7 +78,7 @@ std::string table_text(const ModelProfile& profile) {
   TextTable table({"block", "count", "parameters", "state bf16", "forward", "backward", "kept", "selective",
                    "full", "tp: flops", "params", "kept"});
   for (const BlockProfile& block : profile.blocks)
-    table.row({text(block.kind), fmt::format("{}", block.count), with_commas(block.parameters),
+    table.row({name_of(block), fmt::format("{}", block.count), with_commas(block.parameters),
                text(Bytes(block.parameters * kBf16State.total())), text(Flops(block.forward_flops)),
                text(Flops(block.backward_flops)), kept_text(block.kept_bytes_bf16[0]),
                kept_text(block.kept_bytes_bf16[1]), kept_text(block.kept_bytes_bf16[2]),
@@ -92,6 +100,7 @@ OrderedJson to_json(const ModelProfile& profile) {
   result["name"] = spec.name;
   result["family"] = text(spec.family);
   result["parameters"] = profile.parameters;
+  if (spec.is_mixture()) result["active_parameters"] = profile.active_parameters;
   result["layers"] = spec.layers;
   result["flops_per_token"] = profile.flops_per_token;
   result["sequence_length"] = profile.sequence_length;
@@ -103,6 +112,13 @@ OrderedJson to_json(const ModelProfile& profile) {
                           {"vocab", spec.vocab},
                           {"max_positions", spec.max_positions},
                           {"tied", spec.is_tied}};
+  if (const Mixture& m = spec.mixture; spec.is_mixture())
+    result["mixture"] = {{"experts", m.experts},
+                         {"experts_per_token", m.experts_per_token},
+                         {"ffn", m.ffn},
+                         {"shared_ffn", m.shared_ffn},
+                         {"first_layer", m.first_layer},
+                         {"every", m.every}};
   result["state_bytes"] = {{"bf16", state_json(profile.parameters, kBf16State)},
                            {"fp32", state_json(profile.parameters, kFp32State)}};
   result["kept_bytes_per_token"] = {{"bf16", by_mode(total_kept(profile, &BlockProfile::kept_bytes_bf16))},
@@ -120,7 +136,13 @@ std::string text(const ModelProfile& profile) {
       fmt::format("{} ({}): {} layers, hidden {}, {}, ffn {}, vocabulary {}, {}\n",
                   spec.name.empty() ? "model" : spec.name, text(spec.family), spec.layers, spec.hidden,
                   heads_text(spec), spec.ffn, spec.vocab, spec.is_tied ? "tied" : "untied");
+  if (const Mixture& m = spec.mixture; spec.is_mixture())
+    result += fmt::format("{} of the layers are mixtures of {} experts, ffn {}{}; a token goes to {}\n",
+                          num_mixture_layers(profile), m.experts, m.ffn,
+                          m.shared_ffn > 0 ? fmt::format(", and one for all, ffn {}", m.shared_ffn) : "",
+                          m.experts_per_token);
   TextTable facts({"parameters", with_commas(all)});
+  if (spec.is_mixture()) facts.row({"  that a token meets", with_commas(profile.active_parameters)});
   facts.row({"state, bf16 with fp32 optimizer", text(Bytes(all * kBf16State.total()))});
   facts.row({"state, fp32", text(Bytes(all * kFp32State.total()))});
   facts.row({fmt::format("flops a token, sequences of {}", profile.sequence_length),

@@ -43,6 +43,49 @@ void check_ranges(const ModelSpec& spec) {
                       row.largest);
 }
 
+void check_mixture(const ModelSpec& spec) {
+  const Mixture& m = spec.mixture;
+  if (traits(spec.family).is_mixture != spec.is_mixture())
+    throw UserError("{}: experts is {}, must be {} in {}", label(spec), m.experts,
+                    spec.is_mixture() ? "0" : "at least 1", text(spec.family));
+  if (!spec.is_mixture()) return;
+  struct Range {
+    const char* name;
+    std::int64_t value, smallest, largest;
+  };
+  constexpr std::int64_t kMostExperts = 1'000'000;
+  const Range rows[] = {
+      {"experts", m.experts, 1, kMostExperts},
+      {"experts a token", m.experts_per_token, 1, m.experts},
+      {"an expert's ffn", m.ffn, 1, kLargestDimension},
+      {"the shared expert's ffn", m.shared_ffn, 0, kLargestDimension},
+      {"the first layer with experts", m.first_layer, 0, spec.layers - 1},
+      {"the distance of layers with experts", m.every, 1, spec.layers},
+  };
+  for (const Range& row : rows)
+    if (row.value < row.smallest || row.value > row.largest)
+      throw UserError("{}: {} is {}, must be from {} to {}", label(spec), row.name, row.value, row.smallest,
+                      row.largest);
+  if (spec.family == Family::deepseek_v3 && (m.shared_ffn % m.ffn != 0 || m.shared_ffn == 0 || m.every != 1))
+    throw UserError(
+        "{}: the shared expert's ffn {} must be a multiple of an expert's, {}, and all layers from one on "
+        "mixtures",
+        label(spec), m.shared_ffn, m.ffn);
+  if (m.first_layer / m.every == spec.layers / m.every)
+    throw UserError("{}: none of {} layers is a mixture of experts: each {}th from layer {} on is",
+                    label(spec), spec.layers, m.every, m.first_layer);
+  if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
+    throw UserError(
+        "{}: {} groups of experts, {} for a token; they must divide {} experts, and a token have 1 to all",
+        label(spec), m.groups, m.groups_per_token, m.experts);
+  if (!(m.scale > 0 && m.scale <= 1e6))
+    throw UserError("{}: the scale of experts' weights is {}, must be above 0 and at most a million",
+                    label(spec), m.scale);
+  if (!(m.balance_loss >= 0 && m.balance_loss <= 1e6))
+    throw UserError("{}: the weight of the balance loss is {}, must be from 0 to a million", label(spec),
+                    m.balance_loss);
+}
+
 void check_numbers(const ModelSpec& spec) {
   const auto refuse = [&](const char* name, double value, const char* right) {
     throw UserError("{}: {} is {}, must be {}", label(spec), name, value, right);
@@ -62,7 +105,10 @@ void check_numbers(const ModelSpec& spec) {
 void check_size(const ModelSpec& spec) {
   const auto d = [](std::int64_t value) { return static_cast<double>(value); };
   const double tables = d(spec.vocab) * (spec.is_tied ? 1 : 2) + d(spec.max_positions) + d(spec.token_types);
-  const double widths = 2 * d(spec.head_dim) * (d(spec.heads) + d(spec.kv_heads)) + 3 * d(spec.ffn);
+  const double widths = 2 * d(spec.head_dim) * (d(spec.heads) + d(spec.kv_heads)) + 3 * d(spec.ffn) +
+                        d(spec.mixture.experts) * (3 * d(spec.mixture.ffn) + 1) +
+                        3 * d(spec.mixture.shared_ffn) + d(spec.latent.query_rank) + d(spec.latent.kv_rank) +
+                        d(spec.heads) * d(spec.latent.value_dim);
   const double total = d(spec.hidden) * (tables + d(spec.layers) * widths);
   if (total > kMostParameters)
     throw UserError("{}: {:.1e} parameters, more than the {:.0e} that can be counted", label(spec), total,
@@ -85,6 +131,23 @@ void check_heads(const ModelSpec& spec) {
                     spec.hidden / spec.heads, fixed.model_type);
   if (spec.positions == PositionKind::rope && spec.head_dim % 2 != 0)
     throw UserError("{}: head-dim {} must be even for rotary positions", label(spec), spec.head_dim);
+}
+
+void check_latent(const ModelSpec& spec) {
+  const LatentAttention& l = spec.latent;
+  if (traits(spec.family).is_latent != spec.is_latent())
+    throw UserError("{}: the rank of keys and values is {}, must be {} in {}", label(spec), l.kv_rank,
+                    spec.is_latent() ? "0" : "at least 1", text(spec.family));
+  if (!spec.is_latent()) return;
+  const std::int64_t large = kLargestDimension;
+  const bool is_right = l.query_rank >= 1 && l.query_rank <= large && l.kv_rank <= large && l.rope_dim >= 2 &&
+                        l.rope_dim % 2 == 0 && l.rope_dim < spec.head_dim && l.value_dim >= 1 &&
+                        l.value_dim <= large;
+  if (!is_right)
+    throw UserError(
+        "{}: latent attention has ranks {} and {}, rotary width {}, value width {}; all must be at least 1, "
+        "the rotary width even and below head-dim {}",
+        label(spec), l.query_rank, l.kv_rank, l.rope_dim, l.value_dim, spec.head_dim);
 }
 
 void check_rope(const ModelSpec& spec) {
@@ -125,11 +188,14 @@ void check_biases(const ModelSpec& spec) {
     case Family::megatron_bert:
       return demand(has_all, "has biases everywhere");
     case Family::mistral:
+    case Family::mixtral:
+    case Family::deepseek_v3:
       return demand(!has_some, "has no biases");
     case Family::qwen2:
       return demand(spec.has_qkv_bias && !spec.has_out_bias && !spec.has_mlp_bias,
                     "has biases in q, k, v only");
     case Family::qwen3:
+    case Family::qwen3_moe:
       return demand(spec.has_qkv_bias == spec.has_out_bias && !spec.has_mlp_bias,
                     "has attention biases together or not at all, and none in the mlp");
     case Family::llama:
@@ -206,9 +272,11 @@ void validate(const ModelSpec& spec) {
   if (spec.is_custom()) return check_custom(spec);
   check_ranges(spec);
   check_numbers(spec);
+  check_mixture(spec);
   check_size(spec);
   check_family(spec);
   check_heads(spec);
+  check_latent(spec);
   check_rope(spec);
 }
 

@@ -16,7 +16,18 @@
 
 namespace optimus {
 
-enum class Family { gpt2, llama, mistral, qwen2, qwen3, bert, megatron_bert };
+enum class Family {
+  gpt2,
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  bert,
+  megatron_bert,
+  mixtral,
+  qwen3_moe,
+  deepseek_v3
+};
 enum class NormKind { layer_norm, rms_norm };
 // pre: x + f(norm(x)), as GPT-2, Llama, MegatronBert.  post: norm(x + f(x)), as BERT.
 enum class NormPlace { pre, post };
@@ -31,6 +42,30 @@ struct RopeScaling {
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3 only
   std::int64_t original_max_positions = 0;           // llama3 only
   bool operator==(const RopeScaling&) const = default;
+};
+
+// A mixture of experts: in some layers a router sends each token to a few of many feed-forward parts.
+struct Mixture {
+  std::int64_t experts = 0;            // of each such layer; 0: the model is dense
+  std::int64_t experts_per_token = 0;  // that a token goes to
+  std::int64_t ffn = 0;                // inner width of one expert
+  std::int64_t shared_ffn = 0;         // of an expert that every token goes to beside them; 0: there is none
+  std::int64_t first_layer = 0;        // layers before this one are dense
+  std::int64_t every = 1;              // from there on, layer l is a mixture where this divides l + 1
+  bool normalises = true;              // the weights of a token's experts add up to 1
+  // DeepSeek: a token's experts lie in a few groups of experts; their weights are scaled.
+  std::int64_t groups = 1, groups_per_token = 1;
+  double scale = 1;
+  double balance_loss = 0.001;  // weight of the loss that asks the router for even loads
+  bool operator==(const Mixture&) const = default;
+};
+
+// Latent attention (DeepSeek): queries, and keys and values together, come out of narrow vectors. Of each head's `head_dim`
+// the last `rope_dim` carry positions, and in keys all heads share those.
+struct LatentAttention {
+  std::int64_t query_rank = 0, kv_rank = 0;  // widths of the narrow vectors; kv_rank 0: ordinary attention
+  std::int64_t rope_dim = 0, value_dim = 0;
+  bool operator==(const LatentAttention&) const = default;
 };
 
 // Bytes that grow with the samples of a micro-batch.
@@ -85,6 +120,9 @@ struct ModelSpec {
   bool is_causal = true;  // false: BERT, trained by masked words
   bool is_tied = true;    // the output projection is the word embedding
 
+  LatentAttention latent{};
+  Mixture mixture{};  // ffn above is then that of the dense layers
+
   double init_range = 0.02;
   double embedding_dropout = 0, hidden_dropout = 0, attention_dropout = 0;
 
@@ -94,7 +132,13 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 
   bool is_custom() const { return !custom.empty(); }
+  bool is_mixture() const { return mixture.experts > 0; }
+  bool is_mixture_layer(std::int64_t layer) const {
+    return is_mixture() && layer >= mixture.first_layer && (layer + 1) % mixture.every == 0;
+  }
+  bool is_latent() const { return latent.kv_rank > 0; }
   std::int64_t query_width() const { return heads * head_dim; }
+  std::int64_t value_dim() const { return is_latent() ? latent.value_dim : head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   bool is_bert() const { return family == Family::bert || family == Family::megatron_bert; }
 };

@@ -39,9 +39,9 @@ class BlockList {
   void layer() {
     const bool is_pre = spec_.norm_place == NormPlace::pre;
     if (is_pre) norm("norm1", names_.norm1, spec_.hidden);
-    attention();
+    spec_.is_latent() ? latent_attention() : attention();
     norm(is_pre ? "norm2" : "norm1", is_pre ? names_.norm2 : names_.norm1, spec_.hidden);
-    mlp();
+    spec_.is_mixture_layer(block_ - 1) ? mixture() : mlp();
     if (!is_pre) norm("norm2", names_.norm2, spec_.hidden);
   }
 
@@ -81,6 +81,22 @@ class BlockList {
     if (spec_.has_out_bias) bias("attention.out", names_.out, spec_.hidden, kWhole);
   }
 
+  void latent_attention() {
+    const LatentAttention& l = spec_.latent;
+    const std::int64_t hidden = spec_.hidden, keys = spec_.head_dim - l.rope_dim;
+    const auto project = [&](const char* ours, const char* theirs, Shape shape, Cut cut) {
+      matrix(ours, theirs, shape, cut, spec_.init_range);
+    };
+    project("attention.q_down", names_.q_down, {l.query_rank, hidden}, kWhole);
+    norm("attention.q_norm", names_.q_down_norm, l.query_rank);
+    project("attention.q", names_.q_up, {spec_.query_width(), l.query_rank}, {CutUnit::heads, 0});
+    project("attention.kv_down", names_.kv_down, {l.kv_rank + l.rope_dim, hidden}, kWhole);
+    norm("attention.kv_norm", names_.kv_down_norm, l.kv_rank);
+    project("attention.kv", names_.kv_up, {spec_.heads * (keys + l.value_dim), l.kv_rank},
+            {CutUnit::key_value_heads, 0});
+    project("attention.out", names_.out, {hidden, spec_.heads * l.value_dim}, {CutUnit::value_heads, 1});
+  }
+
   void mlp() {
     const auto widen = [&](const char* ours, const char* theirs) {
       matrix(ours, theirs, {spec_.ffn, spec_.hidden}, {CutUnit::ffn, 0}, spec_.init_range);
@@ -90,6 +106,26 @@ class BlockList {
     widen("mlp.up", names_.up);
     matrix("mlp.down", names_.down, {spec_.hidden, spec_.ffn}, {CutUnit::ffn, 1}, residual_deviation());
     if (spec_.has_mlp_bias) bias("mlp.down", names_.down, spec_.hidden, kWhole);
+  }
+
+  // Experts lie one below the other; checkpoints hold gate and up of each together.
+  void mixture() {
+    const Mixture& m = spec_.mixture;
+    const std::int64_t hidden = spec_.hidden;
+    matrix("router", names_.router, {m.experts, hidden}, kWhole, spec_.init_range);
+    const auto experts = [&](const char* ours, const char* theirs, std::int64_t rows, std::int64_t columns,
+                             CutUnit unit, Fusion fusion) {
+      const std::int64_t stored_rows = fusion.total > 0 ? fusion.total : rows;
+      add(ours, theirs, "", {m.experts * rows, columns}, {unit, 0}, {InitKind::normal, spec_.init_range},
+          {false, fusion.offset, {m.experts, stored_rows, columns}, m.experts});
+    };
+    experts("experts.gate.weight", names_.expert_up, m.ffn, hidden, CutUnit::expert_inner, {0, 2 * m.ffn});
+    experts("experts.up.weight", names_.expert_up, m.ffn, hidden, CutUnit::expert_inner, {m.ffn, 2 * m.ffn});
+    experts("experts.down.weight", names_.expert_down, hidden, m.ffn, CutUnit::expert_outer, {});
+    if (m.shared_ffn == 0) return;
+    matrix("shared.gate", names_.shared_gate, {m.shared_ffn, hidden}, kWhole, spec_.init_range);
+    matrix("shared.up", names_.shared_up, {m.shared_ffn, hidden}, kWhole, spec_.init_range);
+    matrix("shared.down", names_.shared_down, {hidden, m.shared_ffn}, kWhole, spec_.init_range);
   }
 
   // GPT-2 starts what is added to the residual stream smaller, the deeper the model; the others do not.
@@ -127,6 +163,7 @@ class BlockList {
     bool is_transposed;
     std::int64_t offset;
     Shape shape;
+    std::int64_t pieces = 1;
   };
 
   void add(const char* ours, const char* theirs, const char* suffix, Shape shape, Cut cut, Init init,
@@ -139,7 +176,7 @@ class BlockList {
     tensor.cut = cut;
     tensor.init = init;
     tensor.has_weight_decay = shape.num_dims > 1;
-    tensor.hf = {theirs_ + theirs + suffix, stored.is_transposed, stored.offset, stored.shape};
+    tensor.hf = {theirs_ + theirs + suffix, stored.is_transposed, stored.offset, stored.shape, stored.pieces};
     tensors_.push_back(std::move(tensor));
   }
 
@@ -157,7 +194,7 @@ std::vector<LogicalTensor> custom_tensors(const ModelSpec& spec, int block) {
     tensor.name = custom.name, tensor.shape = custom.shape, tensor.block = block;
     tensor.init = {InitKind::given, 0};
     tensor.has_weight_decay = custom.has_weight_decay;
-    tensor.hf = {custom.name, false, 0, custom.shape};
+    tensor.hf = {custom.name, false, 0, custom.shape, 1};
   }
   return tensors;
 }
@@ -181,11 +218,35 @@ BlockKind block_kind(const ModelSpec& spec, int block) {
   return block <= spec.layers ? BlockKind::layer : BlockKind::head;
 }
 
-int num_patterns(const ModelSpec& spec) { return spec.is_custom() ? num_blocks(spec) : 3; }
+// Embedding, layer, head; and layers that are mixtures of experts.
+constexpr int kMixturePattern = 3;
+
+int num_patterns(const ModelSpec& spec) {
+  return spec.is_custom() ? num_blocks(spec) : spec.is_mixture() ? kMixturePattern + 1 : kMixturePattern;
+}
+
+bool is_mixture_block(const ModelSpec& spec, int block) {
+  return spec.is_mixture() && block_kind(spec, block) == BlockKind::layer && spec.is_mixture_layer(block - 1);
+}
 
 int pattern(const ModelSpec& spec, int block) {
   const BlockKind kind = block_kind(spec, block);
+  if (is_mixture_block(spec, block)) return kMixturePattern;
   return kind == BlockKind::custom ? block : static_cast<int>(kind);
+}
+
+int first_of_pattern(const ModelSpec& spec, int wanted) {
+  for (int block = 0; block < num_blocks(spec); ++block)
+    if (pattern(spec, block) == wanted) return block;
+  return -1;
+}
+
+std::int64_t num_of_pattern(const ModelSpec& spec, int wanted) {
+  if (!spec.is_mixture())
+    return wanted == static_cast<int>(BlockKind::layer) && !spec.is_custom() ? spec.layers : 1;
+  std::int64_t count = 0;
+  for (int block = 0; block < num_blocks(spec); ++block) count += pattern(spec, block) == wanted;
+  return count;
 }
 
 std::int64_t output_width(const ModelSpec& spec, int block) {
@@ -223,8 +284,18 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec) {
 
 std::int64_t num_parameters(const ModelSpec& spec) {
   if (spec.is_custom()) return count_elements(logical_tensors(spec));
-  const auto of_block = [&](int block) { return count_elements(logical_tensors(spec, block)); };
-  return of_block(0) + spec.layers * of_block(1) + of_block(num_blocks(spec) - 1);
+  std::int64_t total = 0;
+  for (int p = 0; p < num_patterns(spec); ++p)
+    if (const int block = first_of_pattern(spec, p); block >= 0)
+      total += num_of_pattern(spec, p) * count_elements(logical_tensors(spec, block));
+  return total;
+}
+
+std::int64_t num_active_parameters(const ModelSpec& spec) {
+  std::int64_t total = num_parameters(spec);
+  if (!spec.is_mixture()) return total;
+  const std::int64_t idle = spec.mixture.experts - spec.mixture.experts_per_token;
+  return total - num_of_pattern(spec, kMixturePattern) * idle * 3 * spec.hidden * spec.mixture.ffn;
 }
 
 std::int64_t num_units(const ModelSpec& spec, CutUnit unit) {
@@ -232,6 +303,8 @@ std::int64_t num_units(const ModelSpec& spec, CutUnit unit) {
     case CutUnit::none:
       return 1;
     case CutUnit::heads:
+    case CutUnit::key_value_heads:
+    case CutUnit::value_heads:
       return spec.heads;
     case CutUnit::kv_heads:
       return spec.kv_heads;
@@ -239,6 +312,9 @@ std::int64_t num_units(const ModelSpec& spec, CutUnit unit) {
       return spec.ffn;
     case CutUnit::vocab:
       return spec.vocab;
+    case CutUnit::expert_inner:
+    case CutUnit::expert_outer:
+      return spec.mixture.experts;
   }
   return 1;
 }
@@ -252,6 +328,14 @@ std::int64_t unit_width(const ModelSpec& spec, CutUnit unit) {
     case CutUnit::heads:
     case CutUnit::kv_heads:
       return spec.head_dim;
+    case CutUnit::expert_inner:
+      return spec.mixture.ffn;
+    case CutUnit::expert_outer:
+      return spec.hidden;
+    case CutUnit::key_value_heads:
+      return spec.head_dim - spec.latent.rope_dim + spec.latent.value_dim;
+    case CutUnit::value_heads:
+      return spec.latent.value_dim;
   }
   return 1;
 }

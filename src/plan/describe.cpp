@@ -34,6 +34,7 @@ std::string strategy_text(const Stage& stage, const LayerStrategy& s) {
   if (s.sequence_parallel) add("sp");
   if (s.cp > 1) add(fmt::format("cp{}", s.cp));
   if (const int dp = data_parallel(stage, s); dp > 1) add(fmt::format("dp{}", dp));
+  if (s.ep > 1) add(fmt::format("ep{}", s.ep));
   if (s.zero > 0) add(fmt::format("zero{}", s.zero));
   if (s.shard_group > 0) add(fmt::format("shard{}", s.shard_group));
   if (s.recompute != RecomputeMode::none) add("recompute-" + text(s.recompute));
@@ -92,6 +93,7 @@ std::string short_text(const Plan& plan) {
   result += axis_text(plan, "cp", 1, [](const Stage&, const LayerStrategy& s) { return s.cp; });
   result += axis_text(plan, "dp", 1,
                       [](const Stage& stage, const LayerStrategy& s) { return data_parallel(stage, s); });
+  result += axis_text(plan, "ep", 1, [](const Stage&, const LayerStrategy& s) { return s.ep; });
   result += axis_text(plan, "zero", 0, [](const Stage&, const LayerStrategy& s) { return s.zero; });
   const bool is_pipelined = std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
                                         [](const Pipeline& p) { return p.stages.size() > 1; });

@@ -22,9 +22,20 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind) {
   return 0;
 }
 
+namespace {
+
+bool is_sharded(const LayerStrategy& strategy, StateKind kind) {
+  return strategy.zero >= (kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3);
+}
+
+}  // namespace
+
 int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind) {
-  const int first_sharding_stage = kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3;
-  return strategy.zero >= first_sharding_stage ? shard_count(stage, strategy) : 1;
+  return is_sharded(strategy, kind) ? shard_count(stage, strategy) : 1;
+}
+
+int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind) {
+  return is_sharded(strategy, kind) ? expert_shard_count(stage, strategy) : 1;
 }
 
 std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
@@ -127,13 +138,18 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const auto place = [&](int block) {
         const auto [stage, strategy] = stages[static_cast<std::size_t>(block)];
-        const int shards = shards_of(pipeline.stages[static_cast<std::size_t>(stage)], *strategy, kind);
+        const Stage& there = pipeline.stages[static_cast<std::size_t>(stage)];
+        const Cut cut = tensors[t].cut;
+        const bool is_of_experts = is_expert(cut.unit);
+        const int width = is_of_experts ? strategy->ep : strategy->tp;
+        const int shards =
+            is_of_experts ? expert_shards_of(there, *strategy, kind) : shards_of(there, *strategy, kind);
         Placement placement;
-        placement.grid = grids.grid(group, stage, strategy->tp, shards);
-        if (const Cut cut = tensors[t].cut; cut.unit != CutUnit::none && strategy->tp > 1) {
+        placement.grid = grids.grid(group, stage, width, shards);
+        if (cut.unit != CutUnit::none && width > 1) {
           placement.cut_dim = cut.dim;
-          std::vector<Span>& spans = parts[{cut.unit, strategy->tp}];
-          if (spans.empty()) spans = tensor_parts(model, cut.unit, strategy->tp);
+          std::vector<Span>& spans = parts[{cut.unit, width}];
+          if (spans.empty()) spans = tensor_parts(model, cut.unit, width);
           placement.parts = spans;
         }
         std::vector<Placement>& all = layout.placements[t];

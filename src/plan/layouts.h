@@ -12,6 +12,8 @@ enum class StateKind { weights, gradients, optimizer };
 
 // Devices that share one copy of this state: 1 below the ZeRO stage that shards it.
 int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind);
+int expert_shards_of(const Stage& stage, const LayerStrategy& strategy,
+                     StateKind kind);  // of a mixture's experts
 
 // bytes_per_element of a state under a precision: 2 for bf16 weights, 12 for their masters and moments, …
 int state_bytes(Precision precision, Precision accumulators, StateKind kind);
@@ -22,7 +24,7 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind);
 Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
 
 // What each of tp parts holds of a dimension cut in `unit`, in elements: heads, ffn columns and vocabulary
-// rows evenly, key/value heads as the part's query heads need them (so several parts may hold the same ones).
+// rows evenly, whole experts evenly, key/value heads as the part's query heads need them (so several parts may hold the same ones).
 std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp);
 
 }  // namespace optimus

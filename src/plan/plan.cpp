@@ -95,6 +95,11 @@ int shard_count(const Stage& stage, const LayerStrategy& strategy) {
   return strategy.shard_group > 0 ? strategy.shard_group : data_parallel(stage, strategy) * strategy.cp;
 }
 
+int expert_shard_count(const Stage& stage, const LayerStrategy& strategy) {
+  const int reached = shard_count(stage, strategy) * strategy.tp;
+  return strategy.zero > 0 && reached % strategy.ep == 0 ? reached / strategy.ep : 1;
+}
+
 Seat seat_of(const Plan& plan, int device) {
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
     for (std::size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {

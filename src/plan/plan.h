@@ -25,14 +25,16 @@ enum class Schedule { gpipe, one_f_one_b, interleaved, zero_bubble, pipedream, p
 enum class Precision { fp64, fp32, bf16, fp16, fp8 };
 
 // How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp, context
-// part i / tp % cp, data part i / (tp * cp).
+// part i / tp % cp, data part i / (tp * cp). In layers that are mixtures of experts each device routes the positions that it
+// has; `ep` neighbouring devices, whichever parts they are otherwise, deal the experts out among them, device i holding the
+// (i % ep)-th part of them, and send each other tokens. Experts are never cut; tp above 1 needs sequence_parallel there.
 struct LayerStrategy {
   int tp = 1;                      // tensor parallel: heads, ffn columns and vocabulary are cut
   bool sequence_parallel = false;  // norms and residuals are cut along positions over the tp devices
   int cp = 1;                      // context parallel: positions are cut, attention goes round a ring
-  int ep = 1;                      // expert parallel; 1 for dense models
-  int zero = 0;                    // 0 nothing sharded; 1 optimizer; 2 and gradients; 3 and parameters
-  int shard_group = 0;             // devices that share one copy of the state; 0: all dp * cp (full sharding)
+  int ep = 1;    // expert parallel: devices among which a mixture's experts are dealt out; 1 for dense models
+  int zero = 0;  // 0 nothing sharded; 1 optimizer; 2 and gradients; 3 and parameters
+  int shard_group = 0;  // devices that share one copy of the state; 0: all dp * cp (full sharding)
   RecomputeMode recompute = RecomputeMode::none;
   int recompute_layers =
       1;                 // full: neighbouring layers that are computed again together, from one kept input
@@ -101,6 +103,9 @@ int num_devices(const Plan& plan);
 int data_parallel(const Stage& stage, const LayerStrategy& strategy);  // dp = devices / (tp * cp)
 int shard_count(const Stage& stage,
                 const LayerStrategy& strategy);  // devices that share one copy of the state
+// The same of a mixture's experts: those with the same part of them. As many as the shard group reaches, which has `ep` times
+// fewer copies of an expert than of the rest.
+int expert_shard_count(const Stage& stage, const LayerStrategy& strategy);
 
 // Where a device stands, and the strategy of a block there.
 struct Seat {

@@ -109,8 +109,9 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
     return because(
         "{}: {} devices cannot be shared out to tp {} x cp {}; the product must divide their number", where,
         num_devices, strategy.tp, strategy.cp);
-  if (strategy.ep != 1)
-    return because("{}: ep is {}, but a dense model has no experts; use 1", where, strategy.ep);
+  if (num_devices % strategy.ep != 0)
+    return because("{}: experts cannot be dealt out to ep {}; it must divide the {} devices of the stage",
+                   where, strategy.ep, num_devices);
   if (strategy.cp > plan.sequence_length)
     return because("{}: cp {} is larger than the {} positions of a sequence", where, strategy.cp,
                    plan.sequence_length);
@@ -200,6 +201,8 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) {
           const LayerStrategy& s = run.strategy;
+          if (s.ep != 1)
+            return because("block {}: ep is {}, but custom blocks have no experts; use 1", run.first, s.ep);
           if (s.tp != 1 || s.cp != 1)
             return because(
                 "block {}: tp {} and cp {} cannot cut the custom blocks of {}; use 1, and more data parallel "
@@ -214,6 +217,31 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
                 "block {}: custom blocks are computed again one by one; recompute_layers must be 1",
                 run.first);
         }
+  return std::nullopt;
+}
+
+Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec& model) {
+  const LayerStrategy& s = run.strategy;
+  const bool is_all_mixture =
+      model.is_mixture() && model.mixture.first_layer == 0 && model.mixture.every == 1;
+  const std::int64_t columns = is_all_mixture ? model.vocab : std::min(model.ffn, model.vocab);
+  const std::int64_t most = std::min(model.heads, columns);
+  if (s.tp > most)
+    return because("block {}: tp {} is more than the {} {} of {}; each device needs at least one", run.first,
+                   s.tp, most, most == model.heads ? "heads" : "columns", model.name);
+  if (s.ep > 1 && !model.is_mixture())
+    return because("block {}: ep is {}, but {} is dense and has no experts; use 1", run.first, s.ep,
+                   model.name);
+  if (!model.is_mixture()) return std::nullopt;
+  if (model.mixture.experts % s.ep != 0)
+    return because("block {}: ep {} must divide the {} experts of {}", run.first, s.ep, model.mixture.experts,
+                   model.name);
+  if (s.tp > 1 && !s.sequence_parallel)
+    return because(
+        "block {}: tp {} needs sequence_parallel in {}, whose experts work on each device's own positions",
+        run.first, s.tp, model.name);
+  if (plan.buddy > 0 && s.zero > 0)
+    return because("block {}: there is no buddy for the state of experts yet; use buddy 0", run.first);
   return std::nullopt;
 }
 
@@ -245,13 +273,8 @@ std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) 
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
-        for (const BlockRun& run : chunk.runs) {
-          const std::int64_t most = std::min({model.heads, model.ffn, model.vocab});
-          if (run.strategy.tp > most)
-            return because("block {}: tp {} is more than the {} {} of {}; each device needs at least one",
-                           run.first, run.strategy.tp, most, most == model.heads ? "heads" : "columns",
-                           model.name);
-        }
+        for (const BlockRun& run : chunk.runs)
+          if (Problem problem = problem_with_run(plan, run, model)) return problem;
   return std::nullopt;
 }
 

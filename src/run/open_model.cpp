@@ -117,6 +117,10 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
   const Path folder = model_place(model);
   const bool is_checkpoint = is_there(folder / kManifestFile);
   if (!is_checkpoint && !has_hf_weights(folder)) return nullptr;
+  if (spec.is_mixture())
+    throw UserError(
+        "{} is a mixture of experts: it can be planned and simulated, its weights cannot be read yet",
+        folder.string());
   if (!is_same_model(spec, open_model(folder.string())))
     throw UserError(
         "{} has weights, and dimensions that were overridden do not fit them; leave the overrides away, or "

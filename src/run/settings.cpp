@@ -90,6 +90,9 @@ ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool 
   if (is_preset && !model.overrides.vocab && !(is_tokenized_data && options.tokenizer.empty()))
     model.overrides.vocab = tokenizer.vocab_size();
   ModelSpec spec = resolve(model);
+  if (spec.is_mixture())
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+                    spec.name);
   if (is_demo(options))
     spec.name = "demo", spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = 0;
   return spec;

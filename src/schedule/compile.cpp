@@ -32,7 +32,8 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device)
                                        static_cast<int>(pipeline_.microbatches.size()));
     for (const int block : own_blocks())
       for (int v = 1; v < versions; ++v)
-        builder_.buffer(BufferKind::stashed_weights, block, v, sizes_.part(block, StateKind::weights));
+        builder_.buffer(BufferKind::stashed_weights, block, v,
+                        sizes_.part(block, StateKind::weights) + sizes_.experts(block, StateKind::weights));
   }
 }
 
@@ -186,18 +187,23 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
 
 Frontier StepCompiler::gather_parameters(int block, Frontier waits) {
   const LayerStrategy& s = strategy(block);
-  if (s.zero < 3 || shard_count(stage_, s) == 1) return waits;
+  const bool gathers_experts = has_experts(block) && expert_shard_count(stage_, s) > 1;
+  if (s.zero < 3 || (shard_count(stage_, s) == 1 && !gathers_experts)) return waits;
   // Whole weights of this block and of the next are there at a time: a gather waits until the block two before is done.
   Frontier room;
   if (recent_computes_.size() >= 2) room.push_back(recent_computes_[recent_computes_.size() - 2]);
-  Instruction gather{
-      .op = Op::gather_parameters, .lane = Lane::gather, .chunk = chunk_of(block), .block = block};
-  gather.group = data_group(block, Role::shard);
-  gather.bytes = sizes_.part(block, StateKind::weights).value;
-  waits.push_back(builder_.add(gather, room));
-  gathered_[block] =
-      builder_.buffer(BufferKind::gathered_weights, block, -1, sizes_.part(block, StateKind::weights));
-  builder_.use(gathered_[block], true);
+  const Bytes dense = sizes_.part(block, StateKind::weights),
+              experts = sizes_.experts(block, StateKind::weights);
+  gathered_[block] = builder_.buffer(BufferKind::gathered_weights, block, -1, dense + experts);
+  const auto gather = [&](int group, Bytes bytes) {
+    Instruction instruction{
+        .op = Op::gather_parameters, .lane = Lane::gather, .chunk = chunk_of(block), .block = block};
+    instruction.group = group, instruction.bytes = bytes.value;
+    waits.push_back(builder_.add(instruction, room));
+    builder_.use(gathered_[block], true);
+  };
+  if (shard_count(stage_, s) > 1) gather(data_group(block, Role::shard), dense);
+  if (gathers_experts) gather(expert_data_group(block, Role::shard), experts);
   return waits;
 }
 

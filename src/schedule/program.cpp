@@ -208,6 +208,10 @@ std::string text(Op op) {
       return "all_reduce";
     case Op::ring_exchange:
       return "ring_exchange";
+    case Op::dispatch:
+      return "dispatch";
+    case Op::combine:
+      return "combine";
     case Op::gather_parameters:
       return "gather_parameters";
     case Op::reduce_gradients:
@@ -258,6 +262,10 @@ std::string text(Part part) {
       return "attention hop";
     case Part::attention_output:
       return "attention output";
+    case Part::router:
+      return "router";
+    case Part::experts:
+      return "experts";
   }
   return "";
 }

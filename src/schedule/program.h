@@ -21,7 +21,7 @@
 
 namespace optimus {
 
-// compute: products and everything between; tensor: collectives of tensor and context parallelism; gather and reduce:
+// compute: products and everything between; tensor: collectives of tensor, context and expert parallelism; gather and reduce:
 // parameters and gradients over data-parallel groups; transfer: between single devices; host: the processor.
 enum class Lane : std::uint8_t { compute, tensor, gather, reduce, transfer, host };
 
@@ -37,6 +37,8 @@ enum class Op : std::uint8_t {
   reduce_scatter,   // tensor: sum of partial activations, each keeps its slice
   all_reduce,       // tensor: sum of partial activations
   ring_exchange,    // tensor: keys and values one step round the context ring
+  dispatch,         // tensor: tokens (or their gradients) to the devices that hold their experts
+  combine,          // tensor: what the experts made of them, back
   gather_parameters,  // gather: shards to whole weights (before use with ZeRO 3, after the update with ZeRO 1 and 2)
   reduce_gradients,  // reduce: sum over the devices of a group, each keeps its shard where the state is sharded
   // reduce: sum over owners in other stages or pipelines (tied embeddings, uneven pipelines). Of tensor parts that hold
@@ -49,10 +51,20 @@ enum class Op : std::uint8_t {
 };
 
 // Which part of a block. Layers have two, so that tensor-parallel collectives stand between; with a context ring
-// attention falls into its input, one hop per ring position, and its output.
-enum class Part : std::uint8_t { whole, attention, mlp, attention_input, attention_hop, attention_output };
+// attention falls into its input, one hop per ring position, and its output. A mixture of experts has in place of the mlp the
+// router (with norm, shared expert and sum) and the experts, between which tokens travel.
+enum class Part : std::uint8_t {
+  whole,
+  attention,
+  mlp,
+  attention_input,
+  attention_hop,
+  attention_output,
+  router,
+  experts
+};
 
-enum class Role : std::uint8_t { tensor, context, shard, replica, sync, world };
+enum class Role : std::uint8_t { tensor, context, shard, replica, sync, world, expert };
 
 // Devices that act together, in rank order of the group. world lists none: it is everybody in the plan.
 struct Group {

@@ -53,7 +53,8 @@ DeviceSizes::DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& s
   const int num = num_patterns(model);
   tensors_.resize(static_cast<std::size_t>(num)), operations_.resize(static_cast<std::size_t>(num));
   for (int p = 0; p < num; ++p) {
-    const int block = p + 1 < num ? p : plan.num_blocks - 1;  // the first of each pattern
+    const int block = first_of_pattern(model, p);
+    if (block < 0) continue;
     tensors_[index_of(model, block)] = logical_tensors(model, block);
     operations_[index_of(model, block)] = operations(model, block, plan.sequence_length);
   }
@@ -65,17 +66,31 @@ std::int64_t DeviceSizes::elements(int block, int shards, bool with_embedding) c
   const int part = tensor_part(strategy);
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
-    sum += part_elements(model_, tensor, strategy.tp, part, shards);
+    if (!is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
       if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   return sum;
 }
 
+std::int64_t DeviceSizes::expert_elements(int block, int shards) const {
+  const int ep = strategy_of(stage_, block).ep;
+  std::int64_t sum = 0;
+  for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
+    if (is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, ep, seat_.index % ep, shards);
+  return sum;
+}
+
 Bytes DeviceSizes::state(int block, StateKind kind) const {
-  const int shards = shards_of(stage_, strategy_of(stage_, block), kind);
-  return Bytes(elements(block, shards, !has_one_copy_of_tied_embedding_) *
-               state_bytes(plan_.precision, plan_.accumulators, kind));
+  const LayerStrategy& strategy = strategy_of(stage_, block);
+  const std::int64_t all =
+      elements(block, shards_of(stage_, strategy, kind), !has_one_copy_of_tied_embedding_) +
+      expert_elements(block, expert_shards_of(stage_, strategy, kind));
+  return Bytes(all * state_bytes(plan_.precision, plan_.accumulators, kind));
+}
+
+Bytes DeviceSizes::experts(int block, StateKind kind) const {
+  return Bytes(expert_elements(block, 1) * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
 Bytes DeviceSizes::part(int block, StateKind kind) const {
@@ -201,12 +216,21 @@ Bytes DeviceSizes::whole_activation(int block, int sequences) const {
 
 Bytes DeviceSizes::ring(int block, int sequences) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  const double width = 2.0 * static_cast<double>(model_.kv_width()) *
+  const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
                        fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
   // Padded to the longest part, so that all messages of a ring are equal.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   const std::int64_t tokens = share(block, sequences, false).samples.size() * positions;
   return Bytes(static_cast<std::int64_t>(static_cast<double>(tokens) * width * bytes_of(plan_.precision)));
+}
+
+Bytes DeviceSizes::dispatched(int block, int sequences) const {
+  const LayerStrategy& s = strategy_of(stage_, block);
+  const int dp = data_parallel(stage_, s);
+  // Padded to the longest part, as keys and values are, so that all members of a group say the same.
+  const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * s.cp - 1) / (2 * s.cp));
+  const std::int64_t tokens = (sequences + dp - 1) / dp * ((positions + s.tp - 1) / s.tp);
+  return Bytes(tokens * model_.hidden * model_.mixture.experts_per_token * bytes_of(plan_.precision));
 }
 
 int least_recompute_layers(const Plan& plan, const ModelSpec& model) {

@@ -18,8 +18,11 @@ class DeviceSizes {
 
   // State of one block on this device, shards padded to equal size.
   Bytes state(int block, StateKind kind) const;
-  // The whole weights of the block's tensor-parallel part: what a gather makes, and what a reduction sums.
+  // The whole weights of the block's tensor-parallel part: what a gather makes, and what a reduction sums. Without experts,
+  // which have groups of their own.
   Bytes part(int block, StateKind kind) const;
+  Bytes experts(int block,
+                StateKind kind) const;  // this device's part of a mixture's experts; 0 in other blocks
   // Gradients that several tensor parts hold but each sees only partly, by the parts that hold them: norms under sequence
   // parallelism, key/value heads that several parts share.
   std::map<std::vector<int>, Bytes> partial(int block) const;
@@ -42,9 +45,12 @@ class DeviceSizes {
   Bytes whole_activation(int block, int sequences) const;
   // Keys and values of one context part, which go round the ring.
   Bytes ring(int block, int sequences) const;
+  // The tokens that go to experts from here: each as often as it has experts.
+  Bytes dispatched(int block, int sequences) const;
 
  private:
   std::int64_t elements(int block, int shards, bool with_embedding) const;
+  std::int64_t expert_elements(int block, int shards) const;
   int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }
   ActivationShare share(int block, int sequences, bool between_blocks) const;
   Slab activations(int block, int sequences, bool is_kept) const;

@@ -40,6 +40,9 @@ class StepCompiler {
   Frontier backward_block(int microbatch, int block, Frontier ready, bool with_weights);
   Frontier backward_attention_input(int microbatch, int block, const Frontier& ready);
   Frontier backward_half(Part part, int microbatch, int block, Frontier ready, bool with_weights);
+  Frontier forward_experts(int microbatch, int block, Frontier ready, Op op);
+  Frontier backward_experts(int microbatch, int block, Frontier ready, bool with_weights);
+  Frontier exchange_tokens(Op op, int microbatch, int block, bool is_backward, Frontier ready);
   void backward_weight(Part part, int microbatch, int block, const Frontier& ready);
   void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
   void weights_done(int microbatch, int block);
@@ -59,13 +62,16 @@ class StepCompiler {
 
   const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
   BlockKind kind(int block) const { return block_kind(model_, block); }
+  bool has_experts(int block) const { return is_mixture_block(model_, block); }
   int chunk_of(int block) const;
   int sequences(int microbatch) const { return pipeline_.microbatches[static_cast<std::size_t>(microbatch)]; }
   std::vector<int> own_blocks() const;
   int tensor_group(int block);
   int tensor_subgroup(int block, const std::vector<int>& parts);
   int context_group(int block);
-  int data_group(int block, Role role);  // shard or replica
+  int data_group(int block, Role role);         // shard or replica
+  int expert_group(int block);                  // among whom experts are dealt out
+  int expert_data_group(int block, Role role);  // shard or replica: who holds the same experts
   using BlockMicrobatch = std::pair<int, int>;
   enum class SlabKind { kept, passing, gradients, passing_gradients, logits, graph, graph_work };
   Bytes slab_bytes(SlabKind kind, int block, int microbatch);

@@ -3,6 +3,11 @@
 //
 //   forward    [all_gather] attention [all_reduce | reduce_scatter] [all_gather] mlp [all_reduce | reduce_scatter]
 //   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient; attention
+//
+// The second half of a mixture of experts works on the positions that a device has, with expert parallelism between:
+//
+//   forward    router [dispatch] experts [combine]
+//   backward   [dispatch] experts' input gradient [combine], meanwhile their weight gradients; router
 #include <utility>
 
 #include "schedule/step_compiler.h"
@@ -28,6 +33,11 @@ int StepCompiler::context_group(int block) {
   for (int i = 0; i < s.cp; ++i)
     members.push_back(stage_.devices[static_cast<std::size_t>(first + i * s.tp)]);
   return builder_.group(Role::context, std::move(members));
+}
+
+int StepCompiler::expert_group(int block) {
+  const int ep = strategy(block).ep, first = seat_.index / ep * ep;
+  return builder_.group(Role::expert, {stage_.devices.begin() + first, stage_.devices.begin() + first + ep});
 }
 
 Bytes StepCompiler::slab_bytes(SlabKind slab, int block, int microbatch) {
@@ -75,7 +85,7 @@ void StepCompiler::use_slabs(const Instruction& of) {
   };
   const bool is_first_part =
                  of.part == Part::whole || of.part == Part::attention || of.part == Part::attention_input,
-             is_last_part = of.part == Part::whole || of.part == Part::mlp;
+             is_last_part = of.part == Part::whole || of.part == Part::mlp || of.part == Part::experts;
   const bool is_forward = of.op == Op::forward;
   use_slab(is_forward ? kept_by_forward(block) : kept_, SlabKind::kept, block, microbatch, is_forward);
   if (is_forward) {
@@ -96,12 +106,15 @@ void StepCompiler::use_slabs(const Instruction& of) {
     use_slab(passing_gradients_, SlabKind::passing_gradients, block, microbatch, true);
     if (is_first_part && block > 0 && is_neighbour(block - 1))
       use_slab(gradients_, SlabKind::gradients, block - 1, microbatch, true);
-  } else if (strategy(block).zero >= 2 && shard_count(stage_, strategy(block)) > 1) {
+  } else if (strategy(block).zero >= 2 &&
+             (shard_count(stage_, strategy(block)) > 1 ||
+              (has_experts(block) && expert_shard_count(stage_, strategy(block)) > 1))) {
     // One micro-batch's whole gradient on its way to the shards.
     const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
     if (is_new)
-      at->second = builder_.buffer(BufferKind::whole_gradients, block, microbatch,
-                                   sizes_.part(block, StateKind::gradients));
+      at->second = builder_.buffer(
+          BufferKind::whole_gradients, block, microbatch,
+          sizes_.part(block, StateKind::gradients) + sizes_.experts(block, StateKind::gradients));
     builder_.use(at->second, true);
   }
 }
@@ -195,6 +208,35 @@ Frontier StepCompiler::forward_attention(int microbatch, int block, const Fronti
   return {compute(op, Part::attention_output, microbatch, block, {})};
 }
 
+Frontier StepCompiler::exchange_tokens(Op op, int microbatch, int block, bool is_backward, Frontier ready) {
+  if (strategy(block).ep == 1) return ready;
+  Instruction instruction{
+      .op = op, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
+  instruction.chunk = chunk_of(block), instruction.block = block;
+  instruction.group = expert_group(block);
+  instruction.bytes = sizes_.dispatched(block, sequences(microbatch)).value;
+  // What came before may stand on other lanes: keep waiting for it as well.
+  ready.push_back(builder_.add(instruction, ready));
+  return ready;
+}
+
+Frontier StepCompiler::forward_experts(int microbatch, int block, Frontier ready, Op op) {
+  ready = {compute(op, Part::router, microbatch, block, ready)};
+  ready = exchange_tokens(Op::dispatch, microbatch, block, false, std::move(ready));
+  ready = {compute(op, Part::experts, microbatch, block, ready)};
+  return exchange_tokens(Op::combine, microbatch, block, false, std::move(ready));
+}
+
+Frontier StepCompiler::backward_experts(int microbatch, int block, Frontier ready, bool with_weights) {
+  ready = exchange_tokens(Op::dispatch, microbatch, block, true, std::move(ready));
+  ready = {compute(Op::backward_input, Part::experts, microbatch, block, ready)};
+  ready = exchange_tokens(Op::combine, microbatch, block, true, std::move(ready));
+  if (with_weights) backward_weight(Part::experts, microbatch, block, {});
+  ready = {compute(Op::backward_input, Part::router, microbatch, block, ready)};
+  if (with_weights) backward_weight(Part::router, microbatch, block, {});
+  return ready;
+}
+
 Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, Op op) {
   switch (kind(block)) {
     case BlockKind::embedding:
@@ -204,6 +246,10 @@ Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, 
     case BlockKind::layer:
       ready = gather_sequence(microbatch, block, false, std::move(ready));
       ready = reduce_partial(microbatch, block, false, forward_attention(microbatch, block, ready, op));
+      if (has_experts(block)) {
+        ready = forward_experts(microbatch, block, std::move(ready), op);
+        break;
+      }
       ready = gather_sequence(microbatch, block, false, std::move(ready));
       ready = reduce_partial(microbatch, block, false, {compute(op, Part::mlp, microbatch, block, ready)});
       break;
@@ -259,7 +305,9 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       if (with_weights) backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
       break;
     case BlockKind::layer:
-      ready = backward_half(Part::mlp, microbatch, block, std::move(ready), with_weights);
+      ready = has_experts(block)
+                  ? backward_experts(microbatch, block, std::move(ready), with_weights)
+                  : backward_half(Part::mlp, microbatch, block, std::move(ready), with_weights);
       ready = backward_half(Part::attention, microbatch, block, std::move(ready), with_weights);
       break;
     case BlockKind::custom:
@@ -306,8 +354,12 @@ void StepCompiler::backward_weights(int microbatch, int block) {
       backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
       break;
     case BlockKind::layer:
-      for (const Part part : {Part::mlp, Part::attention})
-        backward_weight(part, microbatch, block, gather_sequence(microbatch, block, false, {}));
+      if (has_experts(block)) {
+        for (const Part part : {Part::experts, Part::router}) backward_weight(part, microbatch, block, {});
+      } else {
+        backward_weight(Part::mlp, microbatch, block, gather_sequence(microbatch, block, false, {}));
+      }
+      backward_weight(Part::attention, microbatch, block, gather_sequence(microbatch, block, false, {}));
       break;
     case BlockKind::head:
     case BlockKind::custom:

@@ -26,6 +26,19 @@ int StepCompiler::data_group(int block, Role role) {
   return builder_.group(role, std::move(members));
 }
 
+int StepCompiler::expert_data_group(int block, Role role) {
+  const LayerStrategy& s = strategy(block);
+  const int shards = expert_shard_count(stage_, s), copy = seat_.index / s.ep, part = seat_.index % s.ep;
+  const int total = static_cast<int>(stage_.devices.size()) / s.ep;
+  const bool is_shard = role == Role::shard;
+  const int first = is_shard ? copy / shards * shards : copy % shards;
+  const int step = is_shard ? 1 : shards, count = is_shard ? shards : total / shards;
+  std::vector<int> members;
+  for (int i = 0; i < count; ++i)
+    members.push_back(stage_.devices[static_cast<std::size_t>((first + i * step) * s.ep + part)]);
+  return builder_.group(role, std::move(members));
+}
+
 void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   const LayerStrategy& s = strategy(block);
   const bool is_async = is_asynchronous(plan_.schedule);
@@ -50,6 +63,13 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     const Bytes own = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
     if (own.value > 0) reduce(data_group(block, Role::replica), Bytes(own.value / shards));
   }
+  if (!has_experts(block)) return;
+  const Bytes experts = sizes_.experts(block, StateKind::gradients);
+  const int expert_shards = expert_shard_count(stage_, s),
+            copies = static_cast<int>(stage_.devices.size()) / (s.ep * expert_shards);
+  if (expert_shards > 1 && (is_time || s.zero >= 2)) reduce(expert_data_group(block, Role::shard), experts);
+  if (copies > 1 && is_time && !needs_sync_)
+    reduce(expert_data_group(block, Role::replica), Bytes(experts.value / expert_shards));
 }
 
 void StepCompiler::sync_gradients() {
@@ -127,16 +147,20 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
     const int updated = builder_.add(update, waits);
     const bool is_async = is_asynchronous(plan_.schedule);
     if (is_async) fresh_.push_back(updated);
-    if (s.zero == 0 || s.zero == 3 || shard_count(stage_, s) == 1) continue;
-    Instruction gather{.op = Op::gather_parameters,
-                       .lane = Lane::gather,
-                       .microbatch = microbatch,
-                       .chunk = chunk_of(block)};
-    gather.block = block;
-    gather.group = data_group(block, Role::shard);
-    gather.bytes = sizes_.part(block, StateKind::weights).value;
-    const int gathered = builder_.add(gather, {updated});
-    if (is_async) fresh_.push_back(gathered);
+    if (s.zero == 0 || s.zero == 3) continue;
+    const auto gather = [&](int group, Bytes bytes) {
+      Instruction instruction{.op = Op::gather_parameters,
+                              .lane = Lane::gather,
+                              .microbatch = microbatch,
+                              .chunk = chunk_of(block)};
+      instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
+      const int gathered = builder_.add(instruction, {updated});
+      if (is_async) fresh_.push_back(gathered);
+    };
+    if (shard_count(stage_, s) > 1)
+      gather(data_group(block, Role::shard), sizes_.part(block, StateKind::weights));
+    if (has_experts(block) && expert_shard_count(stage_, s) > 1)
+      gather(expert_data_group(block, Role::shard), sizes_.experts(block, StateKind::weights));
   }
 }
 

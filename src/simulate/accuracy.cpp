@@ -53,7 +53,8 @@ double rank_correlation(const std::vector<double>& a, const std::vector<double>&
 void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary) {
   std::map<std::string, std::vector<const RunOutcome*>> sweeps;
   for (const RunOutcome& outcome : outcomes)
-    if (!outcome.run->measured.sweep.empty()) sweeps[outcome.run->measured.sweep].push_back(&outcome);
+    if (outcome.run->is_judged() && !outcome.run->measured.sweep.empty())
+      sweeps[outcome.run->measured.sweep].push_back(&outcome);
   std::vector<double> correlations;
   int rightly = 0;
   for (const auto& [name, rows] : sweeps) {
@@ -103,15 +104,21 @@ std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants&
 AccuracySummary summarise(std::span<const Run> runs, std::span<const RunOutcome> outcomes) {
   AccuracySummary summary;
   for (const Run& run : runs) {
-    summary.skipped += !run.run;
+    summary.skipped += !run.is_judged();
     summary.mixtures += run.measured.is_mixture;
   }
   for (const RunOutcome& outcome : outcomes) {
+    if (!outcome.run->is_judged()) {
+      add(summary.mixture_time, outcome.error());
+      if (outcome.bytes) add(summary.mixture_memory, outcome.memory_error());
+      continue;
+    }
     add(summary.step_time, outcome.error());
     add(summary.left_out_source, outcome.seconds_left_out / outcome.run->measured.seconds - 1);
     if (outcome.bytes) add(summary.memory, outcome.memory_error());
   }
-  for (ErrorSummary* errors : {&summary.step_time, &summary.left_out_source, &summary.memory})
+  for (ErrorSummary* errors : {&summary.step_time, &summary.left_out_source, &summary.memory,
+                               &summary.mixture_time, &summary.mixture_memory})
     finish(*errors);
   judge_sweeps(outcomes, summary);
   return summary;
@@ -130,6 +137,7 @@ ByName grouped(std::span<const RunOutcome> outcomes, bool by_software) {
   ByName groups;
   for (const RunOutcome& outcome : outcomes) {
     const MeasuredRun& measured = outcome.run->measured;
+    if (!outcome.run->is_judged()) continue;
     GroupErrors& group = groups[by_software ? measured.software : measured.source];
     add(group.time, outcome.error());
     group.bias += outcome.error();
@@ -178,7 +186,12 @@ OrderedJson accuracy_json(std::span<const Run> runs, std::span<const RunOutcome>
                      {"pairs_ordered", summary.pairs_ordered},
                      {"pairs", summary.pairs},
                      {"skipped", summary.skipped},
-                     {"mixtures_of_experts", summary.mixtures}};
+                     {"mixtures_of_experts",
+                      {{"rows", summary.mixtures},
+                       {"predicted", summary.mixture_time.rows},
+                       {"mape", summary.mixture_time.mape},
+                       {"worst", summary.mixture_time.worst},
+                       {"memory", json_of(summary.mixture_memory)}}}};
   json["sources"] = json_of(grouped(outcomes, false));
   json["software"] = json_of(grouped(outcomes, true));
   std::map<const Run*, const RunOutcome*> found;
@@ -217,10 +230,14 @@ std::string accuracy_text(std::span<const Run> runs, std::span<const RunOutcome>
   }
   std::map<std::string, int> reasons;
   for (const Run& run : runs)
-    if (!run.run) ++reasons[run.measured.skipped];
+    if (!run.is_judged()) ++reasons[run.measured.skipped];
   std::string text = rows.text() + "\n" + table_of("source", grouped(outcomes, false)) + "\n" +
                      table_of("software", grouped(outcomes, true)) + "\n";
   for (const auto& [reason, number] : reasons) text += fmt::format("skipped {:4}: {}\n", number, reason);
+  if (s.mixtures > 0)
+    text += fmt::format("\nmixtures of experts, apart: {} mean error over {} of {} runs (worst {})\n",
+                        percent(s.mixture_time.mape), s.mixture_time.rows, s.mixtures,
+                        percent(s.mixture_time.worst));
   text += fmt::format(
       "\nstep time: {} mean error over {} runs (worst {}); {} with the run's source left out of the fit\n"
       "memory: {} mean error over {} runs (worst {})\n"

@@ -18,7 +18,7 @@ struct RunOutcome {
   double memory_error() const;
 };
 
-// Predicts every run that is not skipped.
+// Predicts every run that can be; mixtures of experts too, which no figure but their own counts.
 std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants& constants);
 
 struct ErrorSummary {
@@ -28,7 +28,8 @@ struct ErrorSummary {
 
 struct AccuracySummary {
   ErrorSummary step_time, memory, left_out_source;
-  double rank_correlation = 0;  // median over sweeps
+  ErrorSummary mixture_time, mixture_memory;  // mixtures of experts, apart from the others
+  double rank_correlation = 0;                // median over sweeps
   int sweeps = 0;
   double pairs_ordered = 1;  // of pairs in a sweep that differ by more than 5 %
   int pairs = 0, skipped = 0, mixtures = 0;

@@ -1,8 +1,13 @@
 // Which nodes were there when: traces of spot machines and failures, read from the forms in which others publish them.
 //
-//   milliseconds,add|remove,node        one line an event (Oobleck, Bamboo, Parcae)
-//   milliseconds,count                  nodes running from then on (Parcae)
-//   date,time,count                     the same, by the clock: 2021-12-10, 13:07:45, 80 (Bamboo)
+//   milliseconds,add|remove,node           one line an event (Oobleck, Bamboo, Parcae)
+//   milliseconds,count                     nodes running from then on, a line for each change or sample (Parcae)
+//   seconds,count  or  hours,count         the same, drawn as stairs: old and new number at each change (Bamboo, AWS); hours have a point
+//   date,time,count                        by the clock: 2021-12-10, 13:07:45, 80 (Bamboo, GCP)
+//   [milliseconds, "add|remove|no-op", {"nodes": […], "duration": …}]      a list a line (Parcae)
+//   [{"Time": seconds, "GPUs": count}, …]                                   (Sailor)
+//   [{"time": minutes, "size": count}, …]                                   how long each number lasts (Tenplex)
+//   [{"node_id": …, "event_time": days, "event_type": "fault_start|fault_end"}, …]   nodes with faults (InfiniteHBD)
 //
 // Nothing here decides what a training does about it (policy/).
 #pragma once
@@ -23,11 +28,13 @@ struct NodeEvent {
 
 struct AvailabilityTrace {
   std::vector<NodeEvent> events;
-  int num_nodes = 0;  // different ones
-  double length = 0;  // of the whole trace, seconds
+  int num_nodes = 0;   // different ones
+  double length = 0;   // of the whole trace, seconds
+  std::string form{};  // that it was read as, for people
 };
 
-// Throws UserError with `source` and the line for what is in none of these forms, and for a node that is added or removed twice.
+// Throws UserError with `source` and the place for what is in none of these forms, and for a node that is added or removed
+// twice. The form is known by its first characters; milliseconds, seconds and hours by the rules above.
 AvailabilityTrace parse_trace(std::string_view text, const std::string& source);
 
 // How many nodes are there at a time, as steps: (from when, how many).

@@ -20,7 +20,7 @@ class Fitter {
  public:
   Fitter(const FitProblem& problem, const Constants& start, const FitOptions& options)
       : problem_(problem), options_(options), start_(start) {
-    const Constants prior;
+    const Constants& prior = options.prior;
     for (const ConstantRow& row : constant_rows())
       if (std::find(problem.fitted.begin(), problem.fitted.end(), row.name) != problem.fitted.end())
         coordinates_.push_back({&row, prior.*row.member});

@@ -23,6 +23,7 @@ struct FitOptions {
   int steps = 20;
   double spread = 0.25;  // of a constant round its prior, in logarithms
   double noise = 0.04;   // of a measurement
+  Constants prior{};
 };
 
 // Starts at `start`; what may not move stays as it is there.

@@ -68,7 +68,8 @@ double network_speed(const std::string& name, int per_node) {
 
 }  // namespace
 
-Cluster known_cluster(const std::string& card, const std::string& network, int per_node, int num_devices) {
+Cluster known_cluster(const std::string& card, const std::string& network, int per_node, int num_devices,
+                      int together) {
   const std::string name = lower(card);
   std::string type;
   for (const CardRow& row : kCards)
@@ -82,7 +83,8 @@ Cluster known_cluster(const std::string& card, const std::string& network, int p
   const bool is_rack = group.devices_per_domain > 8;
   group.devices_per_node = per_node;
   if (!is_rack) group.devices_per_domain = group.devices_per_domain == 1 ? 1 : per_node;
-  if (is_rack) group.devices_per_domain = 72 / per_node * per_node;
+  const int unit = together % per_node == 0 && together <= 72 ? together : per_node;
+  if (is_rack) group.devices_per_domain = 72 / unit * unit;
   if (const double speed = network_speed(network, per_node); speed > 0) {
     group.network.nics_per_node = per_node;
     group.network.nic.bytes_per_second = speed / 8 * 1e9;
@@ -121,6 +123,25 @@ ModelSpec blank_model(const std::string& name, std::int64_t ffn, std::int64_t hi
     spec.has_qkv_bias = spec.has_out_bias = spec.has_mlp_bias = false;
   }
   return spec;
+}
+
+KnownMixture known_mixture(const std::string& name) {
+  struct Row {
+    std::string_view word;
+    KnownMixture facts;
+  };
+  constexpr LatentAttention kLatent{.query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
+  static constexpr Row kMixtures[] = {
+      {"gpt oss", {.head_dim = 64}},
+      {"qwen3", {.head_dim = 128}},
+      {"deepseekv3 cut", {.head_dim = 192, .shared_ffn = 2048, .first_layer = 1, .latent = kLatent}},
+      {"deepseekv3", {.head_dim = 192, .shared_ffn = 2048, .first_layer = 3, .latent = kLatent}},
+      {"deepseekv2", {.head_dim = 192, .shared_ffn = 3072, .first_layer = 1, .latent = kLatent}},
+      {"kimi", {.head_dim = 192, .shared_ffn = 2048, .first_layer = 1, .latent = kLatent}},
+  };
+  for (const Row& row : kMixtures)
+    if (contains(name, row.word)) return row.facts;
+  return {};
 }
 
 bool pads_vocabulary(const Software& software) { return starts_with(software.name, "megatron"); }

@@ -13,13 +13,21 @@
 
 namespace optimus {
 
-// "A100-80GB (400W)", "ib-ndr-8x400": that many cards in nodes of `per_node`. Throws UserError for an unknown card.
-Cluster known_cluster(const std::string& card, const std::string& network, int per_node, int num_devices);
+// "A100-80GB (400W)", "ib-ndr-8x400": that many cards in nodes of `per_node`. `together`: devices that whoever ran it put into
+// one rack where they fit, so that of racks only as many are used as are whole such groups. Throws UserError for an unknown card.
+Cluster known_cluster(const std::string& card, const std::string& network, int per_node, int num_devices,
+                      int together = 1);
 
 // A published shape by its name, lower case; nothing when it is not in the presets.
 std::optional<ModelSpec> known_model(const std::string& name);
 // A spec without dimensions, of the family that a model's name (or else its shape) speaks of.
 ModelSpec blank_model(const std::string& name, std::int64_t ffn, std::int64_t hidden);
+// What tables of runs do not say of a published mixture of experts, by its name, lower case; the rest is as in a plain one.
+struct KnownMixture {
+  std::int64_t head_dim = 0, shared_ffn = 0, first_layer = 0;
+  LatentAttention latent{};
+};
+KnownMixture known_mixture(const std::string& name);
 bool pads_vocabulary(const Software& software);  // to a multiple of 128 x tp
 
 struct Numbers {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace optimus {
 
@@ -26,8 +27,10 @@ constexpr std::size_t kLanes = 6;
 // Runs instructions in order; knows when each lane is free, and what compute has waited for.
 class LaneRunner {
  public:
-  LaneRunner(const PricedProgram& program, const Software& software, const Constants& constants)
-      : program_(program.program()),
+  LaneRunner(const PricedProgram& program, const Software& software, const Constants& constants,
+             bool is_recorded)
+      : is_recorded_(is_recorded),
+        program_(program.program()),
         seconds_(program.price(constants)),
         constants_(constants),
         ends_(program_.instructions.size()) {
@@ -42,7 +45,7 @@ class LaneRunner {
     if (at.lane == Lane::transfer) return;  // there at once
     if (at.lane == Lane::reduce && at.slot >= 0 && !is_beside_[static_cast<std::size_t>(Lane::reduce)]) {
       // Not beside the backward means behind it: the stages before do not wait for it.
-      deferred_ += seconds_[i];
+      deferred_instructions_.push_back(static_cast<int>(i));
       return;
     }
     const bool is_compute = at.lane == Lane::compute || !is_beside_[static_cast<std::size_t>(at.lane)];
@@ -56,6 +59,7 @@ class LaneRunner {
     if (is_compute) add_wait(cause, start - free);
     ends_[i] = free = start + seconds_[i];
     last_ = std::max(last_, ends_[i]);
+    if (is_recorded_) taken_.push_back({static_cast<int>(i), start - begin_, ends_[i] - begin_});
     if (is_compute)
       add_work(at, seconds_[i]);
     else if (at.lane == Lane::gather || at.lane == Lane::reduce)
@@ -80,8 +84,12 @@ class LaneRunner {
 
   // Until every lane rests, and what was put off is done.
   SlotTime take_rest(bool counts_as_data) {
-    last_ = std::max(last_, free_[0]) + deferred_;
-    deferred_ = 0;
+    last_ = std::max(last_, free_[0]);
+    for (const int i : std::exchange(deferred_instructions_, {})) {
+      const double seconds = seconds_[static_cast<std::size_t>(i)];
+      if (is_recorded_) taken_.push_back({i, last_ - begin_, last_ + seconds - begin_});
+      last_ += seconds;
+    }
     for (double& free : free_) free = last_;
     const double rest = last_ - begin_ - split_.total();
     (counts_as_data ? split_.data : split_.host) += std::max(0.0, rest);
@@ -89,6 +97,9 @@ class LaneRunner {
     begin_ = last_, split_ = {}, beside_ = 0;
     return slot;
   }
+
+  // Instructions since the last call, from the begin of what is taken next.
+  std::vector<InstructionTime> take_instructions() { return std::exchange(taken_, {}); }
 
  private:
   void add_wait(Lane cause, double seconds) {
@@ -110,13 +121,16 @@ class LaneRunner {
       split_.data += seconds;
   }
 
+  const bool is_recorded_;
   const Program& program_;
   const std::vector<double> seconds_;
   const Constants& constants_;
   std::vector<double> ends_;
   std::array<bool, kLanes> is_beside_{};
   std::array<double, kLanes> free_{};
-  double begin_ = 0, last_ = 0, tensor_end_ = 0, beside_ = 0, deferred_ = 0;
+  double begin_ = 0, last_ = 0, tensor_end_ = 0, beside_ = 0;
+  std::vector<int> deferred_instructions_;  // that nobody overlaps: they come behind the last slot
+  std::vector<InstructionTime> taken_;
   TimeSplit split_;
 };
 
@@ -147,17 +161,21 @@ void keep(StageTimes& times, const Slot& slot, int last_microbatch, const SlotTi
   }
 }
 
-}  // namespace
+struct LaneRun {
+  StageTimes times;
+  LaneTrace trace;
+};
 
-StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Software& software,
-                     const Constants& constants) {
+LaneRun run_all(const PricedProgram& priced, const Order& order, const Software& software,
+                const Constants& constants, bool is_recorded) {
   const Program& program = priced.program();
-  LaneRunner lanes(priced, software, constants);
+  LaneRunner lanes(priced, software, constants, is_recorded);
   int num_chunks = 1, last_microbatch = 0;
   for (const Slot& slot : order)
     num_chunks = std::max(num_chunks, slot.chunk + 1),
     last_microbatch = std::max(last_microbatch, slot.microbatch);
-  StageTimes times;
+  LaneRun result;
+  StageTimes& times = result.times;
   for (auto* list : {&times.first_forward, &times.forward, &times.backward, &times.last_backward,
                      &times.weight, &times.last_weight})
     list->resize(static_cast<std::size_t>(num_chunks));
@@ -165,16 +183,21 @@ StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Soft
   const std::size_t num = program.instructions.size();
   while (i < num && program.instructions[i].slot < 0) lanes.run(i++);
   times.before = lanes.take_rest(false);
+  result.trace.before = lanes.take_instructions();
   for (int slot = 0; slot < std::ssize(order); ++slot) {
     while (i < num && program.instructions[i].slot == slot) lanes.run(i++);
     SlotTime time = lanes.take_slot();
-    if (!priced.is_measured()) add_host(time, constants.slot_seconds);
+    result.trace.slots.push_back(lanes.take_instructions());
+    if (!priced.is_measured())
+      add_host(time, constants.slot_seconds * constants.host_residual);
     keep(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
   }
   while (i < num && program.instructions[i].op != Op::step_gate) lanes.run(i++);
   times.before_gate = lanes.take_rest(true);
+  result.trace.before_gate = lanes.take_instructions();
   while (i < num) lanes.run(i++);
   times.after_gate = lanes.take_rest(true);
+  result.trace.after_gate = lanes.take_instructions();
   // Gathers of updated weights go beside the next step's first forwards.
   if (software.overlaps_gather) {
     double hidden = 0;
@@ -183,7 +206,19 @@ StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Soft
     times.after_gate.seconds -= hidden * (1 - constants.interference);
     times.after_gate.split.data -= hidden * (1 - constants.interference);
   }
-  return times;
+  return result;
+}
+
+}  // namespace
+
+StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Software& software,
+                     const Constants& constants) {
+  return run_all(priced, order, software, constants, false).times;
+}
+
+LaneTrace trace_lanes(const PricedProgram& priced, const Order& order, const Software& software,
+                      const Constants& constants) {
+  return run_all(priced, order, software, constants, true).trace;
 }
 
 }  // namespace optimus

@@ -37,4 +37,17 @@ struct StageTimes {
 StageTimes run_lanes(const PricedProgram& program, const Order& order, const Software& software,
                      const Constants& constants);
 
+// Every instruction of the same run, in seconds from the begin of its slot (or of what comes before the first slot, before the
+// gate, behind it).
+struct InstructionTime {
+  int instruction = 0;  // of the program
+  double start = 0, end = 0;
+};
+struct LaneTrace {
+  std::vector<InstructionTime> before, before_gate, after_gate;
+  std::vector<std::vector<InstructionTime>> slots;
+};
+LaneTrace trace_lanes(const PricedProgram& program, const Order& order, const Software& software,
+                      const Constants& constants);
+
 }  // namespace optimus

@@ -16,7 +16,10 @@ OrderedJson prediction_json(const StepPrediction& step, const Setup& setup);
 std::string draw_step(const StepPrediction& step, int columns);
 
 // Trace events in JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open: a process for each pipeline, a thread for
-// each stage.
-std::string perfetto_text(const StepPrediction& step);
+// each stage's slots; and for each lane of a stage one with its single instructions, where there are some.
+std::string perfetto_text(const StepPrediction& step, const std::vector<TracedInstruction>& instructions);
+
+// A trace of more instructions than this shows slots alone: no viewer likes larger files.
+inline constexpr std::size_t kMostTraced = 300'000;
 
 }  // namespace optimus

@@ -73,9 +73,11 @@ std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
   return best;
 }
 
-ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software) {
+ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bool is_mixture) {
   const std::string name = lower(row.text("model_name"));
-  ModelSpec model = blank_model(name, row.count("ffn").value_or(0), row.count("hidden").value_or(0));
+  // All mixtures of experts are built as Llama is.
+  ModelSpec model =
+      blank_model(is_mixture ? "llama" : name, row.count("ffn").value_or(0), row.count("hidden").value_or(0));
   const std::optional<ModelSpec> known = known_model(name);
   const auto dimension = [&](std::string_view column, std::int64_t ModelSpec::*member) -> std::int64_t {
     if (const auto value = row.count(column)) return *value;
@@ -119,11 +121,28 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software) {
   return model;
 }
 
+// Experts of a row that has them; what it does not say comes from the table of known mixtures.
+void add_mixture(RowReader& row, ModelSpec& model) {
+  const KnownMixture known = known_mixture(lower(row.text("model_name")));
+  model.latent = known.latent;
+  Mixture& m = model.mixture;
+  m.experts = row.count_needed("experts"), m.experts_per_token = row.count_needed("experts_per_token");
+  m.ffn = row.count("moe_ffn").value_or(model.ffn);
+  m.shared_ffn = known.shared_ffn, m.first_layer = std::min(known.first_layer, model.layers - 1);
+  const double elements = static_cast<double>(m.experts) * static_cast<double>(m.ffn) *
+                          static_cast<double>(model.hidden) * static_cast<double>(model.layers);
+  if (m.experts_per_token > m.experts || elements > 1e15)
+    throw UserError("experts {}, experts_per_token {}, moe_ffn {} are too many", m.experts,
+                    m.experts_per_token, m.ffn);
+  if (known.head_dim > 0) model.head_dim = known.head_dim;
+  if (m.shared_ffn > 0) row.filled("shared_ffn", std::to_string(m.shared_ffn));
+}
+
 struct Split {
-  std::int64_t devices = 1, tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
+  std::int64_t devices = 1, tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1, ep = 1;
 };
 
-Split split_of(RowReader& row) {
+Split split_of(RowReader& row, bool is_mixture) {
   Split split;
   split.devices = row.count_needed("n_gpus");
   split.tp = row.count_or("tp", 1), split.pp = row.count_or("pp", 1), split.cp = row.count_or("cp", 1);
@@ -137,6 +156,9 @@ Split split_of(RowReader& row) {
     throw UserError("tp {} x pp {} x cp {} does not divide {} devices", split.tp, split.pp, split.cp,
                     split.devices);
   split.dp = split.devices / replica;
+  if (is_mixture) split.ep = row.count_or("ep", 1);
+  if (split.devices / split.pp % split.ep != 0)
+    throw UserError("ep {} does not divide the {} devices of a stage", split.ep, split.devices / split.pp);
   return split;
 }
 
@@ -144,6 +166,7 @@ LayerStrategy strategy_of_row(RowReader& row, const Split& split, const Software
                               std::int64_t sequence_length) {
   LayerStrategy strategy;
   strategy.tp = static_cast<int>(split.tp), strategy.cp = static_cast<int>(split.cp);
+  strategy.ep = static_cast<int>(split.ep);
   const Sharding sharding = sharding_of(row.text("zero_stage_or_fsdp"), software);
   strategy.zero = sharding.zero;
   if (sharding.is_filled) row.filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
@@ -256,7 +279,6 @@ std::string origin_of(std::string_view id) { return std::string(id.substr(0, id.
 bool is_timed(const RowReader& row) { return row.has("iter_time_s") || row.has("tokens_per_s_per_gpu"); }
 
 void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
-  if (measured.is_mixture) throw UserError("a mixture of experts");
   if (lower(row.text("notes")).find("lora") != std::string::npos)
     throw UserError("trains adapters alone (LoRA)");
   if (!is_timed(row)) throw UserError("neither a step's time nor tokens a second, only operations a second");
@@ -272,14 +294,24 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
     run.software.copied_bytes = std::max(run.software.copied_bytes, 2);
   }
   run.format = numbers.format;
-  const Split split = split_of(row);
-  run.model = model_of(row, split.tp, run.software);
+  const Split split = split_of(row, measured.is_mixture);
+  run.model = model_of(row, split.tp, run.software, measured.is_mixture);
+  if (measured.is_mixture) {
+    add_mixture(row, run.model);
+    run.software.balances_experts = lower(row.text("notes")).find("balanced") != std::string::npos;
+    if (run.software.balances_experts) row.filled("experts' load", "even");
+  }
   run.plan = plan_of(row, run.model, split, run.software, numbers);
+  if (measured.is_mixture && split.tp > 1)
+    for (Stage& stage : run.plan.pipelines.front().stages)
+      for (Chunk& chunk : stage.chunks)
+        for (BlockRun& run_of_blocks : chunk.runs) run_of_blocks.strategy.sequence_parallel = true;
   if (const auto problem = problem_in(run.plan)) throw UserError("{}", *problem);
   const int per_node =
       static_cast<int>(std::min<std::int64_t>(row.count_or("gpus_per_node", 8), split.devices));
-  run.cluster.emplace(
-      known_cluster(row.text("gpu"), row.text("network"), per_node, static_cast<int>(split.devices)));
+  run.cluster.emplace(known_cluster(row.text("gpu"), row.text("network"), per_node,
+                                    static_cast<int>(split.devices),
+                                    measured.is_mixture ? static_cast<int>(split.ep) : 1));
   run.map = DeviceMap::identity(static_cast<int>(split.devices));
   measure(row, measured, run.plan, split.devices);
   if (measured.seconds <= 0) throw UserError("the measured time is 0");
@@ -312,6 +344,7 @@ Run read_run(const CsvTable& table, std::size_t number) {
   try {
     prepare(row, measured, *run);
     result.run = std::move(run);
+    if (measured.is_mixture) measured.skipped = "a mixture of experts, reported apart";
   } catch (const UserError& error) {
     measured.skipped = error.what();
   }

@@ -16,7 +16,7 @@ namespace optimus {
 struct MeasuredRun {
   std::string id, source;  // source: the origin, which is the id's first word
   std::string software, sweep;
-  bool is_mixture = false;  // of experts: reported apart
+  bool is_mixture = false;  // of experts: predicted, but reported apart and never judged
   std::string skipped;      // why it is not judged; empty when it is
   std::vector<std::string> filled;
 
@@ -42,7 +42,8 @@ struct RunCase {
 
 struct Run {
   MeasuredRun measured;
-  std::unique_ptr<RunCase> run;  // none when it is skipped
+  std::unique_ptr<RunCase> run;  // none when it is not predicted
+  bool is_judged() const { return run != nullptr && !measured.is_mixture; }
 };
 
 // Never throws for a row's content: such a row is skipped and says why.

@@ -3,24 +3,39 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
+#include "simulate/clock.h"
 
 namespace optimus {
 namespace {
 
 // The slowest device of a stage sets its pace. Where all devices are alike nobody looks.
-Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map) {
+Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map, NumberFormat format) {
   const auto physical = [&](int device) { return map[VirtualDevice{device}]; };
   Device slowest = physical(stage.devices.front());
   if (cluster.profile().types.size() == 1 && cluster.profile().speed_factors.empty()) return slowest;
   const auto speed = [&](Device device) {
-    const PeakFlops& peak = cluster.type_of(device).peak;
-    return std::max({peak.bf16, peak.fp16, peak.fp32}) * cluster.speed_of(device);
+    const DeviceType& type = cluster.type_of(device);
+    const double own = peak_flops(type, format);
+    const double peak = own > 0 ? own
+                        : format == NumberFormat::tf32
+                            ? type.peak.fp32
+                            : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
+    return peak * cluster.speed_of(device);
   };
   for (const int device : stage.devices)
     if (speed(physical(device)) < speed(slowest)) slowest = physical(device);
   return slowest;
+}
+
+// Types of devices in a stage; one where the cluster has no more.
+std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map) {
+  if (cluster.profile().types.size() == 1) return {0};
+  std::set<int> types;
+  for (const int device : stage.devices) types.insert(cluster.group_of(map[VirtualDevice{device}]).type);
+  return types;
 }
 
 Stage pattern_of(const Stage& stage, bool is_custom) {
@@ -32,6 +47,14 @@ Stage pattern_of(const Stage& stage, bool is_custom) {
     for (BlockRun& run : chunk.runs) run.first -= first;
   }
   return pattern;
+}
+
+std::vector<int> block_patterns_of(const Stage& stage, const ModelSpec& model) {
+  std::vector<int> patterns;
+  if (!model.is_mixture()) return patterns;
+  for (const Chunk& chunk : stage.chunks)
+    for (int block = chunk.first(); block < chunk.end(); ++block) patterns.push_back(pattern(model, block));
+  return patterns;
 }
 
 Plan shortened(Plan plan) {
@@ -66,6 +89,13 @@ double sent_bytes(const Program& program, bool is_backward) {
     bytes += static_cast<double>(at.bytes);
   }
   return bytes;
+}
+
+double work_in(const StageTimes& times) {
+  double seconds = 0;
+  for (const auto* list : {&times.forward, &times.backward, &times.weight})
+    for (const SlotTime& slot : *list) seconds += slot.seconds;
+  return seconds;
 }
 
 }  // namespace
@@ -107,11 +137,14 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   const Device first = setup_.map[VirtualDevice{stage.devices.front()}];
   StageClass wanted;
   wanted.pattern = pattern_of(stage, setup_.model.is_custom());
+  wanted.block_patterns = block_patterns_of(stage, setup_.model);
   wanted.has_first = stage.chunks.front().first() == 0;
   wanted.has_last = stage.chunks.back().end() == setup_.plan.num_blocks;
-  wanted.device = slowest_of(stage, setup_.cluster, setup_.map);
+  wanted.device = slowest_of(stage, setup_.cluster, setup_.map, setup_.format.format);
   wanted.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
   wanted.width = static_cast<int>(stage.devices.size());
+  wanted.types = types_of(stage, setup_.cluster, setup_.map);
+  if (wanted.types.size() > 1) wanted.device = first;  // each type is looked at
   wanted.pipeline = pipeline_number;
   const auto is_alike = [&](const StageClass& known) {
     const Cluster& cluster = setup_.cluster;
@@ -119,17 +152,27 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
            known.width == wanted.width && known.place_in_domain == wanted.place_in_domain &&
            known.pipeline == wanted.pipeline &&
            &cluster.group_of(known.device) == &cluster.group_of(wanted.device) &&
-           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) &&
-           known.pattern == wanted.pattern;
+           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) && known.types == wanted.types &&
+           known.block_patterns == wanted.block_patterns && known.pattern == wanted.pattern;
   };
   const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
   if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
+  for (const Chunk& chunk : stage.chunks) wanted.first_blocks.push_back(chunk.first());
   wanted.order = order_of(setup_.plan.schedule, {stage_number, static_cast<int>(pipeline.stages.size()),
                                                  static_cast<int>(pipeline.microbatches.size()),
                                                  static_cast<int>(stage.chunks.size())});
   const Setup setup{short_plan_, setup_.model, setup_.cluster, setup_.map, setup_.software, setup_.format};
   wanted.program = std::make_unique<PricedProgram>(
       setup, *work_, compile(short_plan_, setup_.model, stage.devices.front()), wanted.device);
+  // Replicas of other types of nodes: whichever takes longest sets the pace.
+  std::set<int> types;
+  for (const int device : stage.devices) {
+    if (wanted.types.size() == 1) break;
+    const Device physical = setup_.map[VirtualDevice{device}];
+    if (types.insert(setup_.cluster.group_of(physical).type).second && types.size() > 1)
+      wanted.others.push_back(std::make_unique<PricedProgram>(
+          setup, *work_, compile(short_plan_, setup_.model, device), physical));
+  }
   const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
   const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;
   wanted.forward_bytes = sent_bytes(wanted.program->program(), false) * copies;
@@ -138,16 +181,16 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   return static_cast<int>(classes_.size()) - 1;
 }
 
-struct StepSimulator::Clock {
-  std::vector<StageTimes> stages;  // [class]
-  std::vector<PipelineTimes> pipelines;
-  double gate = 0, end = 0;  // when all gradients are there; when the last update is done
-};
-
 StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
   Clock clock;
-  for (const StageClass& one : classes_)
-    clock.stages.push_back(run_lanes(*one.program, one.order, setup_.software, constants));
+  for (const StageClass& one : classes_) {
+    StageTimes times = run_lanes(*one.program, one.order, setup_.software, constants);
+    for (const auto& other : one.others)
+      if (StageTimes its = run_lanes(*other, one.order, setup_.software, constants);
+          work_in(its) > work_in(times))
+        times = std::move(its);
+    clock.stages.push_back(std::move(times));
+  }
   const LinkCost links(constants);
   for (const Seen& seen : pipelines_) {
     std::vector<PipelineStage> stages;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "cost/memory_cost.h"
@@ -33,6 +34,13 @@ struct StepPrediction {
   std::vector<std::vector<Order>> orders;  // [pipeline][stage]: what the slots are
 };
 
+struct TracedInstruction {
+  int pipeline = 0, stage = 0;
+  Lane lane = Lane::compute;
+  std::string name;  // "backward_weight layer 3 mlp, micro-batch 7"
+  double start = 0, end = 0;
+};
+
 class StepSimulator {
  public:
   // The plan must be valid for the model, and the map must have its devices. What setup refers to must outlive this object.
@@ -41,16 +49,22 @@ class StepSimulator {
   StepPrediction run(const Constants& constants) const;
   // Seconds of the step alone.
   double seconds(const Constants& constants) const;
+  // Every instruction of one device of each stage in time; at most `most` of them, whole stages left out behind that.
+  std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t most) const;
 
  private:
   struct StageClass {
-    Stage pattern;  // devices left out, blocks counted from the chunk's first
+    Stage pattern;                    // devices left out, blocks counted from the chunk's first
+    std::vector<int> block_patterns;  // of a mixture of experts, whose layers differ
     bool has_first = false, has_last = false;
     Device device;
     int place_in_domain = 0, width = 0, pipeline = 0;
+    std::set<int> types;            // of its devices
+    std::vector<int> first_blocks;  // [chunk], of the program
     Order order;
     std::unique_ptr<PricedProgram> program;
-    double forward_bytes = 0, backward_bytes = 0;  // of a micro-batch, to the neighbours
+    std::vector<std::unique_ptr<PricedProgram>> others;  // of replicas on other types of devices
+    double forward_bytes = 0, backward_bytes = 0;        // of a micro-batch, to the neighbours
   };
   struct Seen {                // one pipeline
     std::vector<int> classes;  // [stage]
@@ -63,6 +77,8 @@ class StepSimulator {
   void see_pipeline(int number);
   int class_of(int pipeline, int stage);
   Clock time(const Constants& constants) const;
+  void trace_stage(const Clock& clock, int pipeline, int stage, const LaneTrace& lanes,
+                   const Constants& constants, std::vector<TracedInstruction>& result) const;
 
   Setup setup_;
   std::shared_ptr<const ModelWork> work_;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <numeric>
 #include <set>
 
 #include "cluster/standard.h"
@@ -127,6 +128,37 @@ TEST(Instructions, FollowThePlan) {
   const double again = compute_seconds(1, RecomputeMode::full) / plain;
   EXPECT_GT(again, 1.18);
   EXPECT_LT(again, 1.27);
+}
+
+TEST(Links, TokensCrossToADomainOnce) {
+  const Cluster cluster{standard_cluster("h100x64")};
+  const DeviceMap map = DeviceMap::identity(64);
+  const Constants& constants = fitted_constants();
+  const LinkCost links(constants);
+  const auto seconds = [&](int devices, double copies) {
+    std::vector<int> members(static_cast<std::size_t>(devices));
+    std::iota(members.begin(), members.end(), 0);
+    return links.exchange(shape_of(members, cluster, map), 1e8, copies);
+  };
+  EXPECT_EQ(seconds(1, 8), 0);
+  EXPECT_GT(seconds(16, 8), 1.5 * seconds(8, 8));  // over the network
+  EXPECT_GT(seconds(64, 8), seconds(16, 8));
+  // The same bytes in fewer copies: fewer of them share a way.
+  EXPECT_GT(seconds(64, 1), 1.5 * seconds(64, 8));
+  // Inside a domain every copy travels.
+  EXPECT_DOUBLE_EQ(seconds(8, 1), seconds(8, 8));
+}
+
+TEST(Device, ManySmallExpertsAreSlowerThanOneProduct) {
+  const DeviceType type = *find_device_type("h100");
+  const Constants& constants = fitted_constants();
+  const DeviceCost cost(type, 1, our_software(), constants);
+  const double one = cost.product(8192, 2048, 1536, {}),
+               sixteen = cost.grouped_product(8192, 2048, 1536, 16, {});
+  EXPECT_GT(sixteen, one);
+  EXPECT_LT(sixteen, 2 * one);
+  EXPECT_GT(cost.grouped_product(1000, 2048, 1536, 16, {}), cost.grouped_product(1024, 2048, 1536, 8, {}));
+  EXPECT_EQ(cost.grouped_product(0, 2048, 1536, 16, {}), 0);
 }
 
 }  // namespace

@@ -27,6 +27,9 @@ Json base_config(Family family) {
     case Family::qwen3:
     case Family::bert:
     case Family::megatron_bert:
+    case Family::mixtral:
+    case Family::qwen3_moe:
+    case Family::deepseek_v3:
       break;
   }
   return {{"model_type", text(family)},   {"vocab_size", 100},        {"hidden_size", 32},
@@ -203,7 +206,7 @@ TEST(HfConfig, RefusesWhatItDoesNotHonourByNameAndValue) {
   EXPECT_EQ(refusal_with(Family::llama, "model_type", "mamba"),
             "config.json: model_type is 'mamba', which is not supported; supported are gpt2, llama, mistral, "
             "qwen2, "
-            "qwen3, bert, megatron-bert");
+            "qwen3, bert, megatron-bert, mixtral, qwen3_moe, deepseek_v3");
   EXPECT_NE(refusal_with(Family::gpt2, "reorder_and_upcast_attn", true), "");
   EXPECT_NE(refusal_with(Family::gpt2, "scale_attn_weights", false), "");
   EXPECT_NE(refusal_with(Family::gpt2, "add_cross_attention", true), "");
@@ -262,6 +265,8 @@ TEST(HfConfig, WhatWeWriteReadsBackTheSame) {
   for (std::uint64_t seed = 0; seed < 700; ++seed) {
     ModelSpec spec = random_spec(seed);
     EXPECT_EQ(read(hf_config_from_spec(spec).dump(2)), spec) << seed;
+    const ModelSpec mixture = random_mixture(seed);
+    EXPECT_EQ(read(hf_config_from_spec(mixture).dump(2)), mixture) << seed;
   }
 }
 

@@ -116,8 +116,8 @@ void check_all(const ModelSpec& spec) {
                 num_units(spec, tensor.cut.unit) * unit_width(spec, tensor.cut.unit));
     }
     EXPECT_EQ(rows[tensor.hf.name], tensor.hf.offset);
-    rows[tensor.hf.name] += tensor.shape[0];
-    total[tensor.hf.name] = tensor.hf.shape[tensor.hf.is_transposed ? 1 : 0];
+    rows[tensor.hf.name] += tensor.shape[0] / tensor.hf.pieces;  // of each of a mixture's experts
+    total[tensor.hf.name] = tensor.hf.shape[tensor.hf.is_transposed || tensor.hf.pieces > 1 ? 1 : 0];
   }
   EXPECT_EQ(rows, total);
   EXPECT_EQ(elements, num_parameters(spec));
@@ -128,6 +128,7 @@ TEST(Tensors, EveryModelIsCoveredExactlyOnce) {
   for (std::uint64_t seed = 0; seed < 350; ++seed) {
     SCOPED_TRACE(seed);
     check_all(random_spec(seed));
+    check_all(random_mixture(seed));
   }
   for (const std::string& name : preset_names()) {
     SCOPED_TRACE(name);

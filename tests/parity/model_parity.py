@@ -44,9 +44,13 @@ def build(config, device):
 
 
 def piece_of(ours, theirs):
-    """Our tensor inside theirs, as [out, in]."""
-    whole = theirs.t() if ours["hf"]["transposed"] else theirs
-    return whole[ours["hf"]["offset"] : ours["hf"]["offset"] + ours["shape"][0]]
+    """Our tensor inside theirs, as [out, in]; a mixture's experts one below the other."""
+    place = ours["hf"]
+    if place["pieces"] > 1:
+        rows = ours["shape"][0] // place["pieces"]
+        return theirs[:, place["offset"] : place["offset"] + rows].reshape(ours["shape"])
+    whole = theirs.t() if place["transposed"] else theirs
+    return whole[place["offset"] : place["offset"] + ours["shape"][0]]
 
 
 def check_places(label, ours, model):
@@ -60,7 +64,8 @@ def check_places(label, ours, model):
         assert list(parameter.shape) == place["shape"], f"{label}: {place['name']} is {list(parameter.shape)}, ours {place['shape']}"
         assert list(piece_of(tensor, parameter).shape) == tensor["shape"], f"{label}: {tensor['name']} does not fit {place['name']}"
         assert tensor["decay"] == (parameter.dim() > 1), f"{label}: weight decay of {tensor['name']}"
-        rows_covered[place["name"]].append((place["offset"], place["offset"] + tensor["shape"][0], place["transposed"]))
+        rows = tensor["shape"][0] // place["pieces"]
+        rows_covered[place["name"]].append((place["offset"], place["offset"] + rows, place["transposed"] or place["pieces"] > 1))
     for name, spans in rows_covered.items():
         rows = theirs[name].shape[1] if spans and spans[0][2] else theirs[name].shape[0]
         at = 0
@@ -102,15 +107,17 @@ def main():
             check_places(name, ours, build(config, "meta"))
             check_config_round_trip(name, ours, config, folder)
         print(f"{len(presets)} presets: names, shapes and counts equal transformers {transformers.__version__}")
-        for seed in range(first_seed, first_seed + num_random):
-            label = f"random model {seed}"
-            ours = ask("random", seed)
+        kinds = [("random", seed) for seed in range(first_seed, first_seed + num_random)]
+        kinds += [("random-mixture", seed) for seed in range(first_seed, first_seed + num_random // 2)]
+        for kind, seed in kinds:
+            label = f"{kind} {seed}"
+            ours = ask(kind, seed)
             config = open_config(ours["config"], folder)
             model = build(config, "cpu")
             check_places(label, ours, model)
             check_initial_values(label, ours, model)
             check_config_round_trip(label, ours, config, folder)
-        print(f"{num_random} random models (seeds from {first_seed}): as well, and their initial values")
+        print(f"{len(kinds)} random models, {num_random // 2} of them mixtures of experts (seeds from {first_seed}): as well, and their initial values")
 
 
 main()

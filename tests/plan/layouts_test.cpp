@@ -11,9 +11,12 @@ namespace {
 
 TEST(Layouts, EveryPipelineHoldsEveryElementAtLeastOnce) {
   EXPECT_TRUE(rc::check([] {
-    const Plan plan =
+    Plan plan =
         random_plan::plan_for(random_small_model(), {.most_stages = 3, .most_width = 4, .most_pipelines = 2});
-    const ModelSpec model = small_model(plan.num_blocks - 2, *rc::gen::arbitrary<bool>());
+    const bool is_mixture = random_plan::pick(0, 2) == 0, is_tied = *rc::gen::arbitrary<bool>();
+    const ModelSpec model = is_mixture ? small_mixture(plan.num_blocks - 2, is_tied, true)
+                                       : small_model(plan.num_blocks - 2, is_tied);
+    if (is_mixture) random_plan::deal_experts(plan);
     const auto kind = *rc::gen::element(StateKind::weights, StateKind::gradients, StateKind::optimizer);
     const Layout layout = layout_of(plan, model, kind);
     validate(layout);
@@ -74,6 +77,40 @@ TEST(Layouts, ZeroSavesWhatThePaperSays) {
     EXPECT_DOUBLE_EQ(static_cast<double>(bytes) / n / static_cast<double>(parameters), expected[zero])
         << "zero " << zero;
   }
+}
+
+TEST(Layouts, ExpertsAreDealtOutAndSharded) {
+  const ModelSpec model = small_mixture(1, false, true);
+  UniformPlan shape{.dp = 4, .batch = 8, .sequence_length = 8};
+  shape.strategy.tp = 2, shape.strategy.sequence_parallel = true, shape.strategy.ep = 4,
+  shape.strategy.zero = 1;
+  const Plan plan = uniform_plan(model, shape);
+  const auto held = [&](StateKind kind, int rank, const std::string& name) {
+    const Layout layout = layout_of(plan, model, kind);
+    std::int64_t elements = 0;
+    for (std::size_t t = 0; t < layout.tensors.size(); ++t)
+      if (layout.tensors[t].name == name)
+        for (const Placement& placement : layout.placements[t]) {
+          const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
+          for (int i = 0; i < std::ssize(grid.ranks); ++i)
+            if (grid.ranks[static_cast<std::size_t>(i)].value == rank)
+              elements += held_box(layout.tensors[t], placement, grid, i / grid.num_parts % grid.num_shards,
+                                   i % grid.num_parts)
+                              .num_elements();
+        }
+    return elements;
+  };
+  const std::int64_t all = 12 * 10 * 24;  // gate of 12 experts of 10, 24 wide
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(held(StateKind::weights, rank, "layers.0.experts.gate.weight"), all / 4);
+    EXPECT_EQ(held(StateKind::optimizer, rank, "layers.0.experts.gate.weight"),
+              all / 8);  // two copies share it
+    EXPECT_EQ(held(StateKind::weights, rank, "layers.0.shared.gate.weight"), 14 * 24);
+    EXPECT_EQ(held(StateKind::weights, rank, "layers.0.attention.q.weight"), 24 * 24 / 2);
+  }
+  EXPECT_EQ(expert_shard_count(plan.pipelines[0].stages[0], shape.strategy), 2);
+  shape.strategy.shard_group = 2;  // reaches four devices, which hold one copy of the experts
+  EXPECT_EQ(expert_shard_count(plan.pipelines[0].stages[0], shape.strategy), 1);
 }
 
 }  // namespace

@@ -18,6 +18,16 @@ inline ModelSpec small_model(int layers, bool is_tied) {
   return with_overrides(*find_preset("llama3-8b"), overrides);
 }
 
+// 12 experts, so that 1, 2, 3, 4, 6 and 12 devices can share them; of the layers some are dense.
+inline ModelSpec small_mixture(int layers, bool is_tied, bool has_shared_expert) {
+  ModelSpec spec = small_model(layers, is_tied);
+  spec.family = Family::qwen3_moe, spec.has_qk_norm = true;
+  spec.mixture = {.experts = 12, .experts_per_token = 3, .ffn = 10};
+  spec.mixture.shared_ffn = has_shared_expert ? 14 : 0;
+  spec.mixture.first_layer = layers > 2 ? 1 : 0;
+  return spec;
+}
+
 namespace random_plan {
 
 // Both included. Always the whole range: rapidcheck would keep to its lower end in the first cases.
@@ -103,6 +113,20 @@ inline Plan plan_for(const ModelSpec& model, const Limits& limits = {}) {
     plan.pipelines.push_back(std::move(pipeline));
   }
   return plan;
+}
+
+// Turns a plan into one that fits a mixture of experts: experts are dealt out, tensor parts cut positions.
+inline void deal_experts(Plan& plan) {
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (Chunk& chunk : stage.chunks)
+        for (BlockRun& run : chunk.runs) {
+          std::vector<int> choices;
+          for (const int ep : {1, 2, 3, 4, 6, 12})
+            if (std::ssize(stage.devices) % ep == 0) choices.push_back(ep);
+          run.strategy.ep = *rc::gen::elementOf(choices);
+          run.strategy.sequence_parallel = run.strategy.tp > 1;
+        }
 }
 
 }  // namespace random_plan

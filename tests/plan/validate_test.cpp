@@ -51,7 +51,8 @@ bool is_valid_by_hand(const Plan& plan) {
           for (int b = run.first; b < run.first + run.count && b < 1000; ++b)
             by_chunk[c].push_back(b), ++blocks;
           const LayerStrategy& s = run.strategy;
-          if (s.tp < 1 || s.cp < 1 || s.ep != 1 || s.zero < 0 || s.zero > 3 || s.cp > plan.sequence_length)
+          if (s.tp < 1 || s.cp < 1 || s.ep < 1 || n % s.ep != 0 || s.zero < 0 || s.zero > 3 ||
+              s.cp > plan.sequence_length)
             return false;
           if (s.sequence_parallel && s.tp < 2) return false;
           if (s.recompute_layers != 1 && (s.recompute_layers < 1 || s.recompute != RecomputeMode::full))
@@ -218,6 +219,31 @@ TEST(Validate, EachRuleHasItsSentence) {
             "schedule pipedream keeps several versions of the weights and goes with zero 0 or 1, not 3");
   EXPECT_EQ(says([](Plan& p) { p.accumulators = Precision::bf16, p.precision = Precision::fp32; }),
             "accumulators of bf16 do not go with precision fp32; use fp32");
+}
+
+TEST(Validate, MixturesOfExperts) {
+  const ModelSpec model = small_mixture(4, false, false);
+  UniformPlan shape{.dp = 8, .strategy = {.ep = 4}, .batch = 8, .sequence_length = 16};
+  EXPECT_EQ(problem_in(uniform_plan(model, shape), model), std::nullopt);
+  EXPECT_EQ(*problem_in(uniform_plan(small_model(4, false), shape), small_model(4, false)),
+            "block 0: ep is 4, but llama3-8b is dense and has no experts; use 1");
+  shape.strategy.ep = 3;
+  EXPECT_EQ(
+      *problem_in(uniform_plan(model, shape), model),
+      "pipeline 0, stage 0, block 0: experts cannot be dealt out to ep 3; it must divide the 8 devices of "
+      "the stage");
+  shape.strategy.ep = 8;
+  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
+            "block 0: ep 8 must divide the 12 experts of llama3-8b");
+  shape.strategy.ep = 4, shape.strategy.tp = 2, shape.dp = 4;
+  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
+            "block 0: tp 2 needs sequence_parallel in llama3-8b, whose experts work on each device's own "
+            "positions");
+  shape.strategy.sequence_parallel = true, shape.strategy.zero = 1;
+  Plan plan = uniform_plan(model, shape);
+  EXPECT_EQ(problem_in(plan, model), std::nullopt);
+  plan.buddy = 1;
+  EXPECT_EQ(*problem_in(plan, model), "block 0: there is no buddy for the state of experts yet; use buddy 0");
 }
 
 TEST(Validate, AgainstTheModel) {

@@ -103,6 +103,12 @@ TEST(Program, DoesEveryPieceOfWorkOnce) {
         RC_ASSERT(count[key] == 1);
         count.erase(key);
       };
+      const auto second_half = [&](Op op, int m, int block) {
+        if (is_mixture_block(model, block))
+          once(op, m, block, Part::router), once(op, m, block, Part::experts);
+        else
+          once(op, m, block, Part::mlp);
+      };
       for (int m = 0; m < std::ssize(pipeline.microbatches); ++m)
         for (const Chunk& chunk : stage.chunks)
           for (int block = chunk.first(); block < chunk.end(); ++block) {
@@ -115,16 +121,17 @@ TEST(Program, DoesEveryPieceOfWorkOnce) {
               if (!is_layer) {
                 once(op, m, block, Part::whole);
               } else if (s.cp == 1) {
-                once(op, m, block, Part::attention), once(op, m, block, Part::mlp);
+                second_half(op, m, block);
+                once(op, m, block, Part::attention);
               } else {
-                once(op, m, block, Part::mlp), once(op, m, block, Part::attention_input),
-                    once(op, m, block, Part::attention_output);
+                second_half(op, m, block);
+                once(op, m, block, Part::attention_input), once(op, m, block, Part::attention_output);
                 for (int hop = 0; hop < s.cp; ++hop) once(op, m, block, Part::attention_hop, hop);
               }
             }
             if (is_layer)
               once(Op::backward_weight, m, block, Part::attention),
-                  once(Op::backward_weight, m, block, Part::mlp);
+                  second_half(Op::backward_weight, m, block);
             else
               once(Op::backward_weight, m, block, Part::whole);
           }

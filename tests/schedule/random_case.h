@@ -16,6 +16,11 @@ inline Case random_case(const random_plan::Limits& limits = {
   result.plan = random_plan::plan_for(random_small_model(), limits);
   result.model = small_model(result.plan.num_blocks - 2,
                              !is_asynchronous(result.plan.schedule) && *rc::gen::arbitrary<bool>());
+  if (random_plan::pick(0, 2) == 0) {
+    result.model =
+        small_mixture(result.plan.num_blocks - 2, result.model.is_tied, *rc::gen::arbitrary<bool>());
+    random_plan::deal_experts(result.plan);
+  }
   RC_ASSERT(problem_in(result.plan, result.model) == std::nullopt);
   return result;
 }

@@ -56,11 +56,40 @@ TEST(Runs, FillsAndSaysSo) {
     EXPECT_TRUE(is_filled(column)) << column;
 }
 
+TEST(Runs, MixturesArePredictedAndReportedApart) {
+  const std::string header =
+      "id,gpu,gpus_per_node,n_gpus,model_name,layers,hidden,heads,kv_heads,vocab,seq_len,global_batch_seqs,"
+      "micro_batch,"
+      "tp,pp,cp,ep,precision,iter_time_s,software,network,experts,experts_per_token,moe_ffn,notes\n";
+  const std::string rest = ",H100,8,16,qwen3-x,48,2048,32,4,151936,4096,64,1,";
+  const std::string table = header + "a-1" + rest +
+                            "1,1,1,8,bf16,2,megatron-core-2025,ib-ndr-8x400,128,8,768,balanced\n" + "a-2" +
+                            rest + "2,1,1,8,bf16,2,megatron-core-2025,ib-ndr-8x400,128,8,768,\n" + "a-3" +
+                            rest + "1,1,1,3,bf16,2,megatron-core-2025,ib-ndr-8x400,128,8,768,\n" + "a-4" +
+                            rest + "1,1,1,1,bf16,2,megatron-core-2025,ib-ndr-8x400,,,,\n";
+  const std::vector<optimus::Run> runs = read_runs(parse_csv(table, "t.csv"));
+  ASSERT_TRUE(runs[0].run && runs[1].run);
+  EXPECT_TRUE(runs[0].run->software.balances_experts);
+  EXPECT_FALSE(runs[1].run->software.balances_experts);
+  EXPECT_EQ(runs[0].measured.skipped, "a mixture of experts, reported apart");
+  EXPECT_EQ(runs[2].measured.skipped, "ep 3 does not divide the 16 devices of a stage");
+  const std::vector<RunOutcome> outcomes = predict_runs(runs, fitted_constants());
+  const AccuracySummary summary = summarise(runs, outcomes);
+  EXPECT_EQ(summary.mixtures, 3);
+  EXPECT_EQ(summary.mixture_time.rows, 2);
+  EXPECT_EQ(summary.step_time.rows, 1);
+  EXPECT_EQ(summary.skipped, 3);
+  const OrderedJson json = accuracy_json(runs, outcomes);
+  EXPECT_EQ(json["summary"]["mixtures_of_experts"]["rows"], 3);
+  EXPECT_TRUE(json["rows"][0]["predicted_seconds"].is_number());
+  EXPECT_TRUE(json["rows"][0]["skipped"].is_string());
+}
+
 TEST(Runs, SkipsWithAReason) {
   const auto reason = [](const std::string& row) { return read_one(row).measured.skipped; };
   const std::string shape = "x,32,4096,32,8,14336,128256,8192,128,1,";
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,8,"),
-            "a mixture of experts");
+            "experts_per_token is not given");
   EXPECT_NE(
       reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,,,,,fsdp2-compile,single-node,,").find("neither"),
       std::string::npos);

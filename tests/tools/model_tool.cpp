@@ -1,5 +1,5 @@
 // What tests/parity/model_parity.py compares with transformers:
-//   model_tool list | preset NAME | random SEED | config FILE
+//   model_tool list | preset NAME | random SEED | random-mixture SEED | config FILE
 // prints names of presets, or one model: its config.json, its logical tensors, its number of parameters.
 #include <fmt/format.h>
 
@@ -34,6 +34,7 @@ OrderedJson tensor_json(const LogicalTensor& tensor) {
   result["hf"] = {{"name", tensor.hf.name},
                   {"transposed", tensor.hf.is_transposed},
                   {"offset", tensor.hf.offset},
+                  {"pieces", tensor.hf.pieces},
                   {"shape", shape_json(tensor.hf.shape)}};
   return result;
 }
@@ -56,10 +57,13 @@ int run(int argc, char** argv) {
     print_model(open_model(argument));
   } else if (command == "random") {
     print_model(random_spec(std::strtoull(argument.c_str(), nullptr, 10)));
+  } else if (command == "random-mixture") {
+    print_model(random_mixture(std::strtoull(argument.c_str(), nullptr, 10)));
   } else if (command == "config") {
     print_model(spec_from_hf_config(read_json(argument), argument));
   } else {
-    fmt::print(stderr, "usage: model_tool list | preset NAME | random SEED | config FILE\n");
+    fmt::print(stderr,
+               "usage: model_tool list | preset NAME | random SEED | random-mixture SEED | config FILE\n");
     return 2;
   }
   return 0;

@@ -1,0 +1,29 @@
+// Constants in a file: those that differ from the fitted ones, by name, and where they come from. What `simulate --refit` writes
+// and `--constants FILE` reads.
+//
+//   {"format": "optimus-constants", "version": 1, "origin": "48 steps of runs/a on h200x1",
+//    "constants": {"residual.compute": 0.93, "residual.host": 1.4}}
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "cost/constants.h"
+
+namespace optimus {
+
+struct NamedConstants {
+  Constants constants;
+  std::string origin;  // "fitted on published runs"
+};
+
+// The ones that are built in.
+NamedConstants usual_constants();
+
+OrderedJson to_json(const NamedConstants& named);
+// Throws UserError: another format, an unknown name, a value outside its bounds.
+NamedConstants parse_constants(std::string_view text, const std::string& source);
+NamedConstants read_constants(const Path& path);
+
+}  // namespace optimus

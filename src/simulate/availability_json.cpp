@@ -1,0 +1,119 @@
+// Traces in JSON: lists of samples, of durations, of faults; or a list a line.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "simulate/availability_builder.h"
+
+namespace optimus {
+namespace {
+
+double not_negative(const JsonView& value) {
+  const double number = value.number();
+  if (!(number >= 0 && number <= 1e15)) value.refuse("a number that is not negative");
+  return number;
+}
+
+// [{"Time": seconds, "GPUs": count}, …]
+AvailabilityTrace read_samples(const std::vector<JsonView>& samples, const std::string& source) {
+  TraceBuilder builder;
+  for (const JsonView& sample : samples)
+    builder.count(not_negative(sample.at("Time")), not_negative(sample.at("GPUs")), sample.where());
+  return builder.take("seconds, number of devices (JSON)", source);
+}
+
+// [{"time": minutes, "size": count}, …]: each number lasts that long; the last one ends the trace.
+AvailabilityTrace read_durations(const std::vector<JsonView>& parts, const std::string& source) {
+  TraceBuilder builder;
+  double now = 0;
+  for (const JsonView& part : parts) {
+    const double minutes = not_negative(part.at("time"));
+    if (minutes > 0) builder.count(now, not_negative(part.at("size")), part.where());
+    builder.end(now += minutes * 60);
+  }
+  return builder.take("minutes that each number of devices lasts (JSON)", source);
+}
+
+struct Fault {
+  double seconds = 0;
+  bool is_start = true;
+  std::string node;
+  std::string where;
+};
+
+std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
+  std::vector<Fault> faults;
+  constexpr double kDay = 86400;
+  for (const JsonView& event : events) {
+    const JsonView kind = event.at("event_type");
+    if (kind.text() != "fault_start" && kind.text() != "fault_end")
+      kind.refuse("\"fault_start\" or \"fault_end\"");
+    faults.push_back({not_negative(event.at("event_time")) * kDay, kind.text() == "fault_start",
+                      event.at("node_id").text(), event.where()});
+  }
+  std::stable_sort(faults.begin(), faults.end(),
+                   [](const Fault& a, const Fault& b) { return a.seconds < b.seconds; });
+  return faults;
+}
+
+// All nodes that ever have a fault are there from the start; those whose first event is an end were down then. A node with
+// several faults at a time comes back when the last has ended.
+AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::string& source) {
+  const std::vector<Fault> faults = faults_of(events);
+  std::map<std::string, int> open;  // node -> faults that have not ended
+  TraceBuilder builder;
+  for (const Fault& fault : faults) {
+    const auto [at, is_new] = open.try_emplace(fault.node, fault.is_start ? 0 : 1);
+    if (is_new && fault.is_start) builder.add(0, fault.node, fault.where);
+  }
+  for (const Fault& fault : faults) {
+    int& number = open[fault.node];
+    number = std::max(0, number + (fault.is_start ? 1 : -1));
+    if (number == 1 && fault.is_start && builder.is_there(fault.node))
+      builder.remove(fault.seconds, fault.node, fault.where);
+    if (number == 0 && !builder.is_there(fault.node)) builder.add(fault.seconds, fault.node, fault.where);
+    builder.end(fault.seconds);
+  }
+  return builder.take("faults of nodes, in days; nodes without any are not listed (JSON)", source);
+}
+
+}  // namespace
+
+AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source) {
+  const Json document = parse_json(text, source);
+  const std::vector<JsonView> elements = JsonView(document, source).elements();
+  if (elements.empty()) throw UserError("{}: no node is ever there", source);
+  const JsonView& first = elements.front();
+  if (first.raw().is_object() && first.find("Time")) return read_samples(elements, source);
+  if (first.raw().is_object() && first.find("size")) return read_durations(elements, source);
+  if (first.raw().is_object() && first.find("event_type")) return read_faults(elements, source);
+  first.refuse("an object with Time and GPUs, time and size, or node_id, event_time and event_type");
+}
+
+AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::string& source) {
+  TraceBuilder builder;
+  int number = 0;
+  for (const std::string& line : split(text, '\n')) {
+    const std::string where = fmt::format("{}:{}", source, ++number);
+    if (trim(line).empty()) continue;
+    const Json document = parse_json(line, where);
+    const std::vector<JsonView> cells = JsonView(document, where).elements();
+    if (cells.size() != 3)
+      throw UserError("{}: {} elements, must be time, event and nodes", where, cells.size());
+    const double seconds = not_negative(cells[0]) / 1000;
+    const std::string& event = cells[1].text();
+    // A migration is what the trace's authors did, not the machines.
+    if (event != "add" && event != "remove" && event != "no-op" && event != "migration")
+      cells[1].refuse("\"add\", \"remove\", \"no-op\" or \"migration\"");
+    for (const JsonView& node : cells[2].at("nodes").elements()) {
+      if (event == "add") builder.add(seconds, node.text(), where);
+      if (event == "remove") builder.remove(seconds, node.text(), where);
+    }
+    const auto duration = cells[2].find("duration");
+    builder.end(seconds + (duration ? not_negative(*duration) / 1000 : 0));
+  }
+  return builder.take("milliseconds, event, nodes (a JSON list a line)", source);
+}
+
+}  // namespace optimus

@@ -1,0 +1,116 @@
+// Single instructions of a step in time: the slots of all micro-batches, each filled with what the like slot of the short
+// program (simulate/lanes.h) does in it.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "simulate/clock.h"
+
+namespace optimus {
+namespace {
+
+std::string name_of(const Instruction& at, const ModelSpec& model, int microbatch) {
+  std::string name = text(at.op);
+  if (at.is_backward && at.lane != Lane::compute) name += " gradient";
+  if (at.block >= 0) {
+    const BlockKind kind = block_kind(model, at.block);
+    name += kind == BlockKind::layer    ? fmt::format(" layer {}", at.block - 1)
+            : kind == BlockKind::custom ? fmt::format(" block {}", at.block)
+                                        : " " + text(kind);
+  }
+  if (at.part != Part::whole) name += " " + text(at.part);
+  if (at.hop >= 0) name += fmt::format(" {}", at.hop);
+  if (microbatch >= 0) name += fmt::format(", micro-batch {}", microbatch);
+  return name;
+}
+
+// The slot of the short order that tells how long a slot of the whole one takes (simulate/lanes.cpp: keep).
+int example_of(const Slot& slot, int last_microbatch, const Order& order) {
+  int last = 0;
+  for (const Slot& known : order) last = std::max(last, known.microbatch);
+  const bool is_forward = slot.work == Work::forward;
+  const bool is_own_kind = is_forward ? slot.microbatch == 0 : slot.microbatch == last_microbatch;
+  const int wanted = is_own_kind == is_forward ? 0 : last;
+  for (int i = 0; i < std::ssize(order); ++i) {
+    const Slot& known = order[static_cast<std::size_t>(i)];
+    if (known.work == slot.work && known.chunk == slot.chunk && known.microbatch == wanted) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrace& lanes,
+                                const Constants& constants, std::vector<TracedInstruction>& result) const {
+  const Seen& seen = pipelines_[static_cast<std::size_t>(p)];
+  const StageClass& one = classes_[static_cast<std::size_t>(seen.classes[static_cast<std::size_t>(s)])];
+  const PipelineTimes& times = clock.pipelines[static_cast<std::size_t>(p)];
+  const Program& program = one.program->program();
+  // Blocks of like stages have other numbers.
+  const Stage& stage = setup_.plan.pipelines[static_cast<std::size_t>(p)].stages[static_cast<std::size_t>(s)];
+  const auto moved = [&](Instruction at) {
+    if (at.block < 0 || at.chunk < 0) return at;
+    const auto chunk = static_cast<std::size_t>(at.chunk);
+    at.block += stage.chunks[chunk].first() - one.first_blocks[chunk];
+    return at;
+  };
+  std::array<double, 6>
+      free{};  // [lane]: what a slot's communication exceeds it by pushes the next one's back
+  const auto put = [&](const InstructionTime& time, double begin, double scale, int microbatch) {
+    const Instruction at = moved(program.instructions[static_cast<std::size_t>(time.instruction)]);
+    double& lane = free[static_cast<std::size_t>(at.lane)];
+    const double start = std::max(lane, begin + time.start * scale), length = (time.end - time.start) * scale;
+    lane = start + length;
+    if (length > 0) result.push_back({p, s, at.lane, name_of(at, setup_.model, microbatch), start, lane});
+  };
+  for (const InstructionTime& time : lanes.before) put(time, 0, 1, -1);
+  const Order& order = seen.orders[static_cast<std::size_t>(s)];
+  const LinkCost links(constants);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const int example = example_of(order[i], static_cast<int>(seen.sizes.size()) - 1, one.order);
+    if (example < 0) continue;
+    const SlotSpan span = times.slots[static_cast<std::size_t>(s)][i];
+    const double scale = seen.sizes[static_cast<std::size_t>(order[i].microbatch)];
+    for (const InstructionTime& time : lanes.slots[static_cast<std::size_t>(example)])
+      put(time, span.start, scale, order[i].microbatch);
+    const bool is_forward = order[i].work == Work::forward;
+    const bool sends = is_forward || order[i].work == Work::backward || order[i].work == Work::backward_input;
+    const Link& link = (is_forward ? seen.next : seen.previous)[static_cast<std::size_t>(s)];
+    const double message =
+        sends ? links.message(link, is_forward ? one.forward_bytes : one.backward_bytes) : 0;
+    if (message <= 0 || seen.classes.size() == 1) continue;
+    double& lane = free[static_cast<std::size_t>(Lane::transfer)];
+    const double start = std::max(lane, span.end);
+    lane = start + message;
+    result.push_back(
+        {p, s, Lane::transfer,
+         fmt::format("send{}, micro-batch {}", is_forward ? "" : " gradient", order[i].microbatch), start,
+         lane});
+  }
+  for (const InstructionTime& time : lanes.before_gate)
+    put(time, times.ends[static_cast<std::size_t>(s)], 1, -1);
+  for (const InstructionTime& time : lanes.after_gate) put(time, clock.gate, 1, -1);
+}
+
+std::vector<TracedInstruction> StepSimulator::instructions(const Constants& constants,
+                                                           std::size_t most) const {
+  const Clock clock = time(constants);
+  std::map<int, LaneTrace> lanes;  // [class]
+  std::vector<TracedInstruction> result;
+  for (int p = 0; p < std::ssize(pipelines_); ++p) {
+    const Seen& seen = pipelines_[static_cast<std::size_t>(p)];
+    for (int s = 0; s < std::ssize(seen.classes); ++s) {
+      const int c = seen.classes[static_cast<std::size_t>(s)];
+      const StageClass& one = classes_[static_cast<std::size_t>(c)];
+      if (!lanes.contains(c)) lanes[c] = trace_lanes(*one.program, one.order, setup_.software, constants);
+      const std::size_t before = result.size();
+      trace_stage(clock, p, s, lanes[c], constants, result);
+      if (result.size() <= most) continue;
+      result.resize(before);
+      return result;
+    }
+  }
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,81 @@
+// Programs of mixtures of experts: tokens go out and come back, and every copy of an expert learns from all of them. That such
+// programs end and miss no wait is among the properties of program_test.cpp and waits_test.cpp.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "plan/random_plan.h"
+#include "schedule/program.h"
+
+namespace optimus {
+namespace {
+
+Plan mixture_plan(const ModelSpec& model, int ep, int zero) {
+  UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 8, .sequence_length = 8};
+  shape.strategy = {.tp = 2, .sequence_parallel = true, .ep = ep, .zero = zero};
+  Plan plan = uniform_plan(model, shape);
+  EXPECT_EQ(problem_in(plan, model), std::nullopt);
+  return plan;
+}
+
+TEST(MixtureProgram, TokensGoOutAndComeBack) {
+  const ModelSpec model = small_mixture(2, false, true);
+  const Program program = compile(mixture_plan(model, 4, 0), model, 5);
+  int dispatches = 0, combines = 0;
+  for (const Instruction& at : program.instructions) {
+    if (at.op != Op::dispatch && at.op != Op::combine) continue;
+    (at.op == Op::dispatch ? dispatches : combines) += 1;
+    EXPECT_EQ(at.lane, Lane::tensor);
+    // One sequence of 8 positions, half of them here, each to 3 experts, 24 wide, in bf16.
+    EXPECT_EQ(at.bytes, 8 / 2 * 3 * 24 * 2);
+    const Group& group = program.groups[static_cast<std::size_t>(at.group)];
+    EXPECT_EQ(group.role, Role::expert);
+    EXPECT_EQ(group.members, (std::vector<int>{4, 5, 6, 7}));
+  }
+  EXPECT_EQ(dispatches, 2 * 2 * 2);  // layers, micro-batches, forward and backward
+  EXPECT_EQ(combines, dispatches);
+}
+
+TEST(MixtureProgram, OneDeviceSendsNoTokens) {
+  const ModelSpec model = small_mixture(2, true, false);
+  const Plan plan = uniform_plan(model, {.batch = 2, .sequence_length = 8});
+  for (const Instruction& at : compile(plan, model, 0).instructions) {
+    EXPECT_NE(at.op, Op::dispatch);
+    EXPECT_NE(at.op, Op::combine);
+  }
+}
+
+// For each block, the devices with which a device adds gradients up, and how many bytes.
+TEST(MixtureProgram, CopiesOfExpertsAddTheirGradientsUp) {
+  const ModelSpec model = small_mixture(1, false, true);
+  std::int64_t expert_elements = 0;
+  for (const LogicalTensor& tensor : logical_tensors(model, 1))
+    if (is_expert(tensor.cut.unit)) expert_elements += tensor.shape.num_elements();
+  for (const int zero : {0, 1, 2, 3}) {
+    const Program program = compile(mixture_plan(model, 4, zero), model, 5);
+    std::set<std::vector<int>> groups;
+    std::int64_t bytes = 0;
+    for (const Instruction& at : program.instructions) {
+      if (at.op != Op::reduce_gradients || at.block != 1) continue;
+      const Group& group = program.groups[static_cast<std::size_t>(at.group)];
+      groups.insert(group.members);
+      if (group.members == std::vector<int>{1, 5}) bytes += at.bytes;
+    }
+    EXPECT_TRUE(groups.contains({1, 5})) << zero;        // the second quarter of the experts
+    EXPECT_TRUE(groups.contains({1, 3, 5, 7})) << zero;  // the second tensor part of everything else
+    // Once a step, or with ZeRO 2 and 3 for each of two micro-batches.
+    EXPECT_EQ(bytes, expert_elements / 4 * 4 * (zero >= 2 ? 2 : 1)) << zero;
+  }
+}
+
+TEST(MixtureProgram, ExpertParallelismDividesTheState) {
+  const ModelSpec model = small_mixture(2, false, false);
+  const auto weights = [&](int ep) {
+    return memory_use(compile(mixture_plan(model, ep, 0), model, 0)).weights.value;
+  };
+  const std::int64_t experts = 2 * 12 * 3 * 10 * 24 * 2;  // layers, experts, matrices, their size, bf16
+  EXPECT_EQ(weights(1) - weights(4), experts * 3 / 4);
+}
+
+}  // namespace
+}  // namespace optimus
