@@ -61,8 +61,7 @@ class Explain final : public Command {
   ModelSpec model_of(const Plan& plan) const {
     ModelOptions options = model_;
     if (options.model.empty()) options.model = plan.model;
-    if (options.model.empty())
-      throw UserError("{}: the plan names no model; give --model M", plan_.string());
+    if (options.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
     if (!options.overrides.layers) options.overrides.layers = plan.num_blocks - 2;
     ModelSpec model = resolve(options);
     validate(plan, model, plan_.string());

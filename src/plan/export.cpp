@@ -81,7 +81,9 @@ Outcome<void> exchange_folders(FileSystem& files, const Path& fresh, const Path&
   if (is_there)
     if (Outcome<void> done = files.rename(folder, aside); !done) return done;
   Outcome<void> done = files.rename(fresh, folder);
-  if (!done && is_there) (void)files.rename(aside, folder);
+  if (done || !is_there) return done;
+  if (!files.rename(aside, folder))
+    return failure("{}; the earlier export is whole in {}", done.error().why, aside.string());
   return done;
 }
 

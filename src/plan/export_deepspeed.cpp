@@ -36,8 +36,9 @@ void lower_zero(PlanGrid& grid, std::vector<std::string>& notes) {
   LayerStrategy& s = grid.strategy;
   const int most = grid.pp > 1 ? 1 : s.tp > 1 ? 2 : 3;
   if (s.zero <= most) return;
-  notes.push_back(fmt::format("DeepSpeed's {} goes up to zero {}, which takes more memory than the plan's zero {}",
-                              grid.pp > 1 ? "pipeline" : "tensor parallelism", most, s.zero));
+  notes.push_back(
+      fmt::format("DeepSpeed's {} goes up to zero {}, which takes more memory than the plan's zero {}",
+                  grid.pp > 1 ? "pipeline" : "tensor parallelism", most, s.zero));
   s.zero = most;
 }
 
@@ -55,9 +56,9 @@ OrderedJson zero_json(const PlanGrid& grid, std::vector<std::string>& notes) {
   const int all = grid.dp * s.cp;
   if (s.zero == 3 && grid.shards < all) zero["mics_shard_size"] = grid.shards;
   if (s.zero > 0 && s.zero < 3 && grid.shards < all)
-    notes.push_back(fmt::format(
-        "DeepSpeed shards over all {} devices, not in groups of {}: less memory, longer ways", all,
-        grid.shards));
+    notes.push_back(
+        fmt::format("DeepSpeed shards over all {} devices, not in groups of {}: less memory, longer ways",
+                    all, grid.shards));
   return zero;
 }
 
@@ -94,7 +95,8 @@ void add_recompute(const Plan& plan, const PlanGrid& grid, OrderedJson& json,
     case RecomputeMode::none:
       return;
     case RecomputeMode::selective:
-      notes.emplace_back("DeepSpeed has no selective recompute; the training script must do it, or none is done");
+      notes.emplace_back(
+          "DeepSpeed has no selective recompute; the training script must do it, or none is done");
       return;
     case RecomputeMode::full:
       json["activation_checkpointing"] = {{"partition_activations", false},
@@ -109,8 +111,7 @@ void add_recompute(const Plan& plan, const PlanGrid& grid, OrderedJson& json,
 void add_precision(const Plan& plan, OrderedJson& json) {
   json["bf16"] = {{"enabled", plan.precision == Precision::bf16}};
   json["fp16"] = {{"enabled", plan.precision == Precision::fp16}};
-  if (plan.precision != Precision::fp32)
-    json["data_types"] = {{"grad_accum_dtype", text(plan.accumulators)}};
+  if (plan.precision != Precision::fp32) json["data_types"] = {{"grad_accum_dtype", text(plan.accumulators)}};
 }
 
 void add_optimizer(const ExportSettings& settings, OrderedJson& json) {
@@ -132,7 +133,9 @@ std::string deepspeed_launch(const Plan& plan, const PlanGrid& grid, const Expor
   const NodeShape nodes = node_shape(grid.devices, settings.devices_per_node, notes);
   std::string script = "#!/usr/bin/env bash\n";
   script += export_header(plan, "DeepSpeed training of " + in_quotes(plan.model), notes);
-  script += "# TRAIN_SCRIPT is a program that calls deepspeed.initialize; config.json beside this file is its model.\n";
+  script +=
+      "# TRAIN_SCRIPT is a program that calls deepspeed.initialize; config.json beside this file is its "
+      "model.\n";
   script += "set -euo pipefail\nHERE=$(cd \"$(dirname \"$0\")\" && pwd)\n";
   script += "HOSTFILE=${HOSTFILE:-/job/hostfile}\n\n";
   script += fmt::format("deepspeed --hostfile \"$HOSTFILE\" --num_nodes {} --num_gpus {} \\\n", nodes.nodes,

@@ -45,8 +45,7 @@ void check_equal_parts(const Plan& plan, const std::string& name) {
                       s, stage.devices.size(), first.devices.size());
     for (const Chunk& chunk : stage.chunks)
       for (const BlockRun& run : chunk.runs)
-        if (without_recompute(run.strategy) !=
-            without_recompute(first.chunks.front().runs.front().strategy))
+        if (without_recompute(run.strategy) != without_recompute(first.chunks.front().runs.front().strategy))
           throw UserError(
               "{} splits all layers in one way, but block {} of the plan is split otherwise than block 0",
               name, run.first);
@@ -101,8 +100,7 @@ void set_recompute(const Plan& plan, PlanGrid& grid, std::vector<std::string>& n
     grid.recomputed_layers = static_cast<int>(use.most_full);
     notes.push_back(fmt::format(
         "some layers are computed again in full; here it is {} layers of each stage{}, one by one",
-        use.most_full,
-        use.differs_between_chunks ? ", as many as in the stage that needs it most" : ""));
+        use.most_full, use.differs_between_chunks ? ", as many as in the stage that needs it most" : ""));
   }
 }
 
@@ -189,8 +187,7 @@ PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& no
   grid.strategy = pipeline.stages.front().chunks.front().runs.front().strategy;
   grid.pp = static_cast<int>(pipeline.stages.size());
   grid.chunks = static_cast<int>(pipeline.stages.front().chunks.size());
-  grid.dp =
-      data_parallel(pipeline.stages.front(), grid.strategy) * static_cast<int>(plan.pipelines.size());
+  grid.dp = data_parallel(pipeline.stages.front(), grid.strategy) * static_cast<int>(plan.pipelines.size());
   grid.shards = shard_count(pipeline.stages.front(), grid.strategy);
   grid.devices = num_devices(plan);
   if (grid.pp == 1) {
@@ -206,8 +203,7 @@ PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& no
       }
   }
   for (std::size_t i = 1; i < grid.parts.size(); ++i)
-    grid.is_even =
-        grid.is_even && grid.layers_of(i, plan.num_blocks) == grid.layers_of(0, plan.num_blocks);
+    grid.is_even = grid.is_even && grid.layers_of(i, plan.num_blocks) == grid.layers_of(0, plan.num_blocks);
   grid.is_even = grid.is_even && grid.layers_of(0, plan.num_blocks) > 0;
   set_recompute(plan, grid, notes);
   set_microbatches(plan, name, grid, notes);

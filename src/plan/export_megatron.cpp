@@ -64,8 +64,7 @@ void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& no
       put(a, "--rope-scaling-factor {}", scaling.factor);
       if (scaling.low_freq_factor != 1 || scaling.high_freq_factor != 4 ||
           scaling.original_max_positions != 8192)
-        notes.emplace_back(
-            "Megatron-LM's rotary scaling is Llama 3's: factors 1 and 4, from 8192 positions");
+        notes.emplace_back("Megatron-LM's rotary scaling is Llama 3's: factors 1 and 4, from 8192 positions");
       break;
   }
 }
@@ -97,9 +96,9 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
   else
     put(a, "--position-embedding-type learned_absolute");
   if (model.is_gated) put(a, "--swiglu");
-  const bool is_usual = model.is_gated ? model.activation == Activation::silu
-                                       : model.activation == Activation::gelu ||
-                                             model.activation == Activation::gelu_tanh;
+  const bool is_usual =
+      model.is_gated ? model.activation == Activation::silu
+                     : model.activation == Activation::gelu || model.activation == Activation::gelu_tanh;
   if (!is_usual)
     notes.push_back(fmt::format("Megatron-LM's activation is {}, the model's {}",
                                 model.is_gated ? "silu" : "gelu", text(model.activation)));
@@ -155,9 +154,9 @@ void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vec
           grid.num_microbatches, grid.pp, group));
     }
   if (plan.schedule == Schedule::gpipe || plan.schedule == Schedule::zero_bubble)
-    notes.push_back(fmt::format("Megatron-LM runs 1F1B in place of {}: {}", text(plan.schedule),
-                                plan.schedule == Schedule::gpipe ? "the same bubble with less memory"
-                                                                 : "a longer bubble"));
+    notes.push_back(fmt::format(
+        "Megatron-LM runs 1F1B in place of {}: {}", text(plan.schedule),
+        plan.schedule == Schedule::gpipe ? "the same bubble with less memory" : "a longer bubble"));
 }
 
 void put_sharding(const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
@@ -303,7 +302,8 @@ void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSe
   script +=
       "# Run it on every node in a checkout of Megatron-LM; NODE_RANK and MASTER_ADDR tell the nodes apart.\n"
       "set -euo pipefail\n\n";
-  script += variables + model_part + parallel_part + array_text("TRAINING_ARGS", training_arguments(settings));
+  script +=
+      variables + model_part + parallel_part + array_text("TRAINING_ARGS", training_arguments(settings));
   script += kDataAndLaunch;
   script += fmt::format(
       "  {} \"${{MODEL_ARGS[@]}}\" \"${{PARALLEL_ARGS[@]}}\" \"${{TRAINING_ARGS[@]}}\" "

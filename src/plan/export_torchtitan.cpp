@@ -128,8 +128,8 @@ void add_data_parallel(const PlanGrid& grid, Settings& settings, std::vector<std
         "torchtitan copies state whole only without other parallelism; it is sharded (never resharded after "
         "the forward)");
   } else if (s.zero > 0 && shard * s.cp != grid.shards) {
-    notes.push_back(fmt::format("torchtitan shards over cp too: groups of {}, not of {}", shard * s.cp,
-                                grid.shards));
+    notes.push_back(
+        fmt::format("torchtitan shards over cp too: groups of {}, not of {}", shard * s.cp, grid.shards));
   }
   while (grid.dp % shard != 0) --shard;
   settings.push_back({"parallelism", "data_parallel_replicate_degree", grid.dp / shard});
@@ -163,8 +163,7 @@ Settings common_settings(const Plan& plan, const PlanGrid& grid, const ExportSet
   settings.push_back({"parallelism", "context_parallel_degree", s.cp});
   settings.push_back({"parallelism", "pipeline_parallel_degree", grid.pp});
   if (s.ep > 1) settings.push_back({"parallelism", "expert_parallel_degree", s.ep});
-  if (grid.pp > 1)
-    settings.push_back({"parallelism", "pipeline_parallel_microbatch_size", grid.microbatch});
+  if (grid.pp > 1) settings.push_back({"parallelism", "pipeline_parallel_microbatch_size", grid.microbatch});
   return settings;
 }
 
@@ -173,8 +172,8 @@ void note_recompute(const PlanGrid& grid, std::vector<std::string>& notes) {
   if (s.recompute == RecomputeMode::selective)
     notes.emplace_back("torchtitan's selective recompute keeps products and attention, by its own list");
   if (s.recompute == RecomputeMode::full && s.recompute_layers > 1)
-    notes.push_back(fmt::format("torchtitan keeps the input of every layer, not of every {}",
-                                s.recompute_layers));
+    notes.push_back(
+        fmt::format("torchtitan keeps the input of every layer, not of every {}", s.recompute_layers));
   if (grid.recomputed_layers > 0)
     notes.emplace_back("torchtitan computes all layers again or none; here it is all");
 }
@@ -198,8 +197,8 @@ std::string python_value(const Json& value) {
 }
 
 // Version 0.2.
-std::string toml_file(const Plan& plan, const Flavor& flavor, const PlanGrid& grid, const ExportSettings& given,
-                      const Settings& common, const TitanPipeline& pipeline,
+std::string toml_file(const Plan& plan, const Flavor& flavor, const PlanGrid& grid,
+                      const ExportSettings& given, const Settings& common, const TitanPipeline& pipeline,
                       const std::vector<std::string>& notes) {
   Settings all = {{"model", "name", flavor.family == Family::llama ? "llama3" : "qwen3"},
                   {"model", "flavor", flavor.name}};
@@ -298,8 +297,7 @@ void add_torchtitan_files(const Plan& plan, const ModelSpec& model, const Export
   const Flavor& flavor = flavor_of(model);
   check_torchtitan(plan, model, grid);
   const Settings common = common_settings(plan, grid, settings, notes);
-  const TitanPipeline pipeline =
-      grid.pp > 1 ? titan_pipeline(plan, model, grid, notes) : TitanPipeline{};
+  const TitanPipeline pipeline = grid.pp > 1 ? titan_pipeline(plan, model, grid, notes) : TitanPipeline{};
   note_recompute(grid, notes);
   if (model.family == Family::llama && model.rope_scaling.kind == RopeScalingKind::none)
     notes.emplace_back("torchtitan's Llama 3 scales rotary positions as Llama 3.1 does");
@@ -311,8 +309,8 @@ void add_torchtitan_files(const Plan& plan, const ModelSpec& model, const Export
         {"torchtitan.toml", toml_file(plan, flavor, grid, settings, common, pipeline, notes), false});
   else
     notes.push_back(fmt::format("torchtitan 0.2 has no {}; 0.3 has", flavor.name));
-  exported.files.push_back({"optimus_torchtitan.py",
-                            python_file(plan, flavor, grid, settings, common, pipeline, notes), false});
+  exported.files.push_back(
+      {"optimus_torchtitan.py", python_file(plan, flavor, grid, settings, common, pipeline, notes), false});
   exported.files.push_back({"launch.sh", titan_launch(plan, nodes, flavor.is_in_02, notes), true});
 }
 

@@ -18,15 +18,15 @@ namespace optimus {
 
 // What the user says beside the file; it goes before what the file says.
 struct ImportRequest {
-  std::optional<ModelSpec> model;  // needed for DeepSpeed, whose file does not know the model
-  std::optional<int> devices;      // needed where the file does not say how many processes it starts
-  std::optional<std::int64_t> batch, sequence_length, vocab;
+  std::optional<ModelSpec> model{};  // needed for DeepSpeed, whose file does not know the model
+  std::optional<int> devices{};      // needed where the file does not say how many processes it starts
+  std::optional<std::int64_t> batch{}, sequence_length{}, vocab{};
 };
 
 struct ImportedPlan {
   Trainer trainer = Trainer::megatron;
   ModelSpec model;
-  Plan plan;  // valid for the model
+  Plan plan;                                              // valid for the model
   std::vector<std::string> understood, ignored, unknown;  // "--num-layers 32"
   std::vector<std::string> notes;                         // what the plan says otherwise than the file
 };

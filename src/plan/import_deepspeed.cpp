@@ -13,13 +13,32 @@
 namespace optimus {
 namespace {
 
-constexpr std::array kSectionsWithoutMatter = {
-    "optimizer",       "scheduler",      "gradient_clipping",  "steps_per_print",    "wall_clock_breakdown",
-    "tensorboard",     "wandb",          "csv_monitor",        "comet",              "flops_profiler",
-    "comms_logger",    "dump_state",     "prescale_gradients", "sparse_gradients",   "gradient_predivide_factor",
-    "checkpoint",      "aio",            "elasticity",         "autotuning",         "memory_breakdown",
-    "compile",         "timers",         "data_efficiency",    "communication_data_type",
-    "zero_allow_untested_optimizer",     "zero_force_ds_cpu_optimizer"};
+constexpr std::array kSectionsWithoutMatter = {"optimizer",
+                                               "scheduler",
+                                               "gradient_clipping",
+                                               "steps_per_print",
+                                               "wall_clock_breakdown",
+                                               "tensorboard",
+                                               "wandb",
+                                               "csv_monitor",
+                                               "comet",
+                                               "flops_profiler",
+                                               "comms_logger",
+                                               "dump_state",
+                                               "prescale_gradients",
+                                               "sparse_gradients",
+                                               "gradient_predivide_factor",
+                                               "checkpoint",
+                                               "aio",
+                                               "elasticity",
+                                               "autotuning",
+                                               "memory_breakdown",
+                                               "compile",
+                                               "timers",
+                                               "data_efficiency",
+                                               "communication_data_type",
+                                               "zero_allow_untested_optimizer",
+                                               "zero_force_ds_cpu_optimizer"};
 
 // The members of the file by their dotted names, each marked when it was understood.
 class ConfigReader {
@@ -58,9 +77,9 @@ class ConfigReader {
         sort_in(name, imported.unknown, imported);
       } else {
         // Inside a section that we know, what is left tunes buckets and buffers.
-        const bool is_known = std::any_of(understood_.begin(), understood_.end(), [&, section = name](const auto& seen) {
-          return starts_with(seen, section + ".");
-        });
+        const bool is_known =
+            std::any_of(understood_.begin(), understood_.end(),
+                        [&, section = name](const auto& seen) { return starts_with(seen, section + "."); });
         for (const auto& [key, value] : member.members())
           sort_in(name + "." + key, is_known ? imported.ignored : imported.unknown, imported);
         if (member.raw().empty()) imported.ignored.push_back(name);
@@ -92,7 +111,8 @@ void read_recompute_sections(ConfigReader& file, std::int64_t layers, LayerStrat
   if (interval.value_or(0) > 0)
     s.recompute = RecomputeMode::full, s.recompute_layers = static_cast<int>(*interval);
   else if (number.value_or(0) > 0)
-    s.recompute = RecomputeMode::full, s.recompute_layers = static_cast<int>((layers + *number - 1) / *number);
+    s.recompute = RecomputeMode::full,
+    s.recompute_layers = static_cast<int>((layers + *number - 1) / *number);
 }
 
 void read_types(ConfigReader& file, const std::string& source, ImportedGrid& grid) {
@@ -125,8 +145,8 @@ void read_batch(ConfigReader& file, const std::string& source, const ImportReque
   if (each > 1'000'000)
     throw UserError("{}: micro-batches of {} sequences are beyond what a plan may say", source, each);
   if (!request.batch && batch && micro && steps && *micro * *steps * dp != *batch)
-    throw UserError("{}: train_batch_size {} is not {} x {} accumulation steps x {} data-parallel parts", source,
-                    *batch, *micro, *steps, dp);
+    throw UserError("{}: train_batch_size {} is not {} x {} accumulation steps x {} data-parallel parts",
+                    source, *batch, *micro, *steps, dp);
   grid.shape.microbatch = static_cast<int>(each);
   grid.shape.batch = total;
 }

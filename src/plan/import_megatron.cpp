@@ -131,8 +131,8 @@ bool is_without_matter(const std::string& flag) {
 // The family whose blocks the flags describe.
 std::optional<Family> family_of(ArgumentList& a, bool is_bert) {
   const std::string norm = a.text("--normalization").value_or("LayerNorm");
-  const bool is_rotary = a.text("--position-embedding-type").value_or("") == "rope" ||
-                         a.has("--use-rotary-position-embeddings");
+  const bool is_rotary =
+      a.text("--position-embedding-type").value_or("") == "rope" || a.has("--use-rotary-position-embeddings");
   const bool is_gated = a.has("--swiglu");
   const bool has_qk_norm = a.has("--qk-layernorm");
   const bool has_qkv_bias = a.has("--add-qkv-bias");
@@ -248,8 +248,8 @@ ModelSpec imported_model(ArgumentList& a, const std::string& source, const Impor
                          bool is_bert) {
   ModelSpec model;
   if (a.has("--num-experts"))
-    throw UserError("{}: --num-experts: mixtures of experts are not imported; remove it to plan the dense part",
-                    source);
+    throw UserError(
+        "{}: --num-experts: mixtures of experts are not imported; remove it to plan the dense part", source);
   if (request.model) {
     model = *request.model;
     if (model.is_custom())
@@ -257,9 +257,9 @@ ModelSpec imported_model(ArgumentList& a, const std::string& source, const Impor
                       model.name);
     (void)family_of(a, is_bert);
     read_dimensions(a, model, true);
-    for (const char* known : {"--vocab-size", "--untie-embeddings-and-output-weights", "--norm-epsilon",
-                              "--disable-bias-linear", "--rotary-base", "--use-rope-scaling",
-                              "--rope-scaling-factor"})
+    for (const char* known :
+         {"--vocab-size", "--untie-embeddings-and-output-weights", "--norm-epsilon", "--disable-bias-linear",
+          "--rotary-base", "--use-rope-scaling", "--rope-scaling-factor"})
       (void)a.has(known);
     if (request.vocab) model.vocab = *request.vocab;
   } else {
@@ -276,7 +276,8 @@ ModelSpec imported_model(ArgumentList& a, const std::string& source, const Impor
 void read_precision(ArgumentList& a, ImportedGrid& grid) {
   const bool is_fp8 = a.has("--fp8-format") || a.has("--fp8-hybrid") || a.has("--fp8-e4m3");
   const bool is_fp16 = a.has("--fp16"), is_bf16 = a.has("--bf16");
-  const bool is_wide = a.has("--accumulate-allreduce-grads-in-fp32"), is_narrow = a.has("--grad-reduce-in-bf16");
+  const bool is_wide = a.has("--accumulate-allreduce-grads-in-fp32"),
+             is_narrow = a.has("--grad-reduce-in-bf16");
   grid.shape.precision = is_fp8    ? Precision::fp8
                          : is_fp16 ? Precision::fp16
                          : is_bf16 ? Precision::bf16
@@ -308,7 +309,8 @@ void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& gr
 }
 
 void read_sharding(ArgumentList& a, const std::string& source, LayerStrategy& s) {
-  static const std::vector<std::string> strategies = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+  static const std::vector<std::string> strategies = {"no_shard", "optim", "optim_grads",
+                                                      "optim_grads_params"};
   const bool is_distributed = a.has("--use-distributed-optimizer");
   const bool is_fsdp = a.has("--use-megatron-fsdp") || a.has("--use-custom-fsdp");
   const std::string word = a.text("--data-parallel-sharding-strategy").value_or("optim_grads_params");
@@ -348,9 +350,8 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
     const std::int64_t others = pp - (first ? 1 : 0) - (last ? 1 : 0);
     const std::int64_t rest = layers - first.value_or(0) - last.value_or(0);
     if (grid.shape.chunks > 1 || others < 1 || rest < 1 || rest % others != 0)
-      throw UserError(
-          "{}: {} layers cannot be dealt to {} stages of which the first has {} and the last {}", source,
-          layers, parts, first.value_or(0), last.value_or(0));
+      throw UserError("{}: {} layers cannot be dealt to {} stages of which the first has {} and the last {}",
+                      source, layers, parts, first.value_or(0), last.value_or(0));
     grid.layers.assign(static_cast<std::size_t>(std::min<std::int64_t>(pp, 10'000)), rest / others);
     if (first) grid.layers.front() = *first;
     if (last) grid.layers.back() = *last;
@@ -365,14 +366,15 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
   grid.layers.back() -= counts_loss ? 1 : 0;
 }
 
-std::int64_t started_devices(const LaunchLine& line, const std::string& source, const ImportRequest& request) {
+std::int64_t started_devices(const LaunchLine& line, const std::string& source,
+                             const ImportRequest& request) {
   if (request.devices) return *request.devices;
   ArgumentList a(line.launcher, source);
   const auto each = a.count("--nproc-per-node", 1, kMostPlanDevices);
   const auto nodes = a.count("--nnodes", 1, kMostPlanDevices);
   if (!each)
-    throw UserError("{}: how many devices it starts is not in it (torchrun --nproc-per-node); give --devices N",
-                    source);
+    throw UserError(
+        "{}: how many devices it starts is not in it (torchrun --nproc-per-node); give --devices N", source);
   return *each * nodes.value_or(1);
 }
 
@@ -407,9 +409,9 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
 
 void list_arguments(const ArgumentList& a, ImportedPlan& imported) {
   for (const ArgumentList::Argument& argument : a.all())
-    (argument.is_understood                ? imported.understood
+    (argument.is_understood             ? imported.understood
      : is_without_matter(argument.flag) ? imported.ignored
-                                           : imported.unknown)
+                                        : imported.unknown)
         .push_back(shown(argument));
 }
 
@@ -426,7 +428,8 @@ void import_megatron(std::string_view text, const std::string& source, const Imp
   const std::int64_t group = std::int64_t{grid.shape.pp} * grid.shape.strategy.tp;
   const auto copies = a.count("--num-distributed-optimizer-instances", 1, kMostPlanDevices);
   if (copies && *copies > 1 && grid.shape.strategy.zero > 0)
-    grid.shape.strategy.shard_group = static_cast<int>(std::max<std::int64_t>(1, grid.devices / group / *copies));
+    grid.shape.strategy.shard_group =
+        static_cast<int>(std::max<std::int64_t>(1, grid.devices / group / *copies));
   imported.plan = build_imported(grid, imported.model, source);
   list_arguments(a, imported);
 }

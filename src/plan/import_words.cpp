@@ -171,6 +171,9 @@ class ShellReader {
       end_command();
     } else if (!read_assignment()) {
       const Words words = read_word();
+      const bool is_redirected = (peek() == '>' || peek() == '<') && words.size() == 1 &&
+                                 words.front().find_first_not_of("0123456789") == std::string::npos;
+      if (is_redirected) return;  // the 2 of 2>&1
       for (const std::string& word : words) spend(word.size());
       command_.insert(command_.end(), words.begin(), words.end());
       drop_keyword();
@@ -280,7 +283,8 @@ class ShellReader {
       const std::string name(text_.substr(at_, end - at_));
       at_ = end;
       put_variable(word, name, is_quoted, text_.substr(begin, end - begin));
-    } else if (at_ < text_.size() && std::string_view("@*#?$!0123456789").find(peek()) != std::string_view::npos) {
+    } else if (at_ < text_.size() &&
+               std::string_view("@*#?$!0123456789").find(peek()) != std::string_view::npos) {
       ++at_;  // arguments of the script itself: nobody knows them
     } else {
       word.add("$");
@@ -298,20 +302,50 @@ class ShellReader {
     if (at_ < text_.size()) ++at_;
     const std::string_view whole = text_.substr(begin, at_ - begin);
     const std::string_view inner = text_.substr(open, at_ - open);
-    if (starts_with(inner, "((") && ends_with(inner, "))")) {
+    if (starts_with(inner, "((") && ends_with(inner, "))") && inner.size() >= 4) {
       const std::string expression = join(expanded(inner.substr(2, inner.size() - 4), true), " ");
-      if (const auto value = Arithmetic(expression).value()) return word.add(std::to_string(*value));
+      if (const auto value = Arithmetic(with_values(expression)).value())
+        return word.add(std::to_string(*value));
     }
     word.add(whole);
   }
 
-  void read_braces(WordBuilder& word, bool is_quoted) {
-    const std::size_t begin = at_ - 1;
+  // In an expression a name needs no dollar.
+  std::string with_values(const std::string& expression) {
+    std::string result;
+    for (std::size_t i = 0; i < expression.size();) {
+      std::size_t end = i + 1;
+      if (is_name_start(expression[i]))
+        while (end < expression.size() && is_name_part(expression[end])) ++end;
+      const std::string part = expression.substr(i, end - i);
+      const auto found = variables_.find(part);
+      result += found == variables_.end() ? part : join(found->second.words, " ");
+      spend(result.size() > kMostExpanded ? result.size() : 0);
+      i = end;
+    }
+    return result;
+  }
+
+  // Past the brace that closes the one at at_; braces in quotes and after a backslash do not count.
+  void skip_braces(bool is_quoted) {
     int depth = 0;
     for (; at_ < text_.size(); ++at_) {
-      if (peek() == '{') ++depth;
-      if (peek() == '}' && --depth == 0) break;
+      if (peek() == '\\') {
+        ++at_;
+      } else if (peek() == '\'' && !is_quoted) {
+        at_ = std::min(text_.find('\'', at_ + 1), text_.size());
+      } else if (peek() == '{') {
+        ++depth;
+      } else if (peek() == '}' && --depth == 0) {
+        return;
+      }
     }
+    at_ = text_.size();
+  }
+
+  void read_braces(WordBuilder& word, bool is_quoted) {
+    const std::size_t begin = at_ - 1;
+    skip_braces(is_quoted);
     const std::string_view inner = text_.substr(begin + 2, at_ - std::min(at_, begin + 2));
     if (at_ < text_.size()) ++at_;
     std::size_t end = 0;
@@ -342,12 +376,7 @@ class ShellReader {
     const std::string_view whole = std::exchange(text_, part);
     const std::size_t at = std::exchange(at_, 0);
     WordBuilder word;
-    while (at_ < text_.size()) {
-      if (peek() == '\'' || peek() == '"' || !is_quoted)
-        read_part(word, false);
-      else
-        read_part(word, true);
-    }
+    while (at_ < text_.size()) read_part(word, is_quoted && peek() != '"');
     text_ = whole, at_ = at, --depth_;
     return word.take();
   }

@@ -10,7 +10,7 @@
 namespace optimus {
 
 struct LaunchLine {
-  std::vector<std::string> launcher;   // torchrun --nproc-per-node 8 pretrain_gpt.py; empty when there is none
+  std::vector<std::string> launcher;  // torchrun --nproc-per-node 8 pretrain_gpt.py; empty when there is none
   std::vector<std::string> arguments;  // those of the program
 };
 

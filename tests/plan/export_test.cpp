@@ -56,10 +56,12 @@ TEST(ExportMegatron, UnevenStagesBecomeALayout) {
   model.layers = 30;
   UniformPlan shape = grid_64();
   const ExportedPlan exported = export_plan(uniform_plan(model, shape), model, Trainer::megatron);
-  EXPECT_TRUE(has(file_of(exported, "launch.sh").text, "--pipeline-model-parallel-layout 'Et*8|t*8|t*7|t*7L'"));
+  EXPECT_TRUE(
+      has(file_of(exported, "launch.sh").text, "--pipeline-model-parallel-layout 'Et*8|t*8|t*7|t*7L'"));
   shape.chunks = 2, shape.schedule = Schedule::interleaved;
-  EXPECT_TRUE(has(file_of(export_plan(uniform_plan(model, shape), model, Trainer::megatron), "launch.sh").text,
-                  "'Et*4|t*4|t*4|t*4|t*4|t*4|t*3|t*3L'"));
+  EXPECT_TRUE(
+      has(file_of(export_plan(uniform_plan(model, shape), model, Trainer::megatron), "launch.sh").text,
+          "'Et*4|t*4|t*4|t*4|t*4|t*4|t*3|t*3L'"));
 }
 
 TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
@@ -74,7 +76,8 @@ TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
     runs.push_back(rest);
   }
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
-  EXPECT_TRUE(has(file_of(exported, "launch.sh").text, "--recompute-method block\n  --recompute-num-layers 4\n"));
+  EXPECT_TRUE(
+      has(file_of(exported, "launch.sh").text, "--recompute-method block\n  --recompute-num-layers 4\n"));
   EXPECT_TRUE(is_noted(exported, "4 layers of each stage, as many as in the stage that needs it most"));
 }
 
@@ -135,14 +138,16 @@ TEST(ExportTorchtitan, WritesBothFormats) {
   const ExportedPlan exported = export_plan(uniform_plan(llama(), grid_64()), llama(), Trainer::torchtitan);
   const std::string& toml = file_of(exported, "torchtitan.toml").text;
   for (const char* line :
-       {"[model]\nname = \"llama3\"\nflavor = \"8B\"\n", "\nlocal_batch_size = 64\n", "\nglobal_batch_size = 256\n",
-        "\ndata_parallel_shard_degree = 4\n", "\ntensor_parallel_degree = 4\n", "\npipeline_parallel_degree = 4\n",
-        "\npipeline_parallel_microbatch_size = 2\n", "\npipeline_parallel_schedule = \"1F1B\"\n",
-        "[[\"tok_embeddings\",\"layers.0\",", "\"layers.31\",\"norm\",\"output\"]]"})
+       {"[model]\nname = \"llama3\"\nflavor = \"8B\"\n", "\nlocal_batch_size = 64\n",
+        "\nglobal_batch_size = 256\n", "\ndata_parallel_shard_degree = 4\n", "\ntensor_parallel_degree = 4\n",
+        "\npipeline_parallel_degree = 4\n", "\npipeline_parallel_microbatch_size = 2\n",
+        "\npipeline_parallel_schedule = \"1F1B\"\n", "[[\"tok_embeddings\",\"layers.0\",",
+        "\"layers.31\",\"norm\",\"output\"]]"})
     EXPECT_TRUE(has(toml, line)) << line;
   const std::string& python = file_of(exported, "optimus_torchtitan.py").text;
   for (const char* line :
-       {"    config.model_spec = model_registry(\"8B\")\n", "    config.parallelism.tensor_parallel_degree = 4\n",
+       {"    config.model_spec = model_registry(\"8B\")\n",
+        "    config.parallelism.tensor_parallel_degree = 4\n",
         "    config.parallelism.enable_sequence_parallel = True\n", "\"norm\",\"lm_head\"]]\n"})
     EXPECT_TRUE(has(python, line)) << line;
 }
@@ -169,13 +174,15 @@ TEST(Export, AnyPlanIsExportedOrRefusedInOneLine) {
     const ModelSpec model = random_small_model();
     const Plan plan = random_plan::plan_for(model);
     RC_PRE(!problem_in(plan, model));
-    for (const Trainer trainer : {Trainer::megatron, Trainer::deepspeed, Trainer::torchtitan, Trainer::optimus})
+    for (const Trainer trainer :
+         {Trainer::megatron, Trainer::deepspeed, Trainer::torchtitan, Trainer::optimus})
       try {
         const ExportedPlan exported = export_plan(plan, model, trainer);
         RC_ASSERT(parse_plan(file_of(exported, "plan.json").text, "plan") == plan);
         for (const std::string& note : exported.notes) RC_ASSERT(!has(note, "\n"));
         if (trainer == Trainer::megatron)
-          RC_ASSERT(has(file_of(exported, "launch.sh").text, fmt::format("--global-batch-size {}\n", plan.batch)));
+          RC_ASSERT(
+              has(file_of(exported, "launch.sh").text, fmt::format("--global-batch-size {}\n", plan.batch)));
       } catch (const UserError& error) {
         RC_ASSERT(trainer != Trainer::optimus);
         RC_ASSERT(!has(error.what(), "\n"));
@@ -189,7 +196,9 @@ TEST(Export, TrainersHaveNames) {
   EXPECT_TRUE(has(message_of([] { parse_trainer("megatrn", "--export"); }), "did you mean 'megatron'"));
 }
 
-ExportedPlan small_export(const std::string& text) { return {Trainer::optimus, {{"a.sh", text, true}, {"b", text, false}}, {}}; }
+ExportedPlan small_export(const std::string& text) {
+  return {Trainer::optimus, {{"a.sh", text, true}, {"b", text, false}}, {}};
+}
 
 TEST(WriteExport, ReplacesItsOwnAndNothingElse) {
   const TemporaryFolder folder;
@@ -206,7 +215,8 @@ TEST(WriteExport, ReplacesItsOwnAndNothingElse) {
   EXPECT_TRUE(has(message_of([&] { write_export(files, small_export("three"), out); }), "'mine.txt'"));
   EXPECT_EQ(value_or_throw(read_file(out / "a.sh")), "two");
   folder.write("file", "x");
-  EXPECT_TRUE(has(message_of([&] { write_export(files, small_export("three"), folder / "file"); }), "is a file"));
+  EXPECT_TRUE(
+      has(message_of([&] { write_export(files, small_export("three"), folder / "file"); }), "is a file"));
 }
 
 TEST(WriteExport, IsWholeOrNotThereWhateverFails) {

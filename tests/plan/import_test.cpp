@@ -20,12 +20,15 @@ std::string text_of(const ExportedPlan& exported, const std::string& name) {
   return "";
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST(ImportMegatron, GivesBackWhatWasExported) {
   EXPECT_TRUE(rc::check([] {
     const uniform_case::Case given = uniform_case::any();
-    const ExportSettings settings{.devices_per_node = random_plan::pick(1, 9), .data = "a'b c", .tokenizer = "$x }"};
+    const ExportSettings settings{
+        .devices_per_node = random_plan::pick(1, 9), .data = "a'b c", .tokenizer = "$x }"};
     const ExportedPlan exported = export_plan(given.plan, given.model, Trainer::megatron, settings);
     ImportedPlan back = import_plan(text_of(exported, "launch.sh"), "launch.sh", {});
     RC_ASSERT(back.unknown.empty());
@@ -67,7 +70,8 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
 // Layers computed again in part come back too, when every stage has as many.
 TEST(ImportMegatron, ReadsTheBlockMethod) {
   const std::string line =
-      "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings 128 "
+      "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
+      "128 "
       "--seq-length 128 --pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 4 "
       "--recompute-granularity full --recompute-method block --recompute-num-layers 3";
   const ImportedPlan imported = import_plan(line, "args.txt", {.devices = 2});
@@ -134,7 +138,8 @@ TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
   const auto why = [](const std::string& text, const ImportRequest& request = {}) {
     return message_of([&] { import_plan(text, "a.sh", request); });
   };
-  const std::string shape = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 64 ";
+  const std::string shape =
+      "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 64 ";
   EXPECT_TRUE(contains(why("echo hello"), "a.sh: no training program"));
   EXPECT_TRUE(contains(why("--hidden-size 64"), "--num-layers is missing"));
   EXPECT_TRUE(contains(why(shape), "--vocab N"));
@@ -143,22 +148,24 @@ TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
                        "--tensor-model-parallel-size must be a whole number of at least 1, found '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
                        "4 devices do not divide by tp 3"));
-  EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "give --model M"));
+  EXPECT_TRUE(
+      contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "give --model M"));
   EXPECT_TRUE(contains(why(shape + "--num-experts 8", {.devices = 4}), "--num-experts"));
 }
 
 TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
-  const ImportedPlan imported = import_plan("--normalization RMSNorm --num-layers 16 --tensor-model-parallel-size 2",
-                                            "a.txt", {.model = *find_preset("llama3-8b"), .devices = 4, .batch = 8});
+  const ImportedPlan imported =
+      import_plan("--normalization RMSNorm --num-layers 16 --tensor-model-parallel-size 2", "a.txt",
+                  {.model = *find_preset("llama3-8b"), .devices = 4, .batch = 8});
   EXPECT_EQ(imported.model.layers, 16);
   EXPECT_EQ(imported.model.vocab, 128256);
   EXPECT_EQ(imported.plan.batch, 8);
 }
 
 TEST(ImportMegatron, StagesBeforeDataParts) {
-  const ImportedPlan imported =
-      import_plan("--num-layers 4 --pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --use-tp-pp-dp-mapping",
-                  "a.txt", {.model = *find_preset("gpt2"), .devices = 8});
+  const ImportedPlan imported = import_plan(
+      "--num-layers 4 --pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --use-tp-pp-dp-mapping",
+      "a.txt", {.model = *find_preset("gpt2"), .devices = 8});
   EXPECT_EQ(imported.plan.pipelines[0].stages[0].devices, (std::vector<int>{0, 1, 4, 5}));
   EXPECT_EQ(imported.plan.pipelines[0].stages[1].devices, (std::vector<int>{2, 3, 6, 7}));
 }
@@ -168,8 +175,8 @@ TEST(ImportDeepSpeed, ReadsFilesAsPeopleWriteThem) {
     "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}, "fp16": {"enabled": true, "loss_scale": 0},
     "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8, "offload_param": {"device": "cpu"},
     "offload_optimizer": {"device": "cpu"}}, "optimizer": {"type": "AdamW"}, "curriculum_learning": {"enabled": false}})";
-  const ImportedPlan imported =
-      import_plan(file, "ds.json", {.model = *find_preset("llama2-7b"), .devices = 16, .sequence_length = 2048});
+  const ImportedPlan imported = import_plan(
+      file, "ds.json", {.model = *find_preset("llama2-7b"), .devices = 16, .sequence_length = 2048});
   EXPECT_EQ(imported.plan.batch, 128);
   const LayerStrategy& s = imported.plan.pipelines[0].stages[0].chunks[0].runs[0].strategy;
   EXPECT_EQ(s.zero, 3);
@@ -199,8 +206,8 @@ TEST(ImportWords, QuotesVariablesAndContinuations) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(words("--a 'b c' \"d $E\" f\\ g"), (Words{"--a", "b c", "d $E", "f g"}));
   EXPECT_EQ(words("E=1 2\nE='x y'\n--a $E \"$E\" ${E}z"), (Words{"--a", "x", "y", "x y", "x", "yz"}));
-  EXPECT_EQ(words("A=(1 \"2 3\" # no\n 4)\nA+=(5)\npython x.py --a ${A[@]}"), (Words{"--a", "1", "2", "3", "4", "5"})
-            ) << "an unquoted array is split too in a shell; arrays of flags never notice";
+  EXPECT_EQ(words("A=(1 \"2 3\" # no\n 4)\nA+=(5)\npython x.py --a ${A[@]}"),
+            (Words{"--a", "1", "2 3", "4", "5"}));
 }
 
 TEST(ImportWords, HostileTextIsRefusedInOneLine) {

@@ -8,8 +8,8 @@ namespace optimus::uniform_case {
 using random_plan::pick;
 
 inline ModelSpec model(std::int64_t least_layers) {
-  ModelSpec spec = *find_preset(*rc::gen::element<std::string>("gpt3-125m", "llama2-7b", "qwen2-7b", "qwen3-8b",
-                                                               "megatron-bert-345m"));
+  ModelSpec spec = *find_preset(
+      *rc::gen::element<std::string>("gpt3-125m", "llama2-7b", "qwen2-7b", "qwen3-8b", "megatron-bert-345m"));
   spec.name = "imported";
   spec.layers = least_layers + pick(0, 6);
   spec.heads = 8, spec.head_dim = 4, spec.hidden = 32, spec.ffn = 64;
@@ -18,9 +18,8 @@ inline ModelSpec model(std::int64_t least_layers) {
   if (!spec.is_bert()) spec.is_tied = *rc::gen::arbitrary<bool>();
   if (spec.positions == PositionKind::rope) {
     spec.rope_theta = pick(1000, 1'000'000);
-    spec.rope_scaling =
-        *rc::gen::element(RopeScaling{}, RopeScaling{RopeScalingKind::linear, 4, 1, 4, 0},
-                          RopeScaling{RopeScalingKind::llama3, 8.5, 1, 4, 8192});
+    spec.rope_scaling = *rc::gen::element(RopeScaling{}, RopeScaling{RopeScalingKind::linear, 4, 1, 4, 0},
+                                          RopeScaling{RopeScalingKind::llama3, 8.5, 1, 4, 8192});
   }
   spec.attention_dropout = *rc::gen::element(0.0, 0.1);
   spec.hidden_dropout = spec.embedding_dropout = *rc::gen::element(0.0, 0.25);
