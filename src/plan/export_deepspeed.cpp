@@ -54,11 +54,11 @@ OrderedJson zero_json(const PlanGrid& grid, std::vector<std::string>& notes) {
   if (s.offload && s.zero == 0)
     notes.emplace_back("DeepSpeed offloads only a sharded optimizer; the state stays on the devices");
   const int all = grid.dp * s.cp;
-  if (s.zero == 3 && grid.shards < all) zero["mics_shard_size"] = grid.shards;
-  if (s.zero > 0 && s.zero < 3 && grid.shards < all)
-    notes.push_back(
-        fmt::format("DeepSpeed shards over all {} devices, not in groups of {}: less memory, longer ways",
-                    all, grid.shards));
+  if (s.zero == 0 || grid.shards == all) return zero;
+  if (s.zero == 3) zero["zero_hpz_partition_size"] = grid.shards;
+  notes.push_back(
+      fmt::format("DeepSpeed shards state over all {} devices, not in groups of {}{}", all, grid.shards,
+                  s.zero == 3 ? "; a second copy of the parameters stays within such groups" : ""));
   return zero;
 }
 

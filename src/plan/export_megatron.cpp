@@ -25,8 +25,14 @@ void check_divides(std::int64_t number, std::int64_t by, const char* of, const c
     throw UserError("Megatron-LM needs {} {} to divide evenly by {} {}", number, of, what, by);
 }
 
+// Those whose blocks the flags below describe in full.
+constexpr Family kDescribed[] = {Family::gpt2,  Family::llama, Family::mistral,      Family::qwen2,
+                                 Family::qwen3, Family::bert,  Family::megatron_bert};
+
 void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGrid& grid) {
   const LayerStrategy& s = grid.strategy;
+  if (std::find(std::begin(kDescribed), std::end(kDescribed), model.family) == std::end(kDescribed))
+    throw UserError("models of the family {} cannot be exported for Megatron-LM", text(model.family));
   if (model.norm_place == NormPlace::post)
     throw UserError(
         "Megatron-LM normalises before each sub-layer, {} after it; use a Megatron-BERT model or another "

@@ -97,12 +97,19 @@ class ConfigReader {
   std::vector<std::string> understood_;
 };
 
-void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s) {
+void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s, std::vector<std::string>& notes) {
   s.zero = static_cast<int>(file.count("zero_optimization", "stage", 0, 3).value_or(0));
   if (const auto offload = file.find("zero_optimization", "offload_optimizer"))
     s.offload = s.zero > 0 && offload->text_or("device", "none") != "none";
-  const auto shards = file.count("zero_optimization", "mics_shard_size", -1, kMostPlanDevices);
-  if (s.zero == 3 && shards && *shards > 0 && *shards < group) s.shard_group = static_cast<int>(*shards);
+  // Groups that hold all of the state (up to 0.18), or only a second copy of the parameters.
+  const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMostPlanDevices),
+             second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMostPlanDevices);
+  const std::int64_t shards = whole.value_or(0) > 0 ? *whole : second.value_or(1) > 1 ? *second : 0;
+  if (s.zero < 3 || shards == 0 || shards >= group) return;
+  s.shard_group = static_cast<int>(shards);
+  if (whole.value_or(0) <= 0)
+    notes.push_back(fmt::format(
+        "parameters are gathered within groups of {}; the plan shards all of the state so", shards));
 }
 
 void read_recompute_sections(ConfigReader& file, std::int64_t layers, LayerStrategy& s) {
@@ -177,7 +184,7 @@ void import_deepspeed(std::string_view text, const std::string& source, const Im
   (void)file.find("pipeline", "partition");
   grid.devices = *request.devices;
   const std::int64_t cell = std::int64_t{s.tp} * s.cp * grid.shape.pp;
-  read_zero(file, grid.devices / (std::int64_t{s.tp} * grid.shape.pp), s);
+  read_zero(file, grid.devices / (std::int64_t{s.tp} * grid.shape.pp), s, imported.notes);
   read_recompute_sections(file, imported.model.layers, s);
   read_types(file, source, grid);
   read_batch(file, source, request, std::max<std::int64_t>(1, grid.devices / cell), grid);
