@@ -76,10 +76,7 @@ OrderedJson imported_json(const ImportedPlan& imported) {
 }
 
 std::string imported_text(const ImportedPlan& imported) {
-  std::string shown = fmt::format("{}: {} on {} devices, batch {}, {} positions\n", imported.model.name,
-                                  short_text(imported.plan), num_devices(imported.plan), imported.plan.batch,
-                                  imported.plan.sequence_length);
-  shown += picture(imported.plan);
+  std::string shown = picture(imported.plan) + "\n";
   for (const std::string& note : imported.notes) shown += "note: " + note + "\n";
   shown += fmt::format("understood: {} arguments; without meaning for the plan: {}\n",
                        imported.understood.size(), imported.ignored.size());

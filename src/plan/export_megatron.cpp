@@ -244,7 +244,7 @@ Arguments training_arguments(const ExportSettings& settings) {
   Arguments a;
   put(a, "--train-iters {}", settings.steps);
   put(a, "--lr {}", settings.learning_rate);
-  put(a, "--min-lr {}", settings.learning_rate / 10);
+  put(a, "--min-lr {:.6g}", settings.learning_rate / 10);
   put(a, "--lr-decay-style cosine");
   put(a, "--lr-warmup-iters {}", std::min(settings.warmup, settings.steps / 2));
   put(a, "--weight-decay {}", settings.weight_decay);

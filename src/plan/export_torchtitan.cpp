@@ -68,6 +68,12 @@ void check_torchtitan(const Plan& plan, const ModelSpec& model, const PlanGrid& 
   if (plan.sequence_length % divisor != 0)
     throw UserError("torchtitan needs the {} positions to divide by tp {}{}", plan.sequence_length, s.tp,
                     s.cp > 1 ? fmt::format(" x 2 x cp {}", s.cp) : "");
+  // PyTorch interleaves rounds of equally many micro-batches.
+  const std::int64_t rounds = std::max<std::int64_t>(1, grid.num_microbatches / grid.pp);
+  if (grid.chunks > 1 && grid.num_microbatches % rounds != 0)
+    throw UserError(
+        "torchtitan interleaves rounds of equal size; {} micro-batches do not make {} for {} stages",
+        grid.num_microbatches, rounds, grid.pp);
 }
 
 // What stands in for the plan's schedule, and the blocks of each part of the model under it.
@@ -78,6 +84,12 @@ struct TitanPipeline {
 
 TitanPipeline titan_pipeline(const Plan& plan, const ModelSpec& model, const PlanGrid& grid,
                              std::vector<std::string>& notes) {
+  const auto one_f_one_b = [&]() -> TitanPipeline {
+    if (grid.num_microbatches >= grid.pp) return {"1F1B", grid.parts};
+    notes.emplace_back(
+        "torchtitan's 1F1B wants as many micro-batches as stages; GPipe, with as few, is the same");
+    return {"GPipe", grid.parts};
+  };
   switch (plan.schedule) {
     case Schedule::gpipe:
       return {"GPipe", grid.parts};
@@ -86,7 +98,7 @@ TitanPipeline titan_pipeline(const Plan& plan, const ModelSpec& model, const Pla
     case Schedule::zero_bubble: {
       if (model.layers < 2 * grid.pp) {
         notes.emplace_back("torchtitan's zero-bubble schedule needs two layers a stage; 1F1B runs instead");
-        return {"1F1B", grid.parts};
+        return one_f_one_b();
       }
       notes.emplace_back("torchtitan's zero-bubble schedule is V-shaped: each stage holds two chunks");
       std::vector<Span> parts;
@@ -99,7 +111,7 @@ TitanPipeline titan_pipeline(const Plan& plan, const ModelSpec& model, const Pla
     case Schedule::one_f_one_b:
     case Schedule::pipedream:
     case Schedule::pipemare:
-      return {"1F1B", grid.parts};
+      return one_f_one_b();
   }
   return {};
 }
