@@ -11,8 +11,8 @@ void declare(OptionTable& table, PlanExportOptions& options) {
   table.add("export", options.trainer, "megatron|deepspeed|torchtitan|optimus",
             "write the plan for this trainer into --out");
   table.add("out", options.out, "DIR", "with --export: a new folder, or one of an earlier export");
-  table.add("devices-per-node", options.settings.devices_per_node, "N",
-            "with --export: processes that a node starts");
+  table.add("devices-per-node", options.devices_per_node, "N",
+            "with --export: processes that a node starts (default: the cluster's, else 8)");
   table.add("lr", options.settings.learning_rate, "X", "with --export: the highest learning rate");
   table.add("steps", options.settings.steps, "N", "with --export: training steps");
   table.add("data", options.settings.data, "D", "with --export: the data's place, as that trainer names it");
@@ -20,16 +20,19 @@ void declare(OptionTable& table, PlanExportOptions& options) {
 }
 
 std::string export_asked(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                         OrderedJson& result) {
+                         OrderedJson& result, int usual) {
   if (options.trainer.empty()) {
     if (!options.out.empty()) throw UsageError("--out goes with --export");
     return "";
   }
   const Trainer trainer = parse_trainer(options.trainer, "--export");
   if (options.out.empty()) throw UsageError("--export {} needs --out DIR", options.trainer);
-  if (options.settings.devices_per_node < 1)
-    throw UsageError("--devices-per-node: {} is not at least 1", options.settings.devices_per_node);
-  const ExportedPlan exported = export_plan(plan, model, trainer, options.settings);
+  ExportSettings settings = options.settings;
+  settings.devices_per_node = options.devices_per_node.value_or(usual);
+  if (settings.devices_per_node < 1)
+    throw UsageError("--devices-per-node: {} is not at least 1", settings.devices_per_node);
+  if (settings.steps < 1) throw UsageError("--steps: {} is not at least 1", settings.steps);
+  const ExportedPlan exported = export_plan(plan, model, trainer, settings);
   RealFileSystem files;
   write_export(files, exported, options.out);
   OrderedJson names = OrderedJson::array();

@@ -15,14 +15,15 @@ namespace optimus {
 struct PlanExportOptions {
   std::string trainer;  // empty: nothing is exported
   Path out;
+  std::optional<int> devices_per_node;  // default: the cluster's
   ExportSettings settings;
 };
 void declare(OptionTable& table, PlanExportOptions& options);
 
-// Writes the files when they are asked for, adds "export" to the result, and returns what to show. Throws UserError, also when
-// --out is missing.
+// Writes the files when they are asked for, adds "export" to the result, and returns what to show. `usual` is how many devices
+// the cluster's nodes have. Throws UserError, also when --out is missing.
 std::string export_asked(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                         OrderedJson& result);
+                         OrderedJson& result, int usual = 8);
 
 struct PlanImportOptions {
   Path file;  // empty: nothing is imported
