@@ -85,8 +85,12 @@ void StepSimulator::see_pipeline(int number) {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
   const int num_stages = static_cast<int>(pipeline.stages.size());
   Seen seen;
+  // A replica that has a sequence less waits for the one that has not.
+  const Stage& first_stage = pipeline.stages.front();
+  const int dp = data_parallel(first_stage, first_stage.chunks.front().runs.front().strategy);
+  const auto share = [&](int size) { return static_cast<double>((size + dp - 1) / dp); };
   for (const int size : pipeline.microbatches)
-    seen.sizes.push_back(static_cast<double>(size) / pipeline.microbatches.front());
+    seen.sizes.push_back(share(size) / share(pipeline.microbatches.front()));
   const auto first_of = [&](int stage) {
     return setup_.map[VirtualDevice{pipeline.stages[static_cast<std::size_t>(stage)].devices.front()}];
   };
