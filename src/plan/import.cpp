@@ -161,6 +161,9 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
 ImportedPlan import_plan(std::string_view text, const std::string& source, const ImportRequest& request) {
   if (request.devices && *request.devices < 1)
     throw UserError("--devices: {} is not at least 1", *request.devices);
+  if (request.batch && *request.batch < 1) throw UserError("--batch: {} is not at least 1", *request.batch);
+  if (request.sequence_length && *request.sequence_length < 1)
+    throw UserError("--seq: {} is not at least 1", *request.sequence_length);
   ImportedPlan imported;
   if (starts_with(trim(text), "{")) {
     imported.trainer = Trainer::deepspeed;

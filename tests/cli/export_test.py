@@ -73,6 +73,7 @@ class Export(CommandLineTest):
         self.refused("plan", "--import", self.write("c.json", '{"train_batch_size": 8'), "--model", "gpt2", "--devices", 1, says=["c.json"])
         self.refused("plan", "--import", self.write("d.sh", os.urandom(5000)), says=["d.sh"])
         self.refused("plan", "--import", self.write("e.sh", "--num-layers 2"), "--model", "gpt2", "--devices", 0, says=["--devices"])
+        self.refused("plan", "--import", self.folder / "e.sh", "--model", "gpt2", "--devices", 1, "--batch", -5, says=["--batch"])
 
     def test_unknown_bytes_print_as_json(self):
         script = self.write("a.sh", b"python pretrain_gpt.py --num-layers 2 --strange '\xff\x01'")
