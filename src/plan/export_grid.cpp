@@ -91,8 +91,11 @@ void set_recompute(const Plan& plan, PlanGrid& grid, std::vector<std::string>& n
     return;
   }
   const bool has_selective = use.kinds.contains({RecomputeMode::selective, 1});
+  const bool has_none = use.kinds.contains({RecomputeMode::none, 1});
   if (strongest == RecomputeMode::selective) {
     notes.emplace_back("layers differ in recompute; all are computed again selectively, which costs time");
+  } else if (!has_none && !has_selective) {
+    notes.emplace_back("layers are computed again in groups of different size; here each for itself");
   } else if (has_selective) {
     notes.emplace_back(
         "layers differ in recompute; all are computed again in full, which costs time and fits");

@@ -81,6 +81,19 @@ TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
   EXPECT_TRUE(is_noted(exported, "4 layers of each stage, as many as in the stage that needs it most"));
 }
 
+TEST(ExportMegatron, GroupsOfDifferentSizeBecomeSingleLayers) {
+  Plan plan = uniform_plan(llama(), grid_64());
+  int group = 0;
+  for (Stage& stage : plan.pipelines.front().stages) {
+    stage.chunks.front().runs.front().strategy.recompute = RecomputeMode::full;
+    stage.chunks.front().runs.front().strategy.recompute_layers = ++group;
+  }
+  const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
+  EXPECT_TRUE(
+      has(file_of(exported, "launch.sh").text, "--recompute-method uniform\n  --recompute-num-layers 1\n"));
+  EXPECT_TRUE(is_noted(exported, "each for itself"));
+}
+
 TEST(ExportMegatron, SaysWhatItDoesOtherwise) {
   Plan plan = uniform_plan(llama(), grid_64());
   plan.schedule = Schedule::zero_bubble;
