@@ -151,15 +151,22 @@ std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
   return allowed(values, demand.constraints.pp);
 }
 
-std::vector<int> microbatch_choices(const Demand& demand) {
-  return allowed(doublings(std::min<std::int64_t>(demand.batch, 64), demand.constraints.microbatch),
-                 demand.constraints.microbatch);
+std::vector<int> microbatch_choices(const Demand& demand, int cp) {
+  // More tokens at a time than this make no product more efficient.
+  constexpr std::int64_t kMostTokens = 65536;
+  const std::int64_t most = std::max<std::int64_t>(1, kMostTokens * cp / demand.sequence_length);
+  const std::optional<Range>& range = demand.constraints.microbatch;
+  std::set<int> values = doublings(std::min<std::int64_t>({demand.batch, 64, most}), {});
+  if (range)
+    for (const int end : {range->least, range->most})
+      if (end >= 1 && end <= demand.batch) values.insert(end);
+  return allowed(values, range);
 }
 
 std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
   if (!demand.constraints.recompute.empty())
     return {parse_recompute(demand.constraints.recompute, "--recompute")};
-  return {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
+  return {RecomputeMode::none, RecomputeMode::full};  // what lies between is fitted
 }
 
 std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch) {
@@ -167,11 +174,12 @@ std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch)
   const int most =
       static_cast<int>(std::min<std::int64_t>(most_dp, std::max<std::int64_t>(1, demand.batch / microbatch)));
   if (most < 1) return {};
-  std::set<int> values = {most};
-  // As many micro-batches need fewer replicas when the batch does not divide.
+  // As many micro-batches need fewer replicas when the batch does not divide. With more than one sequence at a time the last
+  // micro-batch may be a quicker one instead.
   const MicrobatchCount count = count_microbatches(demand.batch, microbatch, most);
-  values.insert(static_cast<int>((demand.batch + static_cast<std::int64_t>(count.number) * microbatch - 1) /
-                                 (static_cast<std::int64_t>(count.number) * microbatch)));
+  const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
+  std::set<int> values = {static_cast<int>((demand.batch + sequences - 1) / sequences)};
+  if (microbatch > 1) values.insert(most);
   if (demand.goal != Goal::throughput)
     for (int dp = most; dp >= 1; dp /= 2) values.insert(dp);
   if (range) {

@@ -53,7 +53,8 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp);
 std::vector<int> tensor_choices(const Demand& demand, int num_devices);
 std::vector<int> context_choices(const Demand& demand, int num_devices);
 std::vector<int> pipeline_choices(const Demand& demand, int num_devices);
-std::vector<int> microbatch_choices(const Demand& demand);
+// Of a sequence cut into cp parts.
+std::vector<int> microbatch_choices(const Demand& demand, int cp);
 std::vector<RecomputeMode> recompute_choices(const Demand& demand);
 // Of a grid whose other axes take num_devices / dp: the most that batch and devices allow; smaller ones where these cost less.
 std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch);

@@ -107,8 +107,8 @@ std::optional<PartPlan> plan_part(const Demand& demand, const PartOfCluster& par
   own.constraints.schedule = schedule;
   Bounder bounder(own, *part.ground);
   const GridResult grid = search_grid(own, *part.ground, bounder, {.most_simulations = 40});
-  if (grid.outcomes.empty()) return std::nullopt;
-  const Outcome& best = grid.outcomes.front();
+  if (grid.judged.empty()) return std::nullopt;
+  const Judged& best = grid.judged.front();
   Plan plan = grid_plan(own, bounder, best.candidate);
   return PartPlan{placed(std::move(plan.pipelines.front()), part.devices),
                   static_cast<double>(batch) / best.seconds};
@@ -161,8 +161,8 @@ void add_without_slow(const Demand& demand, const Ground& ground, std::vector<Pl
   own.constraints = demand.constraints;
   Bounder bounder(own, *part.ground);
   const GridResult grid = search_grid(own, *part.ground, bounder, {.most_simulations = 40});
-  if (grid.outcomes.empty()) return;
-  Plan plan = grid_plan(own, bounder, grid.outcomes.front().candidate);
+  if (grid.judged.empty()) return;
+  Plan plan = grid_plan(own, bounder, grid.judged.front().candidate);
   plan.pipelines.front() = placed(std::move(plan.pipelines.front()), part.devices);
   plans.push_back(std::move(plan));
 }
@@ -173,8 +173,8 @@ std::vector<Plan> pipelines_of_parts(const Demand& demand, const Ground& ground,
                                      const GridResult& grid) {
   std::vector<Plan> plans;
   constexpr std::size_t kMostStarts = 3;
-  for (std::size_t i = 0; i < std::min(kMostStarts, grid.outcomes.size()); ++i)
-    add_idle(demand, ground, bounder, grid.outcomes[i].candidate, plans);
+  for (std::size_t i = 0; i < std::min(kMostStarts, grid.judged.size()); ++i)
+    add_idle(demand, ground, bounder, grid.judged[i].candidate, plans);
   if (ground.is_uniform()) return plans;
   constexpr std::size_t kMostParts = 8;
   const std::vector<PartOfCluster> parts = parts_of(ground);

@@ -10,24 +10,24 @@
 namespace optimus {
 namespace {
 
-// Five layers in four chunks: embedding and a layer; a layer; two layers; a layer and the head.
-constexpr int kProbeLayers = 5;
-constexpr int kFirsts[] = {0, 2, 3, 5, 7};
-enum ProbeChunk { with_embedding, one_layer, two_layers, with_head, kProbeChunks };
-constexpr int kLoneLayer = 2;
+// Three layers in four chunks: the embedding; a layer; two layers; the head.
+constexpr int kProbeLayers = 3;
+constexpr int kFirsts[] = {0, 1, 2, 4, 5};
+enum ProbeChunk { the_embedding, one_layer, two_layers, the_head, kProbeChunks };
+constexpr int kLoneLayer = 1;
 
 // As one stage of four chunks (for slots), or as four stages (for memory).
 Plan probe_plan(const Demand& demand, const ModelSpec& small, const Candidate& c, bool as_stages) {
   Plan plan;
   plan.num_blocks = num_blocks(small);
-  plan.batch = 2LL * c.microbatch, plan.sequence_length = demand.sequence_length;
+  plan.batch = c.microbatch, plan.sequence_length = demand.sequence_length;
   plan.schedule = as_stages ? Schedule::gpipe : Schedule::interleaved;
   plan.precision = demand.precision;
   plan.accumulators = demand.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   Candidate alone = c;
   alone.zero = alone.shard_group = 0, alone.offload = false;
   Pipeline pipeline;
-  pipeline.microbatches.assign(as_stages ? 1 : 2, c.microbatch);
+  pipeline.microbatches.assign(1, c.microbatch);
   std::vector<int> devices;
   for (int i = 0; i < c.tp * c.cp; ++i) devices.push_back(i);
   for (int chunk = 0; chunk < kProbeChunks; ++chunk) {
@@ -45,22 +45,15 @@ DeviceMap contiguous(Device first, int count, int most) {
   return DeviceMap(std::move(devices));
 }
 
-// Slots come in different neighbourhoods, which hide a little more or less of their first gather: the least counts.
-SlotCost slot_cost(const std::vector<SlotTime>& a, const std::vector<SlotTime>& b) {
-  const auto least = [&](ProbeChunk chunk) { return std::min(a[chunk].seconds, b[chunk].seconds); };
+// `hidden`: what may be done before a slot begins, beside the end of the one before it; `slot`: what every slot takes.
+SlotCost slot_cost(const std::vector<SlotTime>& slots, double hidden, double slot) {
   SlotCost cost;
-  cost.layer = least(two_layers) - least(one_layer);
-  cost.base = least(one_layer) - cost.layer;
-  cost.embedding = least(with_embedding) - least(one_layer);
-  cost.head = least(with_head) - least(one_layer);
+  const auto seconds = [&](ProbeChunk chunk) { return slots[chunk].seconds; };
+  cost.layer = seconds(two_layers) - seconds(one_layer);
+  cost.base = seconds(one_layer) - cost.layer - hidden;
+  cost.embedding = seconds(the_embedding) - slot;
+  cost.head = seconds(the_head) - slot - hidden;
   return cost;
-}
-
-BlockBytes operator-(BlockBytes a, const BlockBytes& b) {
-  a.weights -= b.weights, a.gradients -= b.gradients, a.optimizer -= b.optimizer;
-  a.kept -= b.kept;  // what lives briefly is the largest, not the sum
-  a.elements -= b.elements;
-  return a;
 }
 
 BlockBytes bytes_of_stage(const Setup& setup, int stage, const Constants& constants) {
@@ -75,8 +68,8 @@ BlockBytes bytes_of_stage(const Setup& setup, int stage, const Constants& consta
 
 // Sums over one block's instructions of the first micro-batch.
 struct BlockSeconds {
-  double input = 0, weight = 0, recompute = 0;  // compute
-  double backward_sums = 0, forward_sums = 0;   // collectives among tensor parts
+  double forward = 0, input = 0, weight = 0, recompute = 0;  // compute
+  double backward_sums = 0, forward_sums = 0;                // collectives among tensor parts
   double update = 0;
 };
 BlockSeconds seconds_of_block(const Program& program, const std::vector<double>& seconds, int block) {
@@ -86,6 +79,7 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
     if (at.block != block) continue;
     if (at.op == Op::optimizer) sum.update += seconds[i];
     if (at.microbatch != 0) continue;
+    if (at.op == Op::forward) sum.forward += seconds[i];
     if (at.op == Op::backward_input) sum.input += seconds[i];
     if (at.op == Op::backward_weight) sum.weight += seconds[i];
     if (at.op == Op::recompute) sum.recompute += seconds[i];
@@ -119,26 +113,30 @@ std::unique_ptr<Probe> Probes::make(int kind, const Candidate& c) const {
   const DeviceMap map = contiguous(device.first_of_group, c.tp * c.cp, ground_.cluster().num_devices());
   const Plan plan = probe_plan(demand_, small_, c, false);
   const Setup setup{plan, small_, ground_.cluster(), map, demand_.software, format_of(demand_.precision)};
-  const PricedProgram priced(setup, work_, compile(plan, small_, 0), device.example);
-  const Order order = order_of(plan.schedule, {0, 1, 2, kProbeChunks});
+  const PricedProgram priced(setup, work_, compile_without_buffers(plan, small_, 0), device.example);
+  const Order order = order_of(plan.schedule, {0, 1, 1, kProbeChunks});
   const StageTimes times = run_lanes(priced, order, demand_.software, demand_.constants);
 
   auto probe = std::make_unique<Probe>();
-  probe->forward = slot_cost(times.forward, times.first_forward);
-  probe->backward = slot_cost(times.backward, times.last_backward);
-  probe->before = times.before.seconds;
   const std::vector<double> seconds = priced.price(demand_.constants);
+  double gather = 0;
+  for (std::size_t i = 0; i < seconds.size(); ++i)
+    if (priced.program().instructions[i].op == Op::all_gather) gather = std::max(gather, seconds[i]);
+  const double slot = demand_.constants.slot_seconds;
+  probe->forward = slot_cost(times.forward, gather, slot);
+  probe->backward = slot_cost(times.backward, gather, slot);
+  probe->before = times.before.seconds;
   const BlockSeconds layer = seconds_of_block(priced.program(), seconds, kLoneLayer),
                      embedding = seconds_of_block(priced.program(), seconds, 0),
                      head = seconds_of_block(priced.program(), seconds, kProbeLayers + 1);
-  const double slot = demand_.constants.slot_seconds;
   // The input gradients of a split backward stand one behind the other with their sums; nothing hides these.
   const bool computes_again = c.recompute == RecomputeMode::full;
   const double again = layer.recompute + (computes_again && c.cp == 1 ? layer.forward_sums / 3 : 0);
   probe->input = {slot, layer.input + layer.backward_sums + again, 0, head.input + head.weight};
   probe->weight = {slot, layer.weight, embedding.weight, 0};
-  probe->compute = {0, layer.input + layer.weight + layer.recompute, embedding.weight,
-                    head.input + head.weight};
+  probe->forward_compute = {0, layer.forward, embedding.forward, head.forward};
+  probe->backward_compute = {0, layer.input + layer.weight + layer.recompute, embedding.weight,
+                             head.input + head.weight};
   probe->update_layer = layer.update, probe->update_embedding = embedding.update,
   probe->update_head = head.update;
 
@@ -147,17 +145,16 @@ std::unique_ptr<Probe> Probes::make(int kind, const Candidate& c) const {
   const double whole = tokens * static_cast<double>(demand_.model.hidden) * bytes_of(demand_.precision);
   const bool has_slices = demand_.software.scatters_messages || c.sequence_parallel;
   probe->boundary_bytes = whole / (has_slices ? c.tp : 1);
-  if (c.tp > 1 && !c.sequence_parallel && demand_.software.scatters_messages) {
-    probe->arrival =
-        LinkCost(demand_.constants).collective(Collective::gather, ground_.spread(kind, c.tp, 1), whole);
-    if (demand_.software.overlaps_tensor) probe->arrival *= 1 - demand_.constants.tensor_hidden;
-  }
+  // Gathering what arrived where each tensor part got its slice; and what the probe's slots hide.
+  probe->slack =
+      3 * gather +
+      LinkCost(demand_.constants).collective(Collective::gather, ground_.spread(kind, c.tp, 1), whole);
 
   const Plan stages = probe_plan(demand_, small_, c, true);
   const Setup apart{stages, small_, ground_.cluster(), map, demand_.software, setup.format};
   probe->layer = bytes_of_stage(apart, one_layer, demand_.constants);
-  probe->embedding = bytes_of_stage(apart, with_embedding, demand_.constants) - probe->layer;
-  probe->head = bytes_of_stage(apart, with_head, demand_.constants) - probe->layer;
+  probe->embedding = bytes_of_stage(apart, the_embedding, demand_.constants);
+  probe->head = bytes_of_stage(apart, the_head, demand_.constants);
   return probe;
 }
 

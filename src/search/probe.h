@@ -5,8 +5,8 @@
 // on their way, gathered weights, neighbours) only adds to that. So sums of its figures are lower bounds (search/bound.h).
 #pragma once
 
-#include <map>
 #include <memory>
+#include <unordered_map>
 
 #include "search/candidate.h"
 #include "search/ground.h"
@@ -27,12 +27,13 @@ struct BlockBytes {
 };
 
 struct Probe {
-  SlotCost forward, backward;                                      // backward: with weight gradients
-  SlotCost input, weight;                                          // the two halves of a split backward
-  SlotCost compute;                                                // of a backward: without communication
+  SlotCost forward, backward;                  // backward: with weight gradients
+  SlotCost input, weight;                      // the two halves of a split backward
+  SlotCost forward_compute, backward_compute;  // without communication
+  // A slot may take so much longer than said here: gathers that are hidden behind the slot before, or not.
+  double slack = 0;
   double before = 0;                                               // host work of stages that read the batch
   double boundary_bytes = 0;                                       // of one message between stages
-  double arrival = 0;                                              // gathering what arrived, once a slot
   double update_layer = 0, update_embedding = 0, update_head = 0;  // optimizer, nothing sharded
   BlockBytes layer, embedding, head;
 };
@@ -51,7 +52,7 @@ class Probes {
   const Ground& ground_;
   ModelSpec small_;
   ModelWork work_;
-  std::map<std::uint64_t, std::unique_ptr<Probe>> known_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Probe>> known_;
 };
 
 }  // namespace optimus

@@ -132,8 +132,7 @@ std::string contradiction(const Demand& demand, const Ground& ground) {
 std::string why_impossible(const Demand& demand, const Ground& ground) {
   if (const std::string text = contradiction(demand, ground); !text.empty()) return text;
   Bounder bounder(demand, ground);
-  const std::optional<Outcome> nearest =
-      search_grid(demand, ground, bounder, {.most_simulations = 1}).nearest;
+  const std::optional<Judged> nearest = search_grid(demand, ground, bounder, {.most_simulations = 1}).nearest;
   std::vector<std::string> ways;
   for (const Relaxation& way : relaxations(demand)) {
     Demand other = demand;

@@ -18,7 +18,7 @@ class Refiner {
       : demand_(demand), ground_(ground), bounder_(bounder) {}
 
   Improved run(const GridResult& grid) {
-    const Outcome& first = grid.outcomes.front();
+    const Judged& first = grid.judged.front();
     best_ = {grid_plan(demand_, bounder_, first.candidate), first.seconds, first.objective, first.fill};
     for (const Candidate& c : starts(grid)) {
       if (c.chunks == 1 && c.pp > 1) deal_unevenly(c);
@@ -34,9 +34,9 @@ class Refiner {
     constexpr std::size_t kMost = 4;
     std::set<std::tuple<int, int, int, int, int, int, bool>> seen;
     std::vector<Candidate> result;
-    for (const Outcome& outcome : grid.outcomes) {
-      const Candidate& c = outcome.candidate;
-      if (outcome.objective > 1.1 * grid.outcomes.front().objective) break;
+    for (const Judged& one : grid.judged) {
+      const Candidate& c = one.candidate;
+      if (one.objective > 1.1 * grid.judged.front().objective) break;
       if (!seen.emplace(c.pp, c.tp, c.cp, c.dp, c.microbatch, c.zero, c.chunks > 1).second) continue;
       result.push_back(c);
       if (result.size() == kMost) break;

@@ -13,7 +13,7 @@ struct Improved {
   Fill fill;
 };
 
-// The best plan found from these outcomes, which must not be empty; the best of them itself where nothing is better.
+// The best plan found from these judged, which must not be empty; the best of them itself where nothing is better.
 Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid);
 
 // The plan of a candidate as the grid means it.

@@ -85,16 +85,16 @@ class Explainer {
       : demand_(demand), ground_(ground), bounder_(bounder), result_(result) {}
 
   void run(const GridResult& grid, int most) {
-    const Candidate& best = grid.outcomes.front().candidate;
-    std::vector<Outcome> others(grid.outcomes.begin() + 1, grid.outcomes.end());
+    const Candidate& best = grid.judged.front().candidate;
+    std::vector<Judged> others(grid.judged.begin() + 1, grid.judged.end());
     others.insert(others.end(), grid.unfit.begin(), grid.unfit.end());
     for (const Candidate& c : neighbours(demand_, ground_, best)) look_at(c, others);
-    std::stable_sort(others.begin(), others.end(), [](const Outcome& a, const Outcome& b) {
+    std::stable_sort(others.begin(), others.end(), [](const Judged& a, const Judged& b) {
       return std::pair(!a.fill.fits(), a.objective) < std::pair(!b.fill.fits(), b.objective);
     });
     std::vector<Candidate> taken;
     for (const Axis axis : kAxes) {
-      const auto found = std::find_if(others.begin(), others.end(), [&](const Outcome& o) {
+      const auto found = std::find_if(others.begin(), others.end(), [&](const Judged& o) {
         return differs(best, o.candidate, axis) &&
                std::find(taken.begin(), taken.end(), o.candidate) == taken.end();
       });
@@ -106,43 +106,41 @@ class Explainer {
                      [](const Alternative& a, const Alternative& b) {
                        return std::pair(!a.fill.fits(), a.objective) < std::pair(!b.fill.fits(), b.objective);
                      });
-    make_front(grid.outcomes, others);
+    make_front(grid.judged, others);
   }
 
  private:
-  void look_at(const Candidate& c, std::vector<Outcome>& others) {
-    if (std::any_of(others.begin(), others.end(), [&](const Outcome& o) { return o.candidate == c; })) return;
+  void look_at(const Candidate& c, std::vector<Judged>& others) {
+    if (std::any_of(others.begin(), others.end(), [&](const Judged& o) { return o.candidate == c; })) return;
     const Plan plan = grid_plan(demand_, bounder_, c);
     if (problem_in(plan, demand_.model)) return;
-    Outcome outcome{c, 0, 0, fill_of(demand_, ground_, plan), true};
-    outcome.seconds = outcome.fill.fits() ? seconds_of(demand_, ground_, plan) : bounder_.of(c).seconds;
-    outcome.objective = outcome.seconds * rate_of(demand_, ground_.map(), c.num_devices());
+    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
+    one.seconds = one.fill.fits() ? seconds_of(demand_, ground_, plan) : bounder_.of(c).seconds;
+    one.objective = one.seconds * rate_of(demand_, ground_.map(), c.num_devices());
     ++result_.num_simulated;
-    others.push_back(outcome);
+    others.push_back(one);
   }
 
-  void add(const Outcome& outcome) {
-    Alternative other{grid_plan(demand_, bounder_, outcome.candidate), outcome.seconds, outcome.objective,
-                      outcome.fill, ""};
-    other.why = outcome.fill.fits() ? why_slower(demand_, ground_, result_.plan, result_.step, other.plan,
-                                                 predict(demand_, ground_, other.plan))
-                                    : why_unfit(outcome.fill);
+  void add(const Judged& one) {
+    Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
+    other.why = one.fill.fits() ? why_slower(demand_, ground_, result_.plan, result_.step, other.plan,
+                                             predict(demand_, ground_, other.plan))
+                                : why_unfit(one.fill);
     result_.alternatives.push_back(std::move(other));
   }
 
   // From the plan on: whatever needs less memory than everything that is quicker.
-  void make_front(std::vector<Outcome> all, const std::vector<Outcome>& others) {
+  void make_front(std::vector<Judged> all, const std::vector<Judged>& others) {
     all.insert(all.end(), others.begin(), others.end());
-    std::sort(all.begin(), all.end(),
-              [](const Outcome& a, const Outcome& b) { return a.seconds < b.seconds; });
+    std::sort(all.begin(), all.end(), [](const Judged& a, const Judged& b) { return a.seconds < b.seconds; });
     result_.front.push_back({short_text(result_.plan), result_.step.seconds, result_.fill.bytes});
-    for (const Outcome& outcome : all) {
+    for (const Judged& one : all) {
       // A percent of memory is not worth a line.
-      if (!outcome.is_simulated || !outcome.fill.fits() ||
-          outcome.fill.bytes > 0.99 * result_.front.back().bytes || outcome.seconds < result_.step.seconds)
+      if (!one.is_simulated || !one.fill.fits() || one.fill.bytes > 0.99 * result_.front.back().bytes ||
+          one.seconds < result_.step.seconds)
         continue;
       result_.front.push_back(
-          {short_text(grid_plan(demand_, bounder_, outcome.candidate)), outcome.seconds, outcome.fill.bytes});
+          {short_text(grid_plan(demand_, bounder_, one.candidate)), one.seconds, one.fill.bytes});
     }
   }
 
@@ -162,21 +160,21 @@ SearchResult search(const Demand& demand, const Ground& ground, const SearchLimi
   GridResult grid;
   if (demand.sequence_length <= demand.model.max_positions)
     grid = search_grid(demand, ground, bounder, limits);
-  if (grid.outcomes.empty()) throw UserError("{}", why_impossible(demand, ground));
+  if (grid.judged.empty()) throw UserError("{}", why_impossible(demand, ground));
   Improved best;
   if (limits.refines) {
     best = refine(demand, ground, bounder, grid);
   } else {
-    const Outcome& first = grid.outcomes.front();
+    const Judged& first = grid.judged.front();
     best = {grid_plan(demand, bounder, first.candidate), first.seconds, first.objective, first.fill};
   }
   SearchResult result;
-  result.grid_seconds = grid.outcomes.front().seconds;
+  result.grid_seconds = grid.judged.front().seconds;
   result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
   result.step = predict(demand, ground, result.plan);
   result.num_candidates = grid.num_candidates, result.num_simulated = grid.num_simulated;
   // What is left open may only be better by this much; an improved answer is that much nearer to it.
-  result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.outcomes.front().objective - 1);
+  result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.judged.front().objective - 1);
   if (grid.gap == 0) result.gap = 0;
   result.ruled_out = grid.ruled_out;
   Explainer(demand, ground, bounder, result).run(grid, limits.alternatives);

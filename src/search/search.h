@@ -22,7 +22,7 @@
 namespace optimus {
 
 // A candidate that was looked at closely.
-struct Outcome {
+struct Judged {
   Candidate candidate;
   double seconds = 0;    // simulated; of one that does not fit its bound
   double objective = 0;  // what the goal counts
@@ -64,11 +64,11 @@ struct SearchLimits {
 
 SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits = {});
 
-// The grid alone: simulated outcomes by objective, the best first; empty when nothing fits.
+// The grid alone: simulated judged by objective, the best first; empty when nothing fits.
 struct GridResult {
-  std::vector<Outcome> outcomes;   // simulated, by objective
-  std::vector<Outcome> unfit;      // the quickest of those that do not fit
-  std::optional<Outcome> nearest;  // where nothing fits: what needs least
+  std::vector<Judged> judged;     // simulated, by objective
+  std::vector<Judged> unfit;      // the quickest of those that do not fit
+  std::optional<Judged> nearest;  // where nothing fits: what needs least
   std::int64_t num_candidates = 0;
   int num_simulated = 0;
   double gap = 0;

@@ -18,7 +18,7 @@ Cluster with_devices(const Cluster& cluster, int num_devices) {
 
 bool is_possible(const Demand& demand, const Ground& ground) {
   Bounder bounder(demand, ground);
-  return !search_grid(demand, ground, bounder, {.most_simulations = 1}).outcomes.empty();
+  return !search_grid(demand, ground, bounder, {.most_simulations = 1}).judged.empty();
 }
 
 namespace {
@@ -76,8 +76,8 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
     const Demand larger = on(demand, cluster);
     Bounder bounder(larger, ground);
     const GridResult grid = search_grid(larger, ground, bounder, {.most_simulations = 30});
-    if (grid.outcomes.empty()) return false;
-    const double seconds = grid.outcomes.front().seconds;
+    if (grid.judged.empty()) return false;
+    const double seconds = grid.judged.front().seconds;
     if (sizing.least_seconds == 0 || seconds < sizing.least_seconds)
       sizing.least_seconds = seconds, sizing.most = nodes * per_node;
     if (seconds > step_seconds) return false;

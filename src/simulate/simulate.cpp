@@ -133,7 +133,8 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
                                                  static_cast<int>(stage.chunks.size())});
   const Setup setup{short_plan_, setup_.model, setup_.cluster, setup_.map, setup_.software, setup_.format};
   wanted.program = std::make_unique<PricedProgram>(
-      setup, *work_, compile(short_plan_, setup_.model, stage.devices.front()), wanted.device);
+      setup, *work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
+      wanted.device);
   const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
   const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;
   wanted.forward_bytes = sent_bytes(wanted.program->program(), false) * copies;

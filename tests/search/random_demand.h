@@ -27,10 +27,10 @@ T pick_of(std::initializer_list<T> values) {
 struct Problem {
   ModelSpec model;
   Cluster cluster;
-  std::unique_ptr<Ground> ground;
+  std::unique_ptr<Ground> ground{};
   std::int64_t batch = 1, sequence_length = 1;
   Precision precision = Precision::bf16;
-  Constraints constraints;
+  Constraints constraints{};
   Goal goal = Goal::throughput;
   const Software* software = &our_software();
 
@@ -44,7 +44,7 @@ struct Problem {
 
 inline Problem make_problem(const std::string& model, HardwareProfile profile, std::int64_t batch,
                             std::int64_t sequence_length) {
-  Problem problem{*find_preset(model), Cluster(std::move(profile)), nullptr};
+  Problem problem{*find_preset(model), Cluster(std::move(profile))};
   problem.batch = batch, problem.sequence_length = sequence_length;
   return problem;
 }

@@ -37,9 +37,9 @@ TEST(Search, FindsWhatBruteForceFinds) {
       Bounder bounder(demand, *problem->ground);
       const GridResult grid = search_grid(demand, *problem->ground, bounder, {.most_simulations = 1 << 20});
       const double least = brute_force(*problem);
-      RC_ASSERT(grid.outcomes.empty() == (least >= 1e300));
-      if (grid.outcomes.empty()) continue;
-      RC_ASSERT(grid.outcomes.front().objective == least);
+      RC_ASSERT(grid.judged.empty() == (least >= 1e300));
+      if (grid.judged.empty()) continue;
+      RC_ASSERT(grid.judged.front().objective == least);
       RC_ASSERT(grid.gap == 0.0);
     }
   }));
@@ -114,7 +114,9 @@ TEST(Search, ExplainsAlternatives) {
   EXPECT_GE(result.alternatives.size(), 3u);
   for (const Alternative& other : result.alternatives) {
     EXPECT_FALSE(other.why.empty());
-    if (other.fill.fits()) EXPECT_GE(other.seconds, result.step.seconds * (1 - 1e-9));
+    if (other.fill.fits()) {
+      EXPECT_GE(other.seconds, result.step.seconds * (1 - 1e-9));
+    }
   }
   for (std::size_t i = 1; i < result.front.size(); ++i) {
     EXPECT_GE(result.front[i].seconds, result.front[i - 1].seconds);
