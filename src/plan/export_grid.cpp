@@ -98,7 +98,7 @@ void set_recompute(const Plan& plan, PlanGrid& grid, std::vector<std::string>& n
     notes.emplace_back("layers are computed again in groups of different size; here each for itself");
   } else if (has_selective) {
     notes.emplace_back(
-        "layers differ in recompute; all are computed again in full, which costs time and fits");
+        "layers differ in recompute; all are computed again in full, which costs time but no memory");
   } else {
     grid.recomputed_layers = static_cast<int>(use.most_full);
     notes.push_back(fmt::format(
