@@ -1,6 +1,7 @@
-// optimus explain PLAN [--program --rank R] [--timeline]: a plan in words and pictures.
+// optimus explain PLAN [--program --rank R] [--timeline] [--export T --out DIR]: a plan in words and pictures, or for another trainer.
 
 #include "cli/command.h"
+#include "cli/plan_export.h"
 #include "model/options.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
@@ -31,6 +32,7 @@ class Explain final : public Command {
     table.add("rank", rank_, "R", "whose program (default: the first device of the plan)");
     table.add("timeline", wants_timeline_, "the step drawn with unit times: forward 1, backward 2");
     optimus::declare(table, model_);
+    optimus::declare(table, export_);
   }
 
   int run(Console& console) override {
@@ -50,17 +52,24 @@ class Explain final : public Command {
                                             static_cast<int>(pipeline.stages.front().chunks.size()))
                                      .bubble());
     }
+    if (!export_.trainer.empty()) shown += "\n" + export_asked(export_, plan, model_of(plan), json);
     console.result(json, shown);
     return 0;
   }
 
  private:
-  void explain_program(const Plan& plan, OrderedJson& json, std::string& shown) {
-    if (model_.model.empty()) model_.model = plan.model;
-    if (model_.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
-    if (!model_.overrides.layers) model_.overrides.layers = plan.num_blocks - 2;
-    const ModelSpec model = resolve(model_);
+  ModelSpec model_of(const Plan& plan) const {
+    ModelOptions options = model_;
+    if (options.model.empty()) options.model = plan.model;
+    if (options.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
+    if (!options.overrides.layers) options.overrides.layers = plan.num_blocks - 2;
+    ModelSpec model = resolve(options);
     validate(plan, model, plan_.string());
+    return model;
+  }
+
+  void explain_program(const Plan& plan, OrderedJson& json, std::string& shown) {
+    const ModelSpec model = model_of(plan);
     const Program program =
         compile(plan, model, rank_.value_or(plan.pipelines.front().stages.front().devices.front()));
     shown += text(program) + memory_text(memory_use(program));
@@ -79,6 +88,7 @@ class Explain final : public Command {
   bool wants_program_ = false, wants_timeline_ = false;
   std::optional<int> rank_;
   ModelOptions model_;
+  PlanExportOptions export_;
 };
 
 }  // namespace

@@ -1,7 +1,17 @@
-// optimus plan --diff A B: what changes between two plans.
+// optimus plan --model M --cluster C --batch B --seq S: the best plan, what it takes, what else there was and why it loses;
+// --diff A B: what changes between two plans; --import FILE: another trainer's launch as a plan, its cost and what is better.
+#include <chrono>
+
 #include "cli/command.h"
+#include "cli/plan_export.h"
+#include "cluster/open.h"
+#include "model/options.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
+#include "run/open_model.h"
+#include "search/report.h"
+#include "search/sizing.h"
+#include "simulate/report.h"
 
 namespace optimus {
 namespace {
@@ -9,10 +19,40 @@ namespace {
 class PlanCommand final : public Command {
  public:
   void declare(OptionTable& table) override {
+    optimus::declare(table, model_);
+    table.add("cluster", cluster_, "C", "h100x512, a100x16+v100x32, or a JSON file");
+    table.add("batch", batch_, "B", "sequences a step, over all devices");
+    table.add("seq", sequence_length_, "S", "tokens of a sequence (default: all the model's positions)");
+    table.add("precision", precision_, "P", "fp64, fp32, bf16, fp16 or fp8");
+    table.add("software", software_, "NAME", "which trainer will run it (default: optimus)");
+    optimus::declare(table, constraints_);
+    table.add_choice("goal", goal_,
+                     {{"throughput", Goal::throughput}, {"cost", Goal::cost}, {"energy", Goal::energy}},
+                     "what the best plan has most or least of");
+    table.add("price", price_, "X", "of a device and hour, in any currency");
+    table.add("watts", watts_, "X", "of a device (default: its type's)");
+    table.add("tokens", tokens_, "N", "of a whole run, as in 15T: its days, cost and energy");
+    table.add("days", days_, "D", "with --tokens: how many devices finish in so many days");
+    table.add("timeline", wants_timeline_, "draw the stages in time");
+    table.add("svg", svg_, "FILE", "draw the plan: devices, layers, memory and time");
+    optimus::declare(table, import_);
+    optimus::declare(table, export_);
     table.add("diff", diff_, "A B", "say in words what changes from plan A to plan B").list_length = 2;
   }
 
   int run(Console& console) override {
+    if (!diff_.empty()) return show_difference(console);
+    if (!import_.file.empty()) return show_import(console);
+    if (model_.model.empty() || cluster_.empty() || !batch_)
+      throw UsageError(
+          "give --model M, --cluster C and --batch B to plan, --import FILE to read another trainer's "
+          "launch, or "
+          "--diff A B to compare two plans");
+    return plan(console);
+  }
+
+ private:
+  int show_difference(Console& console) {
     if (diff_.size() != 2) throw UsageError("--diff takes two plan files, {} given", diff_.size());
     const Plan a = read_plan(diff_[0]), b = read_plan(diff_[1]);
     const std::vector<std::string> changes = difference(a, b);
@@ -23,8 +63,127 @@ class PlanCommand final : public Command {
     return 0;
   }
 
- private:
+  int show_import(Console& console) {
+    const ImportedPlan imported = import_asked(import_, model_, batch_, sequence_length_);
+    OrderedJson json = imported_json(imported);
+    std::string shown = imported_text(imported);
+    if (!cluster_.empty()) compare_import(imported, json, shown);
+    shown += export_asked(export_, imported.plan, imported.model, json);
+    console.result(json, shown);
+    return 0;
+  }
+
+  // What the imported plan takes on the cluster, and what the planner would do with as much.
+  void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& shown) {
+    check(constraints_);
+    const Cluster cluster = open_cluster(cluster_);
+    const DeviceMap map = DeviceMap::of_present(cluster);
+    if (num_devices(imported.plan) > map.size())
+      throw UserError("{}: is for {} devices, but {} has {}", import_.file.string(),
+                      num_devices(imported.plan), cluster.name(), map.size());
+    const Setup setup{imported.plan, imported.model, cluster,
+                      map,           software(),     format_of(imported.plan.precision)};
+    const StepPrediction step = StepSimulator(setup).run(fitted_constants());
+    json["predicted"] = prediction_json(step, setup);
+    shown += "\n" + prediction_text(step, setup);
+    Demand demand{imported.model, cluster, software(), fitted_constants()};
+    demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
+    demand.precision = imported.plan.precision, demand.constraints = constraints_;
+    const Ground ground(cluster);
+    const SearchResult found = search(demand, ground);
+    const double ratio = step.seconds / found.step.seconds;
+    json["better"] = {
+        {"plan", to_json(found.plan)}, {"step_seconds", found.step.seconds}, {"speedup", ratio}};
+    shown += ratio > 1 ? fmt::format("\nbetter: {} takes {} a step, {:.2f} times as fast\n",
+                                     short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
+                       : "\nthe planner finds nothing better for this cluster\n";
+  }
+
+  const Software& software() const {
+    if (software_.empty()) return our_software();
+    if (const Software* found = find_software(software_)) return *found;
+    std::vector<std::string> names;
+    for (const Software& known : all_software()) names.emplace_back(known.name);
+    throw UserError("--software: {} is not known{}; known are {}", in_quotes(software_),
+                    did_you_mean(software_, names), join(names, ", "));
+  }
+
+  void check_numbers() const {
+    if (*batch_ < 1) throw UsageError("--batch: {} is not at least 1", *batch_);
+    if (*batch_ > kMostMicrobatches)
+      throw UsageError("--batch: {} is more than {}", *batch_, kMostMicrobatches);
+    if (sequence_length_ && *sequence_length_ < 1)
+      throw UsageError("--seq: {} is not at least 1", *sequence_length_);
+    if (days_ && !tokens_) throw UsageError("--days needs --tokens: how long the run is");
+    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} is not above 0", *days_);
+    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is not at least 1", *tokens_);
+    for (const auto& [name, value] : {std::pair{"price", price_}, {"watts", watts_}})
+      if (value && !(*value >= 0)) throw UsageError("--{}: {} is not at least 0", name, *value);
+  }
+
+  int plan(Console& console) {
+    check_numbers();
+    check(constraints_);
+    const auto began = std::chrono::steady_clock::now();
+    model_.model = model_place(model_.model);
+    const ModelSpec model = resolve(model_);
+    const Cluster cluster = open_cluster(cluster_);
+    Demand demand{model, cluster, software(), fitted_constants()};
+    demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
+    demand.precision = parse_precision(precision_, "--precision");
+    demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
+    const Ground ground(cluster);
+    const SearchResult result = search(demand, ground);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+
+    OrderedJson json = search_json(demand, ground, result);
+    json["search"]["seconds"] = took.count();
+    std::string shown = search_text(demand, ground, result);
+    if (wants_timeline_) shown += "\n" + draw_step(result.step, terminal_columns(130) - 9);
+    if (tokens_) add_run(demand, ground, result, json, shown);
+    if (!svg_.empty()) {
+      RealFileSystem files;
+      value_or_throw(write_atomically(files, svg_, search_svg(demand, ground, result)));
+      shown += fmt::format("\n{} shows it\n", svg_.string());
+    }
+    const int on_a_node = cluster.num_devices() / std::max(1, cluster.num_nodes());
+    if (const std::string written = export_asked(export_, result.plan, model, json, on_a_node);
+        !written.empty())
+      shown += "\n" + written;
+    console.result(json, shown);
+    return 0;
+  }
+
+  void add_run(const Demand& demand, const Ground& ground, const SearchResult& result, OrderedJson& json,
+               std::string& shown) const {
+    const auto tokens = static_cast<double>(*tokens_);
+    const RunEstimate estimate = estimate_run(demand, ground, result, tokens);
+    json["run"] = estimate_json(estimate);
+    shown += "\n" + estimate_text(estimate);
+    if (!days_) return;
+    const Sizing sizing = devices_to_finish(demand, *days_ * 86400 / estimate.steps);
+    const std::string type = demand.cluster.profile().types.front().name;
+    json["run"]["days_wanted"] = *days_;
+    json["run"]["devices_needed"] = sizing.num_devices > 0 ? OrderedJson(sizing.num_devices) : OrderedJson();
+    shown += sizing.num_devices > 0
+                 ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_,
+                               with_commas(sizing.num_devices), type, sizing.seconds * estimate.steps / 86400)
+                 : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f}\n",
+                               type, *days_, demand.batch, with_commas(sizing.most),
+                               sizing.least_seconds * estimate.steps / 86400);
+  }
+
+  ModelOptions model_;
+  std::string cluster_, software_, precision_ = "bf16";
+  std::optional<std::int64_t> batch_, sequence_length_, tokens_;
+  std::optional<double> price_, watts_, days_;
+  Constraints constraints_;
+  Goal goal_ = Goal::throughput;
+  bool wants_timeline_ = false;
+  Path svg_;
   std::vector<std::string> diff_;
+  PlanImportOptions import_;
+  PlanExportOptions export_;
 };
 
 }  // namespace

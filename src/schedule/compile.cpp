@@ -7,13 +7,14 @@
 
 namespace optimus {
 
-StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device)
+StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device, bool has_buffers)
     : plan_(plan),
       model_(model),
       seat_(seat_of(plan, device)),
       pipeline_(plan.pipelines[static_cast<std::size_t>(seat_.pipeline)]),
       stage_(pipeline_.stages[static_cast<std::size_t>(seat_.stage)]),
       device_(device),
+      has_buffers_(has_buffers),
       sizes_(plan, model, seat_),
       builder_(device, seat_),
       needs_sync_(plan.pipelines.size() > 1) {
@@ -222,6 +223,10 @@ std::vector<int> StepCompiler::own_blocks() const {
 
 Program compile(const Plan& plan, const ModelSpec& model, int device) {
   return StepCompiler(plan, model, device).compile();
+}
+
+Program compile_without_buffers(const Plan& plan, const ModelSpec& model, int device) {
+  return StepCompiler(plan, model, device, false).compile();
 }
 
 std::vector<Program> compile_all(const Plan& plan, const ModelSpec& model) {

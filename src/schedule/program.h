@@ -138,6 +138,8 @@ struct Program {
 
 // The program of one device. The plan must be valid for the model. O(own instructions + devices of the plan).
 Program compile(const Plan& plan, const ModelSpec& model, int device);
+// The same without the buffers of activations: for whoever only wants to know how long it takes.
+Program compile_without_buffers(const Plan& plan, const ModelSpec& model, int device);
 // Those of all devices, in the order of pipelines, stages and devices.
 std::vector<Program> compile_all(const Plan& plan, const ModelSpec& model);
 

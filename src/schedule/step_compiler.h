@@ -13,7 +13,8 @@ namespace optimus {
 
 class StepCompiler {
  public:
-  StepCompiler(const Plan& plan, const ModelSpec& model, int device);
+  // Without buffers: those of activations are left out, which is enough to tell how long the program takes.
+  StepCompiler(const Plan& plan, const ModelSpec& model, int device, bool has_buffers = true);
   Program compile();
 
  private:
@@ -96,6 +97,7 @@ class StepCompiler {
   const Pipeline& pipeline_;
   const Stage& stage_;
   const int device_;
+  const bool has_buffers_;
   DeviceSizes sizes_;
   ProgramBuilder builder_;
   int batch_loaded_ = -1;

@@ -150,6 +150,7 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
     builder_.use(std::exchange(boundary_, -1), false);
     boundary_readers_[boundary_is_gradient_].push_back(index);
   }
+  if (!has_buffers_) return index;
   const Instruction added = builder_.program().instructions.back();
   use_slabs(added);
   use_graph(added);

@@ -115,8 +115,12 @@ void StepSimulator::see_pipeline(int number) {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
   const int num_stages = static_cast<int>(pipeline.stages.size());
   Seen seen;
+  // A replica that has a sequence less waits for the one that has not.
+  const Stage& first_stage = pipeline.stages.front();
+  const int dp = data_parallel(first_stage, first_stage.chunks.front().runs.front().strategy);
+  const auto share = [&](int size) { return static_cast<double>((size + dp - 1) / dp); };
   for (const int size : pipeline.microbatches)
-    seen.sizes.push_back(static_cast<double>(size) / pipeline.microbatches.front());
+    seen.sizes.push_back(share(size) / share(pipeline.microbatches.front()));
   const auto first_of = [&](int stage) {
     return setup_.map[VirtualDevice{pipeline.stages[static_cast<std::size_t>(stage)].devices.front()}];
   };
@@ -163,7 +167,8 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
                                                  static_cast<int>(stage.chunks.size())});
   const Setup setup{short_plan_, setup_.model, setup_.cluster, setup_.map, setup_.software, setup_.format};
   wanted.program = std::make_unique<PricedProgram>(
-      setup, *work_, compile(short_plan_, setup_.model, stage.devices.front()), wanted.device);
+      setup, *work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
+      wanted.device);
   // Replicas of other types of nodes: whichever takes longest sets the pace.
   std::set<int> types;
   for (const int device : stage.devices) {
@@ -171,7 +176,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
     const Device physical = setup_.map[VirtualDevice{device}];
     if (types.insert(setup_.cluster.group_of(physical).type).second && types.size() > 1)
       wanted.others.push_back(std::make_unique<PricedProgram>(
-          setup, *work_, compile(short_plan_, setup_.model, device), physical));
+          setup, *work_, compile_without_buffers(short_plan_, setup_.model, device), physical));
   }
   const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
   const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;

@@ -1,0 +1,77 @@
+// How long planning takes, and how that grows with devices; how near bounds come to simulations.
+// bench_search: growth curves. bench_search MODEL CLUSTER BATCH SEQ: one demand, with the bounds of what was simulated.
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "cluster/open.h"
+#include "model/presets.h"
+#include "plan/describe.h"
+#include "search/refine.h"
+#include "search/search.h"
+
+using namespace optimus;
+
+namespace {
+
+template <typename Work>
+double seconds_for(Work&& work) {
+  const auto began = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+void measure(const std::string& model_name, const std::string& cluster_name, std::int64_t batch,
+             std::int64_t length) {
+  const ModelSpec model = *find_preset(model_name);
+  const Cluster cluster = open_cluster(cluster_name);
+  Demand demand{model, cluster, our_software(), fitted_constants()};
+  demand.batch = batch, demand.sequence_length = length;
+  const Ground ground(cluster);
+  SearchResult result;
+  const double seconds = seconds_for([&] { result = search(demand, ground); });
+  fmt::print(
+      "{:12} {:24} batch {:6}:  {:7.3f} s  {:8} candidates  {:4} simulated  gap {:.4f}  step {:8.3f} s  {}\n",
+      model_name, cluster_name, batch, seconds, result.num_candidates, result.num_simulated, result.gap,
+      result.step.seconds, short_text(result.plan));
+}
+
+void show_bounds(const std::string& model_name, const std::string& cluster_name, std::int64_t batch,
+                 std::int64_t length) {
+  const ModelSpec model = *find_preset(model_name);
+  const Cluster cluster = open_cluster(cluster_name);
+  Demand demand{model, cluster, our_software(), fitted_constants()};
+  demand.batch = batch, demand.sequence_length = length;
+  const Ground ground(cluster);
+  Bounder bounder(demand, ground);
+  GridResult grid;
+  const double seconds = seconds_for([&] { grid = search_grid(demand, ground, bounder, {}); });
+  for (const Judged& one : grid.judged) {
+    const Bound bound = bounder.of(one.candidate), any = bounder.of_any_schedule(one.candidate);
+    fmt::print("{:9.4f} s  bound {:.4f} {:.4f}  shape {:.4f}  mb{} {}{} {}\n", one.seconds,
+               bounder.tighter(one.candidate, bound) / one.seconds, bound.seconds / one.seconds,
+               any.seconds / one.seconds, one.candidate.microbatch, text(one.candidate.recompute),
+               one.candidate.is_fitted ? " fitted" : "",
+               short_text(grid_plan(demand, bounder, one.candidate)));
+  }
+  fmt::print("{:.3f} s, {} candidates, {} simulated, {} probes, gap {:.4f}\n", seconds, grid.num_candidates,
+             grid.num_simulated, bounder.num_probes(), grid.gap);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 5) {
+    show_bounds(argv[1], argv[2], std::stoll(argv[3]), std::stoll(argv[4]));
+    return 0;
+  }
+  for (const int devices : {8, 64, 512, 4096, 16384, 100000})
+    measure("llama3-405b", fmt::format("h100x{}", std::max(devices, 256)), devices > 16384 ? 12800 : 2048,
+            8192);
+  for (const int devices : {8, 64, 512, 4096, 16384})
+    measure("llama3-70b", fmt::format("h100x{}", devices), 1024, 8192);
+  measure("gpt3-175b", "a100x1024", 1536, 2048);
+  measure("llama3-8b", "h100x16+a100x16+v100x32", 512, 4096);
+  measure("llama3-70b", "h100x128+a100x128+v100x256", 1024, 4096);
+  return 0;
+}

@@ -1,0 +1,90 @@
+// See plan_export.h.
+#include "cli/plan_export.h"
+
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "run/open_model.h"
+
+namespace optimus {
+
+void declare(OptionTable& table, PlanExportOptions& options) {
+  table.add("export", options.trainer, "megatron|deepspeed|torchtitan|optimus",
+            "write the plan for this trainer into --out");
+  table.add("out", options.out, "DIR", "with --export: a new folder, or one of an earlier export");
+  table.add("devices-per-node", options.devices_per_node, "N",
+            "with --export: processes that a node starts (default: the cluster's, else 8)");
+  table.add("lr", options.settings.learning_rate, "X", "with --export: the highest learning rate");
+  table.add("steps", options.settings.steps, "N", "with --export: training steps");
+  table.add("data", options.settings.data, "D", "with --export: the data's place, as that trainer names it");
+  table.add("tokenizer", options.settings.tokenizer, "DIR", "with --export: a Hugging Face folder");
+}
+
+std::string export_asked(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
+                         OrderedJson& result, int usual) {
+  if (options.trainer.empty()) {
+    if (!options.out.empty()) throw UsageError("--out goes with --export");
+    return "";
+  }
+  const Trainer trainer = parse_trainer(options.trainer, "--export");
+  if (options.out.empty()) throw UsageError("--export {} needs --out DIR", options.trainer);
+  ExportSettings settings = options.settings;
+  settings.devices_per_node = options.devices_per_node.value_or(usual);
+  if (settings.devices_per_node < 1)
+    throw UsageError("--devices-per-node: {} is not at least 1", settings.devices_per_node);
+  if (settings.steps < 1) throw UsageError("--steps: {} is not at least 1", settings.steps);
+  const ExportedPlan exported = export_plan(plan, model, trainer, settings);
+  RealFileSystem files;
+  write_export(files, exported, options.out);
+  OrderedJson names = OrderedJson::array();
+  std::string shown = fmt::format("written for {}:\n", options.trainer);
+  for (const ExportedFile& file : exported.files) {
+    names.push_back(file.name);
+    shown += fmt::format("  {}\n", (options.out / file.name).string());
+  }
+  for (const std::string& note : exported.notes) shown += "note: " + note + "\n";
+  result["export"] = {{"trainer", options.trainer},
+                      {"folder", options.out.string()},
+                      {"files", names},
+                      {"notes", exported.notes}};
+  return shown;
+}
+
+void declare(OptionTable& table, PlanImportOptions& options) {
+  table.add("import", options.file, "FILE",
+            "take the plan of a Megatron-LM launch script or a DeepSpeed JSON file");
+  table.add("devices", options.devices, "N", "with --import: devices, where the file does not say");
+}
+
+ImportedPlan import_asked(const PlanImportOptions& options, const ModelOptions& model,
+                          std::optional<std::int64_t> batch, std::optional<std::int64_t> sequence_length) {
+  ImportRequest request{{}, options.devices, batch, sequence_length, model.overrides.vocab};
+  if (!model.model.empty()) {
+    ModelOptions named = model;
+    named.model = model_place(model.model);
+    request.model = resolve(named);
+  }
+  return read_import(options.file, request);
+}
+
+OrderedJson imported_json(const ImportedPlan& imported) {
+  return {{"plan", to_json(imported.plan)},
+          {"import",
+           {{"trainer", text(imported.trainer)},
+            {"model", imported.model.name},
+            {"devices", num_devices(imported.plan)},
+            {"understood", imported.understood},
+            {"ignored", imported.ignored},
+            {"unknown", imported.unknown},
+            {"notes", imported.notes}}}};
+}
+
+std::string imported_text(const ImportedPlan& imported) {
+  std::string shown = picture(imported.plan) + "\n";
+  for (const std::string& note : imported.notes) shown += "note: " + note + "\n";
+  shown += fmt::format("understood: {} arguments; without meaning for the plan: {}\n",
+                       imported.understood.size(), imported.ignored.size());
+  for (const std::string& argument : imported.unknown) shown += "unknown: " + argument + "\n";
+  return shown;
+}
+
+}  // namespace optimus

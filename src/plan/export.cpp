@@ -1,0 +1,154 @@
+// See export.h. What each trainer gets is in export_megatron.cpp, export_deepspeed.cpp and export_torchtitan.cpp.
+#include "plan/export.h"
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "plan/export_grid.h"
+#include "plan/plan_json.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::pair<const char*, Trainer> kTrainers[] = {{"megatron", Trainer::megatron},
+                                                         {"deepspeed", Trainer::deepspeed},
+                                                         {"torchtitan", Trainer::torchtitan},
+                                                         {"optimus", Trainer::optimus}};
+
+std::string record_text(const ExportedPlan& exported) {
+  OrderedJson json = {{"format", "optimus-export"}, {"version", 1}, {"trainer", text(exported.trainer)}};
+  json["files"] = OrderedJson::array();
+  for (const ExportedFile& file : exported.files) json["files"].push_back(file.name);
+  json["notes"] = exported.notes;
+  return json.dump(2) + "\n";
+}
+
+// The names that an earlier export wrote into the folder, its record among them; nothing when it is no export of ours.
+std::vector<std::string> earlier_files(const Path& folder) {
+  const Path record = folder / kExportRecord;
+  if (!std::filesystem::is_regular_file(record)) return {};
+  const Json document = parse_json(value_or_throw(read_file(record, Bytes(1 << 20))), record.string());
+  std::vector<std::string> names = {kExportRecord};
+  const JsonView view(document, record.string());
+  for (const JsonView& name : view.at("files").elements()) names.push_back(name.text());
+  return names;
+}
+
+// Refuses a folder with anything in it that an export did not write. Returns what may be removed.
+std::vector<std::string> replaceable_files(const Path& folder) {
+  std::error_code error;
+  const auto status = std::filesystem::status(folder, error);
+  if (!std::filesystem::exists(status)) return {};
+  if (!std::filesystem::is_directory(status))
+    throw UserError("--out: {} is a file; name a folder", folder.string());
+  const std::vector<std::string> known = earlier_files(folder);
+  std::vector<std::string> there;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (std::find(known.begin(), known.end(), name) == known.end() || entry.is_directory())
+      throw UserError("--out: {} holds {}, which no export wrote; name an empty or new folder",
+                      folder.string(), in_quotes(name));
+    there.push_back(name);
+  }
+  if (error) throw UserError("--out: cannot read {}: {}", folder.string(), error.message());
+  return there;
+}
+
+void remove_folder(FileSystem& files, const Path& folder, const std::vector<std::string>& names) {
+  for (const std::string& name : names) (void)files.remove(folder / name);
+  (void)files.remove(folder);
+}
+
+Outcome<void> write_all(FileSystem& files, const ExportedPlan& exported, const Path& folder) {
+  if (Outcome<void> done = files.create_folders(folder); !done) return done;
+  for (const ExportedFile& file : exported.files) {
+    if (Outcome<void> done = write_atomically(files, folder / file.name, file.text); !done) return done;
+    if (!file.is_executable) continue;
+    std::error_code error;
+    std::filesystem::permissions(folder / file.name, std::filesystem::perms(0755), error);
+    if (error)
+      return failure("cannot make {} executable: {}", (folder / file.name).string(), error.message());
+  }
+  return write_atomically(files, folder / kExportRecord, record_text(exported));
+}
+
+// Puts the new folder in the old one's place; the old one comes back when that fails.
+Outcome<void> exchange_folders(FileSystem& files, const Path& fresh, const Path& folder, const Path& aside,
+                               bool is_there) {
+  if (is_there)
+    if (Outcome<void> done = files.rename(folder, aside); !done) return done;
+  Outcome<void> done = files.rename(fresh, folder);
+  if (done || !is_there) return done;
+  if (!files.rename(aside, folder))
+    return failure("{}; the earlier export is whole in {}", done.error().why, aside.string());
+  return done;
+}
+
+}  // namespace
+
+std::string text(Trainer trainer) {
+  for (const auto& [word, value] : kTrainers)
+    if (value == trainer) return word;
+  return "";
+}
+
+Trainer parse_trainer(const std::string& word, const std::string& what) {
+  std::vector<std::string> known;
+  for (const auto& [name, value] : kTrainers) {
+    if (name == word) return value;
+    known.emplace_back(name);
+  }
+  throw UserError("{}: {} is not one of {}{}", what, in_quotes(word), join(known, ", "),
+                  did_you_mean(word, known));
+}
+
+ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer trainer,
+                         const ExportSettings& settings) {
+  validate(plan, model, "plan");
+  ExportedPlan exported{trainer, {}, {}};
+  if (model.is_custom() && trainer != Trainer::optimus)
+    throw UserError("{} has no models of custom blocks such as {}; only transformers can be exported",
+                    shown_name(trainer), model.name);
+  switch (trainer) {
+    case Trainer::megatron:
+      add_megatron_files(plan, model, settings, exported);
+      break;
+    case Trainer::deepspeed:
+      add_deepspeed_files(plan, model, settings, exported);
+      break;
+    case Trainer::torchtitan:
+      add_torchtitan_files(plan, model, settings, exported);
+      break;
+    case Trainer::optimus:
+      break;
+  }
+  exported.files.push_back({"plan.json", plan_text(plan), false});
+  return exported;
+}
+
+void write_export(FileSystem& files, const ExportedPlan& exported, const Path& given) {
+  std::error_code error;
+  Path folder = std::filesystem::weakly_canonical(std::filesystem::absolute(given, error), error);
+  if (error || given.empty()) throw UserError("--out: {} is no folder", in_quotes(given.string()));
+  if (!folder.has_filename()) folder = folder.parent_path();
+  const std::vector<std::string> old = replaceable_files(folder);
+  const bool is_there = std::filesystem::exists(folder);
+  Path fresh = folder, aside = folder;
+  fresh += fmt::format(".tmp-{}", ::getpid());
+  aside += fmt::format(".old-{}", ::getpid());
+  std::vector<std::string> names = {kExportRecord};
+  for (const ExportedFile& file : exported.files) names.push_back(file.name);
+  Outcome<void> done = write_all(files, exported, fresh);
+  if (done) done = exchange_folders(files, fresh, folder, aside, is_there);
+  if (!done) {
+    remove_folder(files, fresh, names);
+    throw UserError("{}", done.error().why);
+  }
+  if (is_there) remove_folder(files, aside, old);
+  (void)files.sync_folder(folder.parent_path());
+}
+
+}  // namespace optimus

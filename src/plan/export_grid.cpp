@@ -1,0 +1,239 @@
+// See export_grid.h.
+#include "plan/export_grid.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+// The same strategy, apart from what is computed again.
+LayerStrategy without_recompute(LayerStrategy strategy) {
+  strategy.recompute = RecomputeMode::none;
+  strategy.recompute_layers = 1;
+  return strategy;
+}
+
+bool is_same_shape(const Pipeline& a, const Pipeline& b) {
+  if (a.stages.size() != b.stages.size() || a.microbatches != b.microbatches) return false;
+  for (std::size_t s = 0; s < a.stages.size(); ++s)
+    if (a.stages[s].devices.size() != b.stages[s].devices.size() || a.stages[s].chunks != b.stages[s].chunks)
+      return false;
+  return true;
+}
+
+void check_equal_parts(const Plan& plan, const std::string& name) {
+  for (std::size_t p = 1; p < plan.pipelines.size(); ++p)
+    if (!is_same_shape(plan.pipelines.front(), plan.pipelines[p]))
+      throw UserError(
+          "{} cannot run pipelines of different shape, but pipeline {} differs from pipeline 0; export plans "
+          "of one pipeline or of equal ones",
+          name, p);
+  const Stage& first = plan.pipelines.front().stages.front();
+  for (std::size_t s = 0; s < plan.pipelines.front().stages.size(); ++s) {
+    const Stage& stage = plan.pipelines.front().stages[s];
+    if (stage.devices.size() != first.devices.size())
+      throw UserError("{} needs stages of equally many devices, but stage {} has {} and stage 0 has {}", name,
+                      s, stage.devices.size(), first.devices.size());
+    for (const Chunk& chunk : stage.chunks)
+      for (const BlockRun& run : chunk.runs)
+        if (without_recompute(run.strategy) != without_recompute(first.chunks.front().runs.front().strategy))
+          throw UserError(
+              "{} splits all layers in one way, but block {} of the plan is split otherwise than block 0",
+              name, run.first);
+  }
+}
+
+// What is computed again, layer by layer, drawn together to one rule for all.
+struct RecomputeUse {
+  std::set<std::pair<RecomputeMode, int>> kinds;  // mode and layers in a group
+  std::int64_t most_full = 0;                     // layers of a chunk
+  bool differs_between_chunks = false;
+};
+
+RecomputeUse recompute_use(const Plan& plan) {
+  RecomputeUse use;
+  std::set<std::int64_t> counts;
+  for (const Stage& stage : plan.pipelines.front().stages)
+    for (const Chunk& chunk : stage.chunks) {
+      std::int64_t full = 0, layers = 0;
+      for (const BlockRun& run : chunk.runs) {
+        const int first = std::max(run.first, 1), end = std::min(run.first + run.count, plan.num_blocks - 1);
+        if (first >= end) continue;  // embedding or head alone
+        layers += end - first;
+        use.kinds.emplace(run.strategy.recompute, run.strategy.recompute_layers);
+        if (run.strategy.recompute == RecomputeMode::full) full += end - first;
+      }
+      if (layers > 0) counts.insert(full);
+      use.most_full = std::max(use.most_full, full);
+    }
+  use.differs_between_chunks = counts.size() > 1;
+  return use;
+}
+
+void set_recompute(const Plan& plan, PlanGrid& grid, std::vector<std::string>& notes) {
+  const RecomputeUse use = recompute_use(plan);
+  grid.strategy.recompute = RecomputeMode::none;
+  grid.strategy.recompute_layers = 1;
+  if (use.kinds.empty()) return;
+  const auto [strongest, group] = *use.kinds.rbegin();
+  grid.strategy.recompute = strongest;
+  if (use.kinds.size() == 1) {
+    grid.strategy.recompute_layers = group;
+    return;
+  }
+  const bool has_selective = use.kinds.contains({RecomputeMode::selective, 1});
+  const bool has_none = use.kinds.contains({RecomputeMode::none, 1});
+  if (strongest == RecomputeMode::selective) {
+    notes.emplace_back("layers differ in recompute; all are computed again selectively, which costs time");
+  } else if (!has_none && !has_selective) {
+    notes.emplace_back("layers are computed again in groups of different size; here each for itself");
+  } else if (has_selective) {
+    notes.emplace_back(
+        "layers differ in recompute; all are computed again in full, which costs time but no memory");
+  } else {
+    grid.recomputed_layers = static_cast<int>(use.most_full);
+    notes.push_back(fmt::format(
+        "some layers are computed again in full; here it is {} layers of each stage{}, one by one",
+        use.most_full, use.differs_between_chunks ? ", as many as in the stage that needs it most" : ""));
+  }
+}
+
+// Megatron, DeepSpeed and torchtitan want equal micro-batches.
+void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
+                      std::vector<std::string>& notes) {
+  if (plan.batch % grid.dp != 0)
+    throw UserError(
+        "{} deals the batch out evenly, but {} sequences cannot be shared out to {} data-parallel parts; use "
+        "a batch that is a multiple of {}",
+        name, plan.batch, grid.dp, grid.dp);
+  const std::int64_t share = plan.batch / grid.dp;  // of a data-parallel part
+  const std::vector<int>& sizes = plan.pipelines.front().microbatches;
+  const int pipelines = static_cast<int>(plan.pipelines.size()), width = grid.dp / pipelines;
+  const int largest = *std::max_element(sizes.begin(), sizes.end());
+  std::int64_t wanted = (largest + width - 1) / width;
+  while (share % wanted != 0) --wanted;
+  const bool is_equal = std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == wanted * width; });
+  if (!is_equal)
+    notes.push_back(fmt::format("micro-batches of unequal size became {} equal ones of {} sequences a part",
+                                share / wanted, wanted));
+  grid.microbatch = static_cast<int>(wanted);
+  grid.num_microbatches = share / wanted;
+}
+
+// Ranks count stages outermost, then data, context and tensor parts: the plan's own order, if its devices are numbered so.
+void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
+  std::vector<int> order;
+  for (std::size_t s = 0; s < plan.pipelines.front().stages.size(); ++s)
+    for (const Pipeline& pipeline : plan.pipelines) {
+      const std::vector<int>& devices = pipeline.stages[s].devices;
+      order.insert(order.end(), devices.begin(), devices.end());
+    }
+  for (std::size_t i = 0; i < order.size(); ++i)
+    if (order[i] != static_cast<int>(i)) {
+      std::string devices = ranges_text(order);
+      if (devices.size() > 200) devices = devices.substr(0, 200) + "…";
+      notes.push_back(fmt::format(
+          "ranks are numbered by the launcher: rank 0, 1, … must run on the plan's devices {}", devices));
+      return;
+    }
+}
+
+void note_schedule(const Plan& plan, const PlanGrid& grid, std::vector<std::string>& notes) {
+  if (plan.buddy > 0)
+    notes.push_back(fmt::format(
+        "the second copy of sharded state (buddy {}) does not exist there: a lost device means the last "
+        "checkpoint",
+        plan.buddy));
+  if (grid.pp == 1 && plan.schedule == Schedule::interleaved)
+    notes.emplace_back("one stage has nothing to interleave; its chunks run as one");
+}
+
+}  // namespace
+
+std::int64_t PlanGrid::layers_of(std::size_t part, int num_blocks) const {
+  const Span& span = parts[part];
+  return std::max<std::int64_t>(
+      0, std::min<std::int64_t>(span.end, num_blocks - 1) - std::max<std::int64_t>(span.begin, 1));
+}
+
+std::string shown_name(Trainer trainer) {
+  switch (trainer) {
+    case Trainer::megatron:
+      return "Megatron-LM";
+    case Trainer::deepspeed:
+      return "DeepSpeed";
+    case Trainer::torchtitan:
+      return "torchtitan";
+    case Trainer::optimus:
+      return "Optimus-Megatron";
+  }
+  return "";
+}
+
+PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& notes) {
+  const std::string name = shown_name(trainer);
+  if (is_asynchronous(plan.schedule))
+    throw UserError("{} has no asynchronous schedule such as {}, and a synchronous one learns otherwise",
+                    name, text(plan.schedule));
+  check_equal_parts(plan, name);
+  const Pipeline& pipeline = plan.pipelines.front();
+  PlanGrid grid;
+  grid.strategy = pipeline.stages.front().chunks.front().runs.front().strategy;
+  grid.pp = static_cast<int>(pipeline.stages.size());
+  grid.chunks = static_cast<int>(pipeline.stages.front().chunks.size());
+  grid.dp = data_parallel(pipeline.stages.front(), grid.strategy) * static_cast<int>(plan.pipelines.size());
+  grid.shards = shard_count(pipeline.stages.front(), grid.strategy);
+  grid.devices = num_devices(plan);
+  if (grid.pp == 1) {
+    grid.parts.push_back({0, plan.num_blocks});
+    note_schedule(plan, grid, notes);
+    grid.chunks = 1;
+  } else {
+    note_schedule(plan, grid, notes);
+    for (int c = 0; c < grid.chunks; ++c)
+      for (const Stage& stage : pipeline.stages) {
+        const Chunk& chunk = stage.chunks[static_cast<std::size_t>(c)];
+        grid.parts.push_back({chunk.first(), chunk.end()});
+      }
+  }
+  for (std::size_t i = 1; i < grid.parts.size(); ++i)
+    grid.is_even = grid.is_even && grid.layers_of(i, plan.num_blocks) == grid.layers_of(0, plan.num_blocks);
+  grid.is_even = grid.is_even && grid.layers_of(0, plan.num_blocks) > 0;
+  set_recompute(plan, grid, notes);
+  set_microbatches(plan, name, grid, notes);
+  note_device_order(plan, notes);
+  return grid;
+}
+
+NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>& notes) {
+  int each = std::clamp(devices_per_node, 1, devices);
+  while (devices % each != 0) --each;
+  if (each < std::min(devices, devices_per_node))
+    notes.push_back(fmt::format("{} devices on nodes of {}: started as {} nodes with {} each", devices,
+                                devices_per_node, devices / each, each));
+  return {devices / each, each};
+}
+
+std::string shell_quoted(const std::string& word) {
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string export_header(const Plan& plan, const std::string& what, const std::vector<std::string>& notes) {
+  std::string shown = fmt::format("# {}: {} on {} devices.\n# Written by optimus from plan {} (plan.json).\n",
+                                  what, short_text(plan), num_devices(plan), plan_hash(plan));
+  for (const std::string& note : notes) shown += "# Note: " + note + ".\n";
+  return shown;
+}
+
+}  // namespace optimus

@@ -1,0 +1,321 @@
+// Megatron-LM: one launch script, run on every node. Its arguments are those of megatron/training/arguments.py; docs/export.md has
+// the table. plan/import_megatron.cpp reads the script back.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/export_grid.h"
+
+namespace optimus {
+namespace {
+
+// Arguments, one line of the script each: "--num-layers 32".
+using Arguments = std::vector<std::string>;
+
+template <typename... Args>
+void put(Arguments& arguments, fmt::format_string<Args...> format, Args&&... args) {
+  arguments.push_back(fmt::format(format, std::forward<Args>(args)...));
+}
+
+void check_divides(std::int64_t number, std::int64_t by, const char* of, const char* what) {
+  if (number % by != 0)
+    throw UserError("Megatron-LM needs {} {} to divide evenly by {} {}", number, of, what, by);
+}
+
+// Those whose blocks the flags below describe in full.
+constexpr Family kDescribed[] = {Family::gpt2,  Family::llama, Family::mistral,      Family::qwen2,
+                                 Family::qwen3, Family::bert,  Family::megatron_bert};
+
+void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGrid& grid) {
+  const LayerStrategy& s = grid.strategy;
+  if (std::find(std::begin(kDescribed), std::end(kDescribed), model.family) == std::end(kDescribed))
+    throw UserError("models of the family {} cannot be exported for Megatron-LM", text(model.family));
+  if (model.norm_place == NormPlace::post)
+    throw UserError(
+        "Megatron-LM normalises before each sub-layer, {} after it; use a Megatron-BERT model or another "
+        "trainer",
+        model.name);
+  if (plan.precision == Precision::fp64)
+    throw UserError("Megatron-LM does not train in fp64; use fp32, bf16, fp16 or fp8");
+  check_divides(model.heads, s.tp, "heads", "tp");
+  check_divides(model.ffn, s.tp, "ffn columns", "tp");
+  if (model.kv_heads % s.tp != 0 && s.tp % model.kv_heads != 0)
+    throw UserError("Megatron-LM needs tp {} to divide the {} key/value heads, or be a multiple of them",
+                    s.tp, model.kv_heads);
+  if (s.cp > 1) check_divides(plan.sequence_length, std::int64_t{2} * s.cp, "positions", "2 x cp");
+  if (s.sequence_parallel)
+    check_divides(plan.sequence_length, std::int64_t{s.tp} * s.cp, "positions", "tp x cp");
+}
+
+void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& notes) {
+  put(a, "--position-embedding-type rope");
+  put(a, "--rotary-base {}", std::llround(model.rope_theta));
+  if (std::round(model.rope_theta) != model.rope_theta)
+    notes.push_back(fmt::format("Megatron-LM takes a whole number for the rotary base {}", model.rope_theta));
+  const RopeScaling& scaling = model.rope_scaling;
+  switch (scaling.kind) {
+    case RopeScalingKind::none:
+      break;
+    case RopeScalingKind::linear:
+      put(a, "--rotary-seq-len-interpolation-factor {}", std::llround(scaling.factor));
+      if (std::round(scaling.factor) != scaling.factor)
+        notes.push_back(
+            fmt::format("Megatron-LM takes a whole number for the rotary scaling {}", scaling.factor));
+      break;
+    case RopeScalingKind::llama3:
+      put(a, "--use-rope-scaling");
+      put(a, "--rope-scaling-factor {}", scaling.factor);
+      if (scaling.low_freq_factor != 1 || scaling.high_freq_factor != 4 ||
+          scaling.original_max_positions != 8192)
+        notes.emplace_back("Megatron-LM's rotary scaling is Llama 3's: factors 1 and 4, from 8192 positions");
+      break;
+  }
+}
+
+void put_biases(const ModelSpec& model, Arguments& a, std::vector<std::string>& notes) {
+  const bool has_others = model.has_out_bias && model.has_mlp_bias;
+  if (!has_others) put(a, "--disable-bias-linear");
+  if (!has_others && model.has_qkv_bias) put(a, "--add-qkv-bias");
+  if (model.has_out_bias != model.has_mlp_bias || (has_others && !model.has_qkv_bias))
+    notes.emplace_back("Megatron-LM has biases in all products or in none but the query, key and value");
+}
+
+Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<std::string>& notes) {
+  Arguments a;
+  put(a, "--num-layers {}", model.layers);
+  put(a, "--hidden-size {}", model.hidden);
+  put(a, "--ffn-hidden-size {}", model.ffn);
+  put(a, "--num-attention-heads {}", model.heads);
+  put(a, "--kv-channels {}", model.head_dim);
+  if (model.kv_heads != model.heads)
+    put(a, "--group-query-attention"), put(a, "--num-query-groups {}", model.kv_heads);
+  put(a, "--seq-length {}", plan.sequence_length);
+  put(a, "--max-position-embeddings {}", model.max_positions);
+  put(a, "--vocab-size {}", model.vocab);
+  put(a, "--normalization {}", model.norm == NormKind::rms_norm ? "RMSNorm" : "LayerNorm");
+  put(a, "--norm-epsilon {}", model.norm_eps);
+  if (model.positions == PositionKind::rope)
+    put_rope(model, a, notes);
+  else
+    put(a, "--position-embedding-type learned_absolute");
+  if (model.is_gated) put(a, "--swiglu");
+  const bool is_usual =
+      model.is_gated ? model.activation == Activation::silu
+                     : model.activation == Activation::gelu || model.activation == Activation::gelu_tanh;
+  if (!is_usual)
+    notes.push_back(fmt::format("Megatron-LM's activation is {}, the model's {}",
+                                model.is_gated ? "silu" : "gelu", text(model.activation)));
+  put_biases(model, a, notes);
+  if (model.has_qk_norm) put(a, "--qk-layernorm");
+  if (!model.is_tied) put(a, "--untie-embeddings-and-output-weights");
+  put(a, "--init-method-std {}", model.init_range);
+  put(a, "--attention-dropout {}", model.attention_dropout);
+  put(a, "--hidden-dropout {}", model.hidden_dropout);
+  if (model.embedding_dropout != model.hidden_dropout)
+    notes.push_back(fmt::format("Megatron-LM drops embeddings as hidden states, {}, not {}",
+                                model.hidden_dropout, model.embedding_dropout));
+  return a;
+}
+
+// "Et*8|t*8|t*7|t*7L": what each stage, or each chunk of the stages, holds.
+std::string layout_text(const Plan& plan, const PlanGrid& grid) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < grid.parts.size(); ++i) {
+    std::string part;
+    if (grid.parts[i].begin == 0) part += "E";
+    const std::int64_t layers = grid.layers_of(i, plan.num_blocks);
+    if (layers == 1) part += "t";
+    if (layers > 1) part += fmt::format("t*{}", layers);
+    if (grid.parts[i].end == plan.num_blocks) part += "L";
+    parts.push_back(part);
+  }
+  return join(parts, "|");
+}
+
+// Megatron interleaves micro-batches in groups of at least pp; what is left over must be none, or that many too.
+std::int64_t interleaving_group(const PlanGrid& grid) {
+  for (std::int64_t group = grid.pp; group <= grid.num_microbatches; ++group)
+    if (grid.num_microbatches % group == 0 || grid.num_microbatches % group >= grid.pp) return group;
+  throw UserError(
+      "Megatron-LM interleaves only with at least as many micro-batches as stages; the plan has {} and {}",
+      grid.num_microbatches, grid.pp);
+}
+
+void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
+  put(a, "--pipeline-model-parallel-size {}", grid.pp);
+  if (grid.pp == 1) return;
+  if (!grid.is_even)
+    put(a, "--pipeline-model-parallel-layout '{}'", layout_text(plan, grid));
+  else if (grid.chunks > 1)
+    put(a, "--num-virtual-stages-per-pipeline-rank {}", grid.chunks);
+  if (grid.chunks > 1)
+    if (const std::int64_t group = interleaving_group(grid); group != grid.pp) {
+      put(a, "--microbatch-group-size-per-virtual-pipeline-stage {}", group);
+      notes.push_back(fmt::format(
+          "{} micro-batches do not divide by {} stages; Megatron-LM interleaves groups of {}, which takes "
+          "more memory",
+          grid.num_microbatches, grid.pp, group));
+    }
+  if (plan.schedule == Schedule::gpipe || plan.schedule == Schedule::zero_bubble)
+    notes.push_back(fmt::format(
+        "Megatron-LM runs 1F1B in place of {}: {}", text(plan.schedule),
+        plan.schedule == Schedule::gpipe ? "the same bubble with less memory" : "a longer bubble"));
+}
+
+void put_sharding(const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
+  const LayerStrategy& s = grid.strategy;
+  const bool is_sharded = s.zero > 0 || s.offload;
+  if (is_sharded) put(a, "--use-distributed-optimizer");
+  if (s.zero >= 2) {
+    put(a, "--use-megatron-fsdp");
+    put(a, "--data-parallel-sharding-strategy {}", s.zero == 2 ? "optim_grads" : "optim_grads_params");
+    put(a, "--no-gradient-accumulation-fusion");
+  }
+  put(a, "--ckpt-format {}", s.zero >= 2 ? "fsdp_dtensor" : "torch_dist");
+  const int instances = grid.dp * s.cp / grid.shards;
+  if (s.zero > 0 && instances > 1) put(a, "--num-distributed-optimizer-instances {}", instances);
+  if (grid.dp * s.cp > 1) put(a, "--overlap-grad-reduce");
+  if (grid.dp * s.cp > 1 && is_sharded) put(a, "--overlap-param-gather");
+  if (!s.offload) return;
+  put(a, "--optimizer-cpu-offload");
+  put(a, "--use-precision-aware-optimizer");
+  if (s.zero == 0) notes.emplace_back("Megatron-LM offloads only a sharded optimizer; it becomes zero 1");
+}
+
+void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
+  switch (grid.strategy.recompute) {
+    case RecomputeMode::none:
+      return;
+    case RecomputeMode::selective:
+      put(a, "--recompute-granularity selective");
+      put(a, "--recompute-modules layernorm");
+      notes.emplace_back(
+          "Megatron-LM computes norms again, not the outputs of activation functions, which it keeps");
+      return;
+    case RecomputeMode::full:
+      put(a, "--recompute-granularity full");
+      put(a, "--recompute-method {}", grid.recomputed_layers > 0 ? "block" : "uniform");
+      put(a, "--recompute-num-layers {}",
+          grid.recomputed_layers > 0 ? grid.recomputed_layers : grid.strategy.recompute_layers);
+      return;
+  }
+}
+
+void put_precision(const Plan& plan, Arguments& a) {
+  switch (plan.precision) {
+    case Precision::fp64:
+    case Precision::fp32:
+      return;
+    case Precision::bf16:
+      put(a, "--bf16");
+      if (plan.accumulators == Precision::bf16) put(a, "--grad-reduce-in-bf16");
+      return;
+    case Precision::fp16:
+      put(a, "--fp16");
+      if (plan.accumulators == Precision::fp32) put(a, "--accumulate-allreduce-grads-in-fp32");
+      return;
+    case Precision::fp8:
+      put(a, "--bf16"), put(a, "--fp8-format hybrid");
+      return;
+  }
+}
+
+Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, std::vector<std::string>& notes) {
+  Arguments a;
+  const LayerStrategy& s = grid.strategy;
+  put(a, "--tensor-model-parallel-size {}", s.tp);
+  if (s.sequence_parallel) put(a, "--sequence-parallel");
+  put_pipeline(plan, grid, a, notes);
+  put(a, "--context-parallel-size {}", s.cp);
+  if (s.cp > 1) put(a, "--cp-comm-type p2p");
+  if (s.ep > 1) put(a, "--expert-model-parallel-size {}", s.ep);
+  put_sharding(grid, a, notes);
+  put_recompute(grid, a, notes);
+  put_precision(plan, a);
+  put(a, "--micro-batch-size {}", grid.microbatch);
+  put(a, "--global-batch-size {}", plan.batch);
+  return a;
+}
+
+Arguments training_arguments(const ExportSettings& settings) {
+  Arguments a;
+  put(a, "--train-iters {}", settings.steps);
+  put(a, "--lr {}", settings.learning_rate);
+  put(a, "--min-lr {:.6g}", settings.learning_rate / 10);
+  put(a, "--lr-decay-style cosine");
+  put(a, "--lr-warmup-iters {}", std::min(settings.warmup, settings.steps / 2));
+  put(a, "--weight-decay {}", settings.weight_decay);
+  put(a, "--adam-beta1 {}", settings.beta1);
+  put(a, "--adam-beta2 {}", settings.beta2);
+  put(a, "--clip-grad {}", settings.clip);
+  put(a, "--seed {}", settings.seed);
+  put(a, "--log-interval 10");
+  put(a, "--eval-interval 1000");
+  put(a, "--eval-iters 10");
+  put(a, "--save \"$CHECKPOINT_PATH\"");
+  put(a, "--save-interval 1000");
+  return a;
+}
+
+std::string array_text(const std::string& name, const Arguments& arguments) {
+  std::string shown = name + "=(\n";
+  for (const std::string& argument : arguments) shown += "  " + argument + "\n";
+  return shown + ")\n";
+}
+
+std::string variables_text(const PlanGrid& grid, const ExportSettings& settings,
+                           std::vector<std::string>& notes) {
+  const NodeShape nodes = node_shape(grid.devices, settings.devices_per_node, notes);
+  const bool is_fsdp = grid.strategy.zero >= 2;
+  const bool is_ordered = !is_fsdp && (grid.strategy.tp > 1 || grid.strategy.cp > 1);
+  std::string shown = is_ordered ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "";
+  if (is_fsdp) shown += "unset CUDA_DEVICE_MAX_CONNECTIONS  # fully sharded training wants several\n";
+  shown += fmt::format("GPUS_PER_NODE={}\nNUM_NODES={}\n", nodes.devices, nodes.nodes);
+  shown +=
+      "NODE_RANK=${NODE_RANK:-0}\nMASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-6000}\n";
+  shown += fmt::format("DATA_PATH=${{DATA_PATH:-{}}}\n", shell_quoted(settings.data));
+  shown += fmt::format("TOKENIZER_MODEL=${{TOKENIZER_MODEL:-{}}}\n", shell_quoted(settings.tokenizer));
+  shown += "CHECKPOINT_PATH=${CHECKPOINT_PATH:-checkpoints}\n\n";
+  return shown;
+}
+
+constexpr const char* kDataAndLaunch = R"(# Without data, Megatron-LM makes some up.
+if [ -n "$DATA_PATH" ]; then
+  DATA_ARGS=(--data-path $DATA_PATH --split 969,30,1 --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER_MODEL")
+else
+  DATA_ARGS=(--mock-data --tokenizer-type NullTokenizer)
+fi
+
+torchrun --nproc-per-node "$GPUS_PER_NODE" --nnodes "$NUM_NODES" --node-rank "$NODE_RANK" \
+  --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
+)";
+
+}  // namespace
+
+void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,
+                        ExportedPlan& exported) {
+  std::vector<std::string>& notes = exported.notes;
+  const PlanGrid grid = grid_of(plan, Trainer::megatron, notes);
+  check_megatron_model(plan, model, grid);
+  const std::string model_part = array_text("MODEL_ARGS", model_arguments(plan, model, notes));
+  const std::string parallel_part = array_text("PARALLEL_ARGS", parallel_arguments(plan, grid, notes));
+  const std::string variables = variables_text(grid, settings, notes);
+  std::string script = "#!/usr/bin/env bash\n";
+  script += export_header(plan, "Megatron-LM pretraining of " + in_quotes(model.name), notes);
+  script +=
+      "# Run it on every node in a checkout of Megatron-LM; NODE_RANK and MASTER_ADDR tell the nodes apart.\n"
+      "set -euo pipefail\n\n";
+  script +=
+      variables + model_part + parallel_part + array_text("TRAINING_ARGS", training_arguments(settings));
+  script += kDataAndLaunch;
+  script += fmt::format(
+      "  {} \"${{MODEL_ARGS[@]}}\" \"${{PARALLEL_ARGS[@]}}\" \"${{TRAINING_ARGS[@]}}\" "
+      "\"${{DATA_ARGS[@]}}\" \"$@\"\n",
+      model.is_bert() ? "examples/bert/pretrain_bert.py" : "pretrain_gpt.py");
+  exported.files.push_back({"launch.sh", script, true});
+}
+
+}  // namespace optimus

@@ -1,0 +1,182 @@
+// See import.h. Here: which trainer's file it is, and the plan that both importers end in.
+#include "plan/import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "layout/layout.h"
+#include "plan/import_build.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+constexpr Bytes kLargestImport{4 << 20};
+constexpr std::int64_t kMostLayoutBlocks = 20'000;
+
+// The runs of a part: the first `again` layers with the strategy's recompute, the others without any.
+Chunk part_of(Span blocks, const LayerStrategy& strategy, int again, int num_blocks) {
+  const std::int64_t first_layer = std::max<std::int64_t>(blocks.begin, 1);
+  const std::int64_t cut = std::min<std::int64_t>(first_layer + again, blocks.end);
+  const bool is_whole = again == 0 || cut >= std::min<std::int64_t>(blocks.end, num_blocks - 1);
+  if (is_whole) return {{{static_cast<int>(blocks.begin), static_cast<int>(blocks.size()), strategy}}};
+  LayerStrategy plain = strategy;
+  plain.recompute = RecomputeMode::none, plain.recompute_layers = 1;
+  return {{{static_cast<int>(blocks.begin), static_cast<int>(cut - blocks.begin), strategy},
+           {static_cast<int>(cut), static_cast<int>(blocks.end - cut), plain}}};
+}
+
+// The blocks of each part: its layers, the embedding with the first, the head with the last.
+std::vector<Span> blocks_of_parts(const std::vector<std::int64_t>& layers) {
+  std::vector<Span> parts;
+  std::int64_t next = 1;
+  for (const std::int64_t count : layers) parts.push_back({next, next + count}), next += count;
+  parts.front().begin = 0;
+  parts.back().end += 1;
+  return parts;
+}
+
+void deal_layers(const ImportedGrid& grid, Plan& plan) {
+  std::vector<Stage>& stages = plan.pipelines.front().stages;
+  std::vector<std::int64_t> layers = grid.layers;
+  if (layers.empty())
+    for (const Span& part : split_evenly(plan.num_blocks - 2, grid.shape.pp * grid.shape.chunks))
+      layers.push_back(part.size());
+  const std::vector<Span> parts = blocks_of_parts(layers);
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    stages[i % stages.size()].chunks[i / stages.size()] =
+        part_of(parts[i], grid.shape.strategy, grid.recomputed_layers, plan.num_blocks);
+}
+
+// Rank = tensor and context part, then stage, then data part.
+void number_stages_inside(const ImportedGrid& grid, Plan& plan) {
+  const int inner = grid.shape.strategy.tp * grid.shape.strategy.cp;
+  std::vector<Stage>& stages = plan.pipelines.front().stages;
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    for (std::size_t i = 0; i < stages[s].devices.size(); ++i) {
+      const int within = static_cast<int>(i) % inner, data = static_cast<int>(i) / inner;
+      stages[s].devices[i] = (data * grid.shape.pp + static_cast<int>(s)) * inner + within;
+    }
+}
+
+}  // namespace
+
+Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std::string& source) {
+  ImportedGrid grid = given;
+  const LayerStrategy& s = grid.shape.strategy;
+  const std::int64_t parts = std::int64_t{grid.shape.pp} * grid.shape.chunks;
+  const std::int64_t cell = std::int64_t{grid.shape.pp} * s.tp * s.cp;
+  if (cell > kMostPlanDevices || grid.devices > kMostPlanDevices)
+    throw UserError("{}: {} devices are more than the {} that a plan may name", source,
+                    std::max(cell, grid.devices), kMostPlanDevices);
+  if (grid.devices % cell != 0)
+    throw UserError("{}: {} devices do not divide by tp {} x cp {} x pp {}", source, grid.devices, s.tp, s.cp,
+                    grid.shape.pp);
+  grid.shape.dp = static_cast<int>(grid.devices / cell);
+  const std::int64_t together = std::int64_t{grid.shape.dp} * grid.shape.microbatch;
+  if (grid.shape.batch == 0) grid.shape.batch = together;
+  if (grid.shape.batch % together != 0)
+    throw UserError(
+        "{}: a batch of {} does not divide by micro-batches of {} sequences on {} data-parallel parts",
+        source, grid.shape.batch, grid.shape.microbatch, grid.shape.dp);
+  if (grid.shape.batch / together > kMostMicrobatches || together > 1'000'000'000)
+    throw UserError("{}: a batch of {} in micro-batches of {} is beyond what a plan may say", source,
+                    grid.shape.batch, together);
+  if (parts > model.layers + 2)
+    throw UserError("{}: {} stages and chunks are more than the {} layers of the model", source, parts,
+                    model.layers);
+  if (!grid.layers.empty() &&
+      (std::ssize(grid.layers) != parts ||
+       std::accumulate(grid.layers.begin(), grid.layers.end(), std::int64_t{0}) != model.layers))
+    throw UserError("{}: stages that hold {} layers in {} parts do not make {} layers in {} parts", source,
+                    std::accumulate(grid.layers.begin(), grid.layers.end(), std::int64_t{0}),
+                    grid.layers.size(), model.layers, parts);
+  Plan plan = uniform_plan(model, grid.shape);
+  plan.accumulators = grid.accumulators;
+  deal_layers(grid, plan);
+  if (grid.has_stages_inside) number_stages_inside(grid, plan);
+  validate(plan, model, source);
+  return plan;
+}
+
+// Commas mean nothing; "(x)*n" and "x*n" repeat; '|' ends a part; E and L are the embedding and the loss, t a layer.
+std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& where) {
+  std::string flat;
+  for (const char c : layout)
+    if (c != ',' && c != ' ') flat += c;
+  const auto refuse = [&](const std::string& why) -> void {
+    throw UserError("{}: {} {}", where, in_quotes(layout), why);
+  };
+  std::vector<std::int64_t> layers = {0};
+  std::size_t at = 0;
+  std::int64_t total = 0;
+  const auto repeat = [&]() -> std::int64_t {
+    if (at >= flat.size() || flat[at] != '*') return 1;
+    std::int64_t count = 0;
+    while (++at < flat.size() && flat[at] >= '0' && flat[at] <= '9' && count <= kMostLayoutBlocks)
+      count = count * 10 + (flat[at] - '0');
+    if (count < 1 || count > kMostLayoutBlocks) refuse("repeats something not at all, or too often");
+    return count;
+  };
+  const auto take = [&](std::string_view unit, std::int64_t times) {
+    total += times * std::ssize(unit);
+    if (total > kMostLayoutBlocks) refuse("has more layers than any model");
+    for (std::int64_t i = 0; i < times; ++i)
+      for (const char c : unit) {
+        if (c == '|')
+          layers.push_back(0);
+        else if (c == 't')
+          ++layers.back();
+        else if (c != 'E' && c != 'L')
+          refuse("is no layout of E, t, L and |");
+      }
+  };
+  // Inside parentheses a unit may repeat too: "(Et*2|)*3".
+  const auto unit_at = [&](std::string& unit) {
+    const char c = flat[at++];
+    const std::int64_t times = repeat();
+    if (times + std::ssize(unit) > kMostLayoutBlocks) refuse("has more layers than any model");
+    unit.append(static_cast<std::size_t>(times), c);
+  };
+  while (at < flat.size()) {
+    std::string unit;
+    if (flat[at] != '(') {
+      unit_at(unit);
+      take(unit, 1);
+      continue;
+    }
+    ++at;
+    while (at < flat.size() && flat[at] != ')') unit_at(unit);
+    if (at >= flat.size()) refuse("opens a parenthesis that does not close");
+    ++at;
+    take(unit, repeat());
+  }
+  return layers;
+}
+
+ImportedPlan import_plan(std::string_view text, const std::string& source, const ImportRequest& request) {
+  if (request.devices && *request.devices < 1)
+    throw UserError("--devices: {} is not at least 1", *request.devices);
+  if (request.batch && *request.batch < 1) throw UserError("--batch: {} is not at least 1", *request.batch);
+  if (request.sequence_length && *request.sequence_length < 1)
+    throw UserError("--seq: {} is not at least 1", *request.sequence_length);
+  ImportedPlan imported;
+  if (starts_with(trim(text), "{")) {
+    imported.trainer = Trainer::deepspeed;
+    import_deepspeed(text, source, request, imported);
+  } else {
+    imported.trainer = Trainer::megatron;
+    import_megatron(text, source, request, imported);
+  }
+  return imported;
+}
+
+ImportedPlan read_import(const Path& path, const ImportRequest& request) {
+  return import_plan(value_or_throw(read_file(path, kLargestImport)), path.string(), request);
+}
+
+}  // namespace optimus

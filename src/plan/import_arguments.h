@@ -1,0 +1,42 @@
+// Flags and values of a command line, each of which is asked for or ends up among the unknown. Used by the Megatron importer alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace optimus {
+
+class ArgumentList {
+ public:
+  // --flag value…, --flag=value; '_' is '-'. Of a flag that stands twice the later one counts, as in argparse.
+  ArgumentList(const std::vector<std::string>& words, std::string source);
+
+  // Each marks the flag as understood.
+  bool has(const std::string& flag);
+  std::optional<std::string> text(const std::string& flag);
+  // Throw UserError that names the source, the flag and the value.
+  std::optional<std::int64_t> count(const std::string& flag, std::int64_t smallest = 1,
+                                    std::int64_t largest = 1'000'000'000);
+  std::optional<double> number(const std::string& flag);
+  std::vector<std::string> words(const std::string& flag);
+
+  struct Argument {
+    std::string flag;  // "--num-layers"
+    std::vector<std::string> values;
+    bool is_understood = false;
+  };
+  const std::vector<Argument>& all() const { return arguments_; }
+
+ private:
+  Argument* find(const std::string& flag);
+
+  std::vector<Argument> arguments_;
+  std::string source_;
+};
+
+// "--num-layers 32", for lists.
+std::string shown(const ArgumentList::Argument& argument);
+
+}  // namespace optimus

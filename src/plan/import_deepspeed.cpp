@@ -1,0 +1,199 @@
+// A DeepSpeed configuration as a plan. The file knows neither the model nor the devices; both come with the request. "auto", which
+// Hugging Face fills in, counts as absent. docs/export.md has the table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "plan/import_build.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::array kSectionsWithoutMatter = {"optimizer",
+                                               "scheduler",
+                                               "gradient_clipping",
+                                               "steps_per_print",
+                                               "wall_clock_breakdown",
+                                               "tensorboard",
+                                               "wandb",
+                                               "csv_monitor",
+                                               "comet",
+                                               "flops_profiler",
+                                               "comms_logger",
+                                               "dump_state",
+                                               "prescale_gradients",
+                                               "sparse_gradients",
+                                               "gradient_predivide_factor",
+                                               "checkpoint",
+                                               "aio",
+                                               "elasticity",
+                                               "autotuning",
+                                               "memory_breakdown",
+                                               "compile",
+                                               "timers",
+                                               "data_efficiency",
+                                               "communication_data_type",
+                                               "zero_allow_untested_optimizer",
+                                               "zero_force_ds_cpu_optimizer"};
+
+// The members of the file by their dotted names, each marked when it was understood.
+class ConfigReader {
+ public:
+  ConfigReader(const Json& document, const std::string& source) : view_(document, source) {}
+
+  // Nothing when it is absent, null or "auto".
+  std::optional<JsonView> find(const std::string& section, const std::string& key) {
+    std::optional<JsonView> at = section.empty() ? view_ : view_.find(section);
+    if (!at) return std::nullopt;
+    at = at->find(key);
+    if (!at) return std::nullopt;
+    understood_.push_back(section.empty() ? key : section + "." + key);
+    const bool is_auto = at->raw().is_string() && at->raw().get_ref<const std::string&>() == "auto";
+    return is_auto ? std::nullopt : at;
+  }
+  std::optional<std::int64_t> count(const std::string& section, const std::string& key,
+                                    std::int64_t smallest = 1, std::int64_t largest = 1'000'000'000) {
+    const auto at = find(section, key);
+    if (!at) return std::nullopt;
+    return at->integer(smallest, largest);
+  }
+  bool is_on(const std::string& section) {
+    const auto at = find(section, "enabled");
+    return at && at->boolean();
+  }
+
+  void list(ImportedPlan& imported) const {
+    for (const auto& [name, member] : view_.members()) {
+      const bool is_plain = std::find(kSectionsWithoutMatter.begin(), kSectionsWithoutMatter.end(), name) !=
+                            kSectionsWithoutMatter.end();
+      const bool is_section = member.raw().is_object();
+      if (is_plain) {
+        imported.ignored.push_back(name);
+      } else if (!is_section) {
+        sort_in(name, imported.unknown, imported);
+      } else {
+        // Inside a section that we know, what is left tunes buckets and buffers.
+        const bool is_known =
+            std::any_of(understood_.begin(), understood_.end(),
+                        [&, section = name](const auto& seen) { return starts_with(seen, section + "."); });
+        for (const auto& [key, value] : member.members())
+          sort_in(name + "." + key, is_known ? imported.ignored : imported.unknown, imported);
+        if (member.raw().empty()) imported.ignored.push_back(name);
+      }
+    }
+  }
+
+ private:
+  void sort_in(const std::string& name, std::vector<std::string>& otherwise, ImportedPlan& imported) const {
+    const bool is_seen = std::find(understood_.begin(), understood_.end(), name) != understood_.end();
+    (is_seen ? imported.understood : otherwise).push_back(name);
+  }
+
+  JsonView view_;
+  std::vector<std::string> understood_;
+};
+
+void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s, std::vector<std::string>& notes) {
+  s.zero = static_cast<int>(file.count("zero_optimization", "stage", 0, 3).value_or(0));
+  if (const auto offload = file.find("zero_optimization", "offload_optimizer"))
+    s.offload = s.zero > 0 && offload->text_or("device", "none") != "none";
+  // Groups that hold all of the state (up to 0.18), or only a second copy of the parameters.
+  const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMostPlanDevices),
+             second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMostPlanDevices);
+  const std::int64_t shards = whole.value_or(0) > 0 ? *whole : second.value_or(1) > 1 ? *second : 0;
+  if (s.zero < 3 || shards == 0 || shards >= group) return;
+  s.shard_group = static_cast<int>(shards);
+  if (whole.value_or(0) <= 0)
+    notes.push_back(fmt::format(
+        "parameters are gathered within groups of {}; the plan shards all of the state so", shards));
+}
+
+void read_recompute_sections(ConfigReader& file, std::int64_t layers, LayerStrategy& s) {
+  const auto interval = file.count("pipeline", "activation_checkpoint_interval", 0, 10'000);
+  const auto number = file.count("activation_checkpointing", "number_checkpoints", 0, 10'000);
+  if (interval.value_or(0) > 0)
+    s.recompute = RecomputeMode::full, s.recompute_layers = static_cast<int>(*interval);
+  else if (number.value_or(0) > 0)
+    s.recompute = RecomputeMode::full,
+    s.recompute_layers = static_cast<int>((layers + *number - 1) / *number);
+}
+
+void read_types(ConfigReader& file, const std::string& source, ImportedGrid& grid) {
+  const bool is_bf16 = file.is_on("bf16") || file.is_on("bfloat16"), is_fp16 = file.is_on("fp16");
+  if (is_bf16 && is_fp16) throw UserError("{}: bf16 and fp16 are both enabled; one at a time", source);
+  grid.shape.precision = is_bf16 ? Precision::bf16 : is_fp16 ? Precision::fp16 : Precision::fp32;
+  if (const auto word = file.find("data_types", "grad_accum_dtype"))
+    grid.accumulators = parse_precision(word->text(), word->where());
+}
+
+// Two of the three say the third: batch = micro-batch x accumulation x data-parallel parts.
+void read_batch(ConfigReader& file, const std::string& source, const ImportRequest& request, std::int64_t dp,
+                ImportedGrid& grid) {
+  const auto batch = file.count("", "train_batch_size", 1, 1'000'000'000'000);
+  const auto micro = file.count("", "train_micro_batch_size_per_gpu", 1, 1'000'000);
+  const auto steps = file.count("", "gradient_accumulation_steps", 1, 1'000'000'000);
+  const std::int64_t total = request.batch ? *request.batch
+                             : batch       ? *batch
+                             : micro       ? *micro * steps.value_or(1) * dp
+                                           : 0;
+  if (total == 0)
+    throw UserError(
+        "{}: neither train_batch_size nor train_micro_batch_size_per_gpu is a number in it; give --batch B",
+        source);
+  const std::int64_t parts = dp * steps.value_or(1);
+  if (!micro && total % parts != 0)
+    throw UserError("{}: a batch of {} does not divide by {} accumulation steps x {} data-parallel parts",
+                    source, total, steps.value_or(1), dp);
+  const std::int64_t each = micro ? *micro : total / parts;
+  if (each > 1'000'000)
+    throw UserError("{}: micro-batches of {} sequences are beyond what a plan may say", source, each);
+  if (!request.batch && batch && micro && steps && *micro * *steps * dp != *batch)
+    throw UserError("{}: train_batch_size {} is not {} x {} accumulation steps x {} data-parallel parts",
+                    source, *batch, *micro, *steps, dp);
+  grid.shape.microbatch = static_cast<int>(each);
+  grid.shape.batch = total;
+}
+
+}  // namespace
+
+void import_deepspeed(std::string_view text, const std::string& source, const ImportRequest& request,
+                      ImportedPlan& imported) {
+  const Json document = parse_json(text, source);
+  if (!request.model) throw UserError("{}: a DeepSpeed file does not name its model; give --model M", source);
+  if (!request.devices)
+    throw UserError("{}: a DeepSpeed file does not say on how many devices; give --devices N", source);
+  imported.model = *request.model;
+  if (request.vocab) imported.model.vocab = *request.vocab;
+  if (imported.model.is_custom())
+    throw UserError("{}: {} is a model of custom blocks; a transformer is expected", source,
+                    imported.model.name);
+  ConfigReader file(document, source);
+  ImportedGrid grid;
+  LayerStrategy& s = grid.shape.strategy;
+  const auto size = [&](const char* section, const char* key) {
+    return static_cast<int>(file.count(section, key, 0, kMostPlanDevices).value_or(1));
+  };
+  s.tp = std::max(1, size("tensor_parallel", "autotp_size"));
+  s.cp = std::max(1, size("", "sequence_parallel_size"));
+  grid.shape.pp = std::max(1, size("pipeline", "stages"));
+  (void)file.find("", "data_parallel_size");
+  (void)file.find("pipeline", "partition");
+  grid.devices = *request.devices;
+  const std::int64_t cell = std::int64_t{s.tp} * s.cp * grid.shape.pp;
+  read_zero(file, grid.devices / (std::int64_t{s.tp} * grid.shape.pp), s, imported.notes);
+  read_recompute_sections(file, imported.model.layers, s);
+  read_types(file, source, grid);
+  read_batch(file, source, request, std::max<std::int64_t>(1, grid.devices / cell), grid);
+  grid.shape.sequence_length = request.sequence_length.value_or(imported.model.max_positions);
+  if (!request.sequence_length)
+    imported.notes.push_back(fmt::format("a DeepSpeed file has no sequence length; {} is the model's longest",
+                                         imported.model.max_positions));
+  imported.plan = build_imported(grid, imported.model, source);
+  file.list(imported);
+}
+
+}  // namespace optimus

@@ -1,0 +1,558 @@
+// See bound.h.
+#include "search/bound.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/layouts.h"
+#include "schedule/order.h"
+#include "simulate/pipeline.h"
+
+namespace optimus {
+namespace {
+
+// Rounding of sums in another order than the simulator's.
+constexpr double kRounding = 1 - 1e-9;
+
+// Micro-batches whose activations a stage keeps, at least; chunks are counted as parts of one.
+double least_in_flight(const Candidate& c, int stage, int microbatches) {
+  const StagePosition at{stage, c.pp, microbatches, c.chunks};
+  if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
+    return std::min(c.pp - stage, microbatches);  // a short last round keeps less than the formula
+  return static_cast<double>(most_kept(c.schedule, at)) / c.chunks;
+}
+
+double straggling(const Demand& demand, int num_devices) {
+  const int per_node = demand.cluster.profile().groups.front().devices_per_node;
+  const double nodes = std::max(1.0, std::ceil(static_cast<double>(num_devices) / per_node));
+  return 1 + demand.constants.straggling * std::log2(nodes);
+}
+
+}  // namespace
+
+Candidate most_sharded(const Demand& demand, Candidate c) {
+  const Constraints& constraints = demand.constraints;
+  c.zero = c.dp * c.cp == 1
+               ? 0
+               : std::min(constraints.no_zero3 ? 2 : 3, constraints.zero ? constraints.zero->most : 3);
+  c.shard_group = 0, c.offload = constraints.offload;
+  return c;
+}
+
+Bytes memory_limit(const Demand& demand, Bytes has) {
+  return demand.constraints.max_memory ? std::min(*demand.constraints.max_memory, has) : has;
+}
+
+int num_communicators(const Candidate& c) { return (c.tp > 1) + (c.dp > 1) + (c.cp > 1) + (c.pp > 1); }
+
+double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
+                     int communicators) {
+  const Constants& constants = demand.constants;
+  const double reserved = live + moving * constants.reserve;
+  if (type.name == "cpu") return reserved;
+  return reserved + constants.context_bytes + communicators * constants.group_bytes;
+}
+
+Bounder::Bounder(const Demand& demand, const Ground& ground)
+    : demand_(demand), ground_(ground), probes_(demand, ground), links_(demand.constants) {}
+
+int Bounder::kind_of_stage(const Candidate& c, int s) const {
+  return ground_.slowest(s * c.width(), (s + 1) * c.width());
+}
+
+const Probe& Bounder::probe(int kind, const Candidate& c, RecomputeMode mode) {
+  const bool is_same = kind == last_kind_ && c.tp == last_.tp && c.cp == last_.cp &&
+                       c.microbatch == last_.microbatch && c.sequence_parallel == last_.sequence_parallel;
+  if (!is_same) {
+    last_ = c, last_kind_ = kind;
+    for (const Probe*& known : last_probes_) known = nullptr;
+  }
+  const Probe*& known = last_probes_[static_cast<int>(mode)];
+  if (known == nullptr) {
+    last_.recompute = mode;
+    known = &probes_.of(kind, last_);
+  }
+  return *known;
+}
+
+namespace {
+
+constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
+
+int shards_of(const Candidate& c) {
+  return c.zero == 0 ? 1 : c.shard_group > 0 ? c.shard_group : c.dp * c.cp;
+}
+
+}  // namespace
+
+const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Probe& probe) {
+  static constexpr Traffic kNone;
+  if (c.zero < 0) return kNone;
+  const int data = c.dp * c.cp, shards = shards_of(c);
+  const std::tuple key{kind, c.tp, data, shards};
+  if (last_traffic_ != nullptr && key == last_key_) return *last_traffic_;
+  const auto [found, is_new] = traffic_.try_emplace(key);
+  Traffic& t = found->second;
+  last_key_ = key, last_traffic_ = &t;
+  if (!is_new) return t;
+  const GroupShape shard_group = ground_.spread(kind, shards, c.tp),
+                   replica_group = ground_.spread(kind, data / shards, c.tp * shards);
+  const Precision accumulators = demand_.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
+  const int gradient = state_bytes(demand_.precision, accumulators, StateKind::gradients);
+  const bool is_8_bit = demand_.software.gathers_in_fp8 && format_of(demand_.precision).is_narrow();
+  const double weight = bytes_of(demand_.precision) * (is_8_bit ? 0.5 : 1);
+  const auto each = [&](auto&& seconds_of_elements) {
+    // A tied embedding is summed in another way: left out.
+    const bool is_tied = demand_.model.is_tied;
+    return SlotCost{0, seconds_of_elements(probe.layer.elements),
+                    is_tied ? 0 : seconds_of_elements(probe.embedding.elements),
+                    is_tied ? 0 : seconds_of_elements(probe.head.elements)};
+  };
+  if (shards > 1) {
+    t.shard = each(
+        [&](double n) { return links_.collective(Collective::reduce_scatter, shard_group, n * gradient); });
+    t.gather = each([&](double n) { return links_.collective(Collective::gather, shard_group, n * weight); });
+  }
+  if (data > shards)
+    t.replica = each([&](double n) {
+      return links_.collective(Collective::all_reduce, replica_group, n * gradient / shards);
+    });
+  return t;
+}
+
+// One chunk's slots.
+struct Bounder::ChunkCost {
+  double forward = 0, backward = 0, weight = 0;  // weight: where it is split off
+  double interference = 0;                       // of reductions with the last backward
+};
+
+// One stage's figures.
+struct Bounder::StageCost {
+  double forward = 0, backward = 0, weight = 0;  // of a micro-batch, all chunks
+  double first_forward = 0, last_backward = 0;   // of the chunk that a micro-batch meets first
+  double longest_forward = 0;                    // of a chunk
+  double interference = 0;
+  double before = 0;                             // host
+  double message = 0;                            // to the next stage
+  double reduced = 0, gathered = 0, update = 0;  // of all its blocks
+  double scattered = 0;                          // of that, after every micro-batch
+  double last_reduced = 0;                       // of the block whose gradient comes last
+  double slack = 0;                              // slots may take longer than here, all chunks together
+};
+
+// layers: of this chunk.
+Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
+  const int kind = kind_of_stage(c, s), n = layers.total();
+  const Probe& own = probe(kind, c, c.recompute);
+  const Traffic& t = traffic(kind, c, own);
+  const bool embeds = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
+  const bool is_split = c.schedule == Schedule::zero_bubble;
+  const Software& software = demand_.software;
+  ChunkCost cost;
+  cost.forward = own.forward.of(n, embeds, heads);
+  cost.backward = (is_split ? own.input : own.backward).of(n, embeds, heads);
+  if (is_split) cost.weight = own.weight.of(n, embeds, heads);
+  for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
+    if (const int count = c.is_fitted ? layers.of(mode) : 0; count > 0) {
+      const Probe& other = probe(kind, c, mode);
+      cost.backward += count * (is_split ? other.input.layer - own.input.layer
+                                         : other.backward.layer - own.backward.layer);
+    }
+  if (shards_of(c) == 1 && c.dp * c.cp == 1) return cost;
+  // Communication beside compute slows it down, by half at most.
+  double beside_forward = 0, beside_backward = 0;
+  if (c.zero == 3) {
+    // Gathers run at most two blocks ahead.
+    const double all = t.gather.of(n, embeds, heads), least = std::max(0, n - 2) * t.gather.layer;
+    if (software.overlaps_gather) {
+      cost.forward = std::max(cost.forward, least), cost.backward = std::max(cost.backward, least);
+      beside_forward = all, beside_backward = is_split ? 0 : all;
+    } else {
+      cost.forward += all, cost.backward += all;
+    }
+  }
+  const bool reduces = software.overlaps_reduce && !is_split;
+  if (c.zero >= 2 && reduces) beside_backward += t.shard.of(n, embeds, heads);
+  const double interference = demand_.constants.interference,
+               most = 0.5 * own.backward_compute.of(n, embeds, heads);
+  cost.forward += std::min(beside_forward * interference, 0.5 * own.forward_compute.of(n, embeds, heads));
+  const double usual = std::min(beside_backward * interference, most);
+  cost.backward += usual;
+  const double last =
+      beside_backward + t.replica.of(n, embeds, heads) + (c.zero < 2 ? t.shard.of(n, embeds, heads) : 0);
+  if (reduces) cost.interference = std::min(last * interference, most) - usual;
+  return cost;
+}
+
+Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLayers& layers) {
+  const int kind = kind_of_stage(c, s);
+  const Probe& own = probe(kind, c, c.recompute);
+  const Traffic& t = traffic(kind, c, own);
+  const bool is_first = s == 0, is_last = s + 1 == c.pp;
+  StageCost stage;
+  StageLayers before;
+  ChunkCost cost;
+  int used = 0;
+  for (int chunk = 0; chunk < c.chunks; ++chunk) {
+    const int n =
+        c.chunks == 1 ? layers.total() : dealt(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
+    const StageLayers here = layers.part(used, n);
+    used += n;
+    // Most chunks are as the one before.
+    if (chunk < 2 || !(here == before) || chunk + 1 == c.chunks) cost = chunk_cost(c, s, chunk, here);
+    before = here;
+    if (chunk == 0) stage.first_forward = cost.forward, stage.last_backward = cost.backward;
+    stage.longest_forward = std::max(stage.longest_forward, cost.forward);
+    stage.forward += cost.forward, stage.backward += cost.backward, stage.weight += cost.weight;
+    stage.interference += cost.interference;
+  }
+  stage.slack = own.slack * c.chunks;
+  stage.reduced = t.reduce(layers.total(), is_first, is_last);
+  if (c.zero >= 2) stage.scattered = t.shard.of(layers.total(), is_first, is_last);
+  stage.gathered = t.gather.of(layers.total(), is_first, is_last);
+  stage.last_reduced = t.reduce(is_first ? 0 : 1, is_first, false);
+  stage.update = layers.total() * own.update_layer + (is_first ? own.update_embedding : 0) +
+                 (is_last && !demand_.model.is_tied ? own.update_head : 0);
+  stage.update = c.offload || c.zero < 0 ? 0 : stage.update / shards_of(c);
+  stage.before = is_first || is_last ? own.before : 0;
+  if (c.pp > 1) stage.message = message(c, s, own);
+  return stage;
+}
+
+// Stages between the ends with the same layers are alike.
+bool Bounder::is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int s) const {
+  const auto at = static_cast<std::size_t>(s);
+  const int more = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) %
+                   c.pp;  // from there on chunks are dealt otherwise
+  return ground_.is_uniform() && s > 1 && s + 1 < c.pp && layers[at] == layers[at - 1] &&
+         (c.chunks == 1 || s != more);
+}
+
+std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
+                                                     const std::vector<StageLayers>& layers) {
+  std::vector<StageCost> stages;
+  stages.reserve(layers.size());
+  for (int s = 0; s < c.pp; ++s)
+    stages.push_back(is_as_before(c, layers, s) ? stages.back()
+                                                : stage_cost(c, s, layers[static_cast<std::size_t>(s)]));
+  return stages;
+}
+
+double Bounder::message(const Candidate& c, int s, const Probe& own) const {
+  const Device here = ground_.map()[VirtualDevice{s * c.width()}],
+               there = ground_.map()[VirtualDevice{(s + 1) % c.pp * c.width()}];
+  return links_.message(ground_.cluster().link(here, there), own.boundary_bytes);
+}
+
+// Reductions that the stage's last backwards do not hide: no more time than these take is there for them. The simulator looks at
+// two micro-batches: chunks of both come between the first reduction and the last.
+double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
+  if (c.dp * c.cp == 1) return 0;
+  if (!demand_.software.overlaps_reduce) return stage.reduced;
+  const double slowed = demand_.constants.interference * stage.reduced;
+  double window = stage.backward + stage.slack + slowed;
+  if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
+  if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
+  double left = std::max(stage.last_reduced, stage.reduced - window);
+  const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
+  if (c.chunks == 1 && microbatches > 1) {
+    // Those of the micro-batch before are in the way.
+    const double both =
+        2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gathered * 2;
+    left = std::max(left, stage.reduced + stage.scattered - both);
+  }
+  return left;
+}
+
+// When all stages have their gradients.
+double Bounder::end_of(const Candidate& c, const std::vector<StageCost>& stages) const {
+  const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
+  const double total = count.total(), last = std::min(1.0, count.last_size);
+  const bool is_split = c.schedule == Schedule::zero_bubble;
+  double all_forward = stages.front().before,
+         behind = 0;  // one micro-batch through all; backwards of the stages behind s
+  for (const StageCost& stage : stages) {
+    const bool is_last = &stage == &stages.back();
+    all_forward += stage.forward + stage.message * (c.chunks - is_last);
+    behind += stage.last_backward + (is_last ? 0 : stage.message);
+  }
+  double fill = stages.front().before, drain = 0, end = 0;
+  for (int s = 0; s < c.pp; ++s) {
+    const StageCost& stage = stages[static_cast<std::size_t>(s)];
+    behind -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
+    // The forwards before the first backward; what is left of them waits for it.
+    const int ahead = c.schedule == Schedule::interleaved ? (c.pp - s - 1) * 2 + (c.chunks - 1) * c.pp + 1
+                      : c.schedule == Schedule::gpipe     ? count.number
+                                                          : std::min(c.pp - s, count.number);
+    const double forwards_left = std::max(0.0, total * stage.forward - ahead * stage.longest_forward);
+    const double backwards = total * (stage.backward + stage.weight) + last * stage.interference;
+    double own = std::max(stage.before, fill) + total * stage.forward + backwards;
+    if (c.schedule != Schedule::gpipe)
+      own = std::max(own, all_forward + (c.chunks == 1 ? behind : 0) + forwards_left + backwards);
+    end = std::max({end, own + unhidden(c, stage), own + (is_split ? 0 : drain * last)});
+    fill += stage.first_forward + stage.message;
+    drain += stage.last_backward + stage.message;
+  }
+  return end;
+}
+
+double Bounder::update_seconds(const Candidate& c, const StageCost& stage) const {
+  if ((c.zero != 1 && c.zero != 2) || shards_of(c) == 1) return stage.update;
+  if (!demand_.software.overlaps_gather) return stage.update + stage.gathered;
+  const double left = std::max(0.0, stage.gathered - stage.update);
+  const double kept = demand_.constants.interference;  // of what the next forwards hide
+  return stage.update + std::max(kept * left, left - (1 - kept) * (stage.forward + stage.slack));
+}
+
+double Bounder::limit_of(const Candidate& c, int s) const {
+  const Bytes has = ground_.least_memory(s * c.width(), (s + 1) * c.width());
+  return static_cast<double>(memory_limit(demand_, has).value);
+}
+
+double Bounder::MemoryTerms::of(const StageLayers& layers) const {
+  double bytes = fixed + layers.total() * layer, largest = brief_ends;
+  for (const RecomputeMode mode : kModes)
+    if (const int count = layers.of(mode); count > 0) {
+      bytes += count * kept[static_cast<int>(mode)];
+      largest = std::max(largest, brief[static_cast<int>(mode)]);
+    }
+  return bytes + largest;
+}
+
+Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
+  const int kind = kind_of_stage(c, s);
+  const Probe& own = probe(kind, c, c.recompute);
+  const double shards = shards_of(c), moving = 1 + demand_.constants.reserve;
+  const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero == 3 && !is_ours;
+  const auto state = [&](const BlockBytes& block) {
+    return block.weights / (c.zero >= 3 ? shards : 1) * (is_theirs_whole ? 2 : 1) +
+           block.gradients / (c.zero >= 2 ? shards : 1) +
+           (c.offload ? 0 : block.optimizer / (c.zero >= 1 ? shards : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
+  };
+  MemoryTerms terms;
+  terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
+  terms.layer = state(own.layer);
+  for (const RecomputeMode mode : kModes) {
+    if (!all_modes && mode != c.recompute) continue;
+    const BlockBytes& layer = probe(kind, c, mode).layer;
+    terms.kept[static_cast<int>(mode)] = layer.kept * in_flight * moving;
+    terms.brief[static_cast<int>(mode)] = layer.brief * moving;
+  }
+  const auto add_end = [&](const BlockBytes& block) {
+    terms.fixed += state(block) + block.kept * in_flight * moving;
+    terms.brief_ends = std::max(terms.brief_ends, block.brief * moving);
+  };
+  if (s == 0) add_end(own.embedding);
+  // Both ends in one stage share a tied embedding.
+  if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(own.head);
+  if (c.zero == 3)
+    terms.fixed += own.layer.elements * (2 * 2 + 4) * (is_ours ? 1 : demand_.constants.live_factor) * moving;
+  return terms;
+}
+
+void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
+                         double in_flight) {
+  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers), limit = limit_of(c, s);
+  if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
+}
+
+// Every number of fully recomputed layers, with as many selective ones as are then needed: the quickest that fits.
+StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
+  const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
+  const MemoryTerms terms = memory_terms(c, s, least_in_flight(c, s, microbatches), true);
+  // What the bound leaves out (padding of shards, alignment) is less than this.
+  const double limit = limit_of(c, s) * 0.998;
+  const int kind = kind_of_stage(c, s);
+  const auto layer_seconds = [&](RecomputeMode mode) { return probe(kind, c, mode).backward.layer; };
+  const double none = layer_seconds(RecomputeMode::none),
+               selective = layer_seconds(RecomputeMode::selective) - none,
+               full = layer_seconds(RecomputeMode::full) - none;
+  const double saved = terms.kept[0] - terms.kept[1];
+  StageLayers best = layers_in(RecomputeMode::full, layers);
+  double least = layers * full;
+  for (int f = 0; f < layers && f * full < least; ++f) {
+    StageLayers trial{f, 0, layers - f};
+    if (const double over = terms.of(trial) - limit; over > 0) {
+      if (saved <= 0 || over / saved > layers - f) continue;
+      trial.selective = std::min(layers - f, static_cast<int>(std::ceil(over / saved)));
+      trial.none = layers - f - trial.selective;
+      if (terms.of(trial) > limit) continue;
+    }
+    if (const double seconds = f * full + trial.selective * selective; seconds < least)
+      least = seconds, best = trial;
+  }
+  return best;
+}
+
+std::vector<StageLayers> Bounder::layers_of(const Candidate& c) {
+  std::vector<StageLayers> layers;
+  for (int s = 0; s < c.pp; ++s) {
+    const int count = dealt(demand_.model.layers, c.pp, s);  // the same however many chunks there are
+    layers.push_back(c.is_fitted ? fitted(c, s, count) : layers_in(c.recompute, count));
+  }
+  return layers;
+}
+
+Bounder::StageWork Bounder::work_of(const Candidate& c, int s, const StageLayers& layers) {
+  const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
+  const StageCost cost = stage_cost(c, s, layers);
+  const double bytes = memory_terms(c, s, least_in_flight(c, s, microbatches), c.is_fitted).of(layers);
+  return {cost.forward, cost.backward + cost.weight, bytes <= limit_of(c, s) * 0.998};
+}
+
+double Bounder::after_gate(const Candidate& c, const std::vector<StageCost>& stages) const {
+  double after = 0;
+  for (const StageCost& stage : stages) after = std::max(after, update_seconds(c, stage));
+  const GroupShape all = shape_of_all(c.num_devices(), demand_.cluster);
+  return after + links_.collective(Collective::all_reduce, all, 16);
+}
+
+Bound Bounder::of(const Candidate& c, double enough) {
+  const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
+  const double stretched = straggling(demand_, c.num_devices()) * kRounding;
+  const auto seconds = [&](const Candidate& one, const std::vector<StageLayers>& layers) {
+    const std::vector<StageCost> stages = stage_costs(one, layers);
+    return (end_of(one, stages) + after_gate(one, stages)) * stretched;
+  };
+  Bound bound;
+  if (c.is_fitted) {
+    // Computing anything again only takes longer; working out what is costs more than this.
+    Candidate none = c;
+    none.is_fitted = false;
+    bound.seconds = seconds(none, layers_of(none));
+    if (bound.seconds >= enough) return bound;
+  }
+  const std::vector<StageLayers> layers = layers_of(c);
+  for (int s = 0; s < c.pp; ++s)
+    if (!is_as_before(c, layers, s))  // of those that are the first has most under way
+      see_memory(bound, c, s, layers[static_cast<std::size_t>(s)], least_in_flight(c, s, microbatches));
+  if (bound.fits())
+    bound.seconds = seconds(c, layers);
+  else if (!c.is_fitted)
+    bound.seconds = of_any_schedule(c).seconds;
+  return bound;
+}
+
+double Bounder::of_any_zero(Candidate c) {
+  c.zero = -1, c.shard_group = 0, c.is_fitted = false;
+  const std::vector<StageCost> stages = stage_costs(c, layers_of(c));
+  return (end_of(c, stages) + after_gate(c, stages)) * straggling(demand_, c.num_devices()) * kRounding;
+}
+
+double Bounder::tighter(const Candidate& c, const Bound& bound) {
+  const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
+  constexpr double kMostSlots = 8'000;
+  if (c.pp == 1 || 2.0 * c.pp * c.chunks * count.number > kMostSlots) return bound.seconds;
+  const std::vector<StageLayers> layers = layers_of(c);
+  const std::vector<StageCost> costs = stage_costs(c, layers);
+  std::vector<StageTimes> times(layers.size());
+  std::vector<Order> orders(layers.size());
+  std::vector<PipelineStage> stages;
+  for (int s = 0; s < c.pp; ++s) {
+    const auto at = static_cast<std::size_t>(s);
+    orders[at] = order_of(c.schedule, {s, c.pp, count.number, c.chunks});
+    StageTimes& own = times[at];
+    if (is_as_before(c, layers, s))
+      own = times[at - 1];
+    else
+      for (int chunk = 0, used = 0; chunk < c.chunks; ++chunk) {
+        const int n = c.chunks == 1 ? layers[at].total()
+                                    : dealt(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
+        const ChunkCost cost = chunk_cost(c, s, chunk, layers[at].part(used, n));
+        used += n;
+        own.first_forward.push_back({cost.forward, {}}), own.forward.push_back({cost.forward, {}});
+        own.backward.push_back({cost.backward, {}});
+        own.last_backward.push_back({cost.backward + cost.interference, {}});
+        own.weight.push_back({cost.weight, {}}), own.last_weight.push_back({cost.weight, {}});
+      }
+    own.before.seconds = costs[at].before;
+    const std::size_t before = at == 0 ? layers.size() - 1 : at - 1;
+    stages.push_back({&own, &orders[at], costs[at].message, costs[before].message});
+  }
+  std::vector<double> sizes(static_cast<std::size_t>(count.number), 1);
+  sizes.back() = count.last_size;
+  const PipelineTimes run = run_pipeline(stages, sizes, demand_.software.messages);
+  double gate = 0;
+  for (std::size_t s = 0; s < layers.size(); ++s) gate = std::max(gate, run.ends[s] + unhidden(c, costs[s]));
+  return std::max(bound.seconds,
+                  (gate + after_gate(c, costs)) * straggling(demand_, c.num_devices()) * kRounding);
+}
+
+namespace {
+
+// Slots have a part that does not grow with layers; it may be negative (a last sum that nothing waits for). However finely a
+// stage is cut, it has no more slots than layers.
+double least_layer(const SlotCost& cost) { return cost.layer + std::min(0.0, cost.base); }
+
+}  // namespace
+
+Bound Bounder::of_any_schedule(const Candidate& shape) {
+  const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
+  const Candidate least = most_sharded(demand_, shape);
+  const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have a layer more
+  Bound bound;
+  double longest = 0;
+  for (int s = 0; s < shape.pp; ++s) {
+    const bool is_told = s == 0 || s == more - 1 || s == more || s + 1 == shape.pp;
+    const int kind = kind_of_stage(shape, s);
+    if (!is_told && (ground_.is_uniform() ||
+                     (kind == kind_of_stage(shape, s - 1) && kind == kind_of_stage(shape, s + 1))))
+      continue;  // as its neighbours
+    const Probe& own = probe(kind, shape, shape.recompute);
+    const int number = dealt(demand_.model.layers, shape.pp, s);
+    const StageLayers layers =
+        shape.is_fitted ? fitted(least, s, number) : layers_in(shape.recompute, number);
+    // A backward in one, or split in two: either may be quicker.
+    const bool heads = s + 1 == shape.pp, embeds = s == 0;
+    const auto ends = [&](const SlotCost& cost) {
+      return (embeds ? cost.embedding : 0) + (heads ? cost.head : 0);
+    };
+    const double forward =
+        std::max(0.0, own.forward.base) + number * least_layer(own.forward) + ends(own.forward);
+    const double whole =
+        std::max(0.0, own.backward.base) + number * least_layer(own.backward) + ends(own.backward);
+    const double split = own.input.of(number, embeds, heads) + own.weight.of(number, embeds, heads);
+    double again = 0;
+    for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
+      if (shape.is_fitted && layers.of(mode) > 0) {
+        const Probe& other = probe(kind, shape, mode);
+        again += layers.of(mode) *
+                 std::min(other.backward.layer - own.backward.layer, other.input.layer - own.input.layer);
+      }
+    // Split backwards fill with whole stages; others, however finely stages are cut, with a layer of each stage before.
+    const int before = ground_.is_uniform() ? s : 0;
+    const double layer =
+        std::max(0.0, own.forward.base + own.forward.layer + own.backward.base + own.backward.layer);
+    const double stage =
+        std::max(0.0, own.forward.base +
+                          dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_layer(own.forward));
+    longest = std::max(longest, std::min(before * layer * std::min(1.0, count.last_size) +
+                                             (forward + whole + again) * count.total(),
+                                         before * stage + (forward + split + again) * count.total()));
+    see_memory(bound, least, s, layers, std::min(shape.pp - s, count.number));
+  }
+  bound.seconds = longest * straggling(demand_, shape.num_devices()) * kRounding;
+  return bound;
+}
+
+double Bounder::of_any_shape(const Candidate& c) {
+  // All devices busy with layers alone, at the pace of the fastest kind; fewer devices take longer and straggle less, but never
+  // that much less.
+  double least = 1e300, cheapest = 1e300;
+  for (int kind = 0; kind < std::ssize(ground_.kinds()); ++kind) {
+    const Probe& own = probe(kind, c, RecomputeMode::none);
+    least = std::min(least, least_layer(own.forward) +
+                                std::min(least_layer(own.backward), own.input.layer + own.weight.layer));
+    if (demand_.goal == Goal::throughput) continue;
+    const DeviceType& type = ground_.type_of(kind);
+    cheapest = std::min(cheapest, demand_.goal == Goal::energy
+                                      ? demand_.watts.value_or(type.watts)
+                                      : demand_.price.value_or(type.price_per_hour.value_or(0)) / 3600);
+  }
+  const double device_seconds = static_cast<double>(demand_.batch) / c.microbatch *
+                                static_cast<double>(demand_.model.layers) * least * c.tp * c.cp * kRounding;
+  if (demand_.goal != Goal::throughput) return device_seconds * cheapest;
+  return device_seconds / ground_.num_devices() * straggling(demand_, ground_.num_devices());
+}
+
+}  // namespace optimus

@@ -1,0 +1,108 @@
+// Bounds: the least seconds and bytes that a candidate can have, from a few priced layers; never above what the simulator gives
+// for it (tests hold them to that on random problems), mostly a few percent below. Costs microseconds; nothing grows with devices.
+//
+// A stage cannot begin before the first micro-batch has passed the stages before it, works through all micro-batches, and behind
+// its last backward the stages before it still have theirs; whichever stage makes that longest bounds the pipeline. Then come
+// reductions that no backward is left to hide, the gate, updates, and gathers that the next forward does not hide.
+#pragma once
+
+#include <tuple>
+#include <vector>
+
+#include "search/probe.h"
+
+namespace optimus {
+
+struct Bound {
+  double seconds = 0;
+  // Of the stage that comes nearest to what its devices have, or exceeds it most; all that a process takes.
+  double bytes = 0, limit = 0;
+  bool fits() const { return bytes <= limit; }
+};
+
+// With its state sharded as far as it may be: needs least memory.
+Candidate most_sharded(const Demand& demand, Candidate candidate);
+// What a device may use: what it has, or what the user allows.
+Bytes memory_limit(const Demand& demand, Bytes has);
+// Communicators that a process has: each takes memory.
+int num_communicators(const Candidate& candidate);
+// What a process takes for these tensors. Processors have no context beside them.
+double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
+                     int communicators);
+
+class Bounder {
+ public:
+  Bounder(const Demand& demand, const Ground& ground);
+
+  // With no less than `enough` seconds it is not worked out any further.
+  Bound of(const Candidate& candidate, double enough = 1e300);
+  // Higher, where that costs little: the slots of all stages are put in time as the simulator does it, each with its bound.
+  double tighter(const Candidate& candidate, const Bound& bound);
+  // Of every schedule, ZeRO stage and placement of the state: the other axes must be set.
+  Bound of_any_schedule(const Candidate& candidate);
+  // Of every ZeRO stage: as if replicas had nothing to tell each other.
+  double of_any_zero(Candidate candidate);
+  // Of every number of stages and replicas, and every way of computing again: tp, cp, sequence_parallel, microbatch must be set.
+  // In the goal's unit.
+  double of_any_shape(const Candidate& candidate);
+  // The layers of one stage, computed again as little as lets it fit; full where nothing does.
+  StageLayers fitted(const Candidate& candidate, int stage, int layers);
+  // Of all stages, dealt evenly.
+  std::vector<StageLayers> layers_of(const Candidate& candidate);
+  // Seconds that one micro-batch keeps a stage busy, and whether its memory suffices.
+  struct StageWork {
+    double forward = 0, backward = 0;
+    bool fits = false;
+  };
+  StageWork work_of(const Candidate& candidate, int stage, const StageLayers& layers);
+  int num_probes() const { return probes_.num_made(); }
+
+ private:
+  // Seconds of collectives over the devices that hold the same part.
+  struct Traffic {
+    SlotCost shard, replica;  // gradients: to shards, and over their copies
+    SlotCost gather;          // weights, from shards
+    double reduce(int layers, bool embeds, bool heads) const {
+      return shard.of(layers, embeds, heads) + replica.of(layers, embeds, heads);
+    }
+  };
+  // What memory a stage needs, by its layers.
+  struct MemoryTerms {
+    double fixed = 0, layer = 0;         // state; of each layer
+    double kept[3] = {}, brief[3] = {};  // [mode]: of each layer; of the largest
+    double brief_ends = 0;               // of the ends of the model
+    double of(const StageLayers& layers) const;
+  };
+  struct StageCost;
+  // Probes of one candidate on one kind of device: [mode]; those that are not needed are not made.
+  const Probe& probe(int kind, const Candidate& c, RecomputeMode mode);
+  const Traffic& traffic(int kind, const Candidate& c, const Probe& probe);
+  struct ChunkCost;
+  ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
+  StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers);
+  std::vector<StageCost> stage_costs(const Candidate& c, const std::vector<StageLayers>& layers);
+  bool is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;
+  double after_gate(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double unhidden(const Candidate& c, const StageCost& stage) const;
+  double end_of(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double update_seconds(const Candidate& c, const StageCost& stage) const;
+  MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
+  void see_memory(Bound& bound, const Candidate& c, int stage, const StageLayers& layers, double in_flight);
+  double limit_of(const Candidate& c, int stage) const;
+  int kind_of_stage(const Candidate& c, int stage) const;
+  double message(const Candidate& c, int stage, const Probe& probe) const;
+
+  const Demand& demand_;
+  const Ground& ground_;
+  Probes probes_;
+  LinkCost links_;
+  std::map<std::tuple<int, int, int, int>, Traffic> traffic_;
+  std::tuple<int, int, int, int> last_key_{};
+  const Traffic* last_traffic_ = nullptr;
+  // Those asked for last are mostly asked for again.
+  int last_kind_ = -1;
+  Candidate last_;
+  const Probe* last_probes_[3] = {};
+};
+
+}  // namespace optimus

@@ -1,0 +1,230 @@
+// See candidate.h.
+#include "search/candidate.h"
+
+#include <algorithm>
+#include <set>
+
+namespace optimus {
+namespace {
+
+std::vector<int> allowed(const std::set<int>& values, const std::optional<Range>& range) {
+  std::vector<int> result;
+  for (const int value : values)
+    if (!range || range->has(value)) result.push_back(value);
+  return result;
+}
+
+// Powers of two, and the ends of the range that a user gave: those are meant even where we would not look.
+std::set<int> doublings(std::int64_t most, const std::optional<Range>& range) {
+  std::set<int> values;
+  for (std::int64_t value = 1; value <= most; value *= 2) values.insert(static_cast<int>(value));
+  if (range)
+    for (const int end : {range->least, range->most})
+      if (end <= most && end >= 1) values.insert(end);
+  return values;
+}
+
+}  // namespace
+
+LayerStrategy strategy_of(const Candidate& c) {
+  LayerStrategy s;
+  s.tp = c.tp, s.cp = c.cp, s.sequence_parallel = c.sequence_parallel;
+  s.zero = c.zero, s.shard_group = c.shard_group;
+  s.recompute = c.recompute, s.offload = c.offload;
+  return s;
+}
+
+Plan plan_of(const Demand& demand, const Candidate& c) {
+  UniformPlan shape{.pp = c.pp, .dp = c.dp, .chunks = c.chunks, .strategy = strategy_of(c)};
+  shape.microbatch = c.microbatch;
+  shape.batch = demand.batch, shape.sequence_length = demand.sequence_length;
+  shape.schedule = c.schedule, shape.precision = demand.precision;
+  return uniform_plan(demand.model, shape);
+}
+
+int StageLayers::of(RecomputeMode mode) const {
+  switch (mode) {
+    case RecomputeMode::none:
+      return none;
+    case RecomputeMode::selective:
+      return selective;
+    case RecomputeMode::full:
+      return full;
+  }
+  return 0;
+}
+
+StageLayers StageLayers::part(int begin, int count) const {
+  const auto meet = [&](int from, int size) {
+    return std::max(0, std::min(begin + count, from + size) - std::max(begin, from));
+  };
+  return {meet(0, full), meet(full, selective), meet(full + selective, none)};
+}
+
+StageLayers layers_in(RecomputeMode mode, int count) {
+  return {mode == RecomputeMode::full ? count : 0, mode == RecomputeMode::selective ? count : 0,
+          mode == RecomputeMode::none ? count : 0};
+}
+
+int dealt(std::int64_t layers, int parts, int i) {
+  return static_cast<int>(layers / parts + (i < layers % parts ? 1 : 0));
+}
+
+namespace {
+
+// The blocks [first, …) of a chunk with these layers, as runs; the ends of the model go with their neighbours.
+Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool embeds, bool heads) {
+  Chunk chunk;
+  for (const RecomputeMode mode : {RecomputeMode::full, RecomputeMode::selective, RecomputeMode::none}) {
+    const int count = layers.of(mode);
+    if (count == 0) continue;
+    BlockRun run{first, count, strategy};
+    run.strategy.recompute = mode;
+    first += count;
+    chunk.runs.push_back(run);
+  }
+  if (embeds) {
+    for (BlockRun& run : chunk.runs) ++run.first;
+    chunk.runs.front().first = first - layers.total(), ++chunk.runs.front().count;
+  }
+  if (heads) ++chunk.runs.back().count;
+  return chunk;
+}
+
+}  // namespace
+
+Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLayers>& layers) {
+  Plan plan = plan_of(demand, c);
+  Pipeline& pipeline = plan.pipelines.front();
+  int first = 0;
+  std::vector<int> used(layers.size());  // of each stage's layers, by the chunks before
+  for (int chunk = 0; chunk < c.chunks; ++chunk)
+    for (int s = 0; s < c.pp; ++s) {
+      const StageLayers& all = layers[static_cast<std::size_t>(s)];
+      const int left = all.total() - used[static_cast<std::size_t>(s)];
+      const int count = c.chunks == 1 ? left : dealt(demand.model.layers, c.pp * c.chunks, chunk * c.pp + s);
+      const bool embeds = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
+      Chunk& target = pipeline.stages[static_cast<std::size_t>(s)].chunks[static_cast<std::size_t>(chunk)];
+      target =
+          chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first, embeds, heads);
+      used[static_cast<std::size_t>(s)] += count;
+      first = target.end();
+    }
+  return plan;
+}
+
+MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
+  const std::int64_t usual = static_cast<std::int64_t>(microbatch) * dp;
+  const std::int64_t rest = batch % usual;
+  MicrobatchCount count{static_cast<int>(batch / usual), 1};
+  // A replica that has a sequence less waits for the one that has not.
+  if (rest > 0) ++count.number, count.last_size = static_cast<double>((rest + dp - 1) / dp) / microbatch;
+  if (batch < usual) count.last_size = 1;  // it is the usual one
+  return count;
+}
+
+std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
+  const std::int64_t most = std::min<std::int64_t>(
+      {demand.model.heads, demand.model.ffn, demand.model.vocab, num_devices,
+       // Beyond a few domains nothing is gained: what is not cut and what is sent stay the same.
+       std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
+  std::set<int> values = doublings(most, demand.constraints.tp);
+  for (int tp = 1; tp <= std::min<std::int64_t>(most, 64); ++tp)
+    if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
+  return allowed(values, demand.constraints.tp);
+}
+
+std::vector<int> context_choices(const Demand& demand, int num_devices) {
+  // Fewer than 512 positions a device leave products too small for any device.
+  const std::int64_t most =
+      std::min<std::int64_t>(num_devices, std::max<std::int64_t>(1, demand.sequence_length / 512));
+  std::set<int> values = doublings(std::min<std::int64_t>(most, 64), {});
+  if (demand.constraints.cp)
+    for (const int end : {demand.constraints.cp->least, demand.constraints.cp->most})
+      if (end >= 1 && end <= std::min<std::int64_t>(num_devices, demand.sequence_length)) values.insert(end);
+  return allowed(values, demand.constraints.cp);
+}
+
+std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
+  std::set<int> values;
+  for (int pp = 1; pp <= std::min<std::int64_t>(num_devices, demand.model.layers); ++pp) values.insert(pp);
+  return allowed(values, demand.constraints.pp);
+}
+
+std::vector<int> microbatch_choices(const Demand& demand, int cp) {
+  // More tokens at a time than this make no product more efficient.
+  constexpr std::int64_t kMostTokens = 65536;
+  const std::int64_t most = std::max<std::int64_t>(1, kMostTokens * cp / demand.sequence_length);
+  const std::optional<Range>& range = demand.constraints.microbatch;
+  std::set<int> values = doublings(std::min<std::int64_t>({demand.batch, 64, most}), {});
+  if (range)
+    for (const int end : {range->least, range->most})
+      if (end >= 1 && end <= demand.batch) values.insert(end);
+  return allowed(values, range);
+}
+
+std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
+  if (!demand.constraints.recompute.empty())
+    return {parse_recompute(demand.constraints.recompute, "--recompute")};
+  return {RecomputeMode::none, RecomputeMode::full};  // what lies between is fitted
+}
+
+std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch) {
+  const std::optional<Range>& range = demand.constraints.dp;
+  const int most =
+      static_cast<int>(std::min<std::int64_t>(most_dp, std::max<std::int64_t>(1, demand.batch / microbatch)));
+  if (most < 1) return {};
+  // As many micro-batches need fewer replicas when the batch does not divide. With more than one sequence at a time the last
+  // micro-batch may be a quicker one instead.
+  const MicrobatchCount count = count_microbatches(demand.batch, microbatch, most);
+  const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
+  std::set<int> values = {static_cast<int>((demand.batch + sequences - 1) / sequences)};
+  if (microbatch > 1) values.insert(most);
+  if (demand.goal != Goal::throughput)
+    for (int dp = most; dp >= 1; dp /= 2) values.insert(dp);
+  if (range) {
+    const int top = std::min(most_dp, range->most);
+    if (top >= range->least && top >= 1) values.insert(top);
+  }
+  return allowed(values, range);
+}
+
+std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
+  const Constraints& c = demand.constraints;
+  const bool is_any = c.schedule.empty();
+  const auto wants = [&](Schedule schedule) {
+    return is_any || parse_schedule(c.schedule, "--schedule") == schedule;
+  };
+  std::vector<ScheduleChoice> choices;
+  const bool can_be_one = !c.chunks || c.chunks->has(1);
+  if (can_be_one && (wants(Schedule::one_f_one_b) || (is_any && pp == 1)))
+    choices.push_back({Schedule::one_f_one_b, 1});
+  // As long as 1F1B and with more in memory: only on demand.
+  if (can_be_one && !is_any && wants(Schedule::gpipe)) choices.push_back({Schedule::gpipe, 1});
+  if (can_be_one && (pp > 1 || !is_any) && wants(Schedule::zero_bubble))
+    choices.push_back({Schedule::zero_bubble, 1});
+  if ((pp > 1 || !is_any) && wants(Schedule::interleaved))
+    for (const int chunks : {2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16})
+      if (static_cast<std::int64_t>(pp) * chunks <= demand.model.layers &&
+          (!c.chunks || c.chunks->has(chunks)))
+        choices.push_back({Schedule::interleaved, chunks});
+  return choices;
+}
+
+std::vector<ZeroChoice> zero_choices(const Demand& demand, int data, int in_domain) {
+  const Constraints& c = demand.constraints;
+  const auto wants = [&](int zero) { return (!c.zero || c.zero->has(zero)) && !(zero == 3 && c.no_zero3); };
+  std::vector<ZeroChoice> choices;
+  if (wants(0)) choices.push_back({0, 0});
+  for (int zero = 1; zero <= 3; ++zero) {
+    if (!wants(zero) || (data == 1 && !c.zero)) continue;
+    choices.push_back({zero, 0});
+    // Shards inside a domain, or inside some of them; copies across.
+    for (const int domains : {1, 4, 16})
+      if (const int group = in_domain * domains; group > 1 && group < data && data % group == 0)
+        choices.push_back({zero, group});
+  }
+  return choices;
+}
+
+}  // namespace optimus

@@ -1,0 +1,92 @@
+// See demand.h.
+#include "search/demand.h"
+
+#include <algorithm>
+
+namespace optimus {
+
+void parse(Range& target, std::string_view text, std::string_view what) {
+  const auto number = [&](std::string_view part) {
+    const std::int64_t value = parse_count(part, what);
+    if (value < 0 || value > INT_MAX)
+      throw UserError("{}: {} is not from 0 to {}", what, in_quotes(part), INT_MAX);
+    return static_cast<int>(value);
+  };
+  const auto dots = text.find("..");
+  if (dots == std::string_view::npos) {
+    target.least = target.most = number(text);
+    return;
+  }
+  target = {number(text.substr(0, dots)), number(text.substr(dots + 2))};
+  if (target.least > target.most)
+    throw UserError("{}: {} is empty; the smaller number comes first, as in 4..8", what, in_quotes(text));
+}
+
+std::string text(const Range& range) {
+  if (range.least == range.most) return std::to_string(range.least);
+  return fmt::format("{}..{}", range.least, range.most);
+}
+
+void declare_layout(OptionTable& table, Constraints& c) {
+  table.add("tp", c.tp, "N|N..M", "tensor parallel devices");
+  table.add("pp", c.pp, "N|N..M", "stages of a pipeline");
+  table.add("dp", c.dp, "N|N..M", "data parallel replicas");
+  table.add("cp", c.cp, "N|N..M", "context parallel devices: parts of a sequence");
+  table.add("ep", c.ep, "N|N..M", "expert parallel devices");
+  table.add("zero", c.zero, "N|N..M", "ZeRO stage, 0 to 3: what is sharded over data parallel replicas");
+  table.add("schedule", c.schedule, "NAME", "gpipe, 1f1b, interleaved or zero-bubble");
+  table.add("chunks", c.chunks, "N|N..M", "chunks of layers a stage (interleaved)");
+  table.add("max-memory", c.max_memory, "SIZE", "of a device, all a process takes (default: what it has)");
+  table.add("offload", c.offload, "optimizer state may lie in host memory");
+  table.add("no-zero3", c.no_zero3, "never shard parameters");
+}
+
+void declare(OptionTable& table, Constraints& c) {
+  declare_layout(table, c);
+  table.add("microbatch", c.microbatch, "N|N..M", "sequences of a replica computed at a time");
+  table.add("recompute", c.recompute, "none|selective|full", "what the backward computes again");
+}
+
+void check(const Constraints& c) {
+  const auto at_least_one = [](const char* name, const std::optional<Range>& range) {
+    if (range && range->most < 1) throw UsageError("--{} {}: must be at least 1", name, text(*range));
+  };
+  at_least_one("tp", c.tp), at_least_one("pp", c.pp), at_least_one("dp", c.dp), at_least_one("cp", c.cp);
+  at_least_one("ep", c.ep), at_least_one("chunks", c.chunks), at_least_one("microbatch", c.microbatch);
+  if (c.zero && c.zero->least > 3) throw UsageError("--zero {}: must be from 0 to 3", text(*c.zero));
+  try {
+    if (!c.recompute.empty()) (void)parse_recompute(c.recompute, "--recompute");
+    if (!c.schedule.empty() && is_asynchronous(parse_schedule(c.schedule, "--schedule")))
+      throw UserError(
+          "--schedule: {} changes what is learned and is never planned; write such a plan by hand",
+          c.schedule);
+  } catch (const UserError& error) {
+    throw UsageError("{}", error.what());
+  }
+}
+
+void check(const Demand& demand) {
+  if (demand.goal == Goal::throughput) return;
+  for (const DeviceType& type : demand.cluster.profile().types) {
+    if (demand.goal == Goal::cost && !demand.price && !type.price_per_hour)
+      throw UserError("--goal cost needs what an hour of {} costs; give --price", type.name);
+    if (demand.goal == Goal::energy && !demand.watts && type.watts <= 0)
+      throw UserError("--goal energy needs the power of {}; give --watts", type.name);
+  }
+}
+
+double rate_of(const Demand& demand, const DeviceMap& map, int num_devices) {
+  if (demand.goal == Goal::throughput) return 1;
+  const auto of_type = [&](const DeviceType& type) {
+    if (demand.goal == Goal::energy) return demand.watts.value_or(type.watts);
+    return demand.price.value_or(type.price_per_hour.value_or(0)) / 3600;
+  };
+  const HardwareProfile& profile = demand.cluster.profile();
+  if (profile.types.size() == 1) return of_type(profile.types.front()) * num_devices;
+  double sum = 0;
+  for (int i = 0; i < std::min(num_devices, map.size()); ++i)
+    sum += of_type(demand.cluster.type_of(map[VirtualDevice{i}]));
+  return sum;
+}
+
+}  // namespace optimus

@@ -1,0 +1,229 @@
+// Best-first search of the grid: shapes first, each opened into its schedules and ZeRO stages when its bound is the least left,
+// each of those simulated when its own is.
+#include <algorithm>
+#include <queue>
+
+#include "plan/validate.h"
+#include "search/search.h"
+
+namespace optimus {
+namespace {
+
+// What the cost of a layer depends on.
+template <typename See>
+void for_splits(const Demand& demand, const Ground& ground, See&& see) {
+  for (const int tp : tensor_choices(demand, ground.num_devices()))
+    for (const int cp : context_choices(demand, ground.num_devices() / tp))
+      for (const int microbatch : microbatch_choices(demand, cp))
+        for (const bool is_sequence_parallel : {true, false}) {
+          if (is_sequence_parallel && tp == 1) continue;
+          Candidate c{.tp = tp, .cp = cp, .microbatch = microbatch};
+          c.sequence_parallel = is_sequence_parallel;
+          see(c);
+        }
+}
+
+// Stages, replicas, and what is computed again.
+template <typename See>
+void for_shapes(const Demand& demand, const Ground& ground, const Candidate& split, See&& see) {
+  std::vector<std::pair<RecomputeMode, bool>> modes;
+  for (const RecomputeMode mode : recompute_choices(demand)) modes.emplace_back(mode, false);
+  if (demand.constraints.recompute.empty()) modes.emplace_back(RecomputeMode::none, true);
+  const int most = ground.num_devices() / (split.tp * split.cp);
+  for (const int pp : pipeline_choices(demand, most))
+    for (const int dp : data_choices(demand, most / pp, split.microbatch))
+      for (const auto& [mode, is_fitted] : modes) {
+        Candidate c = split;
+        c.pp = pp, c.dp = dp, c.recompute = mode, c.is_fitted = is_fitted;
+        see(c);
+      }
+}
+
+// Of one schedule: where state lies.
+template <typename See>
+void for_zeros(const Demand& demand, const Ground& ground, const Candidate& scheduled, See&& see) {
+  const int in_domain = std::max(1, ground.group_of(0).devices_per_domain / scheduled.tp);
+  for (const ZeroChoice& zero : zero_choices(demand, scheduled.dp * scheduled.cp, in_domain))
+    for (const bool is_offloaded : {false, true}) {
+      if (is_offloaded && !demand.constraints.offload) continue;
+      Candidate c = scheduled;
+      c.zero = zero.zero, c.shard_group = zero.shard_group, c.offload = is_offloaded;
+      see(c);
+    }
+}
+
+template <typename See>
+void for_schedules(const Demand& demand, const Candidate& shape, See&& see) {
+  for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
+    Candidate c = shape;
+    c.schedule = choice.schedule, c.chunks = choice.chunks;
+    see(c);
+  }
+}
+
+enum class Level {
+  split,
+  shape,
+  variant,
+  tight
+};  // tight: a variant whose bound cannot be raised any further
+struct Node {
+  double bound = 0;  // of the objective
+  int index = 0;
+  Level level = Level::split;
+  // What is nearly worked out comes a little earlier than its bound says, so that a good plan is known soon.
+  double order() const {
+    constexpr double kLooseness[] = {1.15, 1.08, 1.01, 1};
+    return bound * kLooseness[static_cast<int>(level)];
+  }
+  bool operator<(const Node& other) const { return order() > other.order(); }  // the least on top
+};
+
+class GridSearch {
+ public:
+  GridSearch(const Demand& demand, const Ground& ground, Bounder& bounder, const SearchLimits& limits)
+      : demand_(demand), ground_(ground), bounder_(bounder), limits_(limits) {}
+
+  GridResult run() {
+    for_splits(demand_, ground_, [&](const Candidate& split) {
+      queue_.push({bounder_.of_any_shape(split), static_cast<int>(opened_.size()), Level::split});
+      opened_.push_back(split);
+    });
+    while (!queue_.empty() && result_.num_simulated < limits_.most_simulations) {
+      const Node next = queue_.top();
+      queue_.pop();
+      if (next.bound >= best_) continue;
+      const Candidate at = opened_[static_cast<std::size_t>(next.index)];
+      if (next.level == Level::split)
+        open_split(at);
+      else if (next.level == Level::shape)
+        open_shape(at, next.bound);
+      else if (next.level == Level::variant)
+        tighten(at, next.bound);
+      else
+        look_at(at);
+    }
+    double least_left = best_;
+    for (; !queue_.empty(); queue_.pop()) least_left = std::min(least_left, queue_.top().bound);
+    if (best_ > least_left) result_.gap = best_ / least_left - 1;
+    std::sort(result_.judged.begin(), result_.judged.end(),
+              [](const Judged& a, const Judged& b) { return a.objective < b.objective; });
+    return std::move(result_);
+  }
+
+ private:
+  double rate(const Candidate& c) {
+    if (demand_.goal == Goal::throughput) return 1;
+    const auto [found, is_new] = rates_.try_emplace(c.num_devices());
+    if (is_new) found->second = rate_of(demand_, ground_.map(), c.num_devices());
+    return found->second;
+  }
+
+  void push(const Candidate& c, const Bound& bound, double at_least, Level level) {
+    ++result_.num_candidates;
+    const double objective = std::max(at_least, bound.seconds * rate(c));
+    if (!bound.fits()) {
+      ++result_.ruled_out["memory"];
+      const Candidate shown = level == Level::shape ? most_sharded(demand_, c) : c;
+      return remember_unfit({shown, bound.seconds, objective, {bound.bytes, bound.limit}});
+    }
+    if (objective >= best_) return;
+    queue_.push({objective, static_cast<int>(opened_.size()), level});
+    opened_.push_back(c);
+  }
+
+  void open_split(const Candidate& split) {
+    for_shapes(demand_, ground_, split,
+               [&](const Candidate& c) { push(c, bounder_.of_any_schedule(c), 0, Level::shape); });
+  }
+
+  void open_shape(const Candidate& shape, double at_least) {
+    for_schedules(demand_, shape, [&](const Candidate& scheduled) {
+      const double least = std::max(at_least, bounder_.of_any_zero(scheduled) * rate(scheduled));
+      if (least >= best_) return void(++result_.num_candidates);
+      bool fits_with_one = false;  // then ZeRO 2 only reduces more often
+      for_zeros(demand_, ground_, scheduled, [&](const Candidate& c) {
+        if (c.zero == 2 && c.shard_group == 0 && fits_with_one) return;
+        const Bound bound = bounder_.of(c, best_ / rate(c));
+        if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, whatever it needs
+        if (c.zero == 1 && !c.offload && c.shard_group == 0) fits_with_one = bound.bytes < 0.99 * bound.limit;
+        push(c, bound, least, Level::variant);
+      });
+    });
+  }
+
+  void tighten(const Candidate& c, double objective) {
+    const double seconds = bounder_.tighter(c, {objective / rate(c), 0, 0});
+    queue_.push({std::max(objective, seconds * rate(c)), static_cast<int>(opened_.size()), Level::tight});
+    opened_.push_back(c);
+  }
+
+  // Only the quickest are worth a word, and the one that needs least.
+  void remember_unfit(const Judged& one) {
+    const auto over = [](const Fill& fill) { return fill.bytes - fill.limit; };
+    if (!result_.nearest || over(one.fill) < over(result_.nearest->fill)) result_.nearest = one;
+    if (result_.unfit.size() < kMostUnfit) {
+      result_.unfit.push_back(one);
+      return;
+    }
+    const auto slowest =
+        std::max_element(result_.unfit.begin(), result_.unfit.end(),
+                         [](const Judged& a, const Judged& b) { return a.objective < b.objective; });
+    if (one.objective < slowest->objective) *slowest = one;
+  }
+
+  void look_at(const Candidate& c) {
+    const std::vector<StageLayers> layers = c.is_fitted ? bounder_.layers_of(c) : std::vector<StageLayers>();
+    const Plan plan = c.is_fitted ? plan_of(demand_, c, layers) : plan_of(demand_, c);
+    // As much memory as it needs without computing anything again: the same plan as one that was looked at.
+    if (c.is_fitted && std::all_of(layers.begin(), layers.end(),
+                                   [](const StageLayers& l) { return l.full + l.selective == 0; }))
+      return;
+    if (const auto problem = problem_in(plan, demand_.model)) {
+      ++result_.ruled_out[*problem];
+      return;
+    }
+    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
+    if (!one.fill.fits()) {
+      ++result_.ruled_out["memory"];
+      return;
+    }
+    ++result_.num_simulated;
+    one.seconds = seconds_of(demand_, ground_, plan);
+    one.objective = one.seconds * rate(c);
+    best_ = std::min(best_, one.objective);
+    result_.judged.push_back(one);
+  }
+
+  static constexpr std::size_t kMostUnfit = 64;
+  const Demand& demand_;
+  const Ground& ground_;
+  Bounder& bounder_;
+  const SearchLimits& limits_;
+  std::vector<Candidate> opened_;
+  std::priority_queue<Node> queue_;
+  std::map<int, double> rates_;
+  double best_ = 1e300;
+  GridResult result_;
+};
+
+}  // namespace
+
+GridResult search_grid(const Demand& demand, const Ground& ground, Bounder& bounder,
+                       const SearchLimits& limits) {
+  return GridSearch(demand, ground, bounder, limits).run();
+}
+
+std::vector<Candidate> all_candidates(const Demand& demand, const Ground& ground) {
+  std::vector<Candidate> all;
+  for_splits(demand, ground, [&](const Candidate& split) {
+    for_shapes(demand, ground, split, [&](const Candidate& shape) {
+      for_schedules(demand, shape, [&](const Candidate& scheduled) {
+        for_zeros(demand, ground, scheduled, [&](const Candidate& c) { all.push_back(c); });
+      });
+    });
+  });
+  return all;
+}
+
+}  // namespace optimus

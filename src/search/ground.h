@@ -1,0 +1,54 @@
+// Ground: the cluster as a planner sees it: present devices in their order, cut into sections of equal devices. Answers about
+// stages, which are ranges of these devices, cost as much as there are sections, not devices.
+#pragma once
+
+#include <vector>
+
+#include "cluster/device_map.h"
+#include "cost/link_cost.h"
+
+namespace optimus {
+
+// Devices of one group of nodes and one speed.
+struct DeviceKind {
+  int group = 0;  // index into the profile's groups
+  double speed = 1;
+  Device first_of_group;  // at the beginning of a domain
+  Device example;         // one of this kind
+  double power = 0;       // what decides which device of a stage is the slowest: peak x speed
+  Bytes memory;
+};
+
+struct Section {
+  int begin = 0, end = 0;  // virtual devices
+  int kind = 0;
+};
+
+class Ground {
+ public:
+  // The cluster must outlive this object.
+  explicit Ground(const Cluster& cluster);
+
+  const Cluster& cluster() const { return cluster_; }
+  const DeviceMap& map() const { return map_; }
+  int num_devices() const { return map_.size(); }
+  const std::vector<DeviceKind>& kinds() const { return kinds_; }
+  const std::vector<Section>& sections() const { return sections_; }
+  bool is_uniform() const { return kinds_.size() == 1; }
+  const DeviceType& type_of(int kind) const;
+  const NodeGroup& group_of(int kind) const;
+
+  // The slowest kind among devices [begin, end), and the least memory of one of them.
+  int slowest(int begin, int end) const;
+  Bytes least_memory(int begin, int end) const;
+  // What a group of `count` devices looks like at best, every `stride`-th from the beginning of a domain on.
+  GroupShape spread(int kind, int count, int stride) const;
+
+ private:
+  const Cluster& cluster_;
+  DeviceMap map_;
+  std::vector<DeviceKind> kinds_;
+  std::vector<Section> sections_;
+};
+
+}  // namespace optimus

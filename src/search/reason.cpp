@@ -1,0 +1,156 @@
+// See reason.h.
+#include "search/reason.h"
+
+#include <algorithm>
+
+#include "plan/describe.h"
+#include "search/sizing.h"
+
+namespace optimus {
+namespace {
+
+std::string gib(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
+
+const LayerStrategy& first_strategy(const Plan& plan) {
+  return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
+}
+
+}  // namespace
+
+std::string why_unfit(const Fill& fill) {
+  return fmt::format("does not fit: {} of {}", gib(fill.bytes), gib(fill.limit));
+}
+
+std::string why_slower(const Demand& demand, const Ground& ground, const Plan& best,
+                       const StepPrediction& best_step, const Plan& other, const StepPrediction& other_step) {
+  const TimeSplit &a = best_step.split, &b = other_step.split;
+  const auto more = [](double seconds) { return text(Seconds(seconds)); };
+  const LayerStrategy& mine = first_strategy(other);
+  struct Cause {
+    double seconds;
+    std::string clause;
+  };
+  const int domain = ground.group_of(0).devices_per_domain;
+  const int used = num_devices(best), others = num_devices(other);
+  if (demand.goal != Goal::throughput && others > used && other_step.seconds <= best_step.seconds)
+    return fmt::format("{} devices instead of {} save only {}", others, used,
+                       more(best_step.seconds - other_step.seconds));
+  std::vector<Cause> causes = {
+      {b.tensor - a.tensor,
+       fmt::format("{}{} more tensor-parallel communication",
+                   mine.tp > domain ? fmt::format("tp {} crosses domains of {}: ", mine.tp, domain) : "",
+                   more(b.tensor - a.tensor))},
+      {b.bubble - a.bubble, fmt::format("bubble {} instead of {}", percent(b.bubble / other_step.seconds),
+                                        percent(a.bubble / best_step.seconds))},
+      {b.data - a.data,
+       fmt::format("{} more waiting for gradients and weights of replicas", more(b.data - a.data))},
+      {b.pipeline - a.pipeline,
+       fmt::format("{} more messages between stages", more(b.pipeline - a.pipeline))},
+      {b.optimizer - a.optimizer, fmt::format("updates take {} longer", more(b.optimizer - a.optimizer))},
+      {b.host - a.host, fmt::format("{} more host work for smaller slots", more(b.host - a.host))}};
+  const bool computes_again = mine.recompute > first_strategy(best).recompute;
+  causes.push_back(
+      {b.compute - a.compute,
+       computes_again ? fmt::format("computes {} again", more(b.compute - a.compute))
+       : others < used
+           ? fmt::format("leaves {} of {} devices idle", ground.num_devices() - others, ground.num_devices())
+           : fmt::format("less efficient products: {} more compute", more(b.compute - a.compute))});
+  const auto worst = std::max_element(causes.begin(), causes.end(),
+                                      [](const Cause& x, const Cause& y) { return x.seconds < y.seconds; });
+  if (worst->seconds <= 0) return "as good, and no simpler";
+  return worst->clause;
+}
+
+namespace {
+
+struct Relaxation {
+  std::string words;
+  Constraints constraints;
+};
+
+std::vector<Relaxation> relaxations(const Demand& demand) {
+  std::vector<Relaxation> all;
+  const auto add = [&](std::string words, auto&& change) {
+    Constraints c = demand.constraints;
+    change(c);
+    all.push_back({std::move(words), std::move(c)});
+  };
+  const Constraints& c = demand.constraints;
+  if (!c.recompute.empty() && c.recompute != "full")
+    add("recompute=full", [](Constraints& x) { x.recompute = "full"; });
+  if (c.no_zero3 || (c.zero && c.zero->most < 3))
+    add("zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
+  if (c.microbatch && c.microbatch->least > 1)
+    add("microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
+  if (c.max_memory) add("no --max-memory", [](Constraints& x) { x.max_memory.reset(); });
+  for (const auto& [name, member] : {std::pair{"tp", &Constraints::tp},
+                                     {"pp", &Constraints::pp},
+                                     {"cp", &Constraints::cp},
+                                     {"dp", &Constraints::dp}})
+    if (c.*member) add(fmt::format("another {}", name), [m = member](Constraints& x) { (x.*m).reset(); });
+  if (!c.schedule.empty() || c.chunks)
+    add("another schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
+  if (!c.offload) add("--offload", [](Constraints& x) { x.offload = true; });
+  return all;
+}
+
+// Numbers that contradict each other before memory is looked at.
+std::string contradiction(const Demand& demand, const Ground& ground) {
+  const Constraints& c = demand.constraints;
+  const int have = ground.num_devices();
+  const auto least = [](const std::optional<Range>& range) { return range ? std::max(1, range->least) : 1; };
+  const std::int64_t needed =
+      static_cast<std::int64_t>(least(c.tp)) * least(c.pp) * least(c.cp) * least(c.dp);
+  if (c.ep && c.ep->least > 1)
+    return fmt::format("--ep {}: {} has no experts; use 1", text(*c.ep), demand.model.name);
+  if (needed > have) {
+    std::string product;
+    for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
+      if (least(range) > 1)
+        product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, least(range));
+    return fmt::format("{} needs {} devices, {} has {}; use a larger cluster, or less of it", product, needed,
+                       demand.cluster.name(), have);
+  }
+  const std::int64_t heads = std::min({demand.model.heads, demand.model.ffn, demand.model.vocab});
+  if (least(c.tp) > heads)
+    return fmt::format("--tp {}: {} has {} heads, each device needs at least one; use at most {}",
+                       text(*c.tp), demand.model.name, demand.model.heads, heads);
+  if (least(c.pp) > demand.model.layers)
+    return fmt::format("--pp {}: {} has {} layers, each stage needs at least one; use at most {}",
+                       text(*c.pp), demand.model.name, demand.model.layers, demand.model.layers);
+  if (least(c.microbatch) > demand.batch)
+    return fmt::format("--microbatch {} is more than the batch of {} sequences", text(*c.microbatch),
+                       demand.batch);
+  if (demand.sequence_length > demand.model.max_positions)
+    return fmt::format("--seq {} is longer than the {} positions of {}; use at most that",
+                       demand.sequence_length, demand.model.max_positions, demand.model.name);
+  return "";
+}
+
+}  // namespace
+
+std::string why_impossible(const Demand& demand, const Ground& ground) {
+  if (const std::string text = contradiction(demand, ground); !text.empty()) return text;
+  Bounder bounder(demand, ground);
+  const std::optional<Judged> nearest = search_grid(demand, ground, bounder, {.most_simulations = 1}).nearest;
+  std::vector<std::string> ways;
+  for (const Relaxation& way : relaxations(demand)) {
+    Demand other = demand;
+    other.constraints = way.constraints;
+    if (is_possible(other, ground)) ways.push_back(way.words);
+    if (ways.size() == 2) break;
+  }
+  if (!nearest)
+    return fmt::format("no plan of {} on {} meets these constraints{}", demand.model.name,
+                       demand.cluster.name(), ways.empty() ? "" : "; would work: " + join(ways, " or "));
+  if (const int needed = devices_to_fit(demand); needed > 0)
+    ways.insert(ways.begin(), fmt::format("{} devices ({} more)", needed, needed - ground.num_devices()));
+  return fmt::format("{} does not fit into the memory of {}: {} needs {} of {} on a device; {}",
+                     demand.model.name, demand.cluster.name(),
+                     short_text(plan_of(demand, nearest->candidate)), gib(nearest->fill.bytes),
+                     gib(nearest->fill.limit),
+                     ways.empty() ? "devices with more memory are needed, or shorter sequences"
+                                  : "would work: " + join(ways, " or "));
+}
+
+}  // namespace optimus

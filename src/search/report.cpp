@@ -1,0 +1,157 @@
+// See report.h.
+#include "search/report.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "simulate/report.h"
+
+namespace optimus {
+namespace {
+
+Bytes as_bytes(double bytes) { return Bytes(static_cast<std::int64_t>(bytes)); }
+
+Setup report_setup(const Demand& demand, const Ground& ground, const SearchResult& result) {
+  return {result.plan,  demand.model,    ground.cluster(),
+          ground.map(), demand.software, format_of(result.plan.precision)};
+}
+
+// "pp8 tp8 dp8 zero1 1f1b, micro-batch 2, recompute full": with what short_text leaves out.
+std::string named(const Plan& plan) {
+  const Stage& stage = plan.pipelines.front().stages.front();
+  const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
+  const int dp = data_parallel(stage, first);
+  std::string name = fmt::format("{}, micro-batch {}", short_text(plan),
+                                 std::max(1, (plan.pipelines.front().microbatches.front() + dp - 1) / dp));
+  bool is_mixed = false;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& one : pipeline.stages)
+      for (const Chunk& chunk : one.chunks)
+        for (const BlockRun& run : chunk.runs) is_mixed |= run.strategy.recompute != first.recompute;
+  if (is_mixed)
+    name += ", recompute as needed";
+  else if (first.recompute != RecomputeMode::none)
+    name += ", recompute " + text(first.recompute);
+  return name;
+}
+
+std::string longer_by(double seconds, double than) {
+  return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
+}
+
+std::string goal_words(Goal goal) {
+  switch (goal) {
+    case Goal::throughput:
+      return "the quickest";
+    case Goal::cost:
+      return "the cheapest";
+    case Goal::energy:
+      return "the one of least energy";
+  }
+  return "";
+}
+
+}  // namespace
+
+RunEstimate estimate_run(const Demand& demand, const Ground& ground, const SearchResult& result,
+                         double tokens) {
+  RunEstimate estimate;
+  estimate.tokens = tokens;
+  estimate.steps = tokens / (static_cast<double>(demand.batch) * static_cast<double>(demand.sequence_length));
+  const double seconds = estimate.steps * result.step.seconds;
+  estimate.days = seconds / 86400;
+  const int devices = num_devices(result.plan);
+  Demand other = demand;
+  const auto all_have = [&](auto&& is_known) {
+    const std::vector<DeviceType>& types = demand.cluster.profile().types;
+    return std::all_of(types.begin(), types.end(), is_known);
+  };
+  other.goal = Goal::cost;
+  if (demand.price || all_have([](const DeviceType& type) { return type.price_per_hour.has_value(); }))
+    estimate.cost = rate_of(other, ground.map(), devices) * seconds;
+  other.goal = Goal::energy;
+  if (demand.watts || all_have([](const DeviceType& type) { return type.watts > 0; }))
+    estimate.megawatt_hours = rate_of(other, ground.map(), devices) * seconds / 3.6e9;
+  return estimate;
+}
+
+std::string search_text(const Demand& demand, const Ground& ground, const SearchResult& result) {
+  std::string out =
+      named(result.plan) + "\n\n" + prediction_text(result.step, report_setup(demand, ground, result));
+  const int idle = ground.num_devices() - num_devices(result.plan);
+  if (idle > 0)
+    out += fmt::format("{} of {} devices stay idle\n", with_commas(idle), with_commas(ground.num_devices()));
+  out += fmt::format("the fullest process takes {} of {}\n\n", text(as_bytes(result.fill.bytes)),
+                     text(as_bytes(result.fill.limit)));
+  if (!result.alternatives.empty()) {
+    TextTable table({"instead", "step", "", "memory", "why not"});
+    for (const Alternative& other : result.alternatives)
+      table.row({named(other.plan), text(Seconds(other.seconds)),
+                 longer_by(other.seconds, result.step.seconds), text(as_bytes(other.fill.bytes)), other.why});
+    out += table.text() + "\n";
+  }
+  if (result.front.size() > 1) {
+    TextTable table({"with less memory", "memory", "step", ""});
+    constexpr std::size_t kShown = 6;
+    for (std::size_t i = 1; i < std::min(result.front.size(), kShown + 1); ++i)
+      table.row({result.front[i].plan, text(as_bytes(result.front[i].bytes)),
+                 text(Seconds(result.front[i].seconds)),
+                 longer_by(result.front[i].seconds, result.step.seconds)});
+    out += table.text() + "\n";
+  }
+  out += fmt::format("{} of {} candidates, {} simulated; ", goal_words(demand.goal),
+                     with_commas(result.num_candidates), result.num_simulated);
+  out += result.gap == 0 ? "no other grid is better"
+                         : fmt::format("no other grid is better by more than {}", percent(result.gap));
+  if (result.step.seconds < result.grid_seconds * (1 - 1e-6) && demand.goal == Goal::throughput)
+    out += fmt::format(", and this plan is {} quicker than the best of them",
+                       percent(1 - result.step.seconds / result.grid_seconds));
+  return out + "\n";
+}
+
+std::string estimate_text(const RunEstimate& estimate) {
+  std::string out = fmt::format("{} tokens take {} steps, {:.1f} days", short_count(estimate.tokens),
+                                with_commas(static_cast<std::int64_t>(estimate.steps)), estimate.days);
+  if (estimate.cost) out += fmt::format(", cost {}", short_count(*estimate.cost));
+  if (estimate.megawatt_hours) out += fmt::format(", {:.4g} MWh", *estimate.megawatt_hours);
+  return out + "\n";
+}
+
+OrderedJson estimate_json(const RunEstimate& estimate) {
+  OrderedJson json = {{"tokens", estimate.tokens}, {"steps", estimate.steps}, {"days", estimate.days}};
+  if (estimate.cost) json["cost"] = *estimate.cost;
+  if (estimate.megawatt_hours) json["megawatt_hours"] = *estimate.megawatt_hours;
+  return json;
+}
+
+OrderedJson search_json(const Demand& demand, const Ground& ground, const SearchResult& result) {
+  OrderedJson json;
+  json["plan"] = to_json(result.plan);
+  json["name"] = named(result.plan);
+  json["predicted"] = prediction_json(result.step, report_setup(demand, ground, result));
+  json["predicted"]["process_bytes"] = static_cast<std::int64_t>(result.fill.bytes);
+  json["predicted"]["process_bytes_limit"] = static_cast<std::int64_t>(result.fill.limit);
+  json["predicted"]["devices"] = num_devices(result.plan);
+  json["predicted"]["devices_idle"] = ground.num_devices() - num_devices(result.plan);
+  json["alternatives"] = OrderedJson::array();
+  for (const Alternative& other : result.alternatives)
+    json["alternatives"].push_back({{"name", named(other.plan)},
+                                    {"fits", other.fill.fits()},
+                                    {"step_seconds", other.seconds},
+                                    {"memory_bytes", static_cast<std::int64_t>(other.fill.bytes)},
+                                    {"why", other.why}});
+  json["front"] = OrderedJson::array();
+  for (const FrontPoint& point : result.front)
+    json["front"].push_back({{"name", point.plan},
+                             {"step_seconds", point.seconds},
+                             {"memory_bytes", static_cast<std::int64_t>(point.bytes)}});
+  json["search"] = {{"candidates", result.num_candidates},
+                    {"simulated", result.num_simulated},
+                    {"gap", result.gap},
+                    {"ruled_out", OrderedJson(result.ruled_out)}};
+  return json;
+}
+
+}  // namespace optimus

@@ -1,0 +1,184 @@
+// See search.h: the grid, its refinement, then what else there was and why it loses.
+#include "search/search.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/describe.h"
+#include "plan/validate.h"
+#include "search/reason.h"
+#include "search/refine.h"
+
+namespace optimus {
+namespace {
+
+// What a user would name as the difference of two candidates.
+enum class Axis { tensor, pipeline, context, zero, schedule, recompute, microbatch, devices };
+constexpr Axis kAxes[] = {Axis::tensor,    Axis::pipeline,   Axis::zero,    Axis::schedule,
+                          Axis::recompute, Axis::microbatch, Axis::context, Axis::devices};
+
+bool differs(const Candidate& a, const Candidate& b, Axis axis) {
+  switch (axis) {
+    case Axis::tensor:
+      return a.tp != b.tp;
+    case Axis::pipeline:
+      return a.pp != b.pp;
+    case Axis::context:
+      return a.cp != b.cp;
+    case Axis::zero:
+      return a.zero != b.zero;
+    case Axis::schedule:
+      return a.schedule != b.schedule;
+    case Axis::recompute:
+      return a.recompute != b.recompute || a.is_fitted != b.is_fitted;
+    case Axis::microbatch:
+      return a.microbatch != b.microbatch;
+    case Axis::devices:
+      return a.num_devices() != b.num_devices();
+  }
+  return false;
+}
+
+// The winner with one axis changed, the replicas following.
+std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, const Candidate& best) {
+  std::vector<Candidate> all;
+  const auto add = [&](auto&& change) {
+    Candidate c = best;
+    change(c);
+    if (c.tp < 1 || c.pp < 1 || c.cp < 1 || c.microbatch < 1 || c.zero < 0 || c.zero > 3) return;
+    if (c.pp > demand.model.layers ||
+        c.tp > std::min({demand.model.heads, demand.model.ffn, demand.model.vocab}))
+      return;
+    if (c.cp > demand.sequence_length || c.microbatch > demand.batch) return;
+    const std::vector<int> replicas =
+        data_choices(demand, ground.num_devices() / (c.tp * c.cp * c.pp), c.microbatch);
+    if (replicas.empty()) return;
+    c.dp = replicas.back();
+    c.sequence_parallel = c.sequence_parallel && c.tp > 1;
+    if (c.pp * c.chunks > demand.model.layers || c.pp == 1) c.schedule = Schedule::one_f_one_b;
+    if (c.schedule != Schedule::interleaved) c.chunks = 1;
+    if (c.dp * c.cp == 1) c.zero = 0;
+    if (c.zero == 0 || (c.shard_group > 0 && c.dp * c.cp % c.shard_group != 0)) c.shard_group = 0;
+    if (!(c == best) && std::find(all.begin(), all.end(), c) == all.end()) all.push_back(c);
+  };
+  add([](Candidate& c) { c.tp *= 2, c.sequence_parallel = true; });
+  add([](Candidate& c) { c.tp /= 2; });
+  add([](Candidate& c) { c.pp *= 2; });
+  add([](Candidate& c) { c.pp /= 2; });
+  add([](Candidate& c) { c.zero = c.zero == 3 ? 1 : 3, c.shard_group = 0; });
+  add([](Candidate& c) { c.zero = c.zero == 1 ? 2 : 1, c.shard_group = 0; });
+  add([](Candidate& c) {
+    c.schedule = c.schedule == Schedule::one_f_one_b ? Schedule::interleaved : Schedule::one_f_one_b;
+    c.chunks = c.schedule == Schedule::interleaved ? 2 : 1;
+  });
+  add([](Candidate& c) { c.recompute = RecomputeMode::none, c.is_fitted = false; });
+  add([](Candidate& c) { c.recompute = RecomputeMode::full, c.is_fitted = false; });
+  add([](Candidate& c) { c.microbatch *= 2; });
+  add([](Candidate& c) { c.microbatch /= 2; });
+  add([](Candidate& c) { c.cp *= 2; });
+  return all;
+}
+
+class Explainer {
+ public:
+  Explainer(const Demand& demand, const Ground& ground, Bounder& bounder, SearchResult& result)
+      : demand_(demand), ground_(ground), bounder_(bounder), result_(result) {}
+
+  void run(const GridResult& grid, int most) {
+    const Candidate& best = grid.judged.front().candidate;
+    std::vector<Judged> others(grid.judged.begin() + 1, grid.judged.end());
+    others.insert(others.end(), grid.unfit.begin(), grid.unfit.end());
+    for (const Candidate& c : neighbours(demand_, ground_, best)) look_at(c, others);
+    std::stable_sort(others.begin(), others.end(), [](const Judged& a, const Judged& b) {
+      return std::pair(!a.fill.fits(), a.objective) < std::pair(!b.fill.fits(), b.objective);
+    });
+    std::vector<Candidate> taken;
+    for (const Axis axis : kAxes) {
+      const auto found = std::find_if(others.begin(), others.end(), [&](const Judged& o) {
+        return differs(best, o.candidate, axis) &&
+               std::find(taken.begin(), taken.end(), o.candidate) == taken.end();
+      });
+      if (found == others.end() || std::ssize(taken) == most) continue;
+      taken.push_back(found->candidate);
+      add(*found);
+    }
+    std::stable_sort(result_.alternatives.begin(), result_.alternatives.end(),
+                     [](const Alternative& a, const Alternative& b) {
+                       return std::pair(!a.fill.fits(), a.objective) < std::pair(!b.fill.fits(), b.objective);
+                     });
+    make_front(grid.judged, others);
+  }
+
+ private:
+  void look_at(const Candidate& c, std::vector<Judged>& others) {
+    if (std::any_of(others.begin(), others.end(), [&](const Judged& o) { return o.candidate == c; })) return;
+    const Plan plan = grid_plan(demand_, bounder_, c);
+    if (problem_in(plan, demand_.model)) return;
+    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
+    one.seconds = one.fill.fits() ? seconds_of(demand_, ground_, plan) : bounder_.of(c).seconds;
+    one.objective = one.seconds * rate_of(demand_, ground_.map(), c.num_devices());
+    ++result_.num_simulated;
+    others.push_back(one);
+  }
+
+  void add(const Judged& one) {
+    Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
+    other.why = one.fill.fits() ? why_slower(demand_, ground_, result_.plan, result_.step, other.plan,
+                                             predict(demand_, ground_, other.plan))
+                                : why_unfit(one.fill);
+    result_.alternatives.push_back(std::move(other));
+  }
+
+  // From the plan on: whatever needs less memory than everything that is quicker.
+  void make_front(std::vector<Judged> all, const std::vector<Judged>& others) {
+    all.insert(all.end(), others.begin(), others.end());
+    std::sort(all.begin(), all.end(), [](const Judged& a, const Judged& b) { return a.seconds < b.seconds; });
+    result_.front.push_back({short_text(result_.plan), result_.step.seconds, result_.fill.bytes});
+    for (const Judged& one : all) {
+      // A percent of memory is not worth a line.
+      if (!one.is_simulated || !one.fill.fits() || one.fill.bytes > 0.99 * result_.front.back().bytes ||
+          one.seconds < result_.step.seconds)
+        continue;
+      result_.front.push_back(
+          {short_text(grid_plan(demand_, bounder_, one.candidate)), one.seconds, one.fill.bytes});
+    }
+  }
+
+  const Demand& demand_;
+  const Ground& ground_;
+  Bounder& bounder_;
+  SearchResult& result_;
+};
+
+}  // namespace
+
+SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits) {
+  check(demand);
+  if (demand.model.is_custom())
+    throw UserError("{} is no transformer; only these are planned", demand.model.name);
+  Bounder bounder(demand, ground);
+  GridResult grid;
+  if (demand.sequence_length <= demand.model.max_positions)
+    grid = search_grid(demand, ground, bounder, limits);
+  if (grid.judged.empty()) throw UserError("{}", why_impossible(demand, ground));
+  Improved best;
+  if (limits.refines) {
+    best = refine(demand, ground, bounder, grid);
+  } else {
+    const Judged& first = grid.judged.front();
+    best = {grid_plan(demand, bounder, first.candidate), first.seconds, first.objective, first.fill};
+  }
+  SearchResult result;
+  result.grid_seconds = grid.judged.front().seconds;
+  result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
+  result.step = predict(demand, ground, result.plan);
+  result.num_candidates = grid.num_candidates, result.num_simulated = grid.num_simulated;
+  // What is left open may only be better by this much; an improved answer is that much nearer to it.
+  result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.judged.front().objective - 1);
+  if (grid.gap == 0) result.gap = 0;
+  result.ruled_out = grid.ruled_out;
+  Explainer(demand, ground, bounder, result).run(grid, limits.alternatives);
+  return result;
+}
+
+}  // namespace optimus

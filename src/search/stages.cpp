@@ -1,0 +1,89 @@
+// See stages.h. For a given longest stage the least sum is a shortest path; only as many lengths of the longest stage are tried as
+// could still be better.
+#include "search/stages.h"
+
+#include <algorithm>
+
+namespace optimus {
+namespace {
+
+struct Dealt {
+  double sum = kNever;
+  std::vector<int> layers;
+};
+
+// The least sum when no stage may take longer than `longest`.
+Dealt least_sum(const std::vector<std::vector<double>>& times, int layers, double longest) {
+  const std::size_t stages = times.size(), width = static_cast<std::size_t>(layers) + 1;
+  std::vector<double> best(width, kNever), next(width);
+  std::vector<std::vector<int>> choice(stages, std::vector<int>(width, 0));
+  best[0] = 0;
+  for (std::size_t s = 0; s < stages; ++s) {
+    std::fill(next.begin(), next.end(), kNever);
+    const std::size_t most = times[s].size();
+    for (std::size_t before = 0; before < width; ++before) {
+      if (best[before] >= kNever) continue;
+      for (std::size_t n = 1; n < most && before + n < width; ++n) {
+        const double time = times[s][n];
+        if (time >= kNever) continue;  // too few layers may not fit either, where ends are heavy
+        if (time > longest) break;
+        if (best[before] + time < next[before + n])
+          next[before + n] = best[before] + time, choice[s][before + n] = static_cast<int>(n);
+      }
+    }
+    best.swap(next);
+  }
+  Dealt dealt;
+  dealt.sum = best[width - 1];
+  if (dealt.sum >= kNever) return dealt;
+  dealt.layers.resize(stages);
+  for (std::size_t s = stages, left = width - 1; s-- > 0;) {
+    dealt.layers[s] = choice[s][left];
+    left -= static_cast<std::size_t>(dealt.layers[s]);
+  }
+  return dealt;
+}
+
+}  // namespace
+
+double dealt_seconds(const std::vector<std::vector<double>>& times, const std::vector<int>& layers,
+                     double microbatches) {
+  double sum = 0, longest = 0;
+  for (std::size_t s = 0; s < times.size(); ++s) {
+    const double time = times[s][static_cast<std::size_t>(layers[s])];
+    sum += time, longest = std::max(longest, time);
+  }
+  return sum + (microbatches - 1) * longest;
+}
+
+std::vector<int> deal_layers(const std::vector<std::vector<double>>& times, int layers, double microbatches) {
+  std::vector<double> lengths;
+  for (const std::vector<double>& stage : times)
+    for (const double time : stage)
+      if (time < kNever) lengths.push_back(time);
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  const Dealt freest = least_sum(times, layers, kNever);
+  if (freest.layers.empty()) return {};
+  // The shortest longest stage that is possible at all.
+  auto low = lengths.begin(), high = lengths.end() - 1;
+  while (low < high) {
+    const auto middle = low + (high - low) / 2;
+    if (least_sum(times, layers, *middle).layers.empty())
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  std::vector<int> best;
+  double least = kNever;
+  for (auto length = low; length != lengths.end(); ++length) {
+    if (freest.sum + (microbatches - 1) * *length >= least) break;
+    const Dealt dealt = least_sum(times, layers, *length);
+    if (dealt.layers.empty()) continue;
+    if (const double seconds = dealt_seconds(times, dealt.layers, microbatches); seconds < least)
+      least = seconds, best = dealt.layers;
+  }
+  return best;
+}
+
+}  // namespace optimus

@@ -1,0 +1,185 @@
+// The picture of a plan: one row a stage. Left its devices and layers, then its memory by cause, right its slots in time.
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "search/report.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kLeft = 250, kMemoryWidth = 190, kTimeLeft = 470, kTimeWidth = 800, kTop = 96;
+constexpr const char* kForward = "#4878a8";
+constexpr const char* kBackward = "#d98a3d";
+constexpr const char* kWeight = "#7aa974";
+constexpr const char* kRest = "#b9b4ac";
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '<')
+      result += "&lt;";
+    else if (c == '&')
+      result += "&amp;";
+    else
+      result += c;
+  }
+  return result;
+}
+
+class Drawing {
+ public:
+  void text_at(double x, double y, const std::string& words, const char* more = "") {
+    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, more, escaped(words));
+  }
+  void box(double x, double y, double width, double height, const char* colour, const std::string& tip = "") {
+    body_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\">", x,
+                         y, width, height, colour);
+    if (!tip.empty()) body_ += "<title>" + escaped(tip) + "</title>";
+    body_ += "</rect>\n";
+  }
+  void path(const std::string& moves, const char* colour) {
+    if (!moves.empty()) body_ += fmt::format("<path d=\"{}\" fill=\"{}\"/>\n", moves, colour);
+  }
+  std::string text(double width, double height) const {
+    return fmt::format(
+               "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+               "height=\"{1:.0f}\" font-family=\"Helvetica,Arial,sans-serif\" font-size=\"11\" "
+               "fill=\"#333\">\n"
+               "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+               width, height) +
+           body_ + "</svg>\n";
+  }
+
+ private:
+  std::string body_;
+};
+
+const char* colour_of(Work work) {
+  switch (work) {
+    case Work::forward:
+      return kForward;
+    case Work::backward:
+    case Work::backward_input:
+      return kBackward;
+    case Work::backward_weight:
+    case Work::update:
+      return kWeight;
+  }
+  return kRest;
+}
+
+// All slots of one kind as one path; neighbours closer than a third of a pixel become one.
+std::string moves_of(const std::vector<SlotSpan>& slots, const Order& order, const char* colour, double scale,
+                     double y, double height) {
+  constexpr double kGap = 0.35;
+  std::string moves;
+  double begin = -1, end = -1;
+  const auto flush = [&] {
+    if (begin >= 0)
+      moves += fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}H{:.1f}z", begin, y, std::max(0.2, end - begin),
+                           height, begin);
+  };
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (colour_of(order[i].work) != colour) continue;
+    const double from = kTimeLeft + slots[i].start * scale, to = kTimeLeft + slots[i].end * scale;
+    const bool is_wide = to - from > 2;
+    if (begin >= 0 && !is_wide && from - end < kGap) {
+      end = to;
+      continue;
+    }
+    flush();
+    begin = from, end = is_wide ? to - 0.4 : to;
+  }
+  flush();
+  return moves;
+}
+
+void draw_memory(Drawing& drawing, const StageMemory& memory, double limit, double y, double height) {
+  const std::pair<const char*, Bytes> parts[] = {{"#5b5f97", memory.weights},
+                                                 {"#8d91c7", memory.gradients},
+                                                 {"#b8b8d1", memory.optimizer},
+                                                 {"#ff9b71", memory.activations},
+                                                 {"#ffcfb3", memory.buffers}};
+  constexpr const char* kNames[] = {"weights", "gradients", "optimizer", "activations", "buffers"};
+  double x = kLeft;
+  drawing.box(kLeft, y, kMemoryWidth, height, "#f1efec");
+  for (std::size_t i = 0; i < std::size(parts); ++i) {
+    const double width = static_cast<double>(parts[i].second.value) / limit * kMemoryWidth;
+    drawing.box(x, y, width, height, parts[i].first, fmt::format("{}: {}", kNames[i], text(parts[i].second)));
+    x += width;
+  }
+}
+
+std::string stage_words(const Stage& stage) {
+  std::string blocks;
+  for (const Chunk& chunk : stage.chunks) {
+    if (stage.chunks.size() > 3 && &chunk == &stage.chunks[1]) blocks += ", …";
+    if (stage.chunks.size() > 3 && &chunk != &stage.chunks.front() && &chunk != &stage.chunks.back())
+      continue;
+    blocks += fmt::format("{}{}–{}", blocks.empty() ? "" : ", ", chunk.first(), chunk.end() - 1);
+  }
+  return blocks;
+}
+
+void draw_legend(Drawing& drawing) {
+  double x = kTimeLeft;
+  for (const auto& [name, colour] : {std::pair{"forward", kForward},
+                                     {"backward", kBackward},
+                                     {"weight gradient", kWeight},
+                                     {"reduce, update", kRest}}) {
+    drawing.box(x, 58, 10, 10, colour);
+    drawing.text_at(x + 14, 67, name);
+    x += 110;
+  }
+}
+
+}  // namespace
+
+std::string search_svg(const Demand& demand, const Ground& ground, const SearchResult& result) {
+  Drawing drawing;
+  drawing.text_at(16, 30, fmt::format("{} on {}", demand.model.name, ground.cluster().name()),
+                  "font-size=\"18\" font-weight=\"bold\"");
+  drawing.text_at(16, 50,
+                  fmt::format("{}: {} a step, {} tokens/s, MFU {}", short_text(result.plan),
+                              text(Seconds(result.step.seconds)), short_count(result.step.tokens_per_second),
+                              percent(result.step.mfu)),
+                  "font-size=\"13\"");
+  draw_legend(drawing);
+  drawing.text_at(16, kTop - 10, "stage, devices, blocks", "font-weight=\"bold\"");
+  drawing.text_at(kLeft, kTop - 10, "memory of a device", "font-weight=\"bold\"");
+  drawing.text_at(kTimeLeft, kTop - 10, "one step", "font-weight=\"bold\"");
+  const double rows = static_cast<double>(result.step.stages.size());
+  const double height = std::clamp(600 / rows, 4.0, 26.0), scale = kTimeWidth / result.step.seconds;
+  double y = kTop;
+  std::size_t index = 0;
+  for (std::size_t p = 0; p < result.plan.pipelines.size(); ++p)
+    for (std::size_t s = 0; s < result.plan.pipelines[p].stages.size(); ++s, ++index, y += height) {
+      const Stage& stage = result.plan.pipelines[p].stages[s];
+      const double inner = height * 0.84;
+      if (height >= 9 || s % 4 == 0)
+        drawing.text_at(
+            16, y + std::min(inner, 12.0),
+            fmt::format("{}.{}  {} devices  {}", p, s,
+                        with_commas(static_cast<std::int64_t>(stage.devices.size())), stage_words(stage)),
+            height < 11 ? "font-size=\"8\"" : "");
+      const Device device = ground.map()[VirtualDevice{stage.devices.front()}];
+      draw_memory(drawing, result.step.stages[index].memory,
+                  static_cast<double>(ground.cluster().type_of(device).memory.value), y, inner);
+      const std::vector<SlotSpan>& slots = result.step.pipelines[p].slots[s];
+      drawing.box(kTimeLeft, y, kTimeWidth, inner, "#f7f6f4");
+      for (const char* colour : {kForward, kBackward, kWeight})
+        drawing.path(moves_of(slots, result.step.orders[p][s], colour, scale, y, inner), colour);
+      const double end = result.step.pipelines[p].ends[s];
+      drawing.box(kTimeLeft + end * scale, y, std::max(0.0, result.step.seconds - end) * scale, inner, kRest);
+    }
+  drawing.text_at(kTimeLeft, y + 16, "0");
+  drawing.text_at(kTimeLeft + kTimeWidth, y + 16, text(Seconds(result.step.seconds)), "text-anchor=\"end\"");
+  drawing.text_at(kLeft, y + 16, "0");
+  drawing.text_at(kLeft + kMemoryWidth, y + 16, "all it has", "text-anchor=\"end\"");
+  return drawing.text(kTimeLeft + kTimeWidth + 24, y + 32);
+}
+
+}  // namespace optimus

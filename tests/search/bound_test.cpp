@@ -1,0 +1,56 @@
+#include "search/bound.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/validate.h"
+#include "search/evaluate.h"
+#include "search/random_demand.h"
+#include "search/refine.h"
+
+namespace optimus {
+namespace {
+
+// Bounds are admissible: no candidate takes less time or memory than they say.
+TEST(Bound, IsNeverAboveTheSimulation) {
+  const int problems = is_long() ? 2000 : 60, samples = 12;
+  double tightest = 0, sum = 0;
+  int number = 0;
+  EXPECT_TRUE(rc::check([&] {
+    for (int i = 0; i < problems / 60 + (problems < 60); ++i) {
+      const auto problem = random_problem(pick(0, 1) ? 16 : 64, 12);
+      const Demand demand = problem->demand();
+      Bounder bounder(demand, *problem->ground);
+      const std::vector<Candidate> all = all_candidates(demand, *problem->ground);
+      if (all.empty()) continue;
+      for (int sample = 0; sample < samples; ++sample) {
+        const Candidate& c = all[static_cast<std::size_t>(pick(0, static_cast<int>(all.size()) - 1))];
+        const Plan plan = grid_plan(demand, bounder, c);
+        if (problem_in(plan, problem->model)) continue;
+        const Bound bound = bounder.of(c), any = bounder.of_any_schedule(c);
+        const double seconds = seconds_of(demand, *problem->ground, plan);
+        const Fill fill = fill_of(demand, *problem->ground, plan);
+        if (bound.seconds > seconds || any.seconds > bound.seconds * (1 + 1e-9) || any.seconds > seconds) {
+          std::string words = fmt::format(
+              "{} x{} on {}: pp{} tp{} cp{} dp{} mb{} zero{} group{} sp{} {} chunks{} {} fitted{} batch {} "
+              "seq {}: any {} bound {} "
+              "simulated {}",
+              problem->model.name, problem->model.layers, problem->cluster.name(), c.pp, c.tp, c.cp, c.dp,
+              c.microbatch, c.zero, c.shard_group, c.sequence_parallel, text(c.schedule), c.chunks,
+              text(c.recompute), c.is_fitted, problem->batch, problem->sequence_length, any.seconds,
+              bound.seconds, seconds);
+          RC_FAIL(words);
+        }
+        // The stage that comes nearest to its limit may be another one; bytes over the limit compare.
+        RC_ASSERT(bound.bytes - bound.limit <= fill.bytes - fill.limit + 1);
+        RC_ASSERT(any.bytes - any.limit <= fill.bytes - fill.limit + 1);
+        tightest = std::max(tightest, bound.seconds / seconds), sum += bound.seconds / seconds, ++number;
+      }
+    }
+  }));
+  // It would be worth little if it were far below.
+  EXPECT_GT(sum / number, 0.85) << "mean of bound / simulated over " << number << " candidates";
+  RecordProperty("mean_bound", std::to_string(sum / number));
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,87 @@
+// Small random demands: models, machines and batches for which all candidates can be looked at.
+#pragma once
+
+#include <rapidcheck.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "cluster/standard.h"
+#include "model/presets.h"
+#include "search/search.h"
+
+namespace optimus {
+
+inline bool is_long() { return std::getenv("OPTIMUS_LONG") != nullptr; }
+
+// Both included, always the whole range.
+inline int pick(int low, int high) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high + 1));
+}
+template <typename T>
+T pick_of(std::initializer_list<T> values) {
+  return *(values.begin() + pick(0, static_cast<int>(values.size()) - 1));
+}
+
+// A demand with everything that it refers to.
+struct Problem {
+  ModelSpec model;
+  Cluster cluster;
+  std::unique_ptr<Ground> ground{};
+  std::int64_t batch = 1, sequence_length = 1;
+  Precision precision = Precision::bf16;
+  Constraints constraints{};
+  Goal goal = Goal::throughput;
+  const Software* software = &our_software();
+
+  Demand demand() const {
+    Demand result{model, cluster, *software, fitted_constants()};
+    result.batch = batch, result.sequence_length = sequence_length, result.precision = precision;
+    result.constraints = constraints, result.goal = goal, result.price = 2.5;
+    return result;
+  }
+};
+
+inline Problem make_problem(const std::string& model, HardwareProfile profile, std::int64_t batch,
+                            std::int64_t sequence_length) {
+  Problem problem{*find_preset(model), Cluster(std::move(profile))};
+  problem.batch = batch, problem.sequence_length = sequence_length;
+  return problem;
+}
+
+// The ground refers to the cluster, which must have its place first.
+inline std::unique_ptr<Problem> placed(Problem problem) {
+  auto result = std::make_unique<Problem>(std::move(problem));
+  result->ground = std::make_unique<Ground>(result->cluster);
+  return result;
+}
+
+inline std::unique_ptr<Problem> make(const std::string& model, const std::string& cluster, std::int64_t batch,
+                                     std::int64_t sequence_length) {
+  return placed(make_problem(model, standard_cluster(cluster), batch, sequence_length));
+}
+
+// Up to `most_devices` devices, few layers, memory that is sometimes too little.
+inline std::unique_ptr<Problem> random_problem(int most_devices, int most_layers) {
+  const std::string name =
+      pick_of<const char*>({"gpt2", "gpt3-1.3b", "llama3.2-1b", "llama3-8b", "qwen2.5-3b"});
+  HardwareProfile profile =
+      standard_cluster(std::string(pick_of<const char*>({"h100", "a100", "v100", "b200", "cpu"})) + "x" +
+                       std::to_string(pick(1, most_devices)));
+  const int devices = profile.groups.front().num_devices;
+  if (pick(0, 4) == 0 && devices > 2) profile.missing_devices = {pick(0, devices - 1)};
+  if (pick(0, 4) == 0) profile.speed_factors = {{pick(0, devices - 1), 0.6}};
+  if (pick(0, 2) == 0)  // memory for a part of the candidates
+    profile.types.front().memory = Bytes(static_cast<std::int64_t>(pick(4, 30)) << 30);
+  Problem problem =
+      make_problem(name, std::move(profile), pick(1, 24), pick_of<std::int64_t>({256, 512, 1024}));
+  problem.model.layers = pick(1, most_layers);
+  problem.precision = pick_of({Precision::bf16, Precision::fp32, Precision::bf16});
+  if (pick(0, 5) == 0) problem.goal = Goal::cost;
+  if (pick(0, 5) == 0) problem.software = find_software("megatron-core-2025");
+  if (pick(0, 7) == 0) problem.software = find_software("megatron-2021");
+  if (pick(0, 5) == 0) problem.constraints.recompute = pick_of<const char*>({"none", "selective", "full"});
+  return placed(std::move(problem));
+}
+
+}  // namespace optimus

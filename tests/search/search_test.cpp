@@ -1,0 +1,171 @@
+#include "search/search.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "plan/validate.h"
+#include "search/random_demand.h"
+#include "search/refine.h"
+#include "search/report.h"
+#include "search/sizing.h"
+
+namespace optimus {
+namespace {
+
+// Everything in the space, one by one.
+double brute_force(const Problem& problem) {
+  const Demand demand = problem.demand();
+  Bounder bounder(demand, *problem.ground);
+  double least = 1e300;
+  for (const Candidate& c : all_candidates(demand, *problem.ground)) {
+    const Plan plan = grid_plan(demand, bounder, c);
+    if (problem_in(plan, problem.model) || !fill_of(demand, *problem.ground, plan).fits()) continue;
+    const double rate = rate_of(demand, problem.ground->map(), c.num_devices());
+    least = std::min(least, seconds_of(demand, *problem.ground, plan) * rate);
+  }
+  return least;
+}
+
+TEST(Search, FindsWhatBruteForceFinds) {
+  const int times = is_long() ? 30 : 1;
+  EXPECT_TRUE(rc::check([&] {
+    for (int i = 0; i < times; ++i) {
+      const auto problem = random_problem(5, 4);
+      const Demand demand = problem->demand();
+      Bounder bounder(demand, *problem->ground);
+      const GridResult grid = search_grid(demand, *problem->ground, bounder, {.most_simulations = 1 << 20});
+      const double least = brute_force(*problem);
+      RC_ASSERT(grid.judged.empty() == (least >= 1e300));
+      if (grid.judged.empty()) continue;
+      RC_ASSERT(grid.judged.front().objective == least);
+      RC_ASSERT(grid.gap == 0.0);
+    }
+  }));
+}
+
+// What is given out is valid, fits, and no worse than the grid's best.
+TEST(Search, GivesValidPlansThatFit) {
+  EXPECT_TRUE(rc::check([] {
+    const auto problem = random_problem(24, 8);
+    const Demand demand = problem->demand();
+    try {
+      const SearchResult result = search(demand, *problem->ground);
+      RC_ASSERT(problem_in(result.plan, problem->model) == std::nullopt);
+      RC_ASSERT(fill_of(demand, *problem->ground, result.plan).fits());
+      RC_ASSERT(num_devices(result.plan) <= problem->ground->num_devices());
+      if (demand.goal == Goal::throughput) RC_ASSERT(result.step.seconds <= result.grid_seconds * (1 + 1e-9));
+      RC_ASSERT(parse_plan(plan_text(result.plan), "plan") == result.plan);
+    } catch (const UserError& error) {
+      RC_ASSERT(std::string(error.what()).find("memory") != std::string::npos);
+    }
+  }));
+}
+
+TEST(Search, KeepsToConstraints) {
+  const auto problem = make("llama3-8b", "h100x32", 64, 4096);
+  problem->constraints.tp = Range{4, 4}, problem->constraints.pp = Range{2, 4},
+  problem->constraints.zero = Range{1, 1};
+  problem->constraints.schedule = "1f1b", problem->constraints.microbatch = Range{2, 2};
+  problem->constraints.recompute = "full";
+  const SearchResult result = search(problem->demand(), *problem->ground);
+  for (const Stage& stage : result.plan.pipelines.front().stages)
+    for (const BlockRun& run : stage.chunks.front().runs) {
+      EXPECT_EQ(run.strategy.tp, 4);
+      EXPECT_EQ(run.strategy.zero, 1);
+      EXPECT_EQ(run.strategy.recompute, RecomputeMode::full);
+    }
+  const std::size_t pp = result.plan.pipelines.front().stages.size();
+  EXPECT_TRUE(pp >= 2 && pp <= 4) << pp;
+  EXPECT_EQ(result.plan.schedule, Schedule::one_f_one_b);
+  problem->constraints.max_memory = Bytes(std::int64_t{12} << 30);
+  EXPECT_THROW(search(problem->demand(), *problem->ground), UserError);
+}
+
+std::string refusal(const Problem& problem) {
+  try {
+    search(problem.demand(), *problem.ground);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Search, SaysWhyNothingFitsAndWhatWould) {
+  const auto large = make("llama3-405b", "h100x8", 8, 8192);
+  EXPECT_NE(refusal(*large).find("memory"), std::string::npos);
+  EXPECT_NE(refusal(*large).find("devices ("), std::string::npos) << refusal(*large);
+  const auto wide = make("llama3-8b", "h100x8", 8, 8192);
+  wide->constraints.tp = Range{16, 16};
+  EXPECT_EQ(refusal(*wide), "tp 16 needs 16 devices, h100x8 has 8; use a larger cluster, or less of it");
+  const auto kept = make("gpt3-13b", "a100-40x16", 64, 2048);
+  kept->constraints.recompute = "none", kept->constraints.microbatch = Range{8, 8},
+  kept->constraints.zero = Range{0, 0};
+  EXPECT_NE(refusal(*kept).find("would work: "), std::string::npos) << refusal(*kept);
+  const auto longer = make("gpt2", "h100x8", 8, 4096);
+  EXPECT_NE(refusal(*longer).find("1024"), std::string::npos);
+}
+
+TEST(Search, ExplainsAlternatives) {
+  const auto problem = make("llama3-70b", "h100x64", 128, 8192);
+  const Demand demand = problem->demand();
+  const SearchResult result = search(demand, *problem->ground);
+  EXPECT_GE(result.alternatives.size(), 3u);
+  for (const Alternative& other : result.alternatives) {
+    EXPECT_FALSE(other.why.empty());
+    if (other.fill.fits()) {
+      EXPECT_GE(other.seconds, result.step.seconds * (1 - 1e-9));
+    }
+  }
+  for (std::size_t i = 1; i < result.front.size(); ++i) {
+    EXPECT_GE(result.front[i].seconds, result.front[i - 1].seconds);
+    EXPECT_LT(result.front[i].bytes, result.front[i - 1].bytes);
+  }
+  const OrderedJson json = search_json(demand, *problem->ground, result);
+  EXPECT_EQ(json["predicted"]["step_seconds"], result.step.seconds);
+  EXPECT_EQ(json["alternatives"].size(), result.alternatives.size());
+  EXPECT_NE(search_text(demand, *problem->ground, result).find("why not"), std::string::npos);
+  const std::string svg = search_svg(demand, *problem->ground, result);
+  EXPECT_EQ(svg.rfind("<svg", 0), 0u);
+  EXPECT_EQ(svg.find("href"), std::string::npos);
+}
+
+TEST(Search, UsesOddNumbersOfDevices) {
+  for (const char* cluster : {"h100x7", "h100x31", "a100x13", "h100x509"}) {
+    const auto problem = make("llama3-8b", cluster, 256, 4096);
+    const SearchResult result = search(problem->demand(), *problem->ground);
+    EXPECT_GE(num_devices(result.plan), problem->ground->num_devices() * 9 / 10) << cluster;
+  }
+}
+
+TEST(Search, GivesMoreToFasterDevices) {
+  const auto problem = make("llama3-8b", "h100x8+a100x8", 64, 4096);
+  const Demand demand = problem->demand();
+  const SearchResult result = search(demand, *problem->ground);
+  // What the eight faster ones would do alone.
+  const auto alone = make("llama3-8b", "h100x8", 64, 4096);
+  EXPECT_LT(result.step.seconds, search(alone->demand(), *alone->ground).step.seconds);
+}
+
+TEST(Search, SavesMoneyWithFewerDevices) {
+  const auto problem = make("gpt3-1.3b", "h100x64", 64, 2048);
+  const SearchResult quick = search(problem->demand(), *problem->ground);
+  problem->goal = Goal::cost;
+  const SearchResult cheap = search(problem->demand(), *problem->ground);
+  EXPECT_LE(cheap.step.seconds * num_devices(cheap.plan),
+            quick.step.seconds * num_devices(quick.plan) * (1 + 1e-9));
+  EXPECT_LE(num_devices(cheap.plan), num_devices(quick.plan));
+}
+
+TEST(Search, SizesClusters) {
+  const auto problem = make("llama3-8b", "h100x8", 512, 8192);
+  const Demand demand = problem->demand();
+  const Sizing sizing = devices_to_finish(demand, 4.0);
+  ASSERT_GT(sizing.num_devices, 0);
+  EXPECT_LE(sizing.seconds, 4.0);
+  EXPECT_EQ(devices_to_finish(demand, 1e-6).num_devices, 0);
+}
+
+}  // namespace
+}  // namespace optimus
