@@ -451,7 +451,7 @@ double Bounder::of_any_zero(Candidate c) {
 
 double Bounder::tighter(const Candidate& c, const Bound& bound) {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
-  constexpr double kMostSlots = 8'000;
+  constexpr double kMostSlots = 30'000;
   if (c.pp == 1 || 2.0 * c.pp * c.chunks * count.number > kMostSlots) return bound.seconds;
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);

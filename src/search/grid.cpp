@@ -54,7 +54,11 @@ void for_zeros(const Demand& demand, const Ground& ground, const Candidate& sche
 
 template <typename See>
 void for_schedules(const Demand& demand, const Candidate& shape, See&& see) {
+  // A short last round costs as much as a whole one; trainers other than ours refuse it.
+  const bool is_round = count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
   for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
+    if (choice.schedule == Schedule::interleaved && !is_round && demand.constraints.schedule.empty())
+      continue;
     Candidate c = shape;
     c.schedule = choice.schedule, c.chunks = choice.chunks;
     see(c);
