@@ -11,8 +11,8 @@
 namespace optimus {
 namespace {
 
-// Rounding of sums in another order than the simulator's.
-constexpr double kRounding = 1 - 1e-9;
+// Rounding of sums in another order than the simulator's, and of bytes to whole ones.
+constexpr double kRounding = 1 - 1e-5;
 
 // Micro-batches whose activations a stage keeps, at least; chunks are counted as parts of one.
 double least_in_flight(const Candidate& c, int stage, int microbatches) {
@@ -79,6 +79,10 @@ namespace {
 
 constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
 
+// Pretended ZeRO stages. What is counted with them is never more than with a real one: nothing travels between replicas; all state
+// is sharded, and nobody holds a gathered copy.
+constexpr int kNoTraffic = -1, kNothingGathered = 4;
+
 int shards_of(const Candidate& c) {
   return c.zero == 0 ? 1 : c.shard_group > 0 ? c.shard_group : c.dp * c.cp;
 }
@@ -87,7 +91,7 @@ int shards_of(const Candidate& c) {
 
 const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Probe& probe) {
   static constexpr Traffic kNone;
-  if (c.zero < 0) return kNone;
+  if (c.zero == kNoTraffic) return kNone;
   const int data = c.dp * c.cp, shards = shards_of(c);
   const std::tuple key{kind, c.tp, data, shards};
   if (last_traffic_ != nullptr && key == last_key_) return *last_traffic_;
@@ -213,7 +217,7 @@ Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLay
   stage.last_reduced = t.reduce(is_first ? 0 : 1, is_first, false);
   stage.update = layers.total() * own.update_layer + (is_first ? own.update_embedding : 0) +
                  (is_last && !demand_.model.is_tied ? own.update_head : 0);
-  stage.update = c.offload || c.zero < 0 ? 0 : stage.update / shards_of(c);
+  stage.update = c.offload || c.zero == kNoTraffic ? 0 : stage.update / shards_of(c);
   stage.before = is_first || is_last ? own.before : 0;
   if (c.pp > 1) stage.message = message(c, s, own);
   return stage;
@@ -232,9 +236,12 @@ std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
                                                      const std::vector<StageLayers>& layers) {
   std::vector<StageCost> stages;
   stages.reserve(layers.size());
-  for (int s = 0; s < c.pp; ++s)
-    stages.push_back(is_as_before(c, layers, s) ? stages.back()
-                                                : stage_cost(c, s, layers[static_cast<std::size_t>(s)]));
+  for (int s = 0; s < c.pp; ++s) {
+    const bool is_alike = is_as_before(c, layers, s);
+    stages.push_back(is_alike ? stages.back() : stage_cost(c, s, layers[static_cast<std::size_t>(s)]));
+    // Inside a node or between nodes, by where the stage ends.
+    if (is_alike) stages.back().message = message(c, s, probe(kind_of_stage(c, s), c, c.recompute));
+  }
   return stages;
 }
 
@@ -253,7 +260,8 @@ double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
   double window = stage.backward + stage.slack + slowed;
   if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
   if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
-  double left = std::max(stage.last_reduced, stage.reduced - window);
+  // Compute that is slowed down leaves the last reduction that much time.
+  double left = std::max(stage.last_reduced - slowed, stage.reduced - window);
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   if (c.chunks == 1 && microbatches > 1) {
     // Those of the micro-batch before are in the way.
@@ -261,7 +269,7 @@ double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
         2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gathered * 2;
     left = std::max(left, stage.reduced + stage.scattered - both);
   }
-  return left;
+  return std::max(0.0, left);
 }
 
 // When all stages have their gradients.
@@ -296,12 +304,13 @@ double Bounder::end_of(const Candidate& c, const std::vector<StageCost>& stages)
   return end;
 }
 
-double Bounder::update_seconds(const Candidate& c, const StageCost& stage) const {
-  if ((c.zero != 1 && c.zero != 2) || shards_of(c) == 1) return stage.update;
-  if (!demand_.software.overlaps_gather) return stage.update + stage.gathered;
-  const double left = std::max(0.0, stage.gathered - stage.update);
-  const double kept = demand_.constants.interference;  // of what the next forwards hide
-  return stage.update + std::max(kept * left, left - (1 - kept) * (stage.forward + stage.slack));
+// Updates, and what is waited for with them: the gate, and gathers of updated weights. The next forwards hide most of that.
+double Bounder::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
+  const bool gathers = (c.zero == 1 || c.zero == 2) && shards_of(c) > 1;
+  if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
+  const double waits = gate + (gathers ? std::max(0.0, stage.gathered - stage.update) : 0);
+  const double kept = demand_.constants.interference;
+  return stage.update + std::max(kept * waits, waits - (1 - kept) * (stage.forward + stage.slack));
 }
 
 double Bounder::limit_of(const Candidate& c, int s) const {
@@ -323,9 +332,9 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
   const int kind = kind_of_stage(c, s);
   const Probe& own = probe(kind, c, c.recompute);
   const double shards = shards_of(c), moving = 1 + demand_.constants.reserve;
-  const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero == 3 && !is_ours;
+  const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero >= 3 && !is_ours;
   const auto state = [&](const BlockBytes& block) {
-    return block.weights / (c.zero >= 3 ? shards : 1) * (is_theirs_whole ? 2 : 1) +
+    return block.weights / (c.zero >= 3 ? shards : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
            block.gradients / (c.zero >= 2 ? shards : 1) +
            (c.offload ? 0 : block.optimizer / (c.zero >= 1 ? shards : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
   };
@@ -401,10 +410,11 @@ Bounder::StageWork Bounder::work_of(const Candidate& c, int s, const StageLayers
 }
 
 double Bounder::after_gate(const Candidate& c, const std::vector<StageCost>& stages) const {
-  double after = 0;
-  for (const StageCost& stage : stages) after = std::max(after, update_seconds(c, stage));
   const GroupShape all = shape_of_all(c.num_devices(), demand_.cluster);
-  return after + links_.collective(Collective::all_reduce, all, 16);
+  const double gate = links_.collective(Collective::all_reduce, all, 16);
+  double after = 0;
+  for (const StageCost& stage : stages) after = std::max(after, update_seconds(c, stage, gate));
+  return after;
 }
 
 Bound Bounder::of(const Candidate& c, double enough) {
@@ -434,14 +444,14 @@ Bound Bounder::of(const Candidate& c, double enough) {
 }
 
 double Bounder::of_any_zero(Candidate c) {
-  c.zero = -1, c.shard_group = 0, c.is_fitted = false;
+  c.zero = kNoTraffic, c.shard_group = 0, c.is_fitted = false;
   const std::vector<StageCost> stages = stage_costs(c, layers_of(c));
   return (end_of(c, stages) + after_gate(c, stages)) * straggling(demand_, c.num_devices()) * kRounding;
 }
 
 double Bounder::tighter(const Candidate& c, const Bound& bound) {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
-  constexpr double kMostSlots = 8'000;
+  constexpr double kMostSlots = 30'000;
   if (c.pp == 1 || 2.0 * c.pp * c.chunks * count.number > kMostSlots) return bound.seconds;
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);
@@ -488,7 +498,8 @@ double least_layer(const SlotCost& cost) { return cost.layer + std::min(0.0, cos
 
 Bound Bounder::of_any_schedule(const Candidate& shape) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  const Candidate least = most_sharded(demand_, shape);
+  Candidate least = most_sharded(demand_, shape);
+  if (least.zero == 3) least.zero = kNothingGathered;
   const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have a layer more
   Bound bound;
   double longest = 0;

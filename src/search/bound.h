@@ -85,7 +85,7 @@ class Bounder {
   double after_gate(const Candidate& c, const std::vector<StageCost>& stages) const;
   double unhidden(const Candidate& c, const StageCost& stage) const;
   double end_of(const Candidate& c, const std::vector<StageCost>& stages) const;
-  double update_seconds(const Candidate& c, const StageCost& stage) const;
+  double update_seconds(const Candidate& c, const StageCost& stage, double gate) const;
   MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
   void see_memory(Bound& bound, const Candidate& c, int stage, const StageLayers& layers, double in_flight);
   double limit_of(const Candidate& c, int stage) const;

@@ -54,7 +54,11 @@ void for_zeros(const Demand& demand, const Ground& ground, const Candidate& sche
 
 template <typename See>
 void for_schedules(const Demand& demand, const Candidate& shape, See&& see) {
+  // A short last round costs as much as a whole one; trainers other than ours refuse it.
+  const bool is_round = count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
   for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
+    if (choice.schedule == Schedule::interleaved && !is_round && demand.constraints.schedule.empty())
+      continue;
     Candidate c = shape;
     c.schedule = choice.schedule, c.chunks = choice.chunks;
     see(c);
@@ -137,6 +141,8 @@ class GridSearch {
                [&](const Candidate& c) { push(c, bounder_.of_any_schedule(c), 0, Level::shape); });
   }
 
+  bool may_have_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->has(2); }
+
   void open_shape(const Candidate& shape, double at_least) {
     for_schedules(demand_, shape, [&](const Candidate& scheduled) {
       const double least = std::max(at_least, bounder_.of_any_zero(scheduled) * rate(scheduled));
@@ -156,6 +162,12 @@ class GridSearch {
     const double seconds = bounder_.tighter(c, {objective / rate(c), 0, 0});
     queue_.push({std::max(objective, seconds * rate(c)), static_cast<int>(opened_.size()), Level::tight});
     opened_.push_back(c);
+  }
+
+  // It was left out where ZeRO 1 seemed to fit.
+  void push_zero2(Candidate c) {
+    c.zero = 2;
+    push(c, bounder_.of(c), 0, Level::variant);
   }
 
   // Only the quickest are worth a word, and the one that needs least.
@@ -186,6 +198,7 @@ class GridSearch {
     Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
     if (!one.fill.fits()) {
       ++result_.ruled_out["memory"];
+      if (c.zero == 1 && c.shard_group == 0 && may_have_zero2()) push_zero2(c);
       return;
     }
     ++result_.num_simulated;

@@ -22,7 +22,12 @@ void add_idle(const Demand& demand, const Ground& ground, Bounder& bounder, cons
   const int used = c.num_devices(), unit = c.tp * c.cp;
   const int depth =
       static_cast<int>(std::min<std::int64_t>((ground.num_devices() - used) / unit, demand.model.layers));
-  if (depth < 1 || c.schedule == Schedule::interleaved || demand.constraints.dp || demand.constraints.pp)
+  // Reductions over pipelines of different depth are worked out piece by piece: not for thousands of devices, nor for crumbs.
+  constexpr int kMostForPieces = 4096;
+  const bool is_worth_it =
+      used <= kMostForPieces && (ground.num_devices() - used) * 100 >= ground.num_devices();
+  if (!is_worth_it || depth < 1 || c.schedule == Schedule::interleaved || demand.constraints.dp ||
+      demand.constraints.pp)
     return;
   Candidate other = c;
   other.pp = depth, other.dp = 1, other.shard_group = 0;

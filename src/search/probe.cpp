@@ -115,7 +115,9 @@ std::unique_ptr<Probe> Probes::make(int kind, const Candidate& c) const {
   const Setup setup{plan, small_, ground_.cluster(), map, demand_.software, format_of(demand_.precision)};
   const PricedProgram priced(setup, work_, compile_without_buffers(plan, small_, 0), device.example);
   const Order order = order_of(plan.schedule, {0, 1, 1, kProbeChunks});
-  const StageTimes times = run_lanes(priced, order, demand_.software, demand_.constants);
+  Constants alone = demand_.constants;
+  alone.interference = 0;  // of gradients over context parts, which only the last micro-batch has
+  const StageTimes times = run_lanes(priced, order, demand_.software, alone);
 
   auto probe = std::make_unique<Probe>();
   const std::vector<double> seconds = priced.price(demand_.constants);

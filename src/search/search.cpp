@@ -39,6 +39,11 @@ bool differs(const Candidate& a, const Candidate& b, Axis axis) {
   return false;
 }
 
+bool is_called_the_same(const Candidate& a, const Candidate& b) {
+  return a.chunks == b.chunks &&
+         std::none_of(std::begin(kAxes), std::end(kAxes), [&](Axis axis) { return differs(a, b, axis); });
+}
+
 // The winner with one axis changed, the replicas following.
 std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, const Candidate& best) {
   std::vector<Candidate> all;
@@ -94,9 +99,12 @@ class Explainer {
     });
     std::vector<Candidate> taken;
     for (const Axis axis : kAxes) {
+      const auto is_new = [&](const Candidate& c) {
+        return std::none_of(taken.begin(), taken.end(),
+                            [&](const Candidate& t) { return is_called_the_same(c, t); });
+      };
       const auto found = std::find_if(others.begin(), others.end(), [&](const Judged& o) {
-        return differs(best, o.candidate, axis) &&
-               std::find(taken.begin(), taken.end(), o.candidate) == taken.end();
+        return differs(best, o.candidate, axis) && is_new(o.candidate);
       });
       if (found == others.end() || std::ssize(taken) == most) continue;
       taken.push_back(found->candidate);
