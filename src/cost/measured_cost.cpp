@@ -44,6 +44,7 @@ double cheap_seconds(const KernelTimes& times, const MeasuredTask& task) {
       return task.op == Op::backward_weight ? 0 : is_forward ? forward() : backward();
     case OperationKind::product:
     case OperationKind::attention:
+    case OperationKind::routing:
     case OperationKind::custom:
       break;
   }

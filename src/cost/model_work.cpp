@@ -47,6 +47,7 @@ void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
       break;
     case OperationKind::product:
     case OperationKind::attention:
+    case OperationKind::routing:
     case OperationKind::custom:
       break;
   }
