@@ -98,10 +98,9 @@ int main(int argc, char** argv) {
     show_bounds(argv[1], argv[2], std::stoll(argv[3]), std::stoll(argv[4]));
     return 0;
   }
-  for (const int devices : {8, 64, 512, 4096, 16384, 100000})
-    measure("llama3-405b", fmt::format("h100x{}", std::max(devices, 256)), devices > 16384 ? 12800 : 2048,
-            8192);
-  for (const int devices : {8, 64, 512, 4096, 16384})
+  for (const int devices : {256, 512, 1024, 4096, 16384, 100000})
+    measure("llama3-405b", fmt::format("h100x{}", devices), devices > 16384 ? 12800 : 2048, 8192);
+  for (const int devices : {16, 64, 512, 4096, 16384})
     measure("llama3-70b", fmt::format("h100x{}", devices), 1024, 8192);
   measure("gpt3-175b", "a100x1024", 1536, 2048);
   measure("llama3-8b", "h100x16+a100x16+v100x32", 512, 4096);
