@@ -1,14 +1,16 @@
 // How long planning takes, and how that grows with devices; how near bounds come to simulations.
-// bench_search: growth curves. bench_search MODEL CLUSTER BATCH SEQ: one demand, with the bounds of what was simulated.
+// bench_search: growth curves. bench_search RUNS.csv: choices among the layouts of published sweeps. bench_search MODEL CLUSTER BATCH SEQ: one demand, with the bounds of what was simulated.
 #include <fmt/format.h>
 
 #include <chrono>
 
+#include "base/file.h"
 #include "cluster/open.h"
 #include "model/presets.h"
 #include "plan/describe.h"
 #include "search/refine.h"
 #include "search/search.h"
+#include "simulate/runs.h"
 
 using namespace optimus;
 
@@ -58,17 +60,47 @@ void show_bounds(const std::string& model_name, const std::string& cluster_name,
              grid.num_simulated, bounder.num_probes(), grid.gap);
 }
 
+// Sweeps of published runs: of the layouts that were measured, does the one that we predict to be best come near the best
+// measured one? Runs of a sweep are compared by tokens a second of a device.
+void show_sweeps(const std::string& path) {
+  const std::string text = value_or_throw(read_file(path, Bytes(std::int64_t{64} << 20)));
+  std::map<std::string, std::vector<std::pair<double, double>>> sweeps;  // predicted, measured
+  for (const Run& run : read_runs(parse_csv(text, path))) {
+    if (!run.run || run.measured.sweep.empty() || run.measured.seconds <= 0) continue;
+    const RunCase& one = *run.run;
+    const double tokens = static_cast<double>(one.plan.batch) *
+                          static_cast<double>(one.plan.sequence_length) / num_devices(one.plan);
+    sweeps[run.measured.sweep].emplace_back(tokens / one.simulator->seconds(fitted_constants()),
+                                            tokens / run.measured.seconds);
+  }
+  int good = 0, number = 0;
+  for (const auto& [name, runs] : sweeps) {
+    if (runs.size() < 2) continue;
+    const auto chosen = std::max_element(runs.begin(), runs.end());
+    const auto best = std::max_element(runs.begin(), runs.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    const double loss = 1 - chosen->second / best->second;
+    ++number, good += loss <= 0.03;
+    fmt::print("{:40} {:3} layouts  the chosen one is {:.1f} % below the best measured\n", name, runs.size(),
+               loss * 100);
+  }
+  fmt::print("within 3 % in {} of {} sweeps\n", good, number);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2) {
+    show_sweeps(argv[1]);
+    return 0;
+  }
   if (argc == 5) {
     show_bounds(argv[1], argv[2], std::stoll(argv[3]), std::stoll(argv[4]));
     return 0;
   }
-  for (const int devices : {8, 64, 512, 4096, 16384, 100000})
-    measure("llama3-405b", fmt::format("h100x{}", std::max(devices, 256)), devices > 16384 ? 12800 : 2048,
-            8192);
-  for (const int devices : {8, 64, 512, 4096, 16384})
+  for (const int devices : {256, 512, 1024, 4096, 16384, 100000})
+    measure("llama3-405b", fmt::format("h100x{}", devices), devices > 16384 ? 12800 : 2048, 8192);
+  for (const int devices : {16, 64, 512, 4096, 16384})
     measure("llama3-70b", fmt::format("h100x{}", devices), 1024, 8192);
   measure("gpt3-175b", "a100x1024", 1536, 2048);
   measure("llama3-8b", "h100x16+a100x16+v100x32", 512, 4096);

@@ -369,8 +369,7 @@ void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLay
 StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const MemoryTerms terms = memory_terms(c, s, least_in_flight(c, s, microbatches), true);
-  // What the bound leaves out (padding of shards, alignment) is less than this.
-  const double limit = limit_of(c, s) * 0.998;
+  const double limit = limit_of(c, s) * (1 - 0.001 * c.spare);
   const int kind = kind_of_stage(c, s);
   const auto layer_seconds = [&](RecomputeMode mode) { return probe(kind, c, mode).backward.layer; };
   const double none = layer_seconds(RecomputeMode::none),
@@ -406,7 +405,7 @@ Bounder::StageWork Bounder::work_of(const Candidate& c, int s, const StageLayers
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const StageCost cost = stage_cost(c, s, layers);
   const double bytes = memory_terms(c, s, least_in_flight(c, s, microbatches), c.is_fitted).of(layers);
-  return {cost.forward, cost.backward + cost.weight, bytes <= limit_of(c, s) * 0.998};
+  return {cost.forward, cost.backward + cost.weight, bytes <= limit_of(c, s) * (1 - 0.001 * c.spare)};
 }
 
 double Bounder::after_gate(const Candidate& c, const std::vector<StageCost>& stages) const {

@@ -28,6 +28,7 @@ struct Candidate {
   bool sequence_parallel = false, offload = false;
   RecomputeMode recompute = RecomputeMode::none;
   bool is_fitted = false;  // recompute no more layers of each stage than memory demands, instead
+  int spare = 2;           // fitted: thousandths of the memory that are left free, for what bounds leave out
   Schedule schedule = Schedule::one_f_one_b;
   bool operator==(const Candidate&) const = default;
 

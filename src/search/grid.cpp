@@ -4,6 +4,7 @@
 #include <queue>
 
 #include "plan/validate.h"
+#include "search/refine.h"
 #include "search/search.h"
 
 namespace optimus {
@@ -184,7 +185,8 @@ class GridSearch {
     if (one.objective < slowest->objective) *slowest = one;
   }
 
-  void look_at(const Candidate& c) {
+  void look_at(const Candidate& wanted) {
+    const Candidate c = settled(demand_, ground_, bounder_, wanted);
     const std::vector<StageLayers> layers = c.is_fitted ? bounder_.layers_of(c) : std::vector<StageLayers>();
     const Plan plan = c.is_fitted ? plan_of(demand_, c, layers) : plan_of(demand_, c);
     // As much memory as it needs without computing anything again: the same plan as one that was looked at.

@@ -124,7 +124,7 @@ void add_parts(const Demand& demand, const std::vector<PartOfCluster>& parts, co
                std::vector<Plan>& plans) {
   std::vector<double> speeds;
   for (const PartOfCluster& part : parts) speeds.push_back(part.power);
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 2; ++round) {
     double all = 0;
     for (const double speed : speeds) all += speed;
     Plan plan;

@@ -15,6 +15,17 @@ const LayerStrategy& first_strategy(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
+// Layers that are computed again, a half for selective ones.
+double recomputed(const Plan& plan) {
+  double sum = 0;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs)
+          sum += run.count * 0.5 * static_cast<int>(run.strategy.recompute);
+  return sum / static_cast<double>(plan.pipelines.size());
+}
+
 }  // namespace
 
 std::string why_unfit(const Fill& fill) {
@@ -48,7 +59,7 @@ std::string why_slower(const Demand& demand, const Ground& ground, const Plan& b
        fmt::format("{} more messages between stages", more(b.pipeline - a.pipeline))},
       {b.optimizer - a.optimizer, fmt::format("updates take {} longer", more(b.optimizer - a.optimizer))},
       {b.host - a.host, fmt::format("{} more host work for smaller slots", more(b.host - a.host))}};
-  const bool computes_again = mine.recompute > first_strategy(best).recompute;
+  const bool computes_again = recomputed(other) > recomputed(best);
   causes.push_back(
       {b.compute - a.compute,
        computes_again ? fmt::format("computes {} again", more(b.compute - a.compute))

@@ -55,6 +55,12 @@ class Refiner {
 
   // Embedding and head weigh something, devices differ: stages get layers by what they take.
   void deal_unevenly(Candidate c) {
+    for (c.spare = 2; c.spare <= 20; c.spare += 6)
+      if (deal_unevenly_with(c)) break;
+  }
+
+  // Whether the plan fitted.
+  bool deal_unevenly_with(Candidate c) {
     const int layers = static_cast<int>(demand_.model.layers), mean = (layers + c.pp - 1) / c.pp;
     const int most = std::min(layers - c.pp + 1, ground_.is_uniform() ? 2 * mean + 2 : layers);
     c.is_fitted = demand_.constraints.recompute.empty();
@@ -75,13 +81,16 @@ class Refiner {
     }
     const double microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).total();
     const std::vector<int> dealt = deal_layers(times, layers, microbatches);
-    if (dealt.empty()) return;
+    if (dealt.empty()) return true;
     std::vector<StageLayers> mixes;
     for (int s = 0; s < c.pp; ++s)
       mixes.push_back(
           held[static_cast<std::size_t>(s)][static_cast<std::size_t>(dealt[static_cast<std::size_t>(s)])]);
-    consider(plan_of(demand_, c, mixes));
+    const Plan plan = plan_of(demand_, c, mixes);
+    if (!fill_of(demand_, ground_, plan).fits()) return false;
+    consider(plan);
     move_layers(c, mixes, held);
+    return true;
   }
 
   // By exact simulation: one layer from one stage to another, as long as that helps.
@@ -127,6 +136,15 @@ class Refiner {
 
 Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& c) {
   return c.is_fitted ? plan_of(demand, c, bounder.layers_of(c)) : plan_of(demand, c);
+}
+
+Candidate settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate c) {
+  if (!c.is_fitted) return c;
+  for (const int spare : {2, 5, 10, 20, 40, 80}) {
+    c.spare = spare;
+    if (fill_of(demand, ground, grid_plan(demand, bounder, c)).fits()) break;
+  }
+  return c;
 }
 
 Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid) {

@@ -16,6 +16,9 @@ struct Improved {
 // The best plan found from these judged, which must not be empty; the best of them itself where nothing is better.
 Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid);
 
+// A fitted candidate with as little memory left free as lets its plan fit exactly; others as they are.
+Candidate settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate candidate);
+
 // The plan of a candidate as the grid means it.
 Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& candidate);
 

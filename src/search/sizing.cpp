@@ -70,14 +70,19 @@ int devices_to_fit(const Demand& demand) {
 Sizing devices_to_finish(const Demand& demand, double step_seconds) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   Sizing sizing;
+  int tries_without_gain = 0;
   const auto works = [&](int nodes) {
+    // Twice as many devices in vain: the batch has been dealt as far as it can be.
+    if (tries_without_gain >= 1 && sizing.num_devices == 0) return false;
     const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
     const Ground ground(cluster);
     const Demand larger = on(demand, cluster);
     Bounder bounder(larger, ground);
-    const GridResult grid = search_grid(larger, ground, bounder, {.most_simulations = 30});
+    const GridResult grid = search_grid(larger, ground, bounder, {.most_simulations = 8});
     if (grid.judged.empty()) return false;
     const double seconds = grid.judged.front().seconds;
+    tries_without_gain =
+        sizing.least_seconds == 0 || seconds < 0.97 * sizing.least_seconds ? 0 : tries_without_gain + 1;
     if (sizing.least_seconds == 0 || seconds < sizing.least_seconds)
       sizing.least_seconds = seconds, sizing.most = nodes * per_node;
     if (seconds > step_seconds) return false;
