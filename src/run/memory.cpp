@@ -19,7 +19,7 @@ namespace {
 
 // On CUDA, fused attention returns gradients in tensors of its own, which are then copied, and sums the queries' in fp32; cuBLAS
 // has its workspace. The sum was found from the allocator's peaks of six runs on an H200 (5 to 42 GiB) and comes within 0.5 % of
-// those; it has not been held against others.
+// those, and within 1 % of eleven others (2 to 48 GiB; docs/testing.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
   const bool is_narrow = plan.precision == Precision::bf16 || plan.precision == Precision::fp16;
   if (!device.is_cuda() || !is_narrow || model.heads == 0) return Bytes(0);
