@@ -14,14 +14,6 @@ namespace {
 // Rounding of sums in another order than the simulator's, and of bytes to whole ones.
 constexpr double kRounding = 1 - 1e-5;
 
-// Micro-batches whose activations a stage keeps, at least; chunks are counted as parts of one.
-double least_in_flight(const Candidate& c, int stage, int microbatches) {
-  const StagePosition at{stage, c.pp, microbatches, c.chunks};
-  if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
-    return std::min(c.pp - stage, microbatches);  // a short last round keeps less than the formula
-  return static_cast<double>(most_kept(c.schedule, at)) / c.chunks;
-}
-
 double straggling(const Demand& demand, int num_devices) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   const double nodes = std::max(1.0, std::ceil(static_cast<double>(num_devices) / per_node));
@@ -29,29 +21,6 @@ double straggling(const Demand& demand, int num_devices) {
 }
 
 }  // namespace
-
-Candidate most_sharded(const Demand& demand, Candidate c) {
-  const Constraints& constraints = demand.constraints;
-  c.zero = c.dp * c.cp == 1
-               ? 0
-               : std::min(constraints.no_zero3 ? 2 : 3, constraints.zero ? constraints.zero->most : 3);
-  c.shard_group = 0, c.offload = constraints.offload;
-  return c;
-}
-
-Bytes memory_limit(const Demand& demand, Bytes has) {
-  return demand.constraints.max_memory ? std::min(*demand.constraints.max_memory, has) : has;
-}
-
-int num_communicators(const Candidate& c) { return (c.tp > 1) + (c.dp > 1) + (c.cp > 1) + (c.pp > 1); }
-
-double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
-                     int communicators) {
-  const Constants& constants = demand.constants;
-  const double reserved = live + moving * constants.reserve;
-  if (type.name == "cpu") return reserved;
-  return reserved + constants.context_bytes + communicators * constants.group_bytes;
-}
 
 Bounder::Bounder(const Demand& demand, const Ground& ground)
     : demand_(demand), ground_(ground), probes_(demand, ground), links_(demand.constants) {}
@@ -75,24 +44,10 @@ const Probe& Bounder::probe(int kind, const Candidate& c, RecomputeMode mode) {
   return *known;
 }
 
-namespace {
-
-constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
-
-// Pretended ZeRO stages. What is counted with them is never more than with a real one: nothing travels between replicas; all state
-// is sharded, and nobody holds a gathered copy.
-constexpr int kNoTraffic = -1, kNothingGathered = 4;
-
-int shards_of(const Candidate& c) {
-  return c.zero == 0 ? 1 : c.shard_group > 0 ? c.shard_group : c.dp * c.cp;
-}
-
-}  // namespace
-
 const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Probe& probe) {
   static constexpr Traffic kNone;
   if (c.zero == kNoTraffic) return kNone;
-  const int data = c.dp * c.cp, shards = shards_of(c);
+  const int data = c.dp * c.cp, shards = num_shards(c);
   const std::tuple key{kind, c.tp, data, shards};
   if (last_traffic_ != nullptr && key == last_key_) return *last_traffic_;
   const auto [found, is_new] = traffic_.try_emplace(key);
@@ -162,7 +117,7 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
       cost.backward += count * (is_split ? other.input.layer - own.input.layer
                                          : other.backward.layer - own.backward.layer);
     }
-  if (shards_of(c) == 1 && c.dp * c.cp == 1) return cost;
+  if (num_shards(c) == 1 && c.dp * c.cp == 1) return cost;
   // Communication beside compute slows it down, by half at most.
   double beside_forward = 0, beside_backward = 0;
   if (c.zero == 3) {
@@ -217,7 +172,7 @@ Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLay
   stage.last_reduced = t.reduce(is_first ? 0 : 1, is_first, false);
   stage.update = layers.total() * own.update_layer + (is_first ? own.update_embedding : 0) +
                  (is_last && !demand_.model.is_tied ? own.update_head : 0);
-  stage.update = c.offload || c.zero == kNoTraffic ? 0 : stage.update / shards_of(c);
+  stage.update = c.offload || c.zero == kNoTraffic ? 0 : stage.update / num_shards(c);
   stage.before = is_first || is_last ? own.before : 0;
   if (c.pp > 1) stage.message = message(c, s, own);
   return stage;
@@ -306,99 +261,11 @@ double Bounder::end_of(const Candidate& c, const std::vector<StageCost>& stages)
 
 // Updates, and what is waited for with them: the gate, and gathers of updated weights. The next forwards hide most of that.
 double Bounder::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
-  const bool gathers = (c.zero == 1 || c.zero == 2) && shards_of(c) > 1;
+  const bool gathers = (c.zero == 1 || c.zero == 2) && num_shards(c) > 1;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
   const double waits = gate + (gathers ? std::max(0.0, stage.gathered - stage.update) : 0);
   const double kept = demand_.constants.interference;
   return stage.update + std::max(kept * waits, waits - (1 - kept) * (stage.forward + stage.slack));
-}
-
-double Bounder::limit_of(const Candidate& c, int s) const {
-  const Bytes has = ground_.least_memory(s * c.width(), (s + 1) * c.width());
-  return static_cast<double>(memory_limit(demand_, has).value);
-}
-
-double Bounder::MemoryTerms::of(const StageLayers& layers) const {
-  double bytes = fixed + layers.total() * layer, largest = brief_ends;
-  for (const RecomputeMode mode : kModes)
-    if (const int count = layers.of(mode); count > 0) {
-      bytes += count * kept[static_cast<int>(mode)];
-      largest = std::max(largest, brief[static_cast<int>(mode)]);
-    }
-  return bytes + largest;
-}
-
-Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
-  const int kind = kind_of_stage(c, s);
-  const Probe& own = probe(kind, c, c.recompute);
-  const double shards = shards_of(c), moving = 1 + demand_.constants.reserve;
-  const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero >= 3 && !is_ours;
-  const auto state = [&](const BlockBytes& block) {
-    return block.weights / (c.zero >= 3 ? shards : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
-           block.gradients / (c.zero >= 2 ? shards : 1) +
-           (c.offload ? 0 : block.optimizer / (c.zero >= 1 ? shards : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
-  };
-  MemoryTerms terms;
-  terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
-  terms.layer = state(own.layer);
-  for (const RecomputeMode mode : kModes) {
-    if (!all_modes && mode != c.recompute) continue;
-    const BlockBytes& layer = probe(kind, c, mode).layer;
-    terms.kept[static_cast<int>(mode)] = layer.kept * in_flight * moving;
-    terms.brief[static_cast<int>(mode)] = layer.brief * moving;
-  }
-  const auto add_end = [&](const BlockBytes& block) {
-    terms.fixed += state(block) + block.kept * in_flight * moving;
-    terms.brief_ends = std::max(terms.brief_ends, block.brief * moving);
-  };
-  if (s == 0) add_end(own.embedding);
-  // Both ends in one stage share a tied embedding.
-  if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(own.head);
-  if (c.zero == 3)
-    terms.fixed += own.layer.elements * (2 * 2 + 4) * (is_ours ? 1 : demand_.constants.live_factor) * moving;
-  return terms;
-}
-
-void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
-                         double in_flight) {
-  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers), limit = limit_of(c, s);
-  if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
-}
-
-// Every number of fully recomputed layers, with as many selective ones as are then needed: the quickest that fits.
-StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
-  const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
-  const MemoryTerms terms = memory_terms(c, s, least_in_flight(c, s, microbatches), true);
-  const double limit = limit_of(c, s) * (1 - 0.001 * c.spare);
-  const int kind = kind_of_stage(c, s);
-  const auto layer_seconds = [&](RecomputeMode mode) { return probe(kind, c, mode).backward.layer; };
-  const double none = layer_seconds(RecomputeMode::none),
-               selective = layer_seconds(RecomputeMode::selective) - none,
-               full = layer_seconds(RecomputeMode::full) - none;
-  const double saved = terms.kept[0] - terms.kept[1];
-  StageLayers best = layers_in(RecomputeMode::full, layers);
-  double least = layers * full;
-  for (int f = 0; f < layers && f * full < least; ++f) {
-    StageLayers trial{f, 0, layers - f};
-    if (const double over = terms.of(trial) - limit; over > 0) {
-      if (saved <= 0 || over / saved > layers - f) continue;
-      trial.selective = std::min(layers - f, static_cast<int>(std::ceil(over / saved)));
-      trial.none = layers - f - trial.selective;
-      if (terms.of(trial) > limit) continue;
-    }
-    if (const double seconds = f * full + trial.selective * selective; seconds < least)
-      least = seconds, best = trial;
-  }
-  return best;
-}
-
-std::vector<StageLayers> Bounder::layers_of(const Candidate& c) {
-  std::vector<StageLayers> layers;
-  for (int s = 0; s < c.pp; ++s) {
-    const int count = dealt(demand_.model.layers, c.pp, s);  // the same however many chunks there are
-    layers.push_back(c.is_fitted ? fitted(c, s, count) : layers_in(c.recompute, count));
-  }
-  return layers;
 }
 
 Bounder::StageWork Bounder::work_of(const Candidate& c, int s, const StageLayers& layers) {

@@ -22,6 +22,13 @@ struct Bound {
 
 // With its state sharded as far as it may be: needs least memory.
 Candidate most_sharded(const Demand& demand, Candidate candidate);
+// Pretended ZeRO stages. What is counted with them is never more than with a real one: nothing travels between replicas; all
+// state is sharded, and nobody holds a gathered copy.
+inline constexpr int kNoTraffic = -1, kNothingGathered = 4;
+// Devices that share one copy of the state.
+int num_shards(const Candidate& candidate);
+// Micro-batches whose activations a stage keeps, at least; chunks are counted as parts of one.
+double least_in_flight(const Candidate& candidate, int stage, int microbatches);
 // What a device may use: what it has, or what the user allows.
 Bytes memory_limit(const Demand& demand, Bytes has);
 // Communicators that a process has: each takes memory.

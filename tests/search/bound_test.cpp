@@ -40,10 +40,6 @@ TEST(Bound, IsNeverAboveTheSimulation) {
               text(demand.precision), problem->batch, problem->sequence_length, c.pp, c.tp, c.cp, c.dp,
               c.microbatch, c.zero, c.shard_group, c.sequence_parallel, text(c.schedule), c.chunks,
               text(c.recompute), c.is_fitted, any.seconds, bound.seconds, seconds);
-          if (std::getenv("SHOW") != nullptr) {
-            fmt::print("{}\n", words);
-            continue;
-          }
           RC_FAIL(words);
         }
         // The stage that comes nearest to its limit may be another one; bytes over the limit compare.
