@@ -164,6 +164,12 @@ SearchResult search(const Demand& demand, const Ground& ground, const SearchLimi
   check(demand);
   if (demand.model.is_custom())
     throw UserError("{} is no transformer; only these are planned", demand.model.name);
+  if (demand.model.is_mixture())
+    throw UserError(
+        "{} is a mixture of experts, and the planner does not choose yet how experts are split; optimus "
+        "simulate --plan "
+        "FILE times a plan that says it (ep)",
+        demand.model.name);
   Bounder bounder(demand, ground);
   GridResult grid;
   if (demand.sequence_length <= demand.model.max_positions)

@@ -188,8 +188,7 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
     while (i < num && program.instructions[i].slot == slot) lanes.run(i++);
     SlotTime time = lanes.take_slot();
     result.trace.slots.push_back(lanes.take_instructions());
-    if (!priced.is_measured())
-      add_host(time, constants.slot_seconds * constants.host_residual);
+    if (!priced.is_measured()) add_host(time, constants.slot_seconds * constants.host_residual);
     keep(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
   }
   while (i < num && program.instructions[i].op != Op::step_gate) lanes.run(i++);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cluster/hardware_json.h"
 #include "cluster/open.h"
 
 namespace optimus {
@@ -68,6 +69,27 @@ TEST(Standard, RefusesWithTheNearest) {
        {"", "x", "h100", "h100x", "x8", "h100x8+", "+", "h100x-1", "h100x8x", "no-such-file.json"})
     EXPECT_NE(refusal_of(name), "") << name;
   EXPECT_NE(refusal_of(fmt::format("{:x>100000}x8", "")), "");
+}
+
+TEST(Open, HereIsWhatWasMeasured) {
+  const Path folder = Path(::testing::TempDir()) / "optimus-here";
+  std::filesystem::remove_all(folder);
+  ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
+  EXPECT_NE(refusal_of("here").find("optimus profile --hardware"), std::string::npos);
+  std::filesystem::create_directories(measured_cluster_path().parent_path());
+  HardwareProfile profile = standard_cluster("h100x8");
+  profile.types[0].kernels.emplace_back().tables["rope"] = {{{1, 2}}, {3, 4}};
+  RealFileSystem files;
+  value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
+  EXPECT_EQ(open_cluster("here").profile(), profile);
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
+TEST(Standard, MakersNamesSpeakOfTypes) {
+  EXPECT_EQ(find_type_in("NVIDIA H200")->name, "h200");
+  EXPECT_EQ(find_type_in("NVIDIA A100-SXM4-80GB")->name, "a100");
+  EXPECT_EQ(find_type_in("NVIDIA GB200")->name, "gb200");
+  EXPECT_FALSE(find_type_in("Neoverse-N1"));
 }
 
 }  // namespace

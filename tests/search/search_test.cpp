@@ -213,6 +213,8 @@ TEST(Search, SaysWhyNothingFitsAndWhatWould) {
   EXPECT_NE(refusal(*kept).find("would work: "), std::string::npos) << refusal(*kept);
   const auto longer = make("gpt2", "h100x8", 8, 4096);
   EXPECT_NE(refusal(*longer).find("1024"), std::string::npos);
+  EXPECT_NE(refusal(*make("mixtral-8x7b", "h100x64", 256, 4096)).find("mixture of experts"),
+            std::string::npos);
 }
 
 TEST(Search, ExplainsAlternatives) {

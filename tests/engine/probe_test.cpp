@@ -1,0 +1,41 @@
+// The probe's tools. What it measures is another machine's each time: bench/prediction_bench.py holds it against trainings.
+#include <ATen/ops/arange.h>
+#include <gtest/gtest.h>
+
+#include "engine/probe_links.h"
+#include "engine/probe_timing.h"
+
+namespace optimus {
+namespace {
+
+TEST(Probe, OperandsComeOneBehindTheOther) {
+  Ring ring(at::arange(1000, at::kFloat));
+  const auto first = [&](std::int64_t rows, std::int64_t columns) {
+    return ring.next(rows, columns)[0][0].item<float>();
+  };
+  EXPECT_EQ(first(2, 3), 0);
+  EXPECT_EQ(first(10, 20), 128);  // places are multiples of 128
+  EXPECT_EQ(first(10, 40), 384);
+  EXPECT_EQ(first(10, 40), 0);                                                // from the start again
+  EXPECT_EQ(ring.next(30, 50).sizes(), (std::vector<std::int64_t>{30, 50}));  // larger than it was
+}
+
+TEST(Probe, TimesWhatIsCalled) {
+  int calls = 0;
+  EXPECT_GT(seconds_of(at::Device(at::kCPU), [&] { ++calls; }), 0);
+  EXPECT_GT(calls, 2);
+}
+
+TEST(Probe, MessagesAndSumsTakeTime) {
+  NullSink events;
+  const LinkSpec link = probe_loopback(events);
+  validate(link.efficiency, "loopback");
+  EXPECT_GT(link.latency.value, 0);
+  EXPECT_GT(link.bytes_per_second, 1e6);
+  const std::vector<CollectiveTime> sums = probe_all_reduce(events);
+  ASSERT_EQ(sums.size(), 4u);
+  for (const CollectiveTime& sum : sums) EXPECT_GT(sum.seconds, 0) << sum.members << " " << sum.bytes;
+}
+
+}  // namespace
+}  // namespace optimus
