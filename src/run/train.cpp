@@ -10,6 +10,7 @@
 #include "plan/plan_json.h"
 #include "run/convert.h"
 #include "run/evaluate.h"
+#include "run/expected.h"
 #include "run/memory.h"
 #include "run/resume.h"
 #include "run/saver.h"
@@ -52,6 +53,19 @@ void say_what_runs(const TrainSettings& settings, at::Device device, int threads
   if (settings.weights != nullptr)
     line.print(fmt::format("weights of {}, {}", settings.weights->name(), text(settings.weights->type())));
   say_how_it_runs(settings, device, threads, line);
+}
+
+// Where this machine was measured: what a step should take.
+void say_what_to_expect(const TrainSettings& settings, at::Device device, EventSink& events,
+                        StatusLine& line) {
+  const std::optional<DeviceType> type = measured_type(type_name(device), events);
+  if (!type) return;
+  const std::optional<double> seconds = expected_step_seconds(*type, settings.plan, settings.model);
+  if (!seconds) return;
+  const double tokens =
+      static_cast<double>(settings.plan.batch) * static_cast<double>(settings.plan.sequence_length);
+  line.print(fmt::format("expected {} a step, {} tokens/s, by what was measured of this machine",
+                         text(Seconds(*seconds)), short_count(tokens / *seconds)));
 }
 
 // So that the run can be resumed from another folder. Weights of a blend stay.
@@ -127,6 +141,7 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
   RunFolder folder = open_run_folder(settings, options, table, files, resumed.state.step);
   say_what_runs(settings, device, threads, line);
+  say_what_to_expect(settings, device, events, line);
   const Course course{
       [&](std::int64_t step, std::int64_t first) {
         return read_batch(*settings.samples, settings.plan, step, first);

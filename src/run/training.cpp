@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cluster/standard.h"
 #include "plan/plan_json.h"
+#include "run/expected.h"
 
 namespace optimus {
 namespace {
@@ -22,9 +23,11 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// The maker's figure for products of this precision, where the device is of a type that we know.
+// Of products of this precision: the maker's figure, or what was measured of a device whose maker we do not know.
 std::optional<double> peak_flops(at::Device device, Precision precision) {
-  const std::optional<DeviceType> type = find_type_in(device_name(device));
+  NullSink quiet;  // whoever predicts the step has warned
+  std::optional<DeviceType> type = find_type_in(device_name(device));
+  if (!type) type = measured_type(type_name(device), quiet);
   if (!type) return std::nullopt;
   const double peak = precision == Precision::bf16   ? type->peak.bf16
                       : precision == Precision::fp16 ? type->peak.fp16
@@ -34,6 +37,12 @@ std::optional<double> peak_flops(at::Device device, Precision precision) {
 }
 
 }  // namespace
+
+std::string type_name(at::Device device) {
+  const std::string maker = device_name(device);
+  if (const std::optional<DeviceType> type = find_type_in(maker)) return type->name;
+  return maker.empty() ? "cpu" : maker;
+}
 
 at::Device choose_device(const std::string& name) {
   if (!name.empty()) return parse_device(name);

@@ -29,6 +29,8 @@ struct RunFolder {
 RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
                           const OptionTable* table, FileSystem& files, std::int64_t last_step);
 
+// As hardware profiles call it: cpu, h200; a maker's own name where we know no other.
+std::string type_name(at::Device device);
 at::Device choose_device(const std::string& name);  // empty: CUDA where there is one
 
 struct Course {

@@ -23,28 +23,28 @@ double straggling(const Demand& demand, int num_devices) {
 }  // namespace
 
 Bounder::Bounder(const Demand& demand, const Ground& ground)
-    : demand_(demand), ground_(ground), probes_(demand, ground), links_(demand.constants) {}
+    : demand_(demand), ground_(ground), specimens_(demand, ground), links_(demand.constants) {}
 
 int Bounder::kind_of_stage(const Candidate& c, int s) const {
   return ground_.slowest(s * c.width(), (s + 1) * c.width());
 }
 
-const Probe& Bounder::probe(int kind, const Candidate& c, RecomputeMode mode) {
+const Specimen& Bounder::specimen(int kind, const Candidate& c, RecomputeMode mode) {
   const bool is_same = kind == last_kind_ && c.tp == last_.tp && c.cp == last_.cp &&
                        c.microbatch == last_.microbatch && c.sequence_parallel == last_.sequence_parallel;
   if (!is_same) {
     last_ = c, last_kind_ = kind;
-    for (const Probe*& known : last_probes_) known = nullptr;
+    for (const Specimen*& known : last_specimens_) known = nullptr;
   }
-  const Probe*& known = last_probes_[static_cast<int>(mode)];
+  const Specimen*& known = last_specimens_[static_cast<int>(mode)];
   if (known == nullptr) {
     last_.recompute = mode;
-    known = &probes_.of(kind, last_);
+    known = &specimens_.of(kind, last_);
   }
   return *known;
 }
 
-const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Probe& probe) {
+const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Specimen& specimen) {
   static constexpr Traffic kNone;
   if (c.zero == kNoTraffic) return kNone;
   const int data = c.dp * c.cp, shards = num_shards(c);
@@ -63,9 +63,9 @@ const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Pro
   const auto each = [&](auto&& seconds_of_elements) {
     // A tied embedding is summed in another way: left out.
     const bool is_tied = demand_.model.is_tied;
-    return SlotCost{0, seconds_of_elements(probe.layer.elements),
-                    is_tied ? 0 : seconds_of_elements(probe.embedding.elements),
-                    is_tied ? 0 : seconds_of_elements(probe.head.elements)};
+    return SlotCost{0, seconds_of_elements(specimen.layer.elements),
+                    is_tied ? 0 : seconds_of_elements(specimen.embedding.elements),
+                    is_tied ? 0 : seconds_of_elements(specimen.head.elements)};
   };
   if (shards > 1) {
     t.shard = each(
@@ -102,7 +102,7 @@ struct Bounder::StageCost {
 // layers: of this chunk.
 Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
-  const Probe& own = probe(kind, c, c.recompute);
+  const Specimen& own = specimen(kind, c, c.recompute);
   const Traffic& t = traffic(kind, c, own);
   const bool embeds = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
   const bool is_split = c.schedule == Schedule::zero_bubble;
@@ -113,7 +113,7 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   if (is_split) cost.weight = own.weight.of(n, embeds, heads);
   for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
     if (const int count = c.is_fitted ? layers.of(mode) : 0; count > 0) {
-      const Probe& other = probe(kind, c, mode);
+      const Specimen& other = specimen(kind, c, mode);
       cost.backward += count * (is_split ? other.input.layer - own.input.layer
                                          : other.backward.layer - own.backward.layer);
     }
@@ -145,7 +145,7 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
 
 Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s);
-  const Probe& own = probe(kind, c, c.recompute);
+  const Specimen& own = specimen(kind, c, c.recompute);
   const Traffic& t = traffic(kind, c, own);
   const bool is_first = s == 0, is_last = s + 1 == c.pp;
   StageCost stage;
@@ -195,12 +195,12 @@ std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
     const bool is_alike = is_as_before(c, layers, s);
     stages.push_back(is_alike ? stages.back() : stage_cost(c, s, layers[static_cast<std::size_t>(s)]));
     // Inside a node or between nodes, by where the stage ends.
-    if (is_alike) stages.back().message = message(c, s, probe(kind_of_stage(c, s), c, c.recompute));
+    if (is_alike) stages.back().message = message(c, s, specimen(kind_of_stage(c, s), c, c.recompute));
   }
   return stages;
 }
 
-double Bounder::message(const Candidate& c, int s, const Probe& own) const {
+double Bounder::message(const Candidate& c, int s, const Specimen& own) const {
   const Device here = ground_.map()[VirtualDevice{s * c.width()}],
                there = ground_.map()[VirtualDevice{(s + 1) % c.pp * c.width()}];
   return links_.message(ground_.cluster().link(here, there), own.boundary_bytes);
@@ -375,7 +375,7 @@ Bound Bounder::of_any_schedule(const Candidate& shape) {
     if (!is_told && (ground_.is_uniform() ||
                      (kind == kind_of_stage(shape, s - 1) && kind == kind_of_stage(shape, s + 1))))
       continue;  // as its neighbours
-    const Probe& own = probe(kind, shape, shape.recompute);
+    const Specimen& own = specimen(kind, shape, shape.recompute);
     const int number = dealt(demand_.model.layers, shape.pp, s);
     const StageLayers layers =
         shape.is_fitted ? fitted(least, s, number) : layers_in(shape.recompute, number);
@@ -392,7 +392,7 @@ Bound Bounder::of_any_schedule(const Candidate& shape) {
     double again = 0;
     for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
       if (shape.is_fitted && layers.of(mode) > 0) {
-        const Probe& other = probe(kind, shape, mode);
+        const Specimen& other = specimen(kind, shape, mode);
         again += layers.of(mode) *
                  std::min(other.backward.layer - own.backward.layer, other.input.layer - own.input.layer);
       }
@@ -417,7 +417,7 @@ double Bounder::of_any_shape(const Candidate& c) {
   // that much less.
   double least = 1e300, cheapest = 1e300;
   for (int kind = 0; kind < std::ssize(ground_.kinds()); ++kind) {
-    const Probe& own = probe(kind, c, RecomputeMode::none);
+    const Specimen& own = specimen(kind, c, RecomputeMode::none);
     least = std::min(least, least_layer(own.forward) +
                                 std::min(least_layer(own.backward), own.input.layer + own.weight.layer));
     if (demand_.goal == Goal::throughput) continue;

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "search/probe.h"
+#include "search/specimen.h"
 
 namespace optimus {
 
@@ -62,7 +62,7 @@ class Bounder {
     bool fits = false;
   };
   StageWork work_of(const Candidate& candidate, int stage, const StageLayers& layers);
-  int num_probes() const { return probes_.num_made(); }
+  int num_specimens() const { return specimens_.num_made(); }
 
  private:
   // Seconds of collectives over the devices that hold the same part.
@@ -81,9 +81,9 @@ class Bounder {
     double of(const StageLayers& layers) const;
   };
   struct StageCost;
-  // Probes of one candidate on one kind of device: [mode]; those that are not needed are not made.
-  const Probe& probe(int kind, const Candidate& c, RecomputeMode mode);
-  const Traffic& traffic(int kind, const Candidate& c, const Probe& probe);
+  // Specimens of one candidate on one kind of device: [mode]; those that are not needed are not made.
+  const Specimen& specimen(int kind, const Candidate& c, RecomputeMode mode);
+  const Traffic& traffic(int kind, const Candidate& c, const Specimen& specimen);
   struct ChunkCost;
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
   StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers);
@@ -97,11 +97,11 @@ class Bounder {
   void see_memory(Bound& bound, const Candidate& c, int stage, const StageLayers& layers, double in_flight);
   double limit_of(const Candidate& c, int stage) const;
   int kind_of_stage(const Candidate& c, int stage) const;
-  double message(const Candidate& c, int stage, const Probe& probe) const;
+  double message(const Candidate& c, int stage, const Specimen& specimen) const;
 
   const Demand& demand_;
   const Ground& ground_;
-  Probes probes_;
+  Specimens specimens_;
   LinkCost links_;
   std::map<std::tuple<int, int, int, int>, Traffic> traffic_;
   std::tuple<int, int, int, int> last_key_{};
@@ -109,7 +109,7 @@ class Bounder {
   // Those asked for last are mostly asked for again.
   int last_kind_ = -1;
   Candidate last_;
-  const Probe* last_probes_[3] = {};
+  const Specimen* last_specimens_[3] = {};
 };
 
 }  // namespace optimus

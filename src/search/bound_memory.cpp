@@ -64,7 +64,7 @@ double Bounder::MemoryTerms::of(const StageLayers& layers) const {
 
 Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
   const int kind = kind_of_stage(c, s);
-  const Probe& own = probe(kind, c, c.recompute);
+  const Specimen& own = specimen(kind, c, c.recompute);
   const double shards = num_shards(c), moving = 1 + demand_.constants.reserve;
   const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero >= 3 && !is_ours;
   const auto state = [&](const BlockBytes& block) {
@@ -77,7 +77,7 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
   terms.layer = state(own.layer);
   for (const RecomputeMode mode : kModes) {
     if (!all_modes && mode != c.recompute) continue;
-    const BlockBytes& layer = probe(kind, c, mode).layer;
+    const BlockBytes& layer = specimen(kind, c, mode).layer;
     terms.kept[static_cast<int>(mode)] = layer.kept * in_flight * moving;
     terms.brief[static_cast<int>(mode)] = layer.brief * moving;
   }
@@ -105,7 +105,7 @@ StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   const MemoryTerms terms = memory_terms(c, s, least_in_flight(c, s, microbatches), true);
   const double limit = limit_of(c, s) * (1 - 0.001 * c.spare);
   const int kind = kind_of_stage(c, s);
-  const auto layer_seconds = [&](RecomputeMode mode) { return probe(kind, c, mode).backward.layer; };
+  const auto layer_seconds = [&](RecomputeMode mode) { return specimen(kind, c, mode).backward.layer; };
   const double none = layer_seconds(RecomputeMode::none),
                selective = layer_seconds(RecomputeMode::selective) - none,
                full = layer_seconds(RecomputeMode::full) - none;

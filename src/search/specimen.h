@@ -1,7 +1,7 @@
-// Probe: what a layer, the embedding and the head cost on one kind of device under one strategy: seconds in a slot, and bytes.
+// Specimen: what a layer, the embedding and the head cost on one kind of device under one strategy: seconds in a slot, and bytes.
 //
-// A tiny model of the same width is compiled and priced as any plan is, so a probe has no formulas of its own. Within a slot
-// layers follow one another in the same way, so a slot of n layers takes base + n x layer; what a probe leaves out (gradients
+// A tiny model of the same width is compiled and priced as any plan is, so a specimen has no formulas of its own. Within a slot
+// layers follow one another in the same way, so a slot of n layers takes base + n x layer; what a specimen leaves out (gradients
 // on their way, gathered weights, neighbours) only adds to that. So sums of its figures are lower bounds (search/bound.h).
 #pragma once
 
@@ -26,7 +26,7 @@ struct BlockBytes {
   double weights = 0, gradients = 0, optimizer = 0, kept = 0, brief = 0, elements = 0;
 };
 
-struct Probe {
+struct Specimen {
   SlotCost forward, backward;                  // backward: with weight gradients
   SlotCost input, weight;                      // the two halves of a split backward
   SlotCost forward_compute, backward_compute;  // without communication
@@ -38,21 +38,21 @@ struct Probe {
   BlockBytes layer, embedding, head;
 };
 
-class Probes {
+class Specimens {
  public:
-  Probes(const Demand& demand, const Ground& ground);
+  Specimens(const Demand& demand, const Ground& ground);
   // Axes that matter: tp, cp, sequence_parallel, microbatch, recompute.
-  const Probe& of(int kind, const Candidate& candidate);
+  const Specimen& of(int kind, const Candidate& candidate);
   int num_made() const { return static_cast<int>(known_.size()); }
 
  private:
-  std::unique_ptr<Probe> make(int kind, const Candidate& candidate) const;
+  std::unique_ptr<Specimen> make(int kind, const Candidate& candidate) const;
 
   const Demand& demand_;
   const Ground& ground_;
   ModelSpec small_;
   ModelWork work_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Probe>> known_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Specimen>> known_;
 };
 
 }  // namespace optimus

@@ -1,0 +1,65 @@
+// What a training says that it will take: from kernels that were measured, here made up.
+#include "run/expected.h"
+
+#include <gtest/gtest.h>
+
+#include "cluster/hardware_json.h"
+#include "cluster/open.h"
+#include "cluster/standard.h"
+#include "model/presets.h"
+
+namespace optimus {
+namespace {
+
+class Warnings final : public EventSink {
+ public:
+  void report(const Event& event) override { count += std::holds_alternative<Warning>(event); }
+  int count = 0;
+};
+
+DeviceType made_up(double rate) {
+  DeviceType type = *find_device_type("cpu");
+  KernelTimes& times = type.kernels.emplace_back();
+  times.format = NumberFormat::fp32;
+  for (const char* name : {"product", "product.add", "product.input", "product.weight"})
+    times.tables[name] = {{{1}, {1}, {1}}, {rate}};
+  return type;
+}
+
+TEST(Expected, FollowsWhatWasMeasured) {
+  const ModelSpec model = *find_preset("gpt2");
+  const auto seconds = [&](double rate, Precision precision) {
+    return expected_step_seconds(
+        made_up(rate),
+        uniform_plan(model, {.microbatch = 1, .batch = 2, .sequence_length = 64, .precision = precision}),
+        model);
+  };
+  ASSERT_TRUE(seconds(1e9, Precision::fp32));
+  // Products are nearly all of it at so low a rate.
+  EXPECT_NEAR(*seconds(1e9, Precision::fp32) / *seconds(2e9, Precision::fp32), 2, 0.1);
+  EXPECT_FALSE(seconds(1e9, Precision::bf16));
+}
+
+TEST(Expected, ABrokenFileIsWarnedOf) {
+  const Path folder = Path(::testing::TempDir()) / "optimus-expected";
+  std::filesystem::remove_all(folder);
+  ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
+  Warnings events;
+  EXPECT_FALSE(measured_type("cpu", events));
+  EXPECT_EQ(events.count, 0);
+  RealFileSystem files;
+  std::filesystem::create_directories(measured_cluster_path().parent_path());
+  HardwareProfile profile = standard_cluster("cpux1");
+  profile.types = {made_up(1e9)};
+  value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
+  EXPECT_EQ(measured_type("cpu", events), profile.types[0]);
+  EXPECT_FALSE(measured_type("h200", events));
+  EXPECT_EQ(events.count, 0);
+  value_or_throw(write_atomically(files, measured_cluster_path(), "{"));
+  EXPECT_FALSE(measured_type("cpu", events));
+  EXPECT_EQ(events.count, 1);
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
+}  // namespace
+}  // namespace optimus
