@@ -11,7 +11,8 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
   std::error_code ignored;
   if (!std::filesystem::exists(measured_cluster_path(), ignored)) return std::nullopt;
   try {
-    for (const DeviceType& type : open_cluster("here").profile().types)
+    const Cluster here = open_cluster("here");
+    for (const DeviceType& type : here.profile().types)
       if (type.name == name) return type;
   } catch (const UserError& error) {
     events.report(Warning{fmt::format("{}; optimus profile --hardware writes it anew", error.what())});
