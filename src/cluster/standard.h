@@ -18,7 +18,7 @@ namespace optimus {
 // "h100", "a100-40", "v100" (the 32 GB one), … Nothing when there is no such type.
 std::optional<DeviceType> find_device_type(std::string_view name);
 std::vector<std::string> device_type_names();
-// The type that a maker's name speaks of: "NVIDIA A100-SXM4-80GB" is a100.
+// The type that a maker's name speaks of: "NVIDIA A100-SXM4-80GB" is a100-80 (a100 is another name of it).
 std::optional<DeviceType> find_type_in(std::string_view makers_name);
 
 // So many devices of a shipped type in its usual nodes and network. `type` is the index that the group shall

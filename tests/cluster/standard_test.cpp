@@ -87,7 +87,7 @@ TEST(Open, HereIsWhatWasMeasured) {
 
 TEST(Standard, MakersNamesSpeakOfTypes) {
   EXPECT_EQ(find_type_in("NVIDIA H200")->name, "h200");
-  EXPECT_EQ(find_type_in("NVIDIA A100-SXM4-80GB")->name, "a100");
+  EXPECT_EQ(find_type_in("NVIDIA A100-SXM4-80GB")->name, "a100-80");
   EXPECT_EQ(find_type_in("NVIDIA GB200")->name, "gb200");
   EXPECT_FALSE(find_type_in("Neoverse-N1"));
 }
