@@ -56,8 +56,8 @@ void show_bounds(const std::string& model_name, const std::string& cluster_name,
                one.candidate.is_fitted ? " fitted" : "",
                short_text(grid_plan(demand, bounder, one.candidate)));
   }
-  fmt::print("{:.3f} s, {} candidates, {} simulated, {} specimens, gap {:.4f}\n", seconds, grid.num_candidates,
-             grid.num_simulated, bounder.num_specimens(), grid.gap);
+  fmt::print("{:.3f} s, {} candidates, {} simulated, {} specimens, gap {:.4f}\n", seconds,
+             grid.num_candidates, grid.num_simulated, bounder.num_specimens(), grid.gap);
 }
 
 // Sweeps of published runs: of the layouts that were measured, does the one that we predict to be best come near the best
