@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/plan_export.h"
+#include "cli/software.h"
 #include "cluster/open.h"
 #include "model/options.h"
 #include "plan/describe.h"
@@ -81,12 +82,16 @@ class PlanCommand final : public Command {
     if (num_devices(imported.plan) > map.size())
       throw UserError("{}: is for {} devices, but {} has {}", import_.file.string(),
                       num_devices(imported.plan), cluster.name(), map.size());
-    const Setup setup{imported.plan, imported.model, cluster,
-                      map,           software(),     format_of(imported.plan.precision)};
+    const Setup setup{imported.plan,
+                      imported.model,
+                      cluster,
+                      map,
+                      software_asked(software_),
+                      format_of(imported.plan.precision)};
     const StepPrediction step = StepSimulator(setup).run(fitted_constants());
     json["predicted"] = prediction_json(step, setup);
     shown += "\n" + prediction_text(step, setup);
-    Demand demand{imported.model, cluster, software(), fitted_constants()};
+    Demand demand{imported.model, cluster, software_asked(software_), fitted_constants()};
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
     const Ground ground(cluster);
@@ -97,15 +102,6 @@ class PlanCommand final : public Command {
     shown += ratio > 1 ? fmt::format("\nbetter: {} takes {} a step, {:.2f} times as fast\n",
                                      short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
                        : "\nthe planner finds nothing better for this cluster\n";
-  }
-
-  const Software& software() const {
-    if (software_.empty()) return our_software();
-    if (const Software* found = find_software(software_)) return *found;
-    std::vector<std::string> names;
-    for (const Software& known : all_software()) names.emplace_back(known.name);
-    throw UserError("--software: {} is not known{}; known are {}", in_quotes(software_),
-                    did_you_mean(software_, names), join(names, ", "));
   }
 
   void check_numbers() const {
@@ -128,7 +124,7 @@ class PlanCommand final : public Command {
     model_.model = model_place(model_.model);
     const ModelSpec model = resolve(model_);
     const Cluster cluster = open_cluster(cluster_);
-    Demand demand{model, cluster, software(), fitted_constants()};
+    Demand demand{model, cluster, software_asked(software_), fitted_constants()};
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;

@@ -3,6 +3,7 @@
 // constants.
 
 #include "cli/command.h"
+#include "cli/software.h"
 #include "cluster/open.h"
 #include "cost/constants_json.h"
 #include "model/options.h"
@@ -57,15 +58,6 @@ class Simulate final : public Command {
     return 0;
   }
 
-  const Software& software() const {
-    if (software_.empty()) return our_software();
-    if (const Software* found = find_software(software_)) return *found;
-    std::vector<std::string> names;
-    for (const Software& known : all_software()) names.emplace_back(known.name);
-    throw UserError("--software: {} is not known{}; known are {}", in_quotes(software_),
-                    did_you_mean(software_, names), join(names, ", "));
-  }
-
   static void refuse_missing_devices(const Plan& plan, const Path& source, const Cluster& cluster,
                                      const DeviceMap& map) {
     int most = 0;
@@ -87,7 +79,7 @@ class Simulate final : public Command {
     const Cluster cluster = open_cluster(cluster_);
     const DeviceMap map = DeviceMap::of_present(cluster);
     refuse_missing_devices(plan, plan_, cluster, map);
-    const Setup setup{plan, model, cluster, map, software(), format_of(plan.precision)};
+    const Setup setup{plan, model, cluster, map, software_asked(software_), format_of(plan.precision)};
     const StepSimulator simulator(setup);
     const StepPrediction step = simulator.run(named_.constants);
     if (!failures_.empty()) return replay(console, plan, step);

@@ -184,11 +184,12 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
   while (i < num && program.instructions[i].slot < 0) lanes.run(i++);
   times.before = lanes.take_rest(false);
   result.trace.before = lanes.take_instructions();
+  const double host = priced.is_measured() ? 0 : constants.slot_seconds * constants.host_residual;
   for (int slot = 0; slot < std::ssize(order); ++slot) {
     while (i < num && program.instructions[i].slot == slot) lanes.run(i++);
     SlotTime time = lanes.take_slot();
     result.trace.slots.push_back(lanes.take_instructions());
-    if (!priced.is_measured()) add_host(time, constants.slot_seconds * constants.host_residual);
+    if (host > 0) add_host(time, host);
     keep(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
   }
   while (i < num && program.instructions[i].op != Op::step_gate) lanes.run(i++);
