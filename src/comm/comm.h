@@ -36,7 +36,7 @@ struct CommFailure {
   std::string group;         // "shard {0 2 4}, epoch 1"
   std::vector<int> missing;  // ranks that did not take part or went away, as far as this rank knows
   Seconds waited;
-  std::string reason;  // "connection closed by peer", "deadline of 30 s passed", "abandoned"
+  std::string reason;  // "connection closed by peer", "the deadline for step 12 passed", "abandoned"
 };
 std::string text(const CommFailure& failure);  // one line
 
@@ -44,7 +44,7 @@ template <typename T>
 using CommOutcome = tl::expected<T, CommFailure>;
 
 // An operation under way. Holds the tensors it works on; they must not be touched until wait() has returned. Destroying it
-// before that abandons the operation: it may still run, its tensors stay alive until it ends.
+// before that abandons the operation: it may still run, its tensors stay alive until it ends. Does not outlive its Comm.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -60,7 +60,8 @@ class Comm {
   virtual int size() const = 0;
 
   // Connects this rank's groups for a plan epoch, eagerly and in an order all ranks agree on without talking (sorted by role
-  // and members); members are ranks, `world` with none listed is everybody. Groups of earlier epochs stay until dropped.
+  // and members); members are ranks, `world` with none listed is everybody. Groups of others may be listed, too, and are passed
+  // over. Operations belong to the epoch that was connected last; groups of earlier ones stay until dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
   virtual void drop(int epoch) = 0;
   // From another thread: makes every wait under way and to come fail at once with this reason.
