@@ -85,6 +85,7 @@ void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum 
     ensure(piece.numel() == to.numel() && piece.scalar_type() == to.scalar_type(),
            "a sum of {} elements of type {} into {} of type {}", piece.numel(),
            c10::toString(piece.scalar_type()), to.numel(), c10::toString(to.scalar_type()));
+  if (pieces.size() == 1) return copy_row(pieces[0], to);
   if (to.numel() == 0) return;
   to.is_cpu() ? sum_on_host(pieces, to, kind) : sum_on_device(pieces, to, kind);
 }
