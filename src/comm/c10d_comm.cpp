@@ -14,7 +14,7 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kSlice{0.2};     // of waiting for others to arrive
-constexpr int kMostTag = 1 << 15;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
+constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
 
 // Of a rank alone: there is nobody to talk to.
 class LoneLink final : public Link {
