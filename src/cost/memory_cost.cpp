@@ -52,7 +52,9 @@ class StageCounter {
           const double room = room_for_imbalance(block, run.strategy, constants);
           kept += same * (bytes.kept + (run.strategy.recompute == RecomputeMode::full ? 0 : room));
           most_brief = std::max(most_brief, bytes.brief + room);
-          if (run.strategy.zero == 3) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
+          most_gathered = std::max(most_gathered, is_ours_ ? on_their_way(block, run.strategy)
+                                                  : run.strategy.zero == 3 ? elements * (2 * 2 + 4)
+                                                                           : 0);
           block += same;
         }
     const int chunks = static_cast<int>(stage_.chunks.size());
@@ -72,6 +74,15 @@ class StageCounter {
            pattern(setup_.model, block + same) == pattern(setup_.model, block))
       ++same;
     return same;
+  }
+
+  // Weights and gradients of two neighbouring blocks that are gathered or not yet cut into shards, and shards of one.
+  double on_their_way(int block, const LayerStrategy& s) const {
+    if (s.zero == 0 || shard_count(stage_, s) == 1) return 0;
+    double bytes = static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
+    if (s.zero >= 2) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::gradients).value);
+    if (s.zero == 3) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::weights).value);
+    return bytes;
   }
 
   double elements_of(int block) const {

@@ -89,7 +89,7 @@ Program StepCompiler::compile() {
   }
   builder_.begin_slot(-1);
   if (!is_asynchronous(plan_.schedule)) finish_step();
-  return with_early_gathers(builder_.take());
+  return has_buffers_ ? with_early_gathers(builder_.take()) : builder_.take();
 }
 
 void StepCompiler::slot(const Slot& slot) {
