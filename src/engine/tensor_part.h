@@ -13,7 +13,7 @@ namespace optimus {
 struct TensorPart {
   int tp = 1, part = 0;
   bool is_sequence_parallel = false;
-  Span heads, kv_heads, vocab;
+  Span heads{}, kv_heads{}, vocab{};
 
   bool is_alone() const { return tp == 1; }
   bool is_first() const { return part == 0; }
