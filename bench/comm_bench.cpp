@@ -59,8 +59,7 @@ class Bench {
   }
 
   void run() {
-    for (const OperationKind kind :
-         {OperationKind::all_reduce, OperationKind::all_gather, OperationKind::reduce_scatter}) {
+    for (const CommKind kind : {CommKind::all_reduce, CommKind::all_gather, CommKind::reduce_scatter}) {
       std::vector<std::string> header = {fmt::format("{}, {} processes", name(kind), size_), "gloo"};
       for (const Variant& variant : variants()) header.push_back(variant.name);
       TextTable table(header);
@@ -91,21 +90,21 @@ class Bench {
     return fmt::format("{:.0f}", times[static_cast<std::size_t>(repeats / 2)]);
   }
 
-  void gloo(OperationKind kind) {
+  void gloo(CommKind kind) {
     std::vector<at::Tensor> all = {whole_};
-    if (kind == OperationKind::all_reduce)
+    if (kind == CommKind::all_reduce)
       gloo_->allreduce(all)->wait();
-    else if (kind == OperationKind::all_gather)
+    else if (kind == CommKind::all_gather)
       gloo_->_allgather_base(whole_, part_)->wait();
     else
       gloo_->_reduce_scatter_base(part_, whole_)->wait();
   }
 
-  void ours(OperationKind kind, ExchangeSizes sizes) {
-    Operation operation = kind == OperationKind::all_reduce ? all_reduce_operation(whole_, Sum::sum, "x")
-                          : kind == OperationKind::all_gather
-                              ? all_gather_operation(part_, whole_, size_, "x")
-                              : reduce_scatter_operation(whole_, part_, size_, "x");
+  void ours(CommKind kind, ExchangeSizes sizes) {
+    CommOperation operation = kind == CommKind::all_reduce ? all_reduce_operation(whole_, Sum::sum, "x")
+                              : kind == CommKind::all_gather
+                                  ? all_gather_operation(part_, whole_, size_, "x")
+                                  : reduce_scatter_operation(whole_, part_, size_, "x");
     Exchange exchange(std::move(operation), *link_, scratch_, number_++, sizes);
     const Deadline deadline = Deadline::after(Seconds(30), "bench");
     exchange.begin();

@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kSlice{0.2};     // of waiting for others to arrive
+constexpr Seconds kSlice{0.2};    // of waiting for others to arrive
 constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
 
 // Of a rank alone: there is nobody to talk to.
@@ -108,10 +108,10 @@ class ProcessComm final : public Comm {
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message(peer, tag, message_operation(OperationKind::send, std::move(tensor), what));
+    return message(peer, tag, message_operation(CommKind::send, std::move(tensor), what));
   }
   std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message(peer, tag, message_operation(OperationKind::receive, std::move(tensor), what));
+    return message(peer, tag, message_operation(CommKind::receive, std::move(tensor), what));
   }
 
  private:
@@ -135,8 +135,8 @@ class ProcessComm final : public Comm {
   CommOutcome<void> connect(const Key& key, const Deadline& deadline);
   CommOutcome<void> wait_for_arrival(const Key& key, const Deadline& deadline);
   CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
-  std::unique_ptr<Pending> collective(const Group& group, Operation operation);
-  std::unique_ptr<Pending> message(int peer, int tag, Operation operation);
+  std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
+  std::unique_ptr<Pending> message(int peer, int tag, CommOperation operation);
   const std::shared_ptr<ProcessGroup>& find(const Key& key);
 
   const int size_;
@@ -215,7 +215,7 @@ const std::shared_ptr<ProcessGroup>& ProcessComm::find(const Key& key) {
   return found->second;
 }
 
-std::unique_ptr<Pending> ProcessComm::collective(const Group& group, Operation operation) {
+std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperation operation) {
   const std::shared_ptr<ProcessGroup>& members = find({epoch_, false, with_members(group, size_)});
   at::Tensor device_result;
   if (!operation.to.is_cpu()) {
@@ -227,7 +227,7 @@ std::unique_ptr<Pending> ProcessComm::collective(const Group& group, Operation o
   return std::make_unique<ProcessPending>(members, members->start(std::move(operation)), device_result);
 }
 
-std::unique_ptr<Pending> ProcessComm::message(int peer, int tag, Operation operation) {
+std::unique_ptr<Pending> ProcessComm::message(int peer, int tag, CommOperation operation) {
   ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMostTag,
          "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
   const std::shared_ptr<ProcessGroup>& everybody =

@@ -42,12 +42,12 @@ class Scratch {
 class Exchange {
  public:
   // number: of the operation in its group. link and scratch must outlive this.
-  Exchange(Operation operation, Link& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
+  Exchange(CommOperation operation, Link& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
   // A message to or from the member at `peer`, with a tag of its own.
-  Exchange(Operation message, Link& link, Scratch& scratch, int peer, int tag);
+  Exchange(CommOperation message, Link& link, Scratch& scratch, int peer, int tag);
   ~Exchange();
 
-  const Operation& operation() const { return operation_; }
+  const CommOperation& operation() const { return operation_; }
   // Whether it stands still unless somebody runs it.
   bool has_stages() const;
 
@@ -90,7 +90,7 @@ class Exchange {
   // Others in an order that starts behind oneself, so that not all begin with the same one.
   std::vector<int> peers() const;
 
-  const Operation operation_;
+  const CommOperation operation_;
   Link& link_;
   Scratch& scratch_;
   const int size_, place_;

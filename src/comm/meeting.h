@@ -23,7 +23,7 @@ class Meeting {
   explicit Meeting(std::vector<int> members);
 
   // The member at `place` brings its side. One that does not fit what others brought breaks the meeting.
-  void come(int place, Operation operation);
+  void come(int place, CommOperation operation);
   // Ends it for everybody, with the reason; the first one counts.
   void break_off(std::string reason);
 
@@ -49,7 +49,7 @@ class Meeting {
 
  private:
   struct Side {
-    Operation operation;
+    CommOperation operation;
     StreamMark is_ready;
     bool has_come = false;
   };

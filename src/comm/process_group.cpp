@@ -128,7 +128,7 @@ ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::uniq
 ProcessGroup::~ProcessGroup() { ensure(!driver_.joinable(), "{} was not closed", text_); }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> exchange) {
-  const Operation& what = exchange->operation();
+  const CommOperation& what = exchange->operation();
   const std::int64_t flight = shared_.log.post(name(what.kind), what.what, text_, what.bytes());
   const bool has_stages = exchange->has_stages();
   auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
@@ -137,11 +137,11 @@ std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> 
   return operation;
 }
 
-std::shared_ptr<ProcessOperation> ProcessGroup::start(Operation operation) {
+std::shared_ptr<ProcessOperation> ProcessGroup::start(CommOperation operation) {
   return begin(std::make_unique<Exchange>(std::move(operation), *link_, scratch_, num_started_++, sizes_));
 }
 
-std::shared_ptr<ProcessOperation> ProcessGroup::start_message(Operation operation, int peer, int tag) {
+std::shared_ptr<ProcessOperation> ProcessGroup::start_message(CommOperation operation, int peer, int tag) {
   return begin(std::make_unique<Exchange>(std::move(operation), *link_, scratch_, peer, tag));
 }
 

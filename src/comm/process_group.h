@@ -74,8 +74,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   RankShared& shared() { return shared_; }
   Link& link() { return *link_; }
 
-  std::shared_ptr<ProcessOperation> start(Operation operation);
-  std::shared_ptr<ProcessOperation> start_message(Operation operation, int peer, int tag);
+  std::shared_ptr<ProcessOperation> start(CommOperation operation);
+  std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
   // The group's thread runs it when it comes to it.
   void drive(std::shared_ptr<ProcessOperation> operation);
   // Ends all that is under way, and the thread.

@@ -41,10 +41,8 @@ struct Gathering {
 }  // namespace
 
 struct ThreadWorldState {
-  explicit ThreadWorldState(int num_ranks)
-      : num_ranks(num_ranks),
-        is_taken(static_cast<std::size_t>(num_ranks)),
-        has_left(static_cast<std::size_t>(num_ranks)) {}
+  explicit ThreadWorldState(int size)
+      : num_ranks(size), is_taken(static_cast<std::size_t>(size)), has_left(static_cast<std::size_t>(size)) {}
 
   const int num_ranks;
   std::mutex mutex;
@@ -213,10 +211,10 @@ class ThreadComm final : public Comm {
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message({rank_, peer}, tag, message_operation(OperationKind::send, std::move(tensor), what));
+    return message({rank_, peer}, tag, message_operation(CommKind::send, std::move(tensor), what));
   }
   std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message({peer, rank_}, tag, message_operation(OperationKind::receive, std::move(tensor), what));
+    return message({peer, rank_}, tag, message_operation(CommKind::receive, std::move(tensor), what));
   }
 
   const FlightLog& flight_log() const override { return log_; }
@@ -234,21 +232,21 @@ class ThreadComm final : public Comm {
     return static_cast<int>(with_members(group, size()).members.size());
   }
 
-  std::unique_ptr<Pending> collective(const Group& group, Operation operation) {
+  std::unique_ptr<Pending> collective(const Group& group, CommOperation operation) {
     const Group whole = with_members(group, size());
     ensure(connected_.contains({epoch_, whole}), "rank {}: {} is not connected", rank_,
            group_text(whole, epoch_));
     return start({.epoch = epoch_, .group = whole}, std::move(operation));
   }
 
-  std::unique_ptr<Pending> message(std::vector<int> ends, int tag, Operation operation) {
+  std::unique_ptr<Pending> message(std::vector<int> ends, int tag, CommOperation operation) {
     ensure(ends[0] != ends[1] && std::min(ends[0], ends[1]) >= 0 && std::max(ends[0], ends[1]) < size(),
            "a message from rank {} to rank {} in a world of {}", ends[0], ends[1], size());
     return start({.epoch = epoch_, .tag = tag, .is_message = true, .group = {Role::world, std::move(ends)}},
                  std::move(operation));
   }
 
-  std::unique_ptr<Pending> start(MeetingKey key, Operation operation) {
+  std::unique_ptr<Pending> start(MeetingKey key, CommOperation operation) {
     std::string text = operation.text();
     const std::int64_t flight =
         log_.post(name(operation.kind), operation.what, key.text(), operation.bytes());

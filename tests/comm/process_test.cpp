@@ -30,7 +30,7 @@ std::string setting(const char* name) {
 }
 
 // One rank for ever, until it fails; says why in one line.
-void until_failure(Comm& comm, OperationKind kind, std::int64_t count,
+void until_failure(Comm& comm, CommKind kind, std::int64_t count,
                    const std::function<void(int step)>& before) {
   must(comm.connect(0, {{kWorld}}, soon()));
   for (int step = 0;; ++step) {
@@ -52,9 +52,9 @@ void run_body(Comm& comm, const std::string& body) {
   if (body == "large_tensors") large_tensors(comm);
   if (body == "messages") messages(comm);
   if (body == "random") random_interleaving(comm, 5);
-  if (body == "small") until_failure(comm, OperationKind::all_reduce, 10, nothing);
-  if (body == "large") until_failure(comm, OperationKind::all_reduce, 4'000'000, nothing);
-  if (body == "exits") until_failure(comm, OperationKind::all_gather, 1000, end_at_5);
+  if (body == "small") until_failure(comm, CommKind::all_reduce, 10, nothing);
+  if (body == "large") until_failure(comm, CommKind::all_reduce, 4'000'000, nothing);
+  if (body == "exits") until_failure(comm, CommKind::all_gather, 1000, end_at_5);
 }
 
 // The rank itself: runs only when it was started as one.
