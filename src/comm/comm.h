@@ -52,6 +52,11 @@ class PeersLost : public std::runtime_error {
 inline void done_or_throw(const CommOutcome<void>& outcome) {
   if (!outcome) throw PeersLost(outcome.error());
 }
+template <typename T>
+T value_or_throw(CommOutcome<T> outcome) {
+  if (!outcome) throw PeersLost(outcome.error());
+  return std::move(*outcome);
+}
 
 // An operation under way. Holds the tensors it works on; they must not be touched until wait() has returned. Destroying it
 // before that abandons the operation: it may still run, its tensors stay alive until it ends. Does not outlive its Comm.

@@ -32,6 +32,8 @@ std::string_view role_name(Role role) {
       return "context";
     case Role::shard:
       return "shard";
+    case Role::gather:
+      return "gather";
     case Role::replica:
       return "replica";
     case Role::sync:

@@ -52,7 +52,7 @@ class StageCounter {
           const double room = room_for_imbalance(block, run.strategy, constants);
           kept += same * (bytes.kept + (run.strategy.recompute == RecomputeMode::full ? 0 : room));
           most_brief = std::max(most_brief, bytes.brief + room);
-          most_gathered = std::max(most_gathered, is_ours_ ? on_their_way(block, run.strategy)
+          most_gathered = std::max(most_gathered, is_ours_                 ? on_their_way(block, run.strategy)
                                                   : run.strategy.zero == 3 ? elements * (2 * 2 + 4)
                                                                            : 0);
           block += same;

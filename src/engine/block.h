@@ -97,7 +97,8 @@ std::unique_ptr<Block> make_head_block(const Tools& tools, const TensorPart& par
 
 // The dropout site of a layer (-1: the embedding) for a pass; rate 0 when not training. first_row: of the micro-batch's rows, the
 // first of the tensor.
-DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site, std::int64_t first_row = 0);
+DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site,
+                         std::int64_t first_row = 0);
 // A [rows, width] tensor with the memory behind it, up to `rows`: slices of a group are equally long.
 at::Tensor padded_to(const at::Tensor& tensor, std::int64_t rows);
 

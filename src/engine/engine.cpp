@@ -26,7 +26,8 @@ const Stage& stage_at(const Plan& plan, const Seat& seat) {
 
 Plan runnable(const Plan& plan, const ModelSpec& model, const EngineOptions& options) {
   ensure_engine_supports(plan, model);
-  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices without a Comm", num_devices(plan));
+  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices without a Comm",
+         num_devices(plan));
   return plan;
 }
 
@@ -90,13 +91,15 @@ void LossScale::update(bool is_finite) {
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
   validate(plan, model, "the plan");
   if (model.is_mixture())
-    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet", model.name);
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+                    model.name);
   if (is_asynchronous(plan.schedule))
     throw UserError("schedule {}: synchronous schedules can be run today", text(plan.schedule));
   if (plan.pipelines.size() != 1 || plan.pipelines[0].stages.size() != 1)
     throw UserError("the plan has {} pipelines of up to {} stages; one stage can be run today, use --pp 1",
                     plan.pipelines.size(), plan.pipelines[0].stages.size());
-  if (plan.buddy > 0) throw UserError("buddy {}: copies of sharded state cannot be kept yet, use 0", plan.buddy);
+  if (plan.buddy > 0)
+    throw UserError("buddy {}: copies of sharded state cannot be kept yet, use 0", plan.buddy);
   if (bytes_of(plan.accumulators) < 4)
     throw UserError("accumulators of {}: gradients are added up in fp32, use that", text(plan.accumulators));
   const Stage& stage = plan.pipelines[0].stages[0];
@@ -108,7 +111,8 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
       if (s.offload) throw UserError("offload: optimizer state cannot be kept in host memory yet");
       if (s.tp != first.tp || s.sequence_parallel != first.sequence_parallel || s.zero != first.zero ||
           s.shard_group != first.shard_group)
-        throw UserError("blocks 0 and {} are split differently; one split of all blocks can be run today", run.first);
+        throw UserError("blocks 0 and {} are split differently; one split of all blocks can be run today",
+                        run.first);
     }
 }
 
@@ -118,7 +122,8 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       parameters_(parameters),
       options_(options),
       types_(types_of(plan.precision)),
-      program_(compile(plan_, model_, options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
+      program_(compile(plan_, model_,
+                       options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
       stage_(stage_at(plan_, program_.seat)),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
@@ -177,8 +182,8 @@ void Engine::make_memory() {
         buffer.kind == BufferKind::exchange)
       flats_[b] = memory;
     else if (buffer.microbatch >= 0)
-      slabs_[b] = SlabTensors(slab_of(sizes, buffer, sequences[static_cast<std::size_t>(buffer.microbatch)]), memory,
-                              types_);
+      slabs_[b] = SlabTensors(slab_of(sizes, buffer, sequences[static_cast<std::size_t>(buffer.microbatch)]),
+                              memory, types_);
   }
   microbatches_.resize(sequences.size());
 }
@@ -225,7 +230,8 @@ const BlockViews* Engine::views(const ViewKey& key) {
 // Each instruction with what it works on.
 void Engine::make_passes() {
   const StagePosition position{program_.seat.stage, static_cast<int>(plan_.pipelines[0].stages.size()),
-                               static_cast<int>(microbatches_.size()), static_cast<int>(stage_.chunks.size())};
+                               static_cast<int>(microbatches_.size()),
+                               static_cast<int>(stage_.chunks.size())};
   const std::vector<Slot> slots = order_of(plan_.schedule, position);
   std::vector<bool> is_cleared(program_.buffers.size());
   cleared_.resize(program_.instructions.size());
@@ -318,6 +324,8 @@ CommOutcome<void> Engine::run(const Run& how) {
   under_way_.resize(program_.instructions.size());
   last_on_lane_.assign(6, -1);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    // Also before what is left out: buffers are planned to be free from there on.
+    if (CommOutcome<void> done = end_before(i); !done) return done;
     if (how.is_forward_only && !is_forward_[i]) continue;
     if (CommOutcome<void> done = execute(i); !done) return done;
   }
@@ -326,15 +334,16 @@ CommOutcome<void> Engine::run(const Run& how) {
   return {};
 }
 
-CommOutcome<void> Engine::execute(std::size_t index) {
+CommOutcome<void> Engine::end_before(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   for (const int wait : program_.waits(next))
     if (CommOutcome<void> done = end(wait); !done) return done;
-  if (next.lane != Lane::compute && next.lane != Lane::host) {
-    int& last = last_on_lane_[static_cast<std::size_t>(next.lane)];
-    if (CommOutcome<void> done = end(last); !done) return done;
-    last = static_cast<int>(index);
-  }
+  if (next.lane == Lane::compute || next.lane == Lane::host) return {};
+  return end(std::exchange(last_on_lane_[static_cast<std::size_t>(next.lane)], static_cast<int>(index)));
+}
+
+CommOutcome<void> Engine::execute(std::size_t index) {
+  const Instruction& next = program_.instructions[index];
   for (const int buffer : cleared_[index])
     if (!how_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
   switch (next.op) {
@@ -378,7 +387,8 @@ CommOutcome<void> Engine::end(int index) {
   const auto at = static_cast<std::size_t>(index);
   const std::unique_ptr<Pending> pending = std::move(under_way_[at]);
   const Instruction& ended = program_.instructions[at];
-  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done) return done;
+  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done)
+    return done;
   if (ended.lane == Lane::tensor)
     blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
   else
@@ -390,7 +400,8 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
   StateBuffers result;
   for (const Use& use : program_.uses(program_.instructions[index])) {
     const BufferKind kind = program_.buffers[static_cast<std::size_t>(use.buffer)].kind;
-    (kind == BufferKind::exchange ? result.room : result.whole) = flats_[static_cast<std::size_t>(use.buffer)];
+    (kind == BufferKind::exchange ? result.room : result.whole) =
+        flats_[static_cast<std::size_t>(use.buffer)];
   }
   return result;
 }
@@ -419,8 +430,9 @@ std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const P
   if (pass.microbatch->host->samples.empty()) return nullptr;
   const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  const std::string what = fmt::format("{} of block {}, micro-batch {}", next.is_backward ? "gradients" : "activations",
-                                       next.block, next.microbatch);
+  const std::string what =
+      fmt::format("{} of block {}, micro-batch {}", next.is_backward ? "gradients" : "activations",
+                  next.block, next.microbatch);
   switch (exchange.kind) {
     case Exchange::Kind::nothing:
       return nullptr;
@@ -444,7 +456,8 @@ CommOutcome<void> Engine::sum_over_devices() {
   if (options_.comm != nullptr) {
     const std::unique_ptr<Pending> sum =
         options_.comm->all_reduce(Group{}, sums_, Sum::sum, "loss and gradient norm");
-    if (CommOutcome<void> done = sum->wait(Deadline::after(options_.patience, "step_gate")); !done) return done;
+    if (CommOutcome<void> done = sum->wait(Deadline::after(options_.patience, "step_gate")); !done)
+      return done;
   }
   const at::Tensor host = sums_.cpu();
   const double* numbers = host.data_ptr<double>();
@@ -457,7 +470,8 @@ CommOutcome<void> Engine::sum_over_devices() {
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
     for (const StateRun& run : parameters_.counted(block))
-      kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length), square_sum_);
+      kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
+                               square_sum_);
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
   is_finite_ = std::isfinite(grad_norm_) && std::isfinite(loss_);
   if (is_finite_) ++num_updates;

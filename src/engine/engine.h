@@ -34,11 +34,11 @@ struct UpdateOptions {
 };
 
 struct StepReport {
-  double loss = 0;       // mean over counted targets, before the update
-  double grad_norm = 0;  // of the mean loss, before clipping
+  double loss = 0;                               // mean over counted targets, before the update
+  double grad_norm = 0;                          // of the mean loss, before clipping
   std::int64_t num_tokens = 0, num_counted = 0;  // of all devices
-  bool is_skipped = false;  // the gradient was not finite: nothing was updated
-  double loss_scale = 0;    // fp16 only
+  bool is_skipped = false;                       // the gradient was not finite: nothing was updated
+  double loss_scale = 0;                         // fp16 only
 };
 
 struct Evaluation {
@@ -60,9 +60,9 @@ struct EngineOptions {
   std::int64_t seed = 0;           // of dropout
   std::int64_t num_positions = 0;  // that tokens may have; 0: the plan's sequence length
   std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
-      make_custom_block{};        // of a custom model (engine/module_block.h)
-  int rank = 0;                   // the plan's device that this is
-  Comm* comm = nullptr;           // to the others, groups connected; none: the plan has one device
+      make_custom_block{};          // of a custom model (engine/module_block.h)
+  int rank = 0;                     // the plan's device that this is
+  Comm* comm = nullptr;             // to the others, groups connected; none: the plan has one device
   Seconds patience = Seconds(600);  // for any one collective
 };
 
@@ -115,6 +115,7 @@ class Engine {
   void load(const Batch& batch);
   void clear_sums();
   CommOutcome<void> run(const Run& how);
+  CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
   void compute(const Instruction& next, const Pass& pass);
@@ -146,9 +147,9 @@ class Engine {
   std::vector<at::Tensor> flats_;               // [buffer]: weights and gradients on their way
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
-  std::vector<Pass> passes_;                    // [instruction]
-  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
-  std::vector<bool> is_forward_;                // [instruction]: of a forward slot
+  std::vector<Pass> passes_;               // [instruction]
+  std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
+  std::vector<bool> is_forward_;           // [instruction]: of a forward slot
   std::vector<DeviceMicrobatch> microbatches_;
   StateExchange state_;
 

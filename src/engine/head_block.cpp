@@ -29,7 +29,8 @@ class HeadBlock final : public Block {
     }
     at::Tensor losses = pass["head.loss.tokens"];
     for_each_piece(pass, [&](const Piece& piece) {
-      at::Tensor logits = piece.logits, some_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
+      at::Tensor logits = piece.logits,
+                 some_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
       tools_.kernels.cross_entropy(logits, piece.targets, some_losses, pass.gradient_scale);
       if (pass.gradient_scale != 0) use_gradient(pass, piece);
     });
@@ -48,8 +49,10 @@ class HeadBlock final : public Block {
 
   void backward_weight(Part, const Pass& pass) override {
     if (!model_.is_bert()) return;
-    WeightView transform = (*pass.weights)["head.transform.weight"], bias = (*pass.weights)["head.transform.bias"];
-    tools_.products.weight_gradient(pass["head.transform.gradient"], transform_input(pass), transform.gradient);
+    WeightView transform = (*pass.weights)["head.transform.weight"],
+               bias = (*pass.weights)["head.transform.bias"];
+    tools_.products.weight_gradient(pass["head.transform.gradient"], transform_input(pass),
+                                    transform.gradient);
     tools_.kernels.add_rows(pass["head.transform.gradient"], bias.gradient);
   }
 

@@ -92,6 +92,8 @@ class LayerBlock final : public Block {
   bool has_output(const Pass& pass) const {
     return !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
+  // The sum itself, behind which a norm stands, is needed for that norm's gradient.
+  bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
   void forward_attention(const Pass& pass) {
     if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
@@ -121,7 +123,7 @@ class LayerBlock final : public Block {
     const Weights joint = weights(pass, up_name()), down = weights(pass, "mlp.down");
     tools_.products.forward(mlp_operand(pass), joint.weight, joint.bias, up);
     tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
-    if (!has_output(pass)) return;
+    if (!has_mlp_sum(pass)) return;
     at::Tensor sum = mlp_sum(pass);
     if (part_.is_alone()) {
       add_to_stream(pass, down, activated, mlp_stream(pass), "mlp", sum);
@@ -131,13 +133,12 @@ class LayerBlock final : public Block {
     tools_.products.forward(activated, down.weight, {}, sum);
   }
   void end_mlp(const Pass& pass) {
-    if (!has_output(pass)) return;
     at::Tensor sum = mlp_sum(pass);
     add_stream(pass, weights(pass, "mlp.down").bias, mlp_stream(pass), "mlp", sum);
     end_with_norm(pass);
   }
   void end_with_norm(const Pass& pass) {
-    if (is_pre()) return;
+    if (is_pre() || !has_output(pass)) return;
     const Weights norm = weights(pass, "norm2");
     at::Tensor y = output(pass), statistics = pass["norm2.statistics"];
     tools_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
@@ -255,8 +256,8 @@ class LayerBlock final : public Block {
     const at::Tensor stream = pass["middle.gradient"];
     at::Tensor d_out = attention_out_gradient(pass), d_attended = pass["attention.output.gradient"];
     if (!is_cut_by_tokens()) mask_gradient(pass, stream, "attention", d_out);
-    tools_.products.input_gradient(whole_gradient(pass, Part::attention), weights(pass, "attention.out").weight,
-                                   d_attended);
+    tools_.products.input_gradient(whole_gradient(pass, Part::attention),
+                                   weights(pass, "attention.out").weight, d_attended);
     at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]),
                dv = heads(pass["attention.value.gradient"]);
     attend_backward(pass, d_attended, dq, dk, dv);
@@ -288,7 +289,8 @@ class LayerBlock final : public Block {
     Weights norm = weights(pass, name);
     at::Tensor none;
     tools_.kernels.norm_backward(norm_options(), gradient, heads(pass[name + ".input"]), norm.weight,
-                                 pass[name + ".statistics"].unsqueeze(2), {}, gradient, norm.weight_gradient, none);
+                                 pass[name + ".statistics"].unsqueeze(2), {}, gradient, norm.weight_gradient,
+                                 none);
   }
 
   // Gradients of the two products that end in the stream: the stream's own, or behind dropout's mask.
@@ -318,7 +320,7 @@ class LayerBlock final : public Block {
       own = is_attention ? input_gradient(pass) : pass["middle.gradient"];
       whole = is_attention && !is_pre() && !is_cut_by_tokens() ? own : pass["input.gradient"];
     } else {
-      if (!is_attention && !has_output(pass)) return {};
+      if (!is_attention && !has_mlp_sum(pass)) return {};
       own = is_attention ? attention_sum(pass) : mlp_sum(pass);
       whole = is_cut_by_tokens() ? pass[is_attention ? "attention.whole" : "mlp.whole"] : own;
     }
@@ -396,8 +398,7 @@ class LayerBlock final : public Block {
   at::Tensor logsumexp(const Pass& pass, const HeadRun& run) const {
     const at::Tensor flat = pass["attention.logsumexp"].view({-1});
     const std::int64_t rows = flat.numel() / part_.heads.size();
-    return flat.narrow(0, run.first * rows, run.count * rows)
-        .view({-1, run.count, pass.sequence_length});
+    return flat.narrow(0, run.first * rows, run.count * rows).view({-1, run.count, pass.sequence_length});
   }
   AttentionTask task(const Pass& pass, const HeadRun& run) const {
     AttentionTask task;

@@ -47,7 +47,8 @@ inline std::vector<HeadRun> head_runs(const ModelSpec& model, const TensorPart& 
   const std::int64_t group = model.heads / model.kv_heads;
   std::vector<HeadRun> runs;
   for (std::int64_t head = part.heads.begin; head < part.heads.end;) {
-    const std::int64_t kv = head / group, end = std::min((kv + 1) * group, part.heads.end), count = end - head;
+    const std::int64_t kv = head / group, end = std::min((kv + 1) * group, part.heads.end),
+                       count = end - head;
     HeadRun* last = runs.empty() ? nullptr : &runs.back();
     if (last != nullptr && last->count / last->num_kv == count)
       last->count += count, last->num_kv += 1;

@@ -316,8 +316,8 @@ class CudaKernels final : public Kernels {
   static void add_with_dropout(const Launch& launch, const cuda::AddTask& whole, const DropoutSite& dropout) {
     const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
     const std::int64_t begin = dropout.first_row, end = begin + whole.x.num_rows;
-    ensure(length > 0 && end <= length * num_sequences, "{} rows from {} of {} sequences of {}", whole.x.num_rows,
-           begin, num_sequences, length);
+    ensure(length > 0 && end <= length * num_sequences, "{} rows from {} of {} sequences of {}",
+           whole.x.num_rows, begin, num_sequences, length);
     for (std::int64_t first = begin / length; first * length < end; first += cuda::kMostKeys) {
       cuda::DropoutKeys keys;
       const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, num_sequences - first);

@@ -221,8 +221,8 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
     }
   if (to_strategy.tp == 1 || to_strategy.sequence_parallel) return arrived;
   const Bytes whole = sizes_.whole_activation(to_block, sequences(microbatch));
-  return {tensor_collective(Op::all_gather, {Op::receive, Part::whole, microbatch, to_block, is_backward}, whole,
-                            arrived)};
+  return {tensor_collective(Op::all_gather, {Op::receive, Part::whole, microbatch, to_block, is_backward},
+                            whole, arrived)};
 }
 
 Frontier StepCompiler::gather_parameters(int block, Frontier waits) {
