@@ -33,8 +33,8 @@ class StoreClient {
   struct Place {
     std::string host = "127.0.0.1";
     int port = 0;
-    std::string token;    // of the run: keys of another run are others
-    std::string address;  // of this machine, where other ranks reach it
+    std::string token{};    // of the run: keys of another run are others
+    std::string address{};  // of this machine, where other ranks reach it
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const Place& place, const Deadline& deadline);
   ~StoreClient();

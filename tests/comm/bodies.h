@@ -18,9 +18,9 @@ inline std::string shown(const char* what, at::ScalarType type, std::int64_t cou
 
 // One operation of a group, as started by a member, and what it must give.
 struct Started {
-  std::unique_ptr<Pending> pending;
-  at::Tensor result, expected;
-  std::string what;
+  std::unique_ptr<Pending> pending{};
+  at::Tensor result{}, expected{};
+  std::string what{};
 
   void finish() {
     must(pending->wait(soon()));
@@ -107,7 +107,7 @@ inline void messages(Comm& comm) {
       for (int k = 0; k < kEach; ++k) {
         const at::Tensor expected =
             row_of(at::kFloat, key_of(peer, comm.rank(), tag, k), 0, 0, count_of(tag, k));
-        const at::Tensor row = at::empty_like(expected);
+        const at::Tensor row = at::empty(expected.sizes(), at::kFloat);
         all.push_back({comm.receive(peer, row, tag, "a letter"), row, expected, "receive"});
       }
   for (Started& one : all) one.finish();

@@ -140,7 +140,7 @@ TEST_P(FailureTest, WrongOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FailureTest, testing::Values(Backend::threads, Backend::gloo),
-                         [](const auto& info) { return text(info.param); });
+                         [](const auto& one) { return text(one.param); });
 
 TEST(ThreadFailure, WrongOrderIsExplained) {
   run_ranks(Backend::threads, 2, [&](std::unique_ptr<Comm> comm) {

@@ -1,6 +1,7 @@
 // Ranks as real processes: this program starts itself, with one test that is a rank. What they compute is checked by themselves;
 // some are killed, stopped or end in the middle of an operation, and the others must say so in time.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
