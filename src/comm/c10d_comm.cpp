@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "comm/process_group.h"
@@ -13,7 +14,7 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kSlice{0.2};    // of waiting for others to arrive
+constexpr std::chrono::milliseconds kMostBetweenLooks{20};  // for others that arrive
 constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
 
 // Of a rank alone: there is nobody to talk to.
@@ -168,12 +169,13 @@ CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& 
   for (const int member : key.group.members) keys.push_back(arrival_key(key.text(), member));
   if (const auto done = store_->set(arrival_key(key.text(), rank()), ""); !done)
     return tl::unexpected(connect_failure(key, done.error().why, began));
-  while (true) {
-    const auto is_complete = store_->wait(keys, std::min(kSlice, deadline.remaining()));
+  for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMostBetweenLooks)) {
+    const auto is_complete = store_->has_all(keys);
     if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, began));
     if (*is_complete) return {};
     if (const auto reason = shared_.abandoned()) return tl::unexpected(connect_failure(key, *reason, began));
     if (deadline.has_passed()) return tl::unexpected(connect_failure(key, deadline_text(deadline), began));
+    std::this_thread::sleep_for(pause);
   }
 }
 

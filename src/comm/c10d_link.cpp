@@ -186,16 +186,8 @@ Outcome<std::optional<std::string>> StoreClient::find(const std::string& key) {
   });
 }
 
-Outcome<bool> StoreClient::wait(const std::vector<std::string>& keys, Seconds longest) {
-  const milliseconds time(std::max<std::int64_t>(1, static_cast<std::int64_t>(1000 * longest.value)));
-  try {
-    parts_->store->wait(keys, time);
-    return true;
-  } catch (const c10::DistStoreError&) {  // also thrown for a time-out
-    return outcome_of("the store", [&] { return parts_->store->check(keys); });
-  } catch (const std::exception& error) {
-    return failure("the store: {}", in_short(error.what()));
-  }
+Outcome<bool> StoreClient::has_all(const std::vector<std::string>& keys) {
+  return outcome_of("the store", [&] { return parts_->store->check(keys); });
 }
 
 Outcome<std::unique_ptr<Link>> StoreClient::link(const std::string& key, int place, int size,

@@ -86,12 +86,12 @@ std::vector<int> Exchange::peers() const {
 }
 
 std::size_t Exchange::send(int place, const at::Tensor& row, int tag) {
-  messages_.push_back({link_.send(place, row, tag), place, false});
+  messages_.push_back({link_.send(place, row, tag), place, false, tag != tag_});
   return messages_.size() - 1;
 }
 
 std::size_t Exchange::receive(int place, const at::Tensor& row, int tag) {
-  messages_.push_back({link_.receive(place, row, tag), place, true});
+  messages_.push_back({link_.receive(place, row, tag), place, true, tag != tag_});
   return messages_.size() - 1;
 }
 
@@ -244,8 +244,6 @@ void Exchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) 
 
 Exchange::Unfinished Exchange::give_up() {
   Unfinished result;
-  const bool has_receives = std::any_of(messages_.begin(), messages_.end(),
-                                        [](const Message& m) { return m.is_receive && !m.is_done; });
   std::vector<Message*> open;
   for (Message& message : messages_) {
     if (message.is_done) continue;
@@ -254,21 +252,20 @@ Exchange::Unfinished Exchange::give_up() {
       message.transfer->wait(std::chrono::hours(1));
       open.push_back(&message);
     } catch (const LinkError&) {
-      result.closed.push_back(message.place);
+      result.closed.insert(message.place);
     }
   }
-  // Only a wait that runs out can tell whether a message came; it closes the connections, which is wanted.
+  // Only a wait that runs out can tell whether a message came; it closes the connections, which is wanted. Who sent nothing comes
+  // before who sent no sum, for which it may have waited itself, and before who took nothing.
+  std::set<int> senders, summers, takers;
   for (Message* message : open) {
     try {
       message->is_done = message->transfer->wait(std::chrono::milliseconds(1));
     } catch (const LinkError&) {
-      if (message->is_receive || !has_receives) result.silent.push_back(message->place);
+      (!message->is_receive ? takers : message->is_second ? summers : senders).insert(message->place);
     }
   }
-  for (auto* places : {&result.closed, &result.silent}) {
-    std::sort(places->begin(), places->end());
-    places->erase(std::unique(places->begin(), places->end()), places->end());
-  }
+  result.silent = !senders.empty() ? senders : !summers.empty() ? summers : takers;
   return result;
 }
 

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "comm/interrupter.h"
@@ -58,7 +59,7 @@ class Exchange {
 
   // After a LinkError: who has not done its part. Closes the link's connections, so that the others learn of it.
   struct Unfinished {
-    std::vector<int> closed, silent;  // places
+    std::set<int> closed, silent;  // places
   };
   Unfinished give_up();
 
@@ -66,7 +67,8 @@ class Exchange {
   struct Message {
     std::unique_ptr<Transfer> transfer;
     int place = 0;
-    bool is_receive = false, is_done = false;
+    bool is_receive = false, is_second = false;  // of an all_reduce's second stage
+    bool is_done = false;
   };
   using Waiting = std::vector<std::size_t>;  // indices into messages_
 

@@ -41,10 +41,11 @@ void Meeting::come(int place, CommOperation operation) {
          operation.text());
   for (std::size_t i = 0; i < sides_.size(); ++i)
     if (const Side& other = sides_[i]; other.has_come && !fit(other.operation, operation))
-      break_off(fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
-                            members_[static_cast<std::size_t>(place)], operation.text(),
-                            optimus::text(Bytes(operation.bytes())), members_[i], other.operation.text(),
-                            optimus::text(Bytes(other.operation.bytes()))));
+      break_off({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
+                             members_[static_cast<std::size_t>(place)], operation.text(),
+                             optimus::text(Bytes(operation.bytes())), members_[i], other.operation.text(),
+                             optimus::text(Bytes(other.operation.bytes()))),
+                 {}});
   const at::Tensor& tensor = operation.from.defined() ? operation.from : operation.to;
   if (tensor.defined()) side.is_ready = StreamMark::of(tensor.device());
   if (operation.kind == CommKind::all_reduce) num_stages_ = 2;
@@ -54,8 +55,8 @@ void Meeting::come(int place, CommOperation operation) {
   changed.notify_all();
 }
 
-void Meeting::break_off(std::string reason) {
-  if (!broken_ && !is_done()) broken_ = std::move(reason);
+void Meeting::break_off(Breach breach) {
+  if (!broken_ && !is_done()) broken_ = std::move(breach);
   changed.notify_all();
 }
 

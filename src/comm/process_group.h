@@ -89,6 +89,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void run_driver();
   void break_off(const std::string& reason);
   void leave_note(const CommFailure& failure);
+  std::optional<std::string> note_of(int rank) const;
   void name_missing(const Exchange::Unfinished& left, CommFailure& failure) const;
   std::shared_ptr<ProcessOperation> begin(std::unique_ptr<Exchange> exchange);
 

@@ -124,7 +124,7 @@ TEST_P(CommTestOfBackend, FlightLogTellsWhatWasDone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommTestOfBackend, testing::Values(Backend::threads, Backend::gloo),
-                         [](const auto& info) { return text(info.param); });
+                         [](const auto& one) { return text(one.param); });
 
 }  // namespace
 }  // namespace optimus::test
