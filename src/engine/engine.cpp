@@ -4,7 +4,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -124,8 +123,11 @@ void Engine::make_passes() {
   const Arena planned = plan_arena(program_);
   outside_ = planned.outside;
   arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
-  const at::Tensor sums = at::zeros({2}, at::TensorOptions(at::kDouble).device(options_.device));
-  loss_sum_ = sums.narrow(0, 0, 1), square_sum_ = sums.narrow(0, 1, 1);
+  numbers_ = at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).device(options_.device));
+  host_numbers_ =
+      at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).pinned_memory(options_.device.is_cuda()));
+  loss_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::loss_sum), 1);
+  square_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::square_sum), 1);
   const DeviceSizes sizes(plan_, model_, program_.seat);
   const std::vector<int>& sequences = plan_.pipelines[0].microbatches;
   slabs_.resize(program_.buffers.size());
@@ -161,20 +163,40 @@ StepReport Engine::train_step(const Batch& batch, const UpdateOptions& options) 
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
   update_ = options;
-  clear_sums();
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
+  begin_numbers();
   parameters_.zero_gradients();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) execute(program_.instructions[i], i);
-  StepReport report{.loss = loss_ / static_cast<double>(std::max<std::int64_t>(1, batch.num_counted)),
-                    .grad_norm = grad_norm_,
+  return end_step(batch);
+}
+
+// Here, and only here, a step waits for the device.
+StepReport Engine::end_step(const Batch& batch) {
+  host_numbers_.copy_(numbers_);
+  auto* numbers = host_numbers_.data_ptr<double>();
+  const bool is_finite = number(numbers, StepNumber::is_finite) != 0;
+  num_updates = static_cast<std::int64_t>(number(numbers, StepNumber::num_updates));
+  StepReport report{.loss = number(numbers, StepNumber::loss_sum) /
+                            static_cast<double>(std::max<std::int64_t>(1, batch.num_counted)),
+                    .grad_norm = number(numbers, StepNumber::grad_norm),
                     .num_tokens = batch.num_tokens,
                     .num_counted = batch.num_counted,
-                    .is_skipped = !is_finite_};
+                    .is_skipped = !is_finite};
   if (plan_.precision == Precision::fp16) {
     report.loss_scale = scale_;
-    if (num_counted_ > 0) loss_scale.update(is_finite_);
+    if (num_counted_ > 0) loss_scale.update(is_finite);
   }
   return report;
+}
+
+void Engine::begin_numbers() {
+  host_numbers_.zero_();
+  auto* numbers = host_numbers_.data_ptr<double>();
+  number(numbers, StepNumber::learning_rate) = update_.learning_rate;
+  number(numbers, StepNumber::num_counted) = static_cast<double>(num_counted_);
+  number(numbers, StepNumber::loss_scale) = scale_;
+  number(numbers, StepNumber::num_updates) = static_cast<double>(num_updates);
+  numbers_.copy_(host_numbers_, /*non_blocking=*/true);
 }
 
 void Engine::load(const Batch& batch) {
@@ -235,34 +257,18 @@ void Engine::compute(const Instruction& next, Pass& pass) {
     block.backward_weight(next.part, pass);
 }
 
-void Engine::clear_sums() {
-  loss_sum_.zero_();
-  square_sum_.zero_();
-}
-
-// The norm of the mean loss's gradient; each element is on this device once. Here, and only here, a step waits for the device.
+// Each element of the gradient is on this device once. What comes of it stays on the device.
 void Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
     if (parameters_.block(block).gradients.defined())
       kernels_->add_square_sum(parameters_.block(block).gradients, square_sum_);
-  const at::Tensor sums = at::stack({loss_sum_, square_sum_}).cpu();
-  const double* numbers = sums.data_ptr<double>();
-  loss_ = numbers[0];
-  grad_norm_ = std::sqrt(numbers[1]) / (scale_ * static_cast<double>(num_counted_));
-  is_finite_ = std::isfinite(grad_norm_) && std::isfinite(loss_);
-  if (is_finite_) ++num_updates;
+  kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
 }
 
 void Engine::update_block(int block) {
   BlockState& state = parameters_.block(block);
-  if (!is_finite_ || !state.weights.defined()) return;
-  AdamOptions adam{.learning_rate = update_.learning_rate,
-                   .beta1 = update_.beta1,
-                   .beta2 = update_.beta2,
-                   .epsilon = update_.epsilon,
-                   .step = num_updates,
-                   .scale = 1 / (scale_ * static_cast<double>(num_counted_))};
-  if (update_.clip > 0) adam.scale *= std::min(1.0, update_.clip / (grad_norm_ + 1e-6));
+  if (!state.weights.defined()) return;
+  AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
   for (const Parameters::Segment& segment : parameters_.segments(block)) {
     const auto part = [&](const at::Tensor& flat) {
       return flat.narrow(0, segment.begin, segment.end - segment.begin);
@@ -270,14 +276,14 @@ void Engine::update_block(int block) {
     adam.weight_decay = segment.has_weight_decay ? update_.weight_decay : 0;
     at::Tensor masters = part(state.masters), first = part(state.first), second = part(state.second),
                weights = part(state.weights);
-    kernels_->adamw(adam, part(state.gradients), masters, first, second, weights);
+    kernels_->adamw(adam, numbers_, part(state.gradients), masters, first, second, weights);
   }
 }
 
 void Engine::forward_only(const Batch& batch, at::Tensor* all_logits, KeyValueCache* cache) {
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
-  clear_sums();
+  loss_sum_.zero_();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     if (program_.instructions[i].op != Op::forward) continue;
     Pass pass = passes_[i];

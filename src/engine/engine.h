@@ -80,9 +80,10 @@ class Engine {
   void load(const Batch& batch);
   void execute(const Instruction& next, std::size_t index);
   void compute(const Instruction& next, Pass& pass);
+  void begin_numbers();
   void pass_gate();
   void update_block(int block);
-  void clear_sums();
+  StepReport end_step(const Batch& batch);
   void forward_only(const Batch& batch, at::Tensor* all_logits, KeyValueCache* cache);
   void make_passes();
 
@@ -96,8 +97,10 @@ class Engine {
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
-  Bytes outside_;                     // the arena, as planned: autograd's
-  at::Tensor loss_sum_, square_sum_;  // of the step under way, on the device: one fp64 element each
+  Bytes outside_;  // the arena, as planned: autograd's
+  at::Tensor numbers_,
+      host_numbers_;  // of the step under way (kernels/step_numbers.h), and as the host writes and reads them
+  at::Tensor loss_sum_, square_sum_;  // two of them
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<SlabTensors> slabs_;  // [buffer]
@@ -107,8 +110,7 @@ class Engine {
   // Of the step under way.
   UpdateOptions update_;
   std::int64_t num_counted_ = 0;
-  double loss_ = 0, scale_ = 1, grad_norm_ = 0;
-  bool is_finite_ = true;
+  double scale_ = 1;
 };
 
 }  // namespace optimus

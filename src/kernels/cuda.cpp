@@ -9,7 +9,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 
 #include "base/error.h"
@@ -60,6 +59,11 @@ void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
   ensure(tensor.is_contiguous() && tensor.scalar_type() == type, "a vector with gaps, or of type {} for {}",
          c10::toString(tensor.scalar_type()), c10::toString(type));
   return tensor.data_ptr();
+}
+
+double* step_numbers_of(const at::Tensor& numbers) {
+  ensure(numbers.numel() == kNumStepNumbers, "{} numbers of a step", numbers.numel());
+  return static_cast<double*>(flat_data(numbers, at::kDouble));
 }
 
 void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
@@ -275,22 +279,22 @@ class CudaKernels final : public Kernels {
            static_cast<double*>(flat_data(sum, at::kDouble)), workspace.data_ptr<double>());
   }
 
-  void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master, at::Tensor& first,
-             at::Tensor& second, at::Tensor& weight) const override {
+  void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
+    const Launch launch(numbers);
+    launch(cuda::pass_gate, options, step_numbers_of(numbers));
+  }
+
+  void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+             at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const override {
     for (const at::Tensor& other : {gradient, first, second, weight}) ensure_same_size(other, master);
-    const auto correction = [&](double beta) {
-      return 1 - std::pow(beta, static_cast<double>(options.step));
-    };
     const at::ScalarType wide = wide_type(weight);
     const Launch launch(master);
     launch(cuda::adamw, {.element = element_of(weight),
                          .beta1 = options.beta1,
                          .beta2 = options.beta2,
-                         .decay = 1 - options.learning_rate * options.weight_decay,
-                         .rate = options.learning_rate / correction(options.beta1),
-                         .inverse_root = 1 / std::sqrt(correction(options.beta2)),
                          .epsilon = options.epsilon,
-                         .scale = options.scale,
+                         .weight_decay = options.weight_decay,
+                         .numbers = step_numbers_of(numbers),
                          .count = master.numel(),
                          .gradient = flat_data(gradient, wide),
                          .master = flat_data(master, wide),

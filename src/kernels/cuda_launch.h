@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/step_numbers.h"
 #include "model/spec.h"
 
 namespace optimus::cuda {
@@ -132,11 +133,13 @@ void add_square_sum(const Queue& queue, Element element, const void* values, std
 
 struct AdamTask {
   Element element = Element::fp32;  // of the weight; the rest is of the wider type
-  double beta1 = 0, beta2 = 0, decay = 1, rate = 0, inverse_root = 1, epsilon = 0, scale = 1;
+  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+  double* numbers = nullptr;  // of the step, on the device
   std::int64_t count = 0;
   const void* gradient = nullptr;
   void *master = nullptr, *first = nullptr, *second = nullptr, *weight = nullptr;
 };
 void adamw(const Queue& queue, const AdamTask& task);
+void pass_gate(const Queue& queue, const GateOptions& options, double* numbers);
 
 }  // namespace optimus::cuda

@@ -4,6 +4,7 @@
 //   kernels_check [--no-speed]
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
@@ -56,6 +57,7 @@ class Check {
     extreme_losses();
     square_sums();
     updates();
+    gates();
   }
 
  private:
@@ -312,15 +314,41 @@ class Check {
         at::Tensor plain_master = in_double(master), plain_first = in_double(first),
                    plain_second = in_double(second), plain_weight = in_double(weight);
         for (int step = 1; step <= 5; ++step) {
-          const AdamOptions options{.learning_rate = 1e-2, .weight_decay = 0.1, .step = step, .scale = 0.25};
+          const AdamOptions options{.weight_decay = 0.1};
+          const at::Tensor numbers = numbers_behind_gate(at::kCUDA, 1e-2, step, 0.25);
           const at::Tensor gradient = part(wide({size + 1}));
-          ours_->adamw(options, gradient, master, first, second, weight);
-          plain_->adamw(options, in_double(gradient), plain_master, plain_first, plain_second, plain_weight);
+          ours_->adamw(options, numbers, gradient, master, first, second, weight);
+          plain_->adamw(options, numbers, in_double(gradient), plain_master, plain_first, plain_second,
+                        plain_weight);
         }
         wide_near("adamw", master, plain_master);
         wide_near("adamw", first, plain_first);
         wide_near("adamw", second, plain_second);
         same("adamw", weight, master.to(type_));
+      }
+  }
+
+  // As it passes, clips, and stops what is not finite.
+  void gates() {
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const double clip : {0.0, 1.0})
+      for (const auto& [loss, squares] : std::vector<std::pair<double, double>>{
+               {1000, 9}, {1000, 1e8}, {infinity, 1}, {1, infinity}, {std::nan(""), 1}}) {
+        const auto numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+        auto* values = numbers.data_ptr<double>();
+        number(values, StepNumber::learning_rate) = 1e-2, number(values, StepNumber::num_updates) = 4;
+        number(values, StepNumber::num_counted) = 100, number(values, StepNumber::loss_scale) = 2;
+        number(values, StepNumber::loss_sum) = loss, number(values, StepNumber::square_sum) = squares;
+        at::Tensor here = numbers.to(at::kCUDA), plain_numbers = numbers.clone();
+        ours_->pass_gate({.clip = clip}, here);
+        plain_->pass_gate({.clip = clip}, plain_numbers);
+        differences_.require("gate", at::allclose(here.cpu(), plain_numbers, 1e-14, 0, true),
+                             fmt::format("the gate of loss {} and squares {}", loss, squares));
+        at::Tensor master = wide({100}), first = at::zeros({100}, master.options()), second = first.clone();
+        const at::Tensor before = master.clone();
+        ours_->adamw({}, here, wide({100}), master, first, second, master);
+        differences_.require("gate", at::equal(master, before) != std::isfinite(loss + squares),
+                             "an update behind a closed gate, or none behind an open one");
       }
   }
 
