@@ -94,8 +94,9 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       program_(compile(plan_, model_, plan_.pipelines[0].stages[0].devices[0])),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
-      products_(make_products(options.device, types_.element)),
-      tools_{model_, types_, *kernels_, *attention_, *products_, {}, {}} {
+      products_(make_products(options.device, types_.element, options.product_record)),
+      tools_{model_, types_, *kernels_, *attention_, *products_, {}, {}},
+      recording_(options.device) {
   std::tie(tools_.cosine, tools_.sine) =
       rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
   const Stage& stage = plan_.pipelines[0].stages[0];
@@ -165,9 +166,32 @@ StepReport Engine::train_step(const Batch& batch, const UpdateOptions& options) 
   update_ = options;
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   begin_numbers();
+  if (can_record(batch))
+    recording_.run(
+        {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip},
+        [&] { run_program(); });
+  else
+    run_program();
+  return end_step(batch);
+}
+
+void Engine::run_program() {
   parameters_.zero_gradients();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) execute(program_.instructions[i], i);
-  return end_step(batch);
+}
+
+// Not with what changes from step to step and reaches kernels as an argument (keys of dropout, segments), nor with autograd.
+bool Engine::can_record(const Batch& batch) const {
+  if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom()) return false;
+  if (model_.embedding_dropout > 0 || model_.hidden_dropout > 0 || model_.attention_dropout > 0) return false;
+  for (const Microbatch& microbatch : batch.microbatches)
+    if (!microbatch.segments.empty()) return false;
+  return true;
+}
+
+std::string Engine::recording_note() const {
+  if (recording_.is_recorded()) return "steps are replayed from a recording";
+  return recording_.failure().empty() ? "steps are not recorded" : recording_.failure();
 }
 
 // Here, and only here, a step waits for the device.
@@ -203,15 +227,25 @@ void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
          "a batch of {} micro-batches of length {}", batch.microbatches.size(), batch.sequence_length);
   num_counted_ = batch.num_counted;
-  const auto on_device = [&](const auto& values, at::ScalarType type) {
-    // from_blob reads only; on the processor the batch's own memory is used.
-    void* data = const_cast<void*>(static_cast<const void*>(values.data()));
-    return at::from_blob(data, {std::ssize(values)}, type).to(options_.device);
+  // On the processor the batch's own memory is used, elsewhere a tensor that stays in its place.
+  const auto put = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
+    void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
+    const at::Tensor from = at::from_blob(data, {std::ssize(values)}, type);
+    if (options_.device.is_cpu()) {
+      to = from;
+    } else if (to.defined() && to.numel() == from.numel()) {
+      to.copy_(from);
+    } else {
+      to = from.to(options_.device);
+      recording_.forget();
+    }
   };
   for (std::size_t m = 0; m < microbatches_.size(); ++m) {
     const Microbatch& host = batch.microbatches[m];
-    microbatches_[m] = {&host, on_device(host.ids, at::kLong), on_device(host.targets, at::kLong),
-                        on_device(host.positions, at::kInt)};
+    DeviceMicrobatch& here = microbatches_[m];
+    here.host = &host;
+    put(host.ids, at::kLong, here.ids), put(host.targets, at::kLong, here.targets);
+    put(host.positions, at::kInt, here.positions);
   }
   for (Pass& pass : passes_) pass.step = batch.step;
 }

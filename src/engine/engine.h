@@ -17,6 +17,7 @@
 #include "engine/batch.h"
 #include "engine/block.h"
 #include "engine/parameters.h"
+#include "engine/step_graph.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
 
@@ -49,6 +50,8 @@ struct EngineOptions {
   at::Device device{at::kCPU};
   std::int64_t seed = 0;           // of dropout
   std::int64_t num_positions = 0;  // that tokens may have; 0: the plan's sequence length
+  bool records_steps = true;       // on CUDA, where that can be (step_graph.h)
+  Path product_record{};  // the file that keeps which products were fastest on CUDA; empty: none does
   std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
       make_custom_block{};  // of a custom model (engine/module_block.h)
 };
@@ -72,6 +75,9 @@ class Engine {
   Bytes arena_bytes() const;  // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 
+  // Whether steps are replayed from a recording, or why not.
+  std::string recording_note() const;
+
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
   LossScale loss_scale;
@@ -81,6 +87,8 @@ class Engine {
   void execute(const Instruction& next, std::size_t index);
   void compute(const Instruction& next, Pass& pass);
   void begin_numbers();
+  void run_program();
+  bool can_record(const Batch& batch) const;
   void pass_gate();
   void update_block(int block);
   StepReport end_step(const Batch& batch);
@@ -106,6 +114,7 @@ class Engine {
   std::vector<SlabTensors> slabs_;  // [buffer]
   std::vector<Pass> passes_;        // [instruction]
   std::vector<DeviceMicrobatch> microbatches_;
+  StepGraph recording_;
 
   // Of the step under way.
   UpdateOptions update_;

@@ -125,8 +125,7 @@ class LayerBlock final : public Block {
       tools_.products.forward(input, linear.weight, {}, sum);
       tools_.kernels.add(sum, linear.bias, x, dropout, sum);
     } else {
-      tools_.kernels.add(x, linear.bias, {}, dropout, sum);
-      tools_.products.forward(input, linear.weight, {}, sum, true);
+      tools_.products.forward_onto(input, linear.weight, linear.bias, x, sum);
     }
   }
 
@@ -147,9 +146,12 @@ class LayerBlock final : public Block {
     at::Tensor d_up = pass["mlp.up.gradient"],
                d_gate = model_.is_gated ? pass["mlp.gate.gradient"] : at::Tensor();
     at::Tensor d_activated = model_.is_gated ? pass["mlp.activation.gradient"] : d_up;
-    tools_.products.input_gradient(d_down, down_.weight, d_activated);
-    tools_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
-                                       d_up, d_gate);
+    if (model_.is_gated || !tools_.products.input_gradient_through(model_.activation, d_down, down_.weight,
+                                                                   pass["mlp.up.output"], d_up)) {
+      tools_.products.input_gradient(d_down, down_.weight, d_activated);
+      tools_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
+                                         d_up, d_gate);
+    }
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
     if (is_pre()) {
       tools_.products.input_gradient(pass["up.gradient"], up_.weight, d_input);

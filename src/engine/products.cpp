@@ -2,6 +2,7 @@
 #include "engine/products.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -9,6 +10,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "engine/products_cuda.h"
 
 namespace optimus {
 namespace {
@@ -79,7 +81,7 @@ class NarrowProducts final : public AtenProducts {
 };
 
 // bf16 or fp16 on CUDA: the product's own fp32 sums are added to the accumulator, nothing is rounded in between.
-class CudaProducts final : public AtenProducts {
+class WideSumProducts final : public AtenProducts {
  public:
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
     at::addmm_out(gradient, gradient, dy.t(), x, at::kFloat);
@@ -143,12 +145,28 @@ bool has_products_of(at::ScalarType element) {
 
 }  // namespace
 
-std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element) {
+void Products::forward_onto(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& stream, at::Tensor& y) {
+  if (bias.defined())
+    at::add_out(y, stream, bias);
+  else
+    y.copy_(stream);
+  forward(x, weight, {}, y, /*adds=*/true);
+}
+
+bool Products::input_gradient_through(Activation, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                      at::Tensor&) {
+  return false;
+}
+
+std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element, const Path& record) {
   const bool is_wide = element == at::kFloat || element == at::kDouble;
-  if (device.is_cuda()) {
-    if (is_wide) return std::make_unique<AtenProducts>();
-    return std::make_unique<CudaProducts>();
-  }
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda() && !is_wide)
+    return make_cuda_products(device, element, record, std::make_unique<WideSumProducts>());
+#endif
+  (void)record;
+  if (device.is_cuda()) return std::make_unique<AtenProducts>();
   if (is_wide) return std::make_unique<BlasProducts>();
   if (has_products_of(element)) return std::make_unique<NarrowProducts>();
   return std::make_unique<WideningProducts>();

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Copies the header-only libraries that the engine's sources include into a folder, for tests/gpu/build.sh.
+# Copies the header-only libraries that the engine's sources include into a folder, for tests/gpu/build.sh. CUDNN_FRONTEND names
+# a folder with cudnn_frontend.h, as the Python package nvidia-cudnn-frontend has it in its folder include.
 set -euo pipefail
 mkdir -p "$1"
 cp -rL /usr/include/{nlohmann,fmt,tl,toml++,xxhash.h} "$1"
 if [ -d /usr/src/googletest/googletest ]; then cp -rL /usr/src/googletest/googletest "$1"; fi
+if [ -n "${CUDNN_FRONTEND:-}" ]; then cp -rL "$CUDNN_FRONTEND"/cudnn_frontend* "$CUDNN_FRONTEND"/cudnn_backend_base.h "$1"; fi
