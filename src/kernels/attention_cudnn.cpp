@@ -107,12 +107,14 @@ class Builder {
     describe(of_value, kValueGradient, layout_of(shape_, dv));
   }
   // null where cuDNN has no kernel for the graph.
-  std::shared_ptr<fe::graph::Graph> build(cudnnHandle_t handle) {
+  std::shared_ptr<fe::graph::Graph> build(cudnnHandle_t handle) try {
     const bool is_built = graph_->validate().is_good() && graph_->build_operation_graph(handle).is_good() &&
                           graph_->create_execution_plans({fe::HeurMode_t::A}).is_good() &&
                           graph_->check_support().is_good() &&
                           graph_->build_plans(fe::BuildPlanPolicy_t::ALL).is_good();
     return is_built ? graph_ : nullptr;
+  } catch (const std::runtime_error&) {  // a library that the frontend did not find
+    return nullptr;
   }
 
  private:
@@ -146,8 +148,9 @@ double milliseconds_of(const Choice& choice, cudnnHandle_t handle, Places& place
 }
 
 // Results are written at every run, always the same: measuring does no harm.
-Choice fastest(std::shared_ptr<fe::graph::Graph> graph, cudnnHandle_t handle, Places& places) {
+Choice fastest(Builder& builder, cudnnHandle_t handle, Places& places) {
   Choice best;
+  const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);
   double least = -1;
   for (std::int64_t plan = 0; graph != nullptr && plan < graph->get_execution_plan_count(); ++plan) {
     Choice choice{graph, plan, 0};
@@ -193,7 +196,7 @@ bool CudnnAttention::forward(const AttentionShape& shape, const at::Tensor& q, c
   if (is_new) {
     Builder builder(shape, q.scalar_type());
     builder.add_forward(q, k, v, out);
-    at->second = fastest(builder.build(handle), handle, places);
+    at->second = fastest(builder, handle, places);
   }
   return at->second.graph != nullptr && execute(at->second, handle, places);
 }
@@ -215,7 +218,7 @@ bool CudnnAttention::backward(const AttentionShape& shape, const at::Tensor& dou
   if (is_new) {
     Builder builder(shape, q.scalar_type());
     builder.add_backward(dout, q, k, v, out, dq, dk, dv);
-    at->second = fastest(builder.build(handle), handle, places);
+    at->second = fastest(builder, handle, places);
   }
   return at->second.graph != nullptr && execute(at->second, handle, places);
 }

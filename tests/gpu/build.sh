@@ -12,7 +12,7 @@ flags=(-std=c++20 -O2 -DNDEBUG -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PE
   -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
 # cuDNN without copies, where its frontend is among the headers (attention_cudnn.h).
 cudnn=$torch/../nvidia/cudnn/include
-if [ -f "$headers/cudnn_frontend.h" ]; then flags+=(-DOPTIMUS_CUDNN -idirafter "$cudnn"); fi
+if [ -d "$headers/cudnn/include" ]; then flags+=(-DOPTIMUS_CUDNN -idirafter "$headers/cudnn/include" -idirafter "$cudnn" -idirafter "$torch/../nvidia/cu13/include"); fi
 sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/cost/*.cpp src/simulate/*.cpp src/checkpoint/*.cpp
   src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/kernels/*.cpp src/engine/*.cpp
   src/run/memory.cpp src/run/probe_machine.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)

@@ -5,4 +5,7 @@ set -euo pipefail
 mkdir -p "$1"
 cp -rL /usr/include/{nlohmann,fmt,tl,toml++,xxhash.h} "$1"
 if [ -d /usr/src/googletest/googletest ]; then cp -rL /usr/src/googletest/googletest "$1"; fi
-if [ -n "${CUDNN_FRONTEND:-}" ]; then cp -rL "$CUDNN_FRONTEND"/cudnn_frontend* "$CUDNN_FRONTEND"/cudnn_backend_base.h "$1"; fi
+if [ -n "${CUDNN_FRONTEND:-}" ]; then  # its files look for each other in a folder of that name
+  mkdir -p "$1/cudnn/include"
+  cp -rL "$CUDNN_FRONTEND"/cudnn_* "$1/cudnn/include"
+fi
