@@ -56,10 +56,12 @@ struct Pass {
   const at::Tensor* below = nullptr;  // where its input gradient goes
   const DeviceMicrobatch* microbatch = nullptr;
   std::int64_t sequence_length = 0, step = 0;
-  RandomKey dropout;                 // of the seed
-  bool is_training = true;           // dropout happens
-  bool is_recompute = false;         // forward: only what the backward needs
-  double gradient_scale = 1;         // of the loss; 0: no gradient is wanted
+  RandomKey dropout;          // of the seed
+  bool is_training = true;    // dropout happens
+  bool is_recompute = false;  // forward: only what the backward needs
+  double gradient_scale = 1;  // of the loss; 0: no gradient is wanted
+  bool is_first =
+      false;  // of the step, for this block: what first_written() names holds old sums, to be written over
   at::Tensor* loss = nullptr;        // one fp64 element on the device: the sum over tokens is added
   at::Tensor* all_logits = nullptr;  // not null: [rows, vocab], filled instead of a loss
   KeyValueCache* cache = nullptr;
@@ -73,6 +75,8 @@ class Block {
   virtual void forward(Part part, const Pass& pass) = 0;
   virtual void backward_input(Part part, const Pass& pass) = 0;
   virtual void backward_weight(Part part, const Pass& pass) = 0;
+  // Accumulators that a first pass writes over, whole: nobody needs to clear them.
+  virtual std::vector<at::Tensor> first_written() const { return {}; }
 };
 
 std::unique_ptr<Block> make_embedding_block(const Tools& tools, const Parameters& parameters);

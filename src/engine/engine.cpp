@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "engine/cache.h"
@@ -116,6 +117,7 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
         break;
     }
   make_passes();
+  mark_first_passes();
 }
 
 Engine::~Engine() = default;
@@ -160,6 +162,38 @@ void Engine::make_passes() {
   }
 }
 
+// The first weight gradient of a block in a step is written over what the last step left; the rest is cleared.
+void Engine::mark_first_passes() {
+  std::set<std::pair<int, Part>> seen;
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& next = program_.instructions[i];
+    if (next.op != Op::forward && next.op != Op::backward_weight) continue;
+    const bool is_head = block_kind(model_, next.block) == BlockKind::head;
+    if (next.op == (is_head ? Op::forward : Op::backward_weight))
+      passes_[i].is_first = seen.emplace(next.block, next.part).second;
+  }
+  std::vector<std::pair<char*, char*>> written;
+  for (const std::unique_ptr<Block>& block : blocks_)
+    for (const at::Tensor& sums : block->first_written())
+      if (sums.defined())
+        written.emplace_back(static_cast<char*>(sums.data_ptr()),
+                             static_cast<char*>(sums.data_ptr()) + sums.nbytes());
+  std::sort(written.begin(), written.end());
+  for (int b = 0; b < parameters_.num_blocks(); ++b) {
+    const at::Tensor& flat = parameters_.block(b).gradients;
+    if (!flat.defined()) continue;
+    const auto element = static_cast<std::int64_t>(flat.element_size());
+    char *const begin = static_cast<char*>(flat.data_ptr()), *const end = begin + flat.nbytes();
+    const auto clear = [&](char* from, char* to) {
+      if (from < to) cleared_.push_back(flat.narrow(0, (from - begin) / element, (to - from) / element));
+    };
+    char* done = begin;
+    for (const auto& [from, to] : written)
+      if (from >= begin && from < end) clear(done, from), done = std::max(done, to);
+    clear(done, end);
+  }
+}
+
 StepReport Engine::train_step(const Batch& batch, const UpdateOptions& options) {
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
@@ -176,7 +210,7 @@ StepReport Engine::train_step(const Batch& batch, const UpdateOptions& options) 
 }
 
 void Engine::run_program() {
-  parameters_.zero_gradients();
+  for (at::Tensor& sums : cleared_) sums.zero_();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) execute(program_.instructions[i], i);
 }
 

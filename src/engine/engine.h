@@ -89,6 +89,7 @@ class Engine {
   void begin_numbers();
   void run_program();
   bool can_record(const Batch& batch) const;
+  void mark_first_passes();
   void pass_gate();
   void update_block(int block);
   StepReport end_step(const Batch& batch);
@@ -111,8 +112,9 @@ class Engine {
   at::Tensor loss_sum_, square_sum_;  // two of them
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;
-  std::vector<SlabTensors> slabs_;  // [buffer]
-  std::vector<Pass> passes_;        // [instruction]
+  std::vector<SlabTensors> slabs_;   // [buffer]
+  std::vector<Pass> passes_;         // [instruction]
+  std::vector<at::Tensor> cleared_;  // accumulators that each step begins at zero
   std::vector<DeviceMicrobatch> microbatches_;
   StepGraph recording_;
 

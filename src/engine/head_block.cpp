@@ -41,7 +41,7 @@ class HeadBlock final : public Block {
       tools_.kernels.cross_entropy(some_logits, targets.narrow(0, begin, count).squeeze(1), some_losses,
                                    pass.gradient_scale);
       if (pass.gradient_scale == 0) continue;
-      tools_.products.weight_gradient(some_logits, some, output_.gradient);
+      tools_.products.weight_gradient(some_logits, some, output_.gradient, !pass.is_first || begin > 0);
       if (output_bias_.weight.defined()) tools_.kernels.add_rows(some_logits, output_bias_.gradient);
       tools_.products.input_gradient(some_logits, output_.weight, some);
     }
@@ -69,6 +69,8 @@ class HeadBlock final : public Block {
                                     transform_.gradient);
     tools_.kernels.add_rows(pass["head.transform.gradient"], transform_bias_.gradient);
   }
+
+  std::vector<at::Tensor> first_written() const override { return {output_.gradient}; }
 
  private:
   struct Weight {

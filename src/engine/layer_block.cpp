@@ -43,12 +43,18 @@ class LayerBlock final : public Block {
   }
   void backward_weight(Part part, const Pass& pass) override {
     if (part == Part::attention) {
-      add_weight_gradient(out_, attention_out_gradient(pass), pass["attention.output"]);
-      add_weight_gradient(qkv_, pass["qkv.gradient"], attention_input(pass));
+      add_weight_gradient(pass, out_, attention_out_gradient(pass), pass["attention.output"],
+                          has_sums_in_norm());
+      add_weight_gradient(pass, qkv_, pass["qkv.gradient"], attention_input(pass));
     } else {
-      add_weight_gradient(down_, mlp_down_gradient(pass), pass["mlp.activation.output"]);
-      add_weight_gradient(up_, pass["up.gradient"], mlp_input(pass));
+      add_weight_gradient(pass, down_, mlp_down_gradient(pass), pass["mlp.activation.output"],
+                          has_sums_in_norm());
+      add_weight_gradient(pass, up_, pass["up.gradient"], mlp_input(pass));
     }
+  }
+
+  std::vector<at::Tensor> first_written() const override {
+    return {qkv_.weight_gradient, out_.weight_gradient, up_.weight_gradient, down_.weight_gradient};
   }
 
  private:
@@ -103,6 +109,12 @@ class LayerBlock final : public Block {
   }
   void rotate(const Pass& pass, at::Tensor& q, at::Tensor& k, bool is_backward) {
     if (!tools_.cosine.defined()) return;
+    // Columns of one matrix, side by side: heads of both are turned alike, so in one pass.
+    if (q.strides() == k.strides() && k.storage_offset() == q.storage_offset() + q.size(1) * q.stride(1)) {
+      at::Tensor both = q.as_strided({q.size(0), q.size(1) + k.size(1), q.size(2)}, q.strides());
+      tools_.kernels.rope(both, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
+      return;
+    }
     tools_.kernels.rope(q, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
     tools_.kernels.rope(k, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
   }
@@ -155,7 +167,14 @@ class LayerBlock final : public Block {
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
     if (is_pre()) {
       tools_.products.input_gradient(pass["up.gradient"], up_.weight, d_input);
-      through_norm(norm2_, d_input, pass, "norm2", stream, middle);
+      if (has_sums_in_norm()) {
+        StreamSums sums{down_.bias_gradient, out_.bias_gradient};
+        tools_.kernels.norm_backward_with_sums(norm_options(), d_input, pass["norm2.input"], norm2_.weight,
+                                               pass["norm2.statistics"], stream, middle,
+                                               norm2_.weight_gradient, norm2_.bias_gradient, sums);
+      } else {
+        through_norm(norm2_, d_input, pass, "norm2", stream, middle);
+      }
     } else {
       d_input.copy_(stream);
       tools_.products.input_gradient(pass["up.gradient"], up_.weight, d_input, true);
@@ -222,9 +241,14 @@ class LayerBlock final : public Block {
                                  pass[name + ".statistics"], residual, dx, norm.weight_gradient,
                                  norm.bias_gradient);
   }
-  void add_weight_gradient(Weights& linear, const at::Tensor& dy, const at::Tensor& x) const {
-    tools_.products.weight_gradient(dy, x, linear.weight_gradient);
-    if (linear.bias.defined()) tools_.kernels.add_rows(dy, linear.bias_gradient);
+  void add_weight_gradient(const Pass& pass, Weights& linear, const at::Tensor& dy, const at::Tensor& x,
+                           bool has_bias_sum = false) const {
+    tools_.products.weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
+    if (linear.bias.defined() && !has_bias_sum) tools_.kernels.add_rows(dy, linear.bias_gradient);
+  }
+  // The second norm's backward sees the gradients of both products that end in the stream: it sums them for their biases.
+  bool has_sums_in_norm() const {
+    return is_pre() && model_.hidden_dropout == 0 && out_.bias.defined() && down_.bias.defined();
   }
 
   at::Tensor output(const Pass& pass) const { return pass.next ? *pass.next : pass["norm2.output"]; }

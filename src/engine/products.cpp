@@ -49,8 +49,11 @@ class AtenProducts : public Products {
     else
       at::mm_out(dx, dy, weight);
   }
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    at::addmm_out(gradient, gradient, dy.t(), x);
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    if (adds)
+      at::addmm_out(gradient, gradient, dy.t(), x);
+    else
+      at::mm_out(gradient, dy.t(), x);
   }
 };
 
@@ -66,25 +69,32 @@ class BlasProducts final : public AtenProducts {
     const BlasOnly blas;
     AtenProducts::input_gradient(dy, weight, dx, adds);
   }
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     const BlasOnly blas;
-    AtenProducts::weight_gradient(dy, x, gradient);
+    AtenProducts::weight_gradient(dy, x, gradient, adds);
   }
 };
 
 // bf16 on a processor that multiplies it: the weight gradient is rounded once a micro-batch before it is added.
 class NarrowProducts final : public AtenProducts {
  public:
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    gradient.add_(at::mm(dy.t(), x));
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    const at::Tensor product = at::mm(dy.t(), x);
+    if (adds)
+      gradient.add_(product);
+    else
+      gradient.copy_(product);
   }
 };
 
 // bf16 or fp16 on CUDA: the product's own fp32 sums are added to the accumulator, nothing is rounded in between.
 class WideSumProducts final : public AtenProducts {
  public:
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    at::addmm_out(gradient, gradient, dy.t(), x, at::kFloat);
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    if (adds)
+      at::addmm_out(gradient, gradient, dy.t(), x, at::kFloat);
+    else
+      at::mm_out(gradient, dy.t(), x, at::kFloat);
   }
 };
 
@@ -109,8 +119,8 @@ class WideningProducts final : public Products {
     straight_.input_gradient(widened(0, dy), widened(1, weight), result, adds);
     dx.copy_(result);
   }
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    straight_.weight_gradient(widened(0, dy), widened(2, x), gradient);
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    straight_.weight_gradient(widened(0, dy), widened(2, x), gradient, adds);
   }
   std::int64_t bytes() const override {
     std::int64_t total = 0;

@@ -27,8 +27,9 @@ class Products {
   // cannot, and nothing was done.
   virtual bool input_gradient_through(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
                                       const at::Tensor& x, at::Tensor& dx);
-  // gradient += dy^T x.
-  virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) = 0;
+  // gradient += dy^T x, or gradient = dy^T x.
+  virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient,
+                               bool adds = true) = 0;
   // Bytes that it holds beside what it is given.
   virtual std::int64_t bytes() const { return 0; }
 };

@@ -116,15 +116,15 @@ class CudaProducts final : public Products {
     shape.c_stride = dx.stride(0), shape.aux_stride = x.stride(0), shape.epilogue = LtEpilogue::gelu_gradient;
     return run(shape, {weight.data_ptr(), dy.data_ptr(), nullptr, dx.data_ptr(), x.data_ptr()});
   }
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     LtShape shape = base_shape();
     shape.m = x.size(1), shape.n = dy.size(1), shape.k = x.size(0);
     shape.a_stride = x.stride(0), shape.b_stride = dy.stride(0), shape.b_is_transposed = true;
     shape.c_stride = shape.d_stride = gradient.stride(0);
-    shape.has_addend = true, shape.is_wide = true;
+    shape.has_addend = adds, shape.is_wide = true;
     if (!all_aligned(dy, x, gradient) ||
         !run(shape, {x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), gradient.data_ptr(), nullptr}))
-      plain_->weight_gradient(dy, x, gradient);
+      plain_->weight_gradient(dy, x, gradient, adds);
   }
   std::int64_t bytes() const override { return static_cast<std::int64_t>(kLtWorkspace); }
 

@@ -27,6 +27,11 @@ struct NormOptions {
   double eps = 1e-5;
 };
 
+// Sums of columns that are added to, as by add_rows: of the residual and of dx. Undefined: not wanted.
+struct StreamSums {
+  at::Tensor residual, output;
+};
+
 // A dropout site: element (row, column) of a [rows, width] tensor is dropped when its uniform number is below `rate`, else
 // scaled by 1 / (1 - rate). The number is element (position * width + column) of the key of the row's sample,
 // key.with(global sample), so that masks do not depend on micro-batches or ranks.
@@ -57,6 +62,13 @@ class Kernels {
                              const at::Tensor& weight, const at::Tensor& statistics,
                              const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
                              at::Tensor& bias_gradient) const = 0;
+
+  // The same, and columns of what flows past are summed on the way: bias gradients of the products around the norm.
+  virtual void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                                       const at::Tensor& weight, const at::Tensor& statistics,
+                                       const at::Tensor& residual, at::Tensor& dx,
+                                       at::Tensor& weight_gradient, at::Tensor& bias_gradient,
+                                       StreamSums& sums) const;
 
   // y = act(x), or act(gate) * x when gate is defined.
   virtual void activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,

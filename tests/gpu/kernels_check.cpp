@@ -109,11 +109,34 @@ class Check {
     same("norm backward", over_dy, dx);
     same("norm weight gradient", dw_again, dw);
     same("norm bias gradient", db_again, db);
+    norm_backward_with_sums(options, dy, x, weight, statistics, residual);
     if (!residual.defined()) return;
     at::Tensor over_residual = rows().copy_(residual);
     ours_->norm_backward(options, dy, x, weight, statistics, over_residual, over_residual, dw_again,
                          db_again);
     same("norm backward", over_residual, dx);
+  }
+
+  // Also where dx takes the residual's place.
+  void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                               const at::Tensor& weight, const at::Tensor& statistics,
+                               const at::Tensor& residual) {
+    at::Tensor dx = rows(), dw = wide({size_.width}), db = wide({size_.width}), plain_dx = in_double(x),
+               plain_dw = in_double(dw), plain_db = in_double(db);
+    if (residual.defined()) dx.copy_(residual);
+    const at::Tensor& added = residual.defined() ? dx : residual;
+    StreamSums sums{residual.defined() ? wide({size_.width}) : at::Tensor(), wide({size_.width})};
+    StreamSums plain_sums{in_double(sums.residual), in_double(sums.output)};
+    ours_->norm_backward_with_sums(options, dy, x, weight, statistics, added, dx, dw, db, sums);
+    plain_->norm_backward_with_sums(options, in_double(dy), in_double(x), in_double(weight),
+                                    in_double(statistics), in_double(residual), plain_dx, plain_dw, plain_db,
+                                    plain_sums);
+    near("norm backward", dx, plain_dx);
+    wide_near("norm weight gradient", dw, plain_dw);
+    wide_near("norm bias gradient", db, plain_db);
+    if (residual.defined()) wide_near("sums beside a norm", sums.residual, plain_sums.residual);
+    // RMS norms and odd widths sum what was rounded.
+    differences_.compare("sums beside a norm", type_, sums.output, plain_sums.output, near_);
   }
 
   void norm_of_heads() {

@@ -79,6 +79,18 @@ TEST_P(HostTest, NormForwardAndBackward) {
         at::Tensor in_place = dy.clone(), unused = dw.clone(), unused_too = db.clone();
         host_->norm_backward(options, in_place, x, weight, statistics, added, in_place, unused, unused_too);
         EXPECT_TRUE(at::equal(in_place, dx));
+        StreamSums sums{added.defined() ? wide("rs", {width}) : added, wide("os", {width})};
+        at::Tensor residual_sum = sums.residual.defined() ? sums.residual.clone() : added,
+                   output_sum = sums.output.clone(),
+                   other = added.defined() ? added.clone() : strided_like(x);
+        if (added.defined()) host_->add_rows(added, residual_sum);
+        host_->add_rows(dx, output_sum);
+        host_->norm_backward_with_sums(options, dy, x, weight, statistics, added.defined() ? other : added,
+                                       other, unused, unused_too, sums);
+        EXPECT_TRUE(at::equal(other, dx) && at::equal(sums.output, output_sum));
+        if (added.defined()) {
+          EXPECT_TRUE(at::equal(sums.residual, residual_sum));
+        }
       }
     }
 }
