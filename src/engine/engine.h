@@ -22,6 +22,7 @@
 #include "engine/block.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
+#include "engine/step_graph.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
 
@@ -59,6 +60,8 @@ struct EngineOptions {
   at::Device device{at::kCPU};
   std::int64_t seed = 0;           // of dropout
   std::int64_t num_positions = 0;  // that tokens may have; 0: the plan's sequence length
+  bool records_steps = true;       // on CUDA, where that can be (step_graph.h)
+  Path product_record{};  // the file that keeps which products were fastest on CUDA; empty: none does
   std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
       make_custom_block{};          // of a custom model (engine/module_block.h)
   int rank = 0;                     // the plan's device that this is
@@ -89,6 +92,9 @@ class Engine {
   Bytes arena_bytes() const;  // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 
+  // Whether steps are replayed from a recording, or why not.
+  std::string recording_note() const;
+
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
   LossScale loss_scale;
@@ -113,7 +119,11 @@ class Engine {
   at::Tensor whole(int block, int buffer, StateKind kind) const;
   at::Tensor flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const;
   void load(const Batch& batch);
-  void clear_sums();
+  void mark_first_passes();
+  void clear_between(const std::vector<at::Tensor>& written);
+  void begin_numbers();
+  bool can_record(const Batch& batch) const;
+  StepReport end_step();
   CommOutcome<void> run(const Run& how);
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
@@ -139,8 +149,8 @@ class Engine {
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
-  // Of the step under way, on the device, fp64: loss, squares of the gradient, counted targets, tokens.
-  at::Tensor sums_, loss_sum_, square_sum_;
+  at::Tensor numbers_, host_numbers_;  // of the step under way (kernels/step_numbers.h); the host's side of them
+  at::Tensor loss_sum_, square_sum_;   // two of them
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
   std::vector<SlabTensors> slabs_;              // [buffer]
@@ -148,19 +158,20 @@ class Engine {
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
   std::vector<Pass> passes_;               // [instruction]
-  std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
+  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
+  std::vector<at::Tensor> cleared_sums_;        // accumulators that each step begins at zero
   std::vector<bool> is_forward_;           // [instruction]: of a forward slot
   std::vector<DeviceMicrobatch> microbatches_;
   StateExchange state_;
+  StepGraph recording_;
 
   // Of the step under way.
   Run how_;
   std::vector<std::unique_ptr<Pending>> under_way_;  // [instruction]
   std::vector<int> last_on_lane_;
   UpdateOptions update_;
-  double num_counted_ = 0, num_tokens_ = 0;
-  double loss_ = 0, scale_ = 1, grad_norm_ = 0;
-  bool is_finite_ = true;
+  std::int64_t num_counted_ = 0, num_tokens_ = 0;  // of this device
+  double scale_ = 1;
 };
 
 }  // namespace optimus
