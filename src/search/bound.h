@@ -7,6 +7,7 @@
 #pragma once
 
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "search/specimen.h"
@@ -27,6 +28,8 @@ Candidate most_sharded(const Demand& demand, Candidate candidate);
 inline constexpr int kNoTraffic = -1, kNothingGathered = 4;
 // Devices that share one copy of the state.
 int num_shards(const Candidate& candidate);
+// The same of a mixture's experts.
+int num_expert_shards(const Candidate& candidate);
 // Micro-batches whose activations a stage keeps, at least; chunks are counted as parts of one.
 double least_in_flight(const Candidate& candidate, int stage, int microbatches);
 // What a device may use: what it has, or what the user allows.
@@ -69,17 +72,25 @@ class Bounder {
   struct Traffic {
     SlotCost shard, replica;  // gradients: to shards, and over their copies
     SlotCost gather;          // weights, from shards
-    double reduce(int layers, bool embeds, bool heads) const {
-      return shard.of(layers, embeds, heads) + replica.of(layers, embeds, heads);
-    }
+    double reduce(const Held& held) const { return shard.of(held) + replica.of(held); }
   };
   // What memory a stage needs, by its layers.
   struct MemoryTerms {
-    double fixed = 0, layer = 0;         // state; of each layer
-    double kept[3] = {}, brief[3] = {};  // [mode]: of each layer; of the largest
-    double brief_ends = 0;               // of the ends of the model
-    double of(const StageLayers& layers) const;
+    struct Layer {
+      double state = 0, gathered = 0;
+      double kept[3] = {}, brief[3] = {};  // [mode]
+    };
+    double fixed = 0;
+    Layer layer, dense;     // of each
+    double brief_ends = 0;  // of the ends of the model
+    // dense: those of the layers that are of the other kind.
+    double of(const StageLayers& layers, const StageLayers& dense) const;
   };
+  // Numbers of a stage's layers that are of the other kind, where a model has two.
+  StageLayers dense_of(const Candidate& c, int stage, const StageLayers& layers) const;
+  Held held_by(const Candidate& c, int stage, const StageLayers& layers) const;
+  // The fewest and the most that the stage has, however finely it is cut.
+  std::pair<int, int> least_and_most_dense(const Candidate& c, int stage) const;
   struct StageCost;
   // Specimens of one candidate on one kind of device: [mode]; those that are not needed are not made.
   const Specimen& specimen(int kind, const Candidate& c, RecomputeMode mode);
@@ -92,6 +103,7 @@ class Bounder {
   double after_gate(const Candidate& c, const std::vector<StageCost>& stages) const;
   double unhidden(const Candidate& c, const StageCost& stage) const;
   double end_of(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double update_of(const Candidate& c, const Specimen& own, const Held& held) const;
   double update_seconds(const Candidate& c, const StageCost& stage, double gate) const;
   MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
   void see_memory(Bound& bound, const Candidate& c, int stage, const StageLayers& layers, double in_flight);
@@ -103,8 +115,9 @@ class Bounder {
   const Ground& ground_;
   Specimens specimens_;
   LinkCost links_;
-  std::map<std::tuple<int, int, int, int>, Traffic> traffic_;
-  std::tuple<int, int, int, int> last_key_{};
+  const bool has_two_kinds_;  // of layers
+  std::map<std::tuple<int, int, int, int, int, int>, Traffic> traffic_;
+  std::tuple<int, int, int, int, int, int> last_key_{};
   const Traffic* last_traffic_ = nullptr;
   // Those asked for last are mostly asked for again.
   int last_kind_ = -1;

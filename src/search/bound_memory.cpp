@@ -11,6 +11,11 @@ int num_shards(const Candidate& c) {
   return c.zero <= 0 ? 1 : c.shard_group > 0 ? c.shard_group : c.dp * c.cp;
 }
 
+int num_expert_shards(const Candidate& c) {
+  const int reached = num_shards(c) * c.tp;
+  return c.zero > 0 && reached % c.ep == 0 ? reached / c.ep : 1;
+}
+
 double least_in_flight(const Candidate& c, int stage, int microbatches) {
   const StagePosition at{stage, c.pp, microbatches, c.chunks};
   if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
@@ -20,7 +25,7 @@ double least_in_flight(const Candidate& c, int stage, int microbatches) {
 
 Candidate most_sharded(const Demand& demand, Candidate c) {
   const Constraints& constraints = demand.constraints;
-  c.zero = c.dp * c.cp == 1
+  c.zero = !has_copies(demand, c)
                ? 0
                : std::min(constraints.no_zero3 ? 2 : 3, constraints.zero ? constraints.zero->most : 3);
   c.shard_group = 0, c.offload = constraints.offload;
@@ -31,7 +36,9 @@ Bytes memory_limit(const Demand& demand, Bytes has) {
   return demand.constraints.max_memory ? std::min(*demand.constraints.max_memory, has) : has;
 }
 
-int num_communicators(const Candidate& c) { return (c.tp > 1) + (c.dp > 1) + (c.cp > 1) + (c.pp > 1); }
+int num_communicators(const Candidate& c) {
+  return (c.tp > 1) + (c.dp > 1) + (c.cp > 1) + (c.pp > 1) + (c.ep > 1);
+}
 
 double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
                      int communicators) {
@@ -52,35 +59,50 @@ double Bounder::limit_of(const Candidate& c, int s) const {
   return static_cast<double>(memory_limit(demand_, has).value);
 }
 
-double Bounder::MemoryTerms::of(const StageLayers& layers) const {
-  double bytes = fixed + layers.total() * layer, largest = brief_ends;
-  for (const RecomputeMode mode : kModes)
-    if (const int count = layers.of(mode); count > 0) {
-      bytes += count * kept[static_cast<int>(mode)];
-      largest = std::max(largest, brief[static_cast<int>(mode)]);
-    }
-  return bytes + largest;
+double Bounder::MemoryTerms::of(const StageLayers& layers, const StageLayers& dense_layers) const {
+  double bytes = fixed, largest = brief_ends, most_gathered = 0;
+  const auto add = [&](const Layer& of, int count, RecomputeMode mode) {
+    if (count == 0) return;
+    bytes += count * (of.state + of.kept[static_cast<int>(mode)]);
+    largest = std::max(largest, of.brief[static_cast<int>(mode)]);
+    most_gathered = std::max(most_gathered, of.gathered);
+  };
+  for (const RecomputeMode mode : kModes) {
+    add(layer, layers.of(mode) - dense_layers.of(mode), mode);
+    add(dense, dense_layers.of(mode), mode);
+  }
+  return bytes + largest + most_gathered;
 }
 
 Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
   const int kind = kind_of_stage(c, s);
   const Specimen& own = specimen(kind, c, c.recompute);
-  const double shards = num_shards(c), moving = 1 + demand_.constants.reserve;
+  const double shards = num_shards(c), expert_shards = num_expert_shards(c),
+               moving = 1 + demand_.constants.reserve;
   const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero >= 3 && !is_ours;
   const auto state = [&](const BlockBytes& block) {
-    return block.weights / (c.zero >= 3 ? shards : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
-           block.gradients / (c.zero >= 2 ? shards : 1) +
-           (c.offload ? 0 : block.optimizer / (c.zero >= 1 ? shards : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
+    const double experts = block.elements > 0 ? block.experts / block.elements : 0;
+    const double sharded = (1 - experts) / shards + experts / expert_shards;
+    return block.weights * (c.zero >= 3 ? sharded : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
+           block.gradients * (c.zero >= 2 ? sharded : 1) +
+           (c.offload ? 0 : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
   };
   MemoryTerms terms;
   terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
-  terms.layer = state(own.layer);
-  for (const RecomputeMode mode : kModes) {
-    if (!all_modes && mode != c.recompute) continue;
-    const BlockBytes& layer = specimen(kind, c, mode).layer;
-    terms.kept[static_cast<int>(mode)] = layer.kept * in_flight * moving;
-    terms.brief[static_cast<int>(mode)] = layer.brief * moving;
-  }
+  const auto see_layer = [&](MemoryTerms::Layer& layer, BlockBytes Specimen::*which) {
+    layer.state = state(own.*which);
+    if (c.zero == 3)
+      layer.gathered =
+          (own.*which).elements * (2 * 2 + 4) * (is_ours ? 1 : demand_.constants.live_factor) * moving;
+    for (const RecomputeMode mode : kModes) {
+      if (!all_modes && mode != c.recompute) continue;
+      const BlockBytes& bytes = specimen(kind, c, mode).*which;
+      layer.kept[static_cast<int>(mode)] = bytes.kept * in_flight * moving;
+      layer.brief[static_cast<int>(mode)] = bytes.brief * moving;
+    }
+  };
+  see_layer(terms.layer, &Specimen::layer);
+  if (has_two_kinds_) see_layer(terms.dense, &Specimen::dense);
   const auto add_end = [&](const BlockBytes& block) {
     terms.fixed += state(block) + block.kept * in_flight * moving;
     terms.brief_ends = std::max(terms.brief_ends, block.brief * moving);
@@ -88,14 +110,13 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
   if (s == 0) add_end(own.embedding);
   // Both ends in one stage share a tied embedding.
   if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(own.head);
-  if (c.zero == 3)
-    terms.fixed += own.layer.elements * (2 * 2 + 4) * (is_ours ? 1 : demand_.constants.live_factor) * moving;
   return terms;
 }
 
 void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
                          double in_flight) {
-  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers), limit = limit_of(c, s);
+  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers, dense_of(c, s, layers)),
+               limit = limit_of(c, s);
   if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
 }
 
@@ -109,16 +130,17 @@ StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   const double none = layer_seconds(RecomputeMode::none),
                selective = layer_seconds(RecomputeMode::selective) - none,
                full = layer_seconds(RecomputeMode::full) - none;
-  const double saved = terms.kept[0] - terms.kept[1];
+  const double saved = terms.layer.kept[0] - terms.layer.kept[1];
+  const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
   StageLayers best = layers_in(RecomputeMode::full, layers);
   double least = layers * full;
   for (int f = 0; f < layers && f * full < least; ++f) {
     StageLayers trial{f, 0, layers - f};
-    if (const double over = terms.of(trial) - limit; over > 0) {
+    if (const double over = bytes(trial) - limit; over > 0) {
       if (saved <= 0 || over / saved > layers - f) continue;
       trial.selective = std::min(layers - f, static_cast<int>(std::ceil(over / saved)));
       trial.none = layers - f - trial.selective;
-      if (terms.of(trial) > limit) continue;
+      if (bytes(trial) > limit) continue;
     }
     if (const double seconds = f * full + trial.selective * selective; seconds < least)
       least = seconds, best = trial;

@@ -18,9 +18,14 @@ void for_splits(const Demand& demand, const Ground& ground, See&& see) {
       for (const int microbatch : microbatch_choices(demand, cp))
         for (const bool is_sequence_parallel : {true, false}) {
           if (is_sequence_parallel && tp == 1) continue;
+          // Experts work on each device's own positions.
+          if (!is_sequence_parallel && tp > 1 && demand.model.is_mixture()) continue;
           Candidate c{.tp = tp, .cp = cp, .microbatch = microbatch};
           c.sequence_parallel = is_sequence_parallel;
-          see(c);
+          for (const int ep : expert_choices(demand, ground.num_devices())) {
+            c.ep = ep;
+            if (static_cast<std::int64_t>(replica_step(c)) * tp * cp <= ground.num_devices()) see(c);
+          }
         }
 }
 
@@ -32,7 +37,7 @@ void for_shapes(const Demand& demand, const Ground& ground, const Candidate& spl
   if (demand.constraints.recompute.empty()) modes.emplace_back(RecomputeMode::none, true);
   const int most = ground.num_devices() / (split.tp * split.cp);
   for (const int pp : pipeline_choices(demand, most))
-    for (const int dp : data_choices(demand, most / pp, split.microbatch))
+    for (const int dp : data_choices(demand, most / pp, split.microbatch, replica_step(split)))
       for (const auto& [mode, is_fitted] : modes) {
         Candidate c = split;
         c.pp = pp, c.dp = dp, c.recompute = mode, c.is_fitted = is_fitted;
@@ -44,7 +49,7 @@ void for_shapes(const Demand& demand, const Ground& ground, const Candidate& spl
 template <typename See>
 void for_zeros(const Demand& demand, const Ground& ground, const Candidate& scheduled, See&& see) {
   const int in_domain = std::max(1, ground.group_of(0).devices_per_domain / scheduled.tp);
-  for (const ZeroChoice& zero : zero_choices(demand, scheduled.dp * scheduled.cp, in_domain))
+  for (const ZeroChoice& zero : zero_choices(demand, scheduled, in_domain))
     for (const bool is_offloaded : {false, true}) {
       if (is_offloaded && !demand.constraints.offload) continue;
       Candidate c = scheduled;
@@ -173,7 +178,9 @@ class GridSearch {
 
   // Only the quickest are worth a word, and the one that needs least.
   void remember_unfit(const Judged& one) {
-    const auto over = [](const Fill& fill) { return fill.bytes - fill.limit; };
+    const auto over = [](const Fill& fill) {
+      return std::max(fill.bytes - fill.limit, fill.host_bytes - fill.host_limit);
+    };
     if (!result_.nearest || over(one.fill) < over(result_.nearest->fill)) result_.nearest = one;
     if (result_.unfit.size() < kMostUnfit) {
       result_.unfit.push_back(one);
@@ -199,8 +206,13 @@ class GridSearch {
     }
     Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
     if (!one.fill.fits()) {
-      ++result_.ruled_out["memory"];
+      ++result_.ruled_out[one.fill.fits_host() ? "memory" : "host memory"];
       if (c.zero == 1 && c.shard_group == 0 && may_have_zero2()) push_zero2(c);
+      if (!one.fill.fits_host()) {
+        one.seconds = bounder_.of(c).seconds, one.is_simulated = false;
+        one.objective = one.seconds * rate(c);
+        remember_unfit(one);
+      }
       return;
     }
     ++result_.num_simulated;

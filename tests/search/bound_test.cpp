@@ -32,12 +32,13 @@ TEST(Bound, IsNeverAboveTheSimulation) {
         if (bound.seconds > seconds || any.seconds > seconds) {
           const HardwareProfile& profile = problem->cluster.profile();
           const std::string words = fmt::format(
-              "{} x{} on {} ({} missing, {} slow), {} {}, batch {} seq {}: pp{} tp{} cp{} dp{} mb{} zero{} "
+              "{} x{} on {} ({} missing, {} slow), {} {}, batch {} seq {}: pp{} tp{} cp{} dp{} ep{} mb{} "
+              "zero{} "
               "group{} sp{} {} "
               "chunks{} {} fitted{}: any {} bound {} simulated {}",
               problem->model.name, problem->model.layers, problem->cluster.name(),
               profile.missing_devices.size(), profile.speed_factors.size(), demand.software.name,
-              text(demand.precision), problem->batch, problem->sequence_length, c.pp, c.tp, c.cp, c.dp,
+              text(demand.precision), problem->batch, problem->sequence_length, c.pp, c.tp, c.cp, c.dp, c.ep,
               c.microbatch, c.zero, c.shard_group, c.sequence_parallel, text(c.schedule), c.chunks,
               text(c.recompute), c.is_fitted, any.seconds, bound.seconds, seconds);
           RC_FAIL(words);
