@@ -56,7 +56,9 @@ class StageCounter {
           if (run.strategy.recompute != RecomputeMode::full) kept += same * room;
           most_brief =
               std::max(most_brief, bytes.brief + (group.size - 1) * (bytes.again + bytes.kept) + room);
-          if (run.strategy.zero == 3) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
+          most_gathered = std::max(most_gathered, is_ours_                 ? on_their_way(block, run.strategy)
+                                                  : run.strategy.zero == 3 ? elements * (2 * 2 + 4)
+                                                                           : 0);
           block += same;
         }
     const int chunks = static_cast<int>(stage_.chunks.size());
@@ -91,6 +93,15 @@ class StageCounter {
     const int before = block - first;
     const auto starts = [&](int layers) { return (layers + size - 1) / size; };
     return {std::min(size, same), static_cast<double>(starts(before + same) - starts(before))};
+  }
+
+  // Weights and gradients of two neighbouring blocks that are gathered or not yet cut into shards, and shards of one.
+  double on_their_way(int block, const LayerStrategy& s) const {
+    if (s.zero == 0 || shard_count(stage_, s) == 1) return 0;
+    double bytes = static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
+    if (s.zero >= 2) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::gradients).value);
+    if (s.zero == 3) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::weights).value);
+    return bytes;
   }
 
   double elements_of(int block) const {

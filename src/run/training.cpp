@@ -173,12 +173,12 @@ StepMetrics Training::one_step() {
   if (!is_last)  // read while this step is computed
     next_ = std::async(std::launch::async,
                        [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
-  const StepReport report = engine_.train_step(batch, {.learning_rate = rate,
-                                                       .beta1 = options_.beta1,
-                                                       .beta2 = options_.beta2,
-                                                       .epsilon = options_.epsilon,
-                                                       .weight_decay = options_.weight_decay,
-                                                       .clip = options_.clip});
+  const StepReport report = value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
+                                                                       .beta1 = options_.beta1,
+                                                                       .beta2 = options_.beta2,
+                                                                       .epsilon = options_.epsilon,
+                                                                       .weight_decay = options_.weight_decay,
+                                                                       .clip = options_.clip}));
   StepMetrics metrics{
       .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
   metrics.tokens = report.num_tokens;

@@ -246,11 +246,16 @@ std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
                                                      const std::vector<StageLayers>& layers) {
   std::vector<StageCost> stages;
   stages.reserve(layers.size());
+  // Stages of whole nodes are all as far from each other.
+  const NodeGroup& group = ground_.group_of(0);
+  const bool has_equal_links = ground_.num_devices() == ground_.cluster().num_devices() &&
+                               c.width() % std::max(group.devices_per_node, group.devices_per_domain) == 0;
   for (int s = 0; s < c.pp; ++s) {
     const bool is_alike = is_as_before(c, layers, s);
     stages.push_back(is_alike ? stages.back() : stage_cost(c, s, layers[static_cast<std::size_t>(s)]));
     // Inside a node or between nodes, by where the stage ends.
-    if (is_alike) stages.back().message = message(c, s, specimen(kind_of_stage(c, s), c, c.recompute));
+    if (is_alike && !has_equal_links)
+      stages.back().message = message(c, s, specimen(kind_of_stage(c, s), c, c.recompute));
   }
   return stages;
 }
@@ -347,21 +352,16 @@ Bound Bounder::of(const Candidate& c, double enough) {
     return (end_of(one, stages) + after_gate(one, stages)) * stretched;
   };
   Bound bound;
-  if (c.is_fitted) {
-    // Computing anything again only takes longer; working out what is costs more than this.
-    Candidate none = c;
-    none.is_fitted = false;
-    bound.seconds = seconds(none, layers_of(none));
-    if (bound.seconds >= enough) return bound;
-  }
+  // Computing anything again only takes longer; working out what is, and memory, costs more than this.
+  Candidate none = c;
+  none.is_fitted = false;
+  if (c.is_fitted || enough < 1e300) bound.seconds = seconds(none, layers_of(none));
+  if (bound.seconds >= enough) return bound;
   const std::vector<StageLayers> layers = layers_of(c);
   for (int s = 0; s < c.pp; ++s)
     if (!is_as_before(c, layers, s))  // of those that are the first has most under way
       see_memory(bound, c, s, layers[static_cast<std::size_t>(s)], least_in_flight(c, s, microbatches));
-  if (bound.fits())
-    bound.seconds = seconds(c, layers);
-  else if (!c.is_fitted)
-    bound.seconds = of_any_schedule(c).seconds;
+  if (bound.fits() && (c.is_fitted || bound.seconds == 0)) bound.seconds = seconds(c, layers);
   return bound;
 }
 
@@ -418,55 +418,70 @@ double least_of(const SlotCost& cost) { return cost.least_layer() + std::min(0.0
 
 }  // namespace
 
-Bound Bounder::of_any_schedule(const Candidate& shape) {
+// Of one stage, the last that is `before` others; again: what computing again adds to a micro-batch.
+double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  Candidate least = most_sharded(demand_, shape);
-  if (least.zero == 3) least.zero = kNothingGathered;
+  const Specimen& own = specimen(kind_of_stage(shape, s), shape, shape.recompute);
+  const int number = dealt(demand_.model.layers, shape.pp, s);
+  const auto [least_dense, most_dense] = least_and_most_dense(shape, s);
+  const auto of = [&](const SlotCost& cost) {
+    const int dense = cost.dense < 0 ? most_dense : least_dense;
+    return cost.of({number, dense, s == 0, s + 1 == shape.pp});
+  };
+  const auto in_one = [&](const SlotCost& cost) {
+    return of(cost) + std::min(0.0, cost.base) * (number - 1);
+  };
+  // A backward in one, or split in two: either may be quicker.
+  const double forward = in_one(own.forward), whole = in_one(own.backward),
+               split = of(own.input) + of(own.weight);
+  // Split backwards fill with whole stages; others, however finely stages are cut, with a layer of each stage before.
+  const int before = ground_.is_uniform() ? s : 0;
+  const double layer = std::max(
+      0.0, own.forward.base + own.forward.least_layer() + own.backward.base + own.backward.least_layer());
+  const double stage = std::max(
+      0.0, own.forward.base + dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_of(own.forward));
+  return std::min(before * layer * std::min(1.0, count.last_size) + (forward + whole + again) * count.total(),
+                  before * stage + (forward + split + again) * count.total());
+}
+
+Bound Bounder::of_any_schedule(const Candidate& shape, double enough) {
+  const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
   const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have a layer more
-  Bound bound;
+  const double stretched = straggling(demand_, shape.num_devices()) * kRounding;
+  std::vector<int>& told = told_;  // stages that are not as their neighbours
+  told.clear();
   double longest = 0;
   for (int s = 0; s < shape.pp; ++s) {
     const bool is_told = s == 0 || s == more - 1 || s == more || s + 1 == shape.pp ||
-                         least_and_most_dense(shape, s).second > 0;
+                         (has_two_kinds_ && least_and_most_dense(shape, s).second > 0);
+    if (!is_told && ground_.is_uniform()) continue;
     const int kind = kind_of_stage(shape, s);
-    if (!is_told && (ground_.is_uniform() ||
-                     (kind == kind_of_stage(shape, s - 1) && kind == kind_of_stage(shape, s + 1))))
-      continue;  // as its neighbours
-    const Specimen& own = specimen(kind, shape, shape.recompute);
-    const int number = dealt(demand_.model.layers, shape.pp, s);
+    if (!is_told && kind == kind_of_stage(shape, s - 1) && kind == kind_of_stage(shape, s + 1)) continue;
+    told.push_back(s);
+    longest = std::max(longest, seconds_of_shape(shape, s, 0));
+  }
+  Bound bound;
+  bound.seconds = longest * stretched;
+  if (bound.seconds >= enough) return bound;
+  Candidate least = most_sharded(demand_, shape);
+  if (least.zero == 3) least.zero = kNothingGathered;
+  for (const int s : told) {
+    // How the layers of either kind are dealt is not known yet.
+    if (least_and_most_dense(shape, s).second > 0) continue;
+    const int number = dealt(demand_.model.layers, shape.pp, s), kind = kind_of_stage(shape, s);
     const StageLayers layers =
         shape.is_fitted ? fitted(least, s, number) : layers_in(shape.recompute, number);
-    // A backward in one, or split in two: either may be quicker.
-    const auto [least_dense, most_dense] = least_and_most_dense(shape, s);
-    const auto of = [&](const SlotCost& cost) {
-      const int dense = cost.dense < 0 ? most_dense : least_dense;
-      return cost.of({number, dense, s == 0, s + 1 == shape.pp});
-    };
-    const auto in_one = [&](const SlotCost& cost) {
-      return of(cost) + std::min(0.0, cost.base) * (number - 1);
-    };
-    const double forward = in_one(own.forward), whole = in_one(own.backward),
-                 split = of(own.input) + of(own.weight);
     double again = 0;
     for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
-      if (shape.is_fitted && layers.of(mode) > 0 && most_dense == 0) {
-        const Specimen& other = specimen(kind, shape, mode);
+      if (shape.is_fitted && layers.of(mode) > 0) {
+        const Specimen &own = specimen(kind, shape, shape.recompute), &other = specimen(kind, shape, mode);
         again += layers.of(mode) *
                  std::min(other.backward.layer - own.backward.layer, other.input.layer - own.input.layer);
       }
-    // Split backwards fill with whole stages; others, however finely stages are cut, with a layer of each stage before.
-    const int before = ground_.is_uniform() ? s : 0;
-    const double layer = std::max(
-        0.0, own.forward.base + own.forward.least_layer() + own.backward.base + own.backward.least_layer());
-    const double stage = std::max(
-        0.0, own.forward.base + dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_of(own.forward));
-    longest = std::max(longest, std::min(before * layer * std::min(1.0, count.last_size) +
-                                             (forward + whole + again) * count.total(),
-                                         before * stage + (forward + split + again) * count.total()));
-    // How the layers of either kind are dealt is not known yet.
-    if (most_dense == 0) see_memory(bound, least, s, layers, std::min(shape.pp - s, count.number));
+    if (again > 0) longest = std::max(longest, seconds_of_shape(shape, s, again));
+    see_memory(bound, least, s, layers, std::min(shape.pp - s, count.number));
   }
-  bound.seconds = longest * straggling(demand_, shape.num_devices()) * kRounding;
+  bound.seconds = longest * stretched;
   return bound;
 }
 

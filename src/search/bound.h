@@ -44,12 +44,13 @@ class Bounder {
  public:
   Bounder(const Demand& demand, const Ground& ground);
 
-  // With no less than `enough` seconds it is not worked out any further.
+  // With no less than `enough` seconds it is not worked out any further. Of one that does not fit only bytes are told.
   Bound of(const Candidate& candidate, double enough = 1e300);
   // Higher, where that costs little: the slots of all stages are put in time as the simulator does it, each with its bound.
   double tighter(const Candidate& candidate, const Bound& bound);
-  // Of every schedule, ZeRO stage and placement of the state: the other axes must be set.
-  Bound of_any_schedule(const Candidate& candidate);
+  // Of every schedule, ZeRO stage and placement of the state: the other axes must be set. With no less than `enough` seconds its
+  // memory is not looked at.
+  Bound of_any_schedule(const Candidate& candidate, double enough = 1e300);
   // Of every ZeRO stage: as if replicas had nothing to tell each other.
   double of_any_zero(Candidate candidate);
   // Of every number of stages and replicas, and every way of computing again: tp, cp, sequence_parallel, microbatch must be set.
@@ -81,8 +82,8 @@ class Bounder {
       double kept[3] = {}, brief[3] = {};  // [mode]
     };
     double fixed = 0;
-    Layer layer, dense;     // of each
-    double brief_ends = 0;  // of the ends of the model
+    Layer layer, dense;                        // of each
+    double brief_ends = 0, gathered_ends = 0;  // of the ends of the model
     // dense: those of the layers that are of the other kind.
     double of(const StageLayers& layers, const StageLayers& dense) const;
   };
@@ -98,6 +99,7 @@ class Bounder {
   struct ChunkCost;
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
   StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers);
+  double seconds_of_shape(const Candidate& shape, int stage, double again);
   std::vector<StageCost> stage_costs(const Candidate& c, const std::vector<StageLayers>& layers);
   bool is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;
   double after_gate(const Candidate& c, const std::vector<StageCost>& stages) const;
@@ -116,6 +118,7 @@ class Bounder {
   Specimens specimens_;
   LinkCost links_;
   const bool has_two_kinds_;  // of layers
+  std::vector<int> told_;     // of the shape that is looked at
   std::map<std::tuple<int, int, int, int, int, int>, Traffic> traffic_;
   std::tuple<int, int, int, int, int, int> last_key_{};
   const Traffic* last_traffic_ = nullptr;

@@ -60,7 +60,7 @@ double Bounder::limit_of(const Candidate& c, int s) const {
 }
 
 double Bounder::MemoryTerms::of(const StageLayers& layers, const StageLayers& dense_layers) const {
-  double bytes = fixed, largest = brief_ends, most_gathered = 0;
+  double bytes = fixed, largest = brief_ends, most_gathered = gathered_ends;
   const auto add = [&](const Layer& of, int count, RecomputeMode mode) {
     if (count == 0) return;
     bytes += count * (of.state + of.kept[static_cast<int>(mode)]);
@@ -87,13 +87,19 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
            block.gradients * (c.zero >= 2 ? sharded : 1) +
            (c.offload ? 0 : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
   };
+  // Of two neighbouring blocks, gathered or not yet cut into shards, and shards of one on their way; others gather for ZeRO 3 alone.
+  const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
+  const double on_their_way =
+      c.zero <= 0 || c.zero > 3 || shards == 1
+          ? 0
+          : gradient + (c.zero >= 2 ? 2 * gradient : 0) + (c.zero == 3 ? 2 * weight : 0);
+  const double each = is_ours ? on_their_way : c.zero == 3 ? (2 * 2 + 4) * demand_.constants.live_factor : 0;
+  const auto gathered = [&](const BlockBytes& block) { return block.elements * each * moving; };
   MemoryTerms terms;
   terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
   const auto see_layer = [&](MemoryTerms::Layer& layer, BlockBytes Specimen::*which) {
     layer.state = state(own.*which);
-    if (c.zero == 3)
-      layer.gathered =
-          (own.*which).elements * (2 * 2 + 4) * (is_ours ? 1 : demand_.constants.live_factor) * moving;
+    layer.gathered = gathered(own.*which);
     for (const RecomputeMode mode : kModes) {
       if (!all_modes && mode != c.recompute) continue;
       const BlockBytes& bytes = specimen(kind, c, mode).*which;
@@ -106,6 +112,7 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
   const auto add_end = [&](const BlockBytes& block) {
     terms.fixed += state(block) + block.kept * in_flight * moving;
     terms.brief_ends = std::max(terms.brief_ends, block.brief * moving);
+    if (!demand_.model.is_tied) terms.gathered_ends = std::max(terms.gathered_ends, gathered(block));
   };
   if (s == 0) add_end(own.embedding);
   // Both ends in one stage share a tied embedding.

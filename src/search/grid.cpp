@@ -135,7 +135,7 @@ class GridSearch {
     if (!bound.fits()) {
       ++result_.ruled_out["memory"];
       const Candidate shown = level == Level::shape ? most_sharded(demand_, c) : c;
-      return remember_unfit({shown, bound.seconds, objective, {bound.bytes, bound.limit}});
+      return remember_unfit({shown, objective / rate(c), objective, {bound.bytes, bound.limit}});
     }
     if (objective >= best_) return;
     queue_.push({objective, static_cast<int>(opened_.size()), level});
@@ -143,8 +143,11 @@ class GridSearch {
   }
 
   void open_split(const Candidate& split) {
-    for_shapes(demand_, ground_, split,
-               [&](const Candidate& c) { push(c, bounder_.of_any_schedule(c), 0, Level::shape); });
+    for_shapes(demand_, ground_, split, [&](const Candidate& c) {
+      const Bound bound = bounder_.of_any_schedule(c, best_ / rate(c));
+      if (bound.limit == 0 && bound.seconds * rate(c) >= best_) return void(++result_.num_candidates);
+      push(c, bound, 0, Level::shape);
+    });
   }
 
   bool may_have_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->has(2); }
@@ -173,7 +176,7 @@ class GridSearch {
   // It was left out where ZeRO 1 seemed to fit.
   void push_zero2(Candidate c) {
     c.zero = 2;
-    push(c, bounder_.of(c), 0, Level::variant);
+    push(c, bounder_.of(c), bounder_.of_any_zero(c) * rate(c), Level::variant);
   }
 
   // Only the quickest are worth a word, and the one that needs least.
@@ -209,7 +212,7 @@ class GridSearch {
       ++result_.ruled_out[one.fill.fits_host() ? "memory" : "host memory"];
       if (c.zero == 1 && c.shard_group == 0 && may_have_zero2()) push_zero2(c);
       if (!one.fill.fits_host()) {
-        one.seconds = bounder_.of(c).seconds, one.is_simulated = false;
+        one.seconds = bounder_.of_any_schedule(c).seconds, one.is_simulated = false;
         one.objective = one.seconds * rate(c);
         remember_unfit(one);
       }

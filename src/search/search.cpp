@@ -129,7 +129,7 @@ class Explainer {
     const Plan plan = grid_plan(demand_, bounder_, c);
     if (problem_in(plan, demand_.model)) return;
     Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
-    one.seconds = one.fill.fits() ? seconds_of(demand_, ground_, plan) : bounder_.of(c).seconds;
+    one.seconds = one.fill.fits() ? seconds_of(demand_, ground_, plan) : bounder_.of_any_schedule(c).seconds;
     one.objective = one.seconds * rate_of(demand_, ground_.map(), c.num_devices());
     ++result_.num_simulated;
     others.push_back(one);
