@@ -371,6 +371,19 @@ double Bounder::of_any_zero(Candidate c) {
   return (end_of(c, stages) + after_gate(c, stages)) * straggling(demand_, c.num_devices()) * kRounding;
 }
 
+const std::vector<Order>& Bounder::orders_of(const Candidate& c, int microbatches) {
+  for (const KnownOrders& known : known_orders_)
+    if (known.schedule == c.schedule && known.pp == c.pp && known.microbatches == microbatches &&
+        known.chunks == c.chunks)
+      return known.orders;
+  constexpr std::size_t kMost = 4;
+  if (known_orders_.size() == kMost) known_orders_.erase(known_orders_.begin());
+  KnownOrders& known = known_orders_.emplace_back(KnownOrders{c.schedule, c.pp, microbatches, c.chunks, {}});
+  for (int s = 0; s < c.pp; ++s)
+    known.orders.push_back(order_of(c.schedule, {s, c.pp, microbatches, c.chunks}));
+  return known.orders;
+}
+
 double Bounder::tighter(const Candidate& c, const Bound& bound) {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
   constexpr double kMostSlots = 30'000;
@@ -378,11 +391,10 @@ double Bounder::tighter(const Candidate& c, const Bound& bound) {
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);
   std::vector<StageTimes> times(layers.size());
-  std::vector<Order> orders(layers.size());
+  const std::vector<Order>& orders = orders_of(c, count.number);
   std::vector<PipelineStage> stages;
   for (int s = 0; s < c.pp; ++s) {
     const auto at = static_cast<std::size_t>(s);
-    orders[at] = order_of(c.schedule, {s, c.pp, count.number, c.chunks});
     StageTimes& own = times[at];
     if (is_as_before(c, layers, s))
       own = times[at - 1];
@@ -403,7 +415,7 @@ double Bounder::tighter(const Candidate& c, const Bound& bound) {
   }
   std::vector<double> sizes(static_cast<std::size_t>(count.number), 1);
   sizes.back() = count.last_size;
-  const PipelineTimes run = run_pipeline(stages, sizes, demand_.software.messages);
+  const PipelineTimes run = run_pipeline(stages, sizes, demand_.software.messages, false);
   double gate = 0;
   for (std::size_t s = 0; s < layers.size(); ++s) gate = std::max(gate, run.ends[s] + unhidden(c, costs[s]));
   return std::max(bound.seconds,

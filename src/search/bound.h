@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "schedule/order.h"
 #include "search/specimen.h"
 
 namespace optimus {
@@ -87,6 +88,14 @@ class Bounder {
     // dense: those of the layers that are of the other kind.
     double of(const StageLayers& layers, const StageLayers& dense) const;
   };
+  struct EndTerms {
+    double state = 0, kept = 0, brief = 0, gathered = 0;
+  };
+  struct StageTerms {
+    MemoryTerms of_layers;  // one micro-batch under way
+    EndTerms embedding, head;
+  };
+  StageTerms terms_of_any_stage(const Candidate& c, int kind, bool all_modes);
   // Numbers of a stage's layers that are of the other kind, where a model has two.
   StageLayers dense_of(const Candidate& c, int stage, const StageLayers& layers) const;
   Held held_by(const Candidate& c, int stage, const StageLayers& layers) const;
@@ -119,6 +128,18 @@ class Bounder {
   LinkCost links_;
   const bool has_two_kinds_;  // of layers
   std::vector<int> told_;     // of the shape that is looked at
+  StageTerms last_terms_;
+  Candidate terms_candidate_;
+  int terms_kind_ = -1;
+  bool terms_have_all_modes_ = false;
+  // Orders of all stages, of pipelines that were put in time last.
+  struct KnownOrders {
+    Schedule schedule = Schedule::one_f_one_b;
+    int pp = 0, microbatches = 0, chunks = 0;
+    std::vector<Order> orders;
+  };
+  const std::vector<Order>& orders_of(const Candidate& c, int microbatches);
+  std::vector<KnownOrders> known_orders_;
   std::map<std::tuple<int, int, int, int, int, int>, Traffic> traffic_;
   std::tuple<int, int, int, int, int, int> last_key_{};
   const Traffic* last_traffic_ = nullptr;

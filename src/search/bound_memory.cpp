@@ -71,11 +71,32 @@ double Bounder::MemoryTerms::of(const StageLayers& layers, const StageLayers& de
     add(layer, layers.of(mode) - dense_layers.of(mode), mode);
     add(dense, dense_layers.of(mode), mode);
   }
-  return bytes + largest + most_gathered;
+  constexpr double kWholeBytes = 8;  // what is counted is rounded down in a few places
+  return bytes + largest + most_gathered - kWholeBytes;
 }
 
+// Stages differ in what is under way and in the ends of the model; the rest is worked out once for all of them.
 Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
   const int kind = kind_of_stage(c, s);
+  if (kind != terms_kind_ || all_modes != terms_have_all_modes_ || !(c == terms_candidate_)) {
+    last_terms_ = terms_of_any_stage(c, kind, all_modes);
+    terms_candidate_ = c, terms_kind_ = kind, terms_have_all_modes_ = all_modes;
+  }
+  MemoryTerms terms = last_terms_.of_layers;
+  for (MemoryTerms::Layer* layer : {&terms.layer, &terms.dense})
+    for (double& kept : layer->kept) kept *= in_flight;
+  const auto add_end = [&](const EndTerms& end) {
+    terms.fixed += end.state + end.kept * in_flight;
+    terms.brief_ends = std::max(terms.brief_ends, end.brief);
+    if (!demand_.model.is_tied) terms.gathered_ends = std::max(terms.gathered_ends, end.gathered);
+  };
+  if (s == 0) add_end(last_terms_.embedding);
+  // Both ends in one stage share a tied embedding.
+  if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(last_terms_.head);
+  return terms;
+}
+
+Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bool all_modes) {
   const Specimen& own = specimen(kind, c, c.recompute);
   const double shards = num_shards(c), expert_shards = num_expert_shards(c),
                moving = 1 + demand_.constants.reserve;
@@ -95,7 +116,8 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
           : gradient + (c.zero >= 2 ? 2 * gradient : 0) + (c.zero == 3 ? 2 * weight : 0);
   const double each = is_ours ? on_their_way : c.zero == 3 ? (2 * 2 + 4) * demand_.constants.live_factor : 0;
   const auto gathered = [&](const BlockBytes& block) { return block.elements * each * moving; };
-  MemoryTerms terms;
+  StageTerms result;
+  MemoryTerms& terms = result.of_layers;
   terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
   const auto see_layer = [&](MemoryTerms::Layer& layer, BlockBytes Specimen::*which) {
     layer.state = state(own.*which);
@@ -103,21 +125,17 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
     for (const RecomputeMode mode : kModes) {
       if (!all_modes && mode != c.recompute) continue;
       const BlockBytes& bytes = specimen(kind, c, mode).*which;
-      layer.kept[static_cast<int>(mode)] = bytes.kept * in_flight * moving;
+      layer.kept[static_cast<int>(mode)] = bytes.kept * moving;
       layer.brief[static_cast<int>(mode)] = bytes.brief * moving;
     }
   };
   see_layer(terms.layer, &Specimen::layer);
   if (has_two_kinds_) see_layer(terms.dense, &Specimen::dense);
-  const auto add_end = [&](const BlockBytes& block) {
-    terms.fixed += state(block) + block.kept * in_flight * moving;
-    terms.brief_ends = std::max(terms.brief_ends, block.brief * moving);
-    if (!demand_.model.is_tied) terms.gathered_ends = std::max(terms.gathered_ends, gathered(block));
+  const auto end = [&](const BlockBytes& block) {
+    return EndTerms{state(block), block.kept * moving, block.brief * moving, gathered(block)};
   };
-  if (s == 0) add_end(own.embedding);
-  // Both ends in one stage share a tied embedding.
-  if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(own.head);
-  return terms;
+  result.embedding = end(own.embedding), result.head = end(own.head);
+  return result;
 }
 
 void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
@@ -141,7 +159,15 @@ StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
   StageLayers best = layers_in(RecomputeMode::full, layers);
   double least = layers * full;
-  for (int f = 0; f < layers && f * full < least; ++f) {
+  // With as few the others do not fit however they are computed again.
+  int fewest = 0;
+  const double saved_more = terms.layer.kept[1] - terms.layer.kept[2];
+  if (!has_two_kinds_ && saved >= 0 && saved_more > 0) {
+    const double all_selective = terms.fixed + layers * (terms.layer.state + terms.layer.kept[1]);
+    fewest =
+        static_cast<int>(std::clamp(std::floor((all_selective - limit) / saved_more), 0.0, 1.0 * layers));
+  }
+  for (int f = fewest; f < layers && f * full < least; ++f) {
     StageLayers trial{f, 0, layers - f};
     if (const double over = bytes(trial) - limit; over > 0) {
       if (saved <= 0 || over / saved > layers - f) continue;

@@ -150,6 +150,14 @@ class GridSearch {
     });
   }
 
+  // Less memory for state would spare that.
+  bool computes_again(const Candidate& c) {
+    if (!c.is_fitted) return false;
+    const std::vector<StageLayers> layers = bounder_.layers_of(c);
+    return std::any_of(layers.begin(), layers.end(),
+                       [](const StageLayers& stage) { return stage.full + stage.selective > 0; });
+  }
+
   bool may_have_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->has(2); }
 
   void open_shape(const Candidate& shape, double at_least) {
@@ -161,7 +169,8 @@ class GridSearch {
         if (c.zero == 2 && c.shard_group == 0 && fits_with_one) return;
         const Bound bound = bounder_.of(c, best_ / rate(c));
         if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, whatever it needs
-        if (c.zero == 1 && !c.offload && c.shard_group == 0) fits_with_one = bound.bytes < 0.99 * bound.limit;
+        if (c.zero == 1 && !c.offload && c.shard_group == 0)
+          fits_with_one = bound.bytes < 0.99 * bound.limit && !computes_again(c);
         push(c, bound, least, Level::variant);
       });
     });
@@ -196,18 +205,14 @@ class GridSearch {
   }
 
   void look_at(const Candidate& wanted) {
-    const Candidate c = settled(demand_, ground_, bounder_, wanted);
-    const std::vector<StageLayers> layers = c.is_fitted ? bounder_.layers_of(c) : std::vector<StageLayers>();
-    const Plan plan = c.is_fitted ? plan_of(demand_, c, layers) : plan_of(demand_, c);
-    // As much memory as it needs without computing anything again: the same plan as one that was looked at.
-    if (c.is_fitted && std::all_of(layers.begin(), layers.end(),
-                                   [](const StageLayers& l) { return l.full + l.selective == 0; }))
-      return;
-    if (const auto problem = problem_in(plan, demand_.model)) {
+    if (const auto problem = problem_in(grid_plan(demand_, bounder_, wanted), demand_.model)) {
       ++result_.ruled_out[*problem];
       return;
     }
-    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
+    const auto [c, plan, fill] = settled(demand_, ground_, bounder_, wanted);
+    // As much memory as it needs without computing anything again: the same plan as one that was looked at.
+    if (c.is_fitted && !computes_again(c)) return;
+    Judged one{c, 0, 0, fill, true};
     if (!one.fill.fits()) {
       ++result_.ruled_out[one.fill.fits_host() ? "memory" : "host memory"];
       if (c.zero == 1 && c.shard_group == 0 && may_have_zero2()) push_zero2(c);

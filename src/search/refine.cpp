@@ -44,12 +44,12 @@ class Refiner {
  private:
   // The best few that differ in more than their recomputing.
   std::vector<Candidate> starts(const GridResult& grid) const {
-    constexpr std::size_t kMost = 4;
+    constexpr std::size_t kMost = 3;
     std::set<std::tuple<int, int, int, int, int, int, int, bool>> seen;
     std::vector<Candidate> result;
     for (const Judged& one : grid.judged) {
       const Candidate& c = one.candidate;
-      if (one.objective > 1.1 * grid.judged.front().objective) break;
+      if (one.objective > 1.05 * grid.judged.front().objective) break;
       if (!seen.emplace(c.pp, c.tp, c.cp, c.ep, c.dp, c.microbatch, c.zero, c.chunks > 1).second) continue;
       result.push_back(c);
       if (result.size() == kMost) break;
@@ -100,7 +100,7 @@ class Refiner {
   // By exact simulation: one layer from one stage to another, as long as that helps.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& held) {
-    constexpr int kMostTries = 6;
+    constexpr int kMostTries = 4;
     const auto count = [&](std::size_t s) { return static_cast<std::size_t>(mixes[s].total()); };
     int tries = 0;
     for (std::size_t to : {mixes.size() - 1, mixes.size() / 2, std::size_t{0}})
@@ -115,19 +115,13 @@ class Refiner {
   }
 
   // Chunks of different length: the stages that hold an end of the model get fewer layers, and fewest in the chunk beside it.
-  void deal_chunks(Candidate c) {
-    const int layers = static_cast<int>(demand_.model.layers);
-    const double end = weight_of_ends(c, c.pp - 1), begin = weight_of_ends(c, 0);
-    std::vector<int> totals;
-    for (int s = 0; s < c.pp; ++s) totals.push_back(dealt(layers, c.pp, s));
-    // Layers that the ends weigh go to the other stages; all numbers around that are tried.
-    for (const auto& [first, last] : {std::pair{std::lround(begin), std::lround(end)},
-                                      {std::lround(begin), std::lround(end) - 1},
-                                      {0L, std::lround(end)},
-                                      {0L, 1L},
-                                      {1L, 1L}}) {
-      const std::vector<int> parts = uneven_parts(c, static_cast<int>(first), static_cast<int>(last));
-      if (!parts.empty()) improver_.consider(plan_with_parts(c, parts));
+  void deal_chunks(const Candidate& c) {
+    const auto begin = static_cast<int>(std::lround(weight_of_ends(c, 0))),
+               end = static_cast<int>(std::lround(weight_of_ends(c, c.pp - 1)));
+    std::set<std::vector<int>> tried;
+    for (const auto& [first, last] : {std::pair{begin, end}, {begin, end - 1}, {0, 1}}) {
+      const std::vector<int> parts = uneven_parts(c, first, std::max(0, last));
+      if (!parts.empty() && tried.insert(parts).second) improver_.consider(plan_with_parts(c, parts));
     }
   }
 
@@ -199,13 +193,15 @@ Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& c) {
   return c.is_fitted ? plan_of(demand, c, bounder.layers_of(c)) : plan_of(demand, c);
 }
 
-Candidate settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate c) {
-  if (!c.is_fitted) return c;
+Settled settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate c) {
+  Settled result;
   for (const int spare : {2, 5, 10, 20, 40, 80}) {
-    c.spare = spare;
-    if (fill_of(demand, ground, grid_plan(demand, bounder, c)).fits()) break;
+    if (c.is_fitted) c.spare = spare;
+    result = {c, grid_plan(demand, bounder, c), {}};
+    result.fill = fill_of(demand, ground, result.plan);
+    if (result.fill.fits() || !c.is_fitted) break;
   }
-  return c;
+  return result;
 }
 
 Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid,

@@ -12,8 +12,13 @@ namespace optimus {
 Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid,
                 bool is_uniform);
 
-// A fitted candidate with as little memory left free as lets its plan fit exactly; others as they are.
-Candidate settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate candidate);
+// The plan of a candidate; of a fitted one with as little memory left free as lets it fit exactly.
+struct Settled {
+  Candidate candidate;
+  Plan plan;
+  Fill fill;
+};
+Settled settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate candidate);
 
 // The plan of a candidate as the grid means it.
 Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& candidate);

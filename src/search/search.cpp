@@ -128,18 +128,26 @@ class Explainer {
     if (std::any_of(others.begin(), others.end(), [&](const Judged& o) { return o.candidate == c; })) return;
     const Plan plan = grid_plan(demand_, bounder_, c);
     if (problem_in(plan, demand_.model)) return;
-    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
-    one.seconds = one.fill.fits() ? seconds_of(demand_, ground_, plan) : bounder_.of_any_schedule(c).seconds;
+    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), false};
+    one.seconds = one.fill.fits() ? bounder_.of(c).seconds : 0;
+    if (one.seconds == 0) one.seconds = bounder_.of_any_schedule(c).seconds;
     one.objective = one.seconds * rate_of(demand_, ground_.map(), c.num_devices());
-    ++result_.num_simulated;
     others.push_back(one);
   }
 
-  void add(const Judged& one) {
+  // Those that were only bounded are simulated now.
+  void add(Judged& one) {
     Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
-    other.why = one.fill.fits() ? why_slower(demand_, ground_, result_.plan, result_.step, other.plan,
-                                             predict(demand_, ground_, other.plan))
-                                : why_unfit(one.fill);
+    if (one.fill.fits()) {
+      const StepPrediction step = predict(demand_, ground_, other.plan);
+      result_.num_simulated += one.is_simulated ? 0 : 1;
+      one.is_simulated = true;
+      one.objective *= step.seconds / one.seconds, one.seconds = step.seconds;
+      other.seconds = one.seconds, other.objective = one.objective;
+      other.why = why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
+    } else {
+      other.why = why_unfit(one.fill);
+    }
     result_.alternatives.push_back(std::move(other));
   }
 

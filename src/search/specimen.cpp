@@ -152,13 +152,18 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
 
   auto specimen = std::make_unique<Specimen>();
   const std::vector<double> seconds = priced.price(demand_.constants);
-  double gather = 0;
-  for (std::size_t i = 0; i < seconds.size(); ++i)
-    if (priced.program().instructions[i].op == Op::all_gather) gather = std::max(gather, seconds[i]);
+  double gather = 0, exchange = 0;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const Op op = priced.program().instructions[i].op;
+    if (op == Op::all_gather) gather = std::max(gather, seconds[i]);
+    if (op == Op::dispatch || op == Op::combine) exchange = std::max(exchange, seconds[i]);
+  }
   const double slot =
       priced.is_measured() ? 0 : demand_.constants.slot_seconds * demand_.constants.host_residual;
   specimen->forward = slot_cost(chunks, times.forward, gather, slot);
   specimen->backward = slot_cost(chunks, times.backward, gather, slot);
+  // Gradients of tokens go to the experts of the last layer while the head's own weights are worked on.
+  specimen->backward.head -= exchange;
   specimen->before = times.before.seconds;
   const auto of_block = [&](SpecimenChunk chunk) {
     return seconds_of_block(priced.program(), seconds, firsts_[chunk]);
@@ -175,7 +180,8 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   const auto backward = [](const BlockSeconds& block) {
     return block.input + block.weight + block.recompute;
   };
-  specimen->input = {slot, input(layer), 0, head.input + head.weight, input(dense) - input(layer)};
+  specimen->input = {slot, input(layer), 0, head.input + std::max(0.0, head.weight - exchange),
+                     input(dense) - input(layer)};
   specimen->weight = {slot, layer.weight, embedding.weight, 0, dense.weight - layer.weight};
   specimen->forward_compute = {0, layer.forward, embedding.forward, head.forward,
                                dense.forward - layer.forward};

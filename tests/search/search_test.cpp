@@ -38,8 +38,9 @@ Brute brute_force(const Problem& problem) {
   Bounder bounder(demand, *problem.ground);
   Brute brute;
   for (const Candidate& c : all_candidates(demand, *problem.ground)) {
-    const Plan plan = grid_plan(demand, bounder, settled(demand, *problem.ground, bounder, c));
-    if (problem_in(plan, problem.model) || !fill_of(demand, *problem.ground, plan).fits()) continue;
+    if (problem_in(grid_plan(demand, bounder, c), problem.model)) continue;
+    const auto [candidate, plan, fill] = settled(demand, *problem.ground, bounder, c);
+    if (problem_in(plan, problem.model) || !fill.fits()) continue;
     const double rate = rate_of(demand, problem.ground->map(), c.num_devices());
     const double objective = seconds_of(demand, *problem.ground, plan) * rate;
     if (objective < brute.least) brute = {objective, c};
