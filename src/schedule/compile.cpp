@@ -199,8 +199,7 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
     return instruction;
   };
   if (&from == &stage_)
-    for (const Route& route :
-         routes_out(from_side, to_side, seat_.index, sequences(microbatch), plan_.sequence_length, width))
+    for (const Route& route : routes(true, from_side, to_side, sequences(microbatch), width))
       if (const int peer = to.devices[static_cast<std::size_t>(route.peer)]; peer != device_)
         builder_.add(message(Op::send, peer, route), ready);
   if (&to != &stage_) return {};
@@ -210,8 +209,7 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
   Frontier room;
   if (const auto& readers = boundary_readers_[is_backward]; readers.size() >= 2)
     room = {readers[readers.size() - 2]};
-  for (const Route& route :
-       routes_in(from_side, to_side, seat_.index, sequences(microbatch), plan_.sequence_length, width))
+  for (const Route& route : routes(false, from_side, to_side, sequences(microbatch), width))
     if (const int peer = from.devices[static_cast<std::size_t>(route.peer)]; peer != device_) {
       arrived.push_back(builder_.add(message(Op::receive, peer, route), room));
       if (boundary_ < 0)
@@ -223,6 +221,23 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
   const Bytes whole = sizes_.whole_activation(to_block, sequences(microbatch));
   return {tensor_collective(Op::all_gather, {Op::receive, Part::whole, microbatch, to_block, is_backward},
                             whole, arrived)};
+}
+
+const std::vector<Route>& StepCompiler::routes(bool is_out, const Side& from, const Side& to, int sequences,
+                                               std::int64_t width) {
+  const auto is_same = [](const Side& a, const Side& b) {
+    return a.num_devices == b.num_devices && is_same_split(a.strategy, b.strategy);
+  };
+  for (const KnownRoutes& known : known_routes_)
+    if (known.is_out == is_out && known.sequences == sequences && known.width == width &&
+        is_same(known.from, from) && is_same(known.to, to))
+      return known.routes;
+  constexpr std::size_t kMost = 8;
+  if (known_routes_.size() == kMost) known_routes_.clear();
+  known_routes_.push_back(
+      {is_out, from, to, sequences, width,
+       (is_out ? routes_out : routes_in)(from, to, seat_.index, sequences, plan_.sequence_length, width)});
+  return known_routes_.back().routes;
 }
 
 Frontier StepCompiler::gather_parameters(int block, Frontier waits) {

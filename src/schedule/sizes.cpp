@@ -28,7 +28,7 @@ bool has_both_ends_alike(const Stage& stage, int head) {
 double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
   if (unit == CutUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
-  const Span span = tensor_parts(model, unit, strategy.tp)[static_cast<std::size_t>(part)];
+  const Span span = optimus::tensor_part(model, unit, strategy.tp, part);
   return static_cast<double>(span.size()) /
          static_cast<double>(num_units(model, unit) * unit_width(model, unit));
 }
@@ -37,7 +37,7 @@ std::int64_t part_elements(const ModelSpec& model, const LogicalTensor& tensor, 
                            int shards) {
   Shape shape = tensor.shape;
   if (tensor.cut.unit != CutUnit::none && tp > 1)
-    shape[tensor.cut.dim] = tensor_parts(model, tensor.cut.unit, tp)[static_cast<std::size_t>(part)].size();
+    shape[tensor.cut.dim] = optimus::tensor_part(model, tensor.cut.unit, tp, part).size();
   shape[0] = (shape[0] + shards - 1) / shards;
   return shape.num_elements();
 }

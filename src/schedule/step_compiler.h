@@ -33,6 +33,9 @@ class StepCompiler {
   // one of them or in both. Returns what the receiving block waits for.
   Frontier cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                  bool is_backward, const Frontier& ready);
+  // Chunks cross in few ways, again and again. The reference is good until the next call.
+  const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
+                                   std::int64_t width);
   Frontier gather_parameters(int block, Frontier waits);
 
   // step_compute.cpp
@@ -128,6 +131,14 @@ class StepCompiler {
   std::map<int, int> gathered_;       // block -> buffer of its whole weights, ZeRO 3
   std::vector<int> recent_computes_;  // the last compute of each block passed
   std::map<int, int> weights_left_;   // block -> micro-batches whose weight gradient is still to come
+  struct KnownRoutes {
+    bool is_out = false;
+    Side from, to;
+    int sequences = 0;
+    std::int64_t width = 0;
+    std::vector<Route> routes;
+  };
+  std::vector<KnownRoutes> known_routes_;
   Frontier buddies_;                  // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction
