@@ -149,6 +149,11 @@ int start_ranks(int size) {
 int main(int argc, char** argv) {
   const int size = argc > 1 ? std::atoi(argv[1]) : 2;
   if (argc < 4) return optimus::start_ranks(std::clamp(size, 1, 64));
-  optimus::Bench(std::atoi(argv[2]), size, std::atoi(argv[3])).run();
+  try {
+    optimus::Bench(std::atoi(argv[2]), size, std::atoi(argv[3])).run();
+  } catch (const optimus::LinkError& error) {
+    fmt::print(stderr, "member {}: {}\n", error.place, error.reason);
+    return 1;
+  }
   return 0;
 }

@@ -74,9 +74,9 @@ class ProcessPending final : public Pending {
 
 class ProcessComm final : public Comm {
  public:
-  ProcessComm(int rank, int size, std::unique_ptr<StoreClient> store)
-      : size_(size), store_(std::move(store)), shared_(rank) {
-    shared_.store = store_.get();
+  ProcessComm(const ProcessCommOptions& options, std::unique_ptr<StoreClient> store)
+      : size_(options.size), store_(std::move(store)), shared_(options.rank) {
+    shared_.store = store_.get(), shared_.sizes = options.sizes;
   }
   ~ProcessComm() override {
     for (auto& [key, group] : groups_) group->close("the rank has ended");
@@ -253,7 +253,7 @@ Outcome<std::unique_ptr<Comm>> make_process_comm(const ProcessCommOptions& optio
   if (place.address.empty()) place.address = "127.0.0.1";
   auto store = StoreClient::connect(place, deadline);
   if (!store) return tl::unexpected(store.error());
-  return std::make_unique<ProcessComm>(options.rank, options.size, std::move(*store));
+  return std::make_unique<ProcessComm>(options, std::move(*store));
 }
 
 }  // namespace optimus

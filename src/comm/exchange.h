@@ -21,13 +21,19 @@
 
 namespace optimus {
 
-// From how many bytes on an all_reduce goes by pieces, and how many bytes of a piece are added up at a time. Measured: see
-// docs/decisions/0008-collectives-from-messages.md.
+// What the algorithms choose by. Measured with bench_comm on two cores, microseconds (docs/decisions/0008-collectives-from-messages.md):
+//
+//   all_reduce of     2 processes: Gloo   whole   by pieces     4 processes: Gloo   whole   by pieces
+//   1 KiB                           347     161         381                  5666    1835        5119
+//   64 KiB                          426     285         472                  4774    1398        4111
+//   256 KiB                         600     494         686                  6778    3484        3812
+//   1 MiB                          1350    1346        1364                  7320    7987        7413
+//   4 MiB                          4026    6604        4358                 19300   30484       10457
+//   16 MiB                        21370   29832       24508                 45882  117014       44051
 struct ExchangeSizes {
-  std::int64_t split_from = 64 << 10;
-  std::int64_t segment = 1 << 20;
+  std::int64_t split_from = 512 << 10;  // an all_reduce of so many bytes goes by pieces
+  std::int64_t segment = 4 << 20;       // bytes of a piece that are added up at a time
 };
-ExchangeSizes exchange_sizes(int num_members);
 
 // Memory that is lent to operations and taken back: fresh memory costs more than adding it up. Any thread.
 class Scratch {

@@ -18,7 +18,7 @@ struct LinkError {
   std::string reason;
 };
 
-// A message under way. Holds its memory. One thread waits, any may interrupt.
+// A message under way. Its memory is the caller's. One thread waits, any may interrupt.
 class Transfer {
  public:
   virtual ~Transfer() = default;

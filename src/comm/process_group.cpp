@@ -125,8 +125,7 @@ ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::uniq
       group_(std::move(group)),
       epoch_(epoch),
       text_(group_text(group_, epoch)),
-      link_(std::move(link)),
-      sizes_(exchange_sizes(link_->size())) {}
+      link_(std::move(link)) {}
 
 ProcessGroup::~ProcessGroup() { ensure(!driver_.joinable(), "{} was not closed", text_); }
 
@@ -141,7 +140,8 @@ std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> 
 }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::start(CommOperation operation) {
-  return begin(std::make_unique<Exchange>(std::move(operation), *link_, scratch_, num_started_++, sizes_));
+  return begin(
+      std::make_unique<Exchange>(std::move(operation), *link_, scratch_, num_started_++, shared_.sizes));
 }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::start_message(CommOperation operation, int peer, int tag) {

@@ -20,6 +20,7 @@ namespace optimus {
 struct RankShared {
   int rank = 0;
   StoreClient* store = nullptr;
+  ExchangeSizes sizes;
   Interrupter interrupter;
   FlightLog log;
 
@@ -98,7 +99,6 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   const int epoch_;
   const std::string text_;
   const std::unique_ptr<Link> link_;
-  const ExchangeSizes sizes_;
   Scratch scratch_;
   std::int64_t num_started_ = 0;
   std::mutex mutex_;

@@ -35,6 +35,7 @@ void expect_failure(const CommOutcome<void>& outcome, const std::vector<int>& mi
 TEST_P(FailureTest, RankDoesNotCome) {
   for (const CommKind kind : kCollectives)
     for (const std::int64_t count : {10, 100'000}) {
+      if (count > 10 && kind != CommKind::all_reduce) continue;  // only its stages differ
       std::atomic<int> num_failed = 0;
       run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {
         must(comm->connect(2, {{kWorld}}, soon()));

@@ -53,10 +53,12 @@ void run_body(Comm& comm, const std::string& body) {
   const auto end_at_5 = [&](int step) {
     if (step == 5 && comm.rank() == 1) ::_exit(3);
   };
-  if (body == "every_operation") every_operation(comm);
-  if (body == "large_tensors") large_tensors(comm);
-  if (body == "messages") messages(comm);
-  if (body == "random") random_interleaving(comm, 5);
+  if (body == "everything") {
+    every_operation(comm);
+    large_tensors(comm);
+    messages(comm);
+    random_interleaving(comm, 5);
+  }
   if (body == "small") until_failure(comm, CommKind::all_reduce, 10, nothing);
   if (body == "large") until_failure(comm, CommKind::all_reduce, 4'000'000, nothing);
   if (body == "exits") until_failure(comm, CommKind::all_gather, 1000, end_at_5);
@@ -69,7 +71,8 @@ TEST(Process, IsOneRank) {
   const ProcessCommOptions options{
       std::stoi(setting("OPTIMUS_COMM_RANK")),
       std::stoi(setting("OPTIMUS_COMM_SIZE")),
-      {.port = std::stoi(setting("OPTIMUS_COMM_PORT")), .token = setting("OPTIMUS_COMM_BODY")}};
+      {.port = std::stoi(setting("OPTIMUS_COMM_PORT")), .token = setting("OPTIMUS_COMM_BODY")},
+      body == "large" ? ExchangeSizes{} : kSmallSizes};
   const std::unique_ptr<Comm> comm = value_or_throw(make_process_comm(options, soon()));
   run_body(*comm, body);
 }
@@ -153,12 +156,9 @@ void expect_all_pass(const std::string& body, int size) {
     EXPECT_EQ(ranks.wait(rank, 60), 0) << body << ", rank " << rank << ": " << ranks.output(rank);
 }
 
-TEST(Process, EveryOperation) {
-  for (const int size : {1, 4}) expect_all_pass("every_operation", size);
+TEST(Process, Everything) {
+  for (const int size : {1, 2, 4}) expect_all_pass("everything", size);
 }
-TEST(Process, LargeTensors) { expect_all_pass("large_tensors", 3); }
-TEST(Process, Messages) { expect_all_pass("messages", 3); }
-TEST(Process, RandomInterleaving) { expect_all_pass("random", 4); }
 
 void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
   const auto began = Clock::now();

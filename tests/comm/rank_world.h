@@ -25,6 +25,9 @@ inline Deadline soon(double seconds = 20) { return Deadline::after(Seconds(secon
 
 inline const Group kWorld{Role::world, {}};
 
+// So that small tensors go all ways.
+inline constexpr ExchangeSizes kSmallSizes{.split_from = 4 << 10, .segment = 64 << 10};
+
 // Each rank is handed its Comm, connected to nothing, and may give it away to end it early.
 using RankBody = std::function<void(std::unique_ptr<Comm> comm)>;
 
@@ -41,8 +44,8 @@ inline void run_ranks(Backend backend, int size, const RankBody& body) {
         if (backend == Backend::threads)
           comm = world.comm(rank);
         else
-          comm = value_or_throw(
-              make_process_comm({rank, size, {.port = server->port(), .token = "test"}}, soon()));
+          comm = value_or_throw(make_process_comm(
+              {rank, size, {.port = server->port(), .token = "test"}, kSmallSizes}, soon()));
         body(std::move(comm));
       } catch (const std::exception& error) {
         problems[static_cast<std::size_t>(rank)] = error.what();
