@@ -26,7 +26,7 @@ struct WorkersOptions {
   std::vector<std::string> devices;  // of each worker
   int threads = 1;                   // of each
   int port = 0;                      // of the store
-  std::string token;
+  std::string token{};
   Seconds grace{10};  // for the others, after the first has failed
 };
 
