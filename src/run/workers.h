@@ -63,6 +63,8 @@ class Workers {
   void end_all();
   void write_list() const;
   bool is_over() const;
+  // Whether all that still run are those whom the others have missed: there is nothing to wait for.
+  bool only_missing_run() const;
   std::string why() const;
   std::string describe(int rank) const;
 
