@@ -16,14 +16,14 @@ constexpr std::int64_t kMostBytes = 4096;
 bool Agreement::any(bool mine, const char* what) const {
   if (is_alone()) return mine;
   at::Tensor word = at::full({1}, mine ? 1.0 : 0.0, at::kDouble);
-  done_or_throw(comm_->all_reduce(Group{}, word, Sum::maximum, what)->wait(Deadline::after(patience_, what)));
+  done_or_throw(comm_->all_reduce(world_, word, Sum::maximum, what)->wait(Deadline::after(patience_, what)));
   return word.item<double>() > 0;
 }
 
 double Agreement::sum(double mine, const char* what) const {
   if (is_alone()) return mine;
   at::Tensor word = at::full({1}, mine, at::kDouble);
-  done_or_throw(comm_->all_reduce(Group{}, word, Sum::sum, what)->wait(Deadline::after(patience_, what)));
+  done_or_throw(comm_->all_reduce(world_, word, Sum::sum, what)->wait(Deadline::after(patience_, what)));
   return word.item<double>();
 }
 
@@ -33,7 +33,7 @@ std::string Agreement::from_first(const std::string& mine, const char* what) con
   at::Tensor bytes = at::zeros({kMostBytes}, at::kByte);
   auto* data = reinterpret_cast<char*>(bytes.data_ptr<std::uint8_t>());
   if (rank() == 0) std::memcpy(data, mine.data(), mine.size());
-  done_or_throw(comm_->broadcast(Group{}, bytes, 0, what)->wait(Deadline::after(patience_, what)));
+  done_or_throw(comm_->broadcast(world_, bytes, 0, what)->wait(Deadline::after(patience_, what)));
   return std::string(data);
 }
 

@@ -10,11 +10,15 @@ namespace optimus {
 
 class Agreement {
  public:
-  // comm: world is connected; null: this rank is alone.
-  Agreement(Comm* comm, Seconds patience) : comm_(comm), patience_(patience) {}
-  bool is_alone() const { return comm_ == nullptr || comm_->size() == 1; }
+  // comm: null, this rank is alone. world: connected, those who are asked.
+  Agreement(Comm* comm, Group world, Seconds patience)
+      : comm_(comm), world_(std::move(world)), patience_(patience) {}
+  bool is_alone() const { return size() == 1; }
   int rank() const { return comm_ == nullptr ? 0 : comm_->rank(); }
-  int size() const { return comm_ == nullptr ? 1 : comm_->size(); }
+  int size() const {
+    if (comm_ == nullptr) return 1;
+    return world_.members.empty() ? comm_->size() : static_cast<int>(world_.members.size());
+  }
   // Whether any rank says so.
   bool any(bool mine, const char* what) const;
   // What rank 0 says; the others' words do not count. At most a few kilobytes.
@@ -23,6 +27,7 @@ class Agreement {
 
  private:
   Comm* comm_;
+  Group world_;
   Seconds patience_;
 };
 

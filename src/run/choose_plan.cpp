@@ -41,14 +41,17 @@ Plan choose_plan(const TrainOptions& options, const ModelSpec& model, const Devi
   const Plan plan = search(demand, Ground(cluster), {.refines = false, .is_uniform = true}).plan;
   if (num_devices(plan) == size) return plan;
   // A small model may be quicker on fewer; who asked for devices wants them used.
-  UniformPlan all{.dp = size, .microbatch = 1, .batch = *options.batch, .sequence_length = *options.sequence_length};
-  all.microbatch = static_cast<int>(options.microbatch.value_or(std::max<std::int64_t>(1, *options.batch / size)));
+  UniformPlan all{
+      .dp = size, .microbatch = 1, .batch = *options.batch, .sequence_length = *options.sequence_length};
+  all.microbatch =
+      static_cast<int>(options.microbatch.value_or(std::max<std::int64_t>(1, *options.batch / size)));
   all.precision = demand.precision;
   if (is_recompute_given) all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (constraints.zero) all.strategy.zero = constraints.zero->least;
   const bool is_free = !constraints.tp && (!constraints.dp || constraints.dp->has(size));
   if (!is_free)
-    throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size, num_devices(plan));
+    throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size,
+                    num_devices(plan));
   return uniform_plan(model, all);
 }
 

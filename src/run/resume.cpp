@@ -17,8 +17,9 @@ struct Dropped {
 };
 // Devices, the plan and what it must be like belong together.
 const std::vector<const char*>& layout_options() {
-  static const std::vector<const char*> all = {"devices", "plan",     "tp",     "pp",         "dp",      "cp",      "ep",
-                                               "zero",    "schedule", "chunks", "max-memory", "offload", "no-zero3"};
+  static const std::vector<const char*> all = {"devices",    "plan",    "tp",      "pp",       "dp",
+                                               "cp",         "ep",      "zero",    "schedule", "chunks",
+                                               "max-memory", "offload", "no-zero3"};
   return all;
 }
 const std::vector<Dropped>& dropped_options() {

@@ -117,7 +117,8 @@ SaveResult Saver::finish() {
 Outcome<SavedCheckpoint> Saver::commit(const UnderWay& save, const UnderWay::Written& own) {
   if (ranks_.any(!own.bytes, "shards written")) {
     if (ranks_.rank() == 0) abandon_checkpoint(target_.files, save.folder);
-    return own.bytes ? failure("another rank could not write its part") : failure("{}", own.bytes.error().why);
+    return own.bytes ? failure("another rank could not write its part")
+                     : failure("{}", own.bytes.error().why);
   }
   const double bytes = ranks_.sum(static_cast<double>(own.bytes->value), "bytes written");
   std::string folder, why = "rank 0 could not put it together";
@@ -157,8 +158,7 @@ std::optional<SaveResult> Saver::take_ended(bool wait) {
   return std::exchange(ended_, std::nullopt);
 }
 
-void restore(const Checkpoint& checkpoint, const Plan& plan, const ModelSpec& model, Restored what,
-             Parameters& parameters) {
+void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters) {
   const std::size_t stored = checkpoint.manifest().tensors.size(), wanted = parameters.tensors().size();
   if (stored != wanted)
     throw UserError("{} holds {} tensors, {} has {}; it is of another model", checkpoint.folder().string(),

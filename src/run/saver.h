@@ -34,7 +34,7 @@ class Saver {
   };
   // parameters must outlive the saver. Memory for the copy is taken at the first save.
   Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
-        Agreement ranks = {nullptr, Seconds(0)});
+        Agreement ranks = {nullptr, {}, Seconds(0)});
   ~Saver();  // waits for a save under way
 
   bool is_alone() const { return ranks_.is_alone(); }
@@ -81,7 +81,6 @@ class Saver {
 // Fills masters and, unless only weights are wanted, moments from a checkpoint of the same model, whatever plan saved it.
 // Throws UserError, naming the checkpoint and the tensor, when it is of another model.
 enum class Restored { everything, weights };
-void restore(const Checkpoint& checkpoint, const Plan& plan, const ModelSpec& model, Restored what,
-             Parameters& parameters);
+void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters);
 
 }  // namespace optimus

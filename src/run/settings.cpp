@@ -157,8 +157,8 @@ double usual_learning_rate(const ModelSpec& model) {
 }
 
 bool has_layout(const Constraints& c) {
-  return c.tp || c.pp || c.dp || c.cp || c.ep || c.zero || c.chunks || !c.schedule.empty() || c.max_memory || c.offload ||
-         c.no_zero3;
+  return c.tp || c.pp || c.dp || c.cp || c.ep || c.zero || c.chunks || !c.schedule.empty() || c.max_memory ||
+         c.offload || c.no_zero3;
 }
 
 Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,

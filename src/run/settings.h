@@ -34,7 +34,7 @@ struct TrainSettings {
 // What the device is like, as far as choices depend on it.
 struct DeviceFacts {
   bool is_gpu = false;
-  std::string type = "cpu";      // as standard clusters name it
+  std::string type = "cpu";       // as standard clusters name it
   std::optional<Bytes> memory{};  // that one device may take
 };
 

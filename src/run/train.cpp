@@ -121,9 +121,9 @@ void export_model(const TrainSettings& settings, const Parameters& parameters, F
 
 // For what one device does with the weights of many.
 Plan one_device_plan(const TrainSettings& settings) {
-  return uniform_plan(settings.model, {.batch = 1,
-                                       .sequence_length = settings.plan.sequence_length,
-                                       .precision = settings.plan.precision});
+  return uniform_plan(
+      settings.model,
+      {.batch = 1, .sequence_length = settings.plan.sequence_length, .precision = settings.plan.precision});
 }
 
 // The export that was asked for, and a sample of text.
@@ -167,19 +167,18 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
   RealFileSystem files;
   Parameters parameters(settings.plan, settings.model, part.comm.rank(), device);
   if (run.resumed.checkpoint)
-    restore(Checkpoint::open(*run.resumed.checkpoint), settings.plan, settings.model, Restored::everything,
-            parameters);
+    restore(Checkpoint::open(*run.resumed.checkpoint), settings.model, Restored::everything, parameters);
   else if (settings.weights != nullptr)
     load_weights(*settings.weights, parameters, part.events);
   else
     parameters.initialize(options.seed);
-  const bool is_alone = part.comm.size() == 1;
+  const bool is_alone = num_devices(settings.plan) == 1;
   EngineOptions engine_options{.device = device, .seed = options.seed};
   engine_options.rank = part.comm.rank(), engine_options.patience = options.patience;
   if (!is_alone) engine_options.comm = &part.comm;
   Engine engine(settings.plan, settings.model, parameters, engine_options);
-  // The plan's groups, in the epoch behind the one that workers met in.
-  done_or_throw(part.comm.connect(1, engine.program().groups, Deadline::after(options.patience, "connecting")));
+  if (!is_alone)
+    done_or_throw(part.comm.connect(0, engine.groups(), Deadline::after(options.patience, "connecting")));
   say_what_runs(settings, device, part.threads, part.line);
   say_what_to_expect(settings, device, part.events, part.line);
   const Course course{
@@ -192,7 +191,8 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
   std::optional<RunFolder> records;
   if (keeps_records) records = open_records(settings.run, files, state.step);
   Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
-              settings.plan, settings.model, parameters, {&part.comm, options.patience});
+              settings.plan, settings.model, parameters,
+              {is_alone ? nullptr : &part.comm, world_of(settings.plan, part.comm.size()), options.patience});
   TrainResult result = Training(options, settings, course, engine, parameters, state, part.events, part.line)
                            .run(records ? &*records : nullptr, saver);
   if (!keeps_records) return result;
@@ -203,7 +203,7 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
   // Each rank has a part; the checkpoint has all.
   const Plan whole = one_device_plan(settings);
   Parameters all(whole, settings.model, 0, device, Keeping::weights);
-  restore(Checkpoint::open(result.checkpoint), whole, settings.model, Restored::weights, all);
+  restore(Checkpoint::open(result.checkpoint), settings.model, Restored::weights, all);
   show_what_was_learned(settings, options, all, part, result);
   return result;
 }

@@ -136,7 +136,8 @@ TrainResult Training::run(RunFolder* folder, Saver& saver) {
     throw;
   } catch (const UserError&) {  // data that cannot be read: what was learned until then is kept
     progress_.finish();
-    if (num_tokens > 0 && saver.is_alone()) line_.print(fmt::format("saved in {}", save_last(saver).string()));
+    if (num_tokens > 0 && saver.is_alone())
+      line_.print(fmt::format("saved in {}", save_last(saver).string()));
     throw;
   }
   progress_.finish();
@@ -187,11 +188,11 @@ StepMetrics Training::one_step() {
     next_ = std::async(std::launch::async,
                        [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
   const StepReport report = value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
-                                                                       .beta1 = options_.beta1,
-                                                                       .beta2 = options_.beta2,
-                                                                       .epsilon = options_.epsilon,
-                                                                       .weight_decay = options_.weight_decay,
-                                                                       .clip = options_.clip}));
+                                                                      .beta1 = options_.beta1,
+                                                                      .beta2 = options_.beta2,
+                                                                      .epsilon = options_.epsilon,
+                                                                      .weight_decay = options_.weight_decay,
+                                                                      .clip = options_.clip}));
   StepMetrics metrics{
       .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
   metrics.tokens = report.num_tokens;
