@@ -127,6 +127,10 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
     for (const BlockRun& run : chunk.runs) {
       const LayerStrategy& s = run.strategy;
       if (s.cp > 1) throw UserError("cp {}: context parallelism cannot be run yet, use 1", s.cp);
+      // What autograd keeps of weights must be where it was when the backward comes.
+      const bool is_kept_by_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
+      if (is_kept_by_autograd && s.recompute != RecomputeMode::full)
+        throw UserError("zero 3 of a model of modules needs --recompute full, or use zero 2");
       if (s.offload) throw UserError("offload: optimizer state cannot be kept in host memory yet");
       if (s.tp != first.tp || s.sequence_parallel != first.sequence_parallel || s.zero != first.zero ||
           s.shard_group != first.shard_group)

@@ -35,6 +35,7 @@ std::string StateExchange::what(const Instruction& next) const {
 
 std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const StateBuffers& buffers) {
   ensure(comm_ != nullptr, "{} in a program of one device", text(next.op));
+  if (gathered_shape(next.block).tensors.empty()) return nullptr;  // a custom block without parameters
   return next.op == Op::gather_parameters ? begin_gather(next, buffers) : begin_reduce(next, buffers);
 }
 

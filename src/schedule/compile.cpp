@@ -147,8 +147,8 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
     if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
       ready = recompute(microbatch, block, std::move(ready));  // with the weights that the backward needs
-    else
-      ready = gather_parameters(block, std::move(ready));
+    else if (kind(block) != BlockKind::custom || block + 1 < plan_.num_blocks)
+      ready = gather_parameters(block, std::move(ready));  // autograd of a last block still has those of its forward
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
   }
   if (chunk.first() > 0) {

@@ -176,8 +176,9 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
   const Instruction added = builder_.program().instructions.back();
   use_slabs(added);
   use_graph(added);
-  // Weight gradients need no weights; the embedding's come through its norm.
-  const bool needs_weights = op != Op::backward_weight || kind(block) == BlockKind::embedding;
+  // Weight gradients need no weights; the embedding's come through its norm, a custom block's through autograd.
+  const bool needs_weights = op != Op::backward_weight || kind(block) == BlockKind::embedding ||
+                             kind(block) == BlockKind::custom;
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
     builder_.use(whole->second, false);
   return index;
