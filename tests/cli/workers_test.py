@@ -102,12 +102,12 @@ class Workers(CommandLineTest):
             self.assertIn(word, lines[0])
 
     def test_interrupted_and_resumed(self):
-        process, pids = self.begin("run", 400, "--save-every", "0")
+        process, pids = self.begin("run", 80, "--save-every", "0")
         process.send_signal(signal.SIGINT)
         self.expect_end(process, 130, pids, "run")
-        self.assertLess(len(self.rows("run")), 400)
+        self.assertLess(len(self.rows("run")), 80)
         run("train", "--resume", self.folder / "run")
-        run(*self.words("whole", 400))
+        run(*self.words("whole", 80))
         self.assertEqual(self.curve("run"), self.curve("whole"))
 
     def test_workers_end_with_the_command(self):
