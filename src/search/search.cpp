@@ -139,7 +139,7 @@ class Explainer {
   void add(Judged& one) {
     Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
     if (one.fill.fits()) {
-      const StepPrediction step = predict(demand_, ground_, other.plan);
+      const StepPrediction step = predict(demand_, ground_, other.plan, false);
       result_.num_simulated += one.is_simulated ? 0 : 1;
       one.is_simulated = true;
       one.objective *= step.seconds / one.seconds, one.seconds = step.seconds;

@@ -129,10 +129,11 @@ Specimens::Specimens(const Demand& demand, const Ground& ground)
   work_ = work_of(small_, demand.sequence_length);
 }
 
-const Specimen& Specimens::of(int kind, const Candidate& c) {
+const Specimen& Specimens::of(int kind, const Candidate& c, bool with_bytes) {
   std::unique_ptr<Specimen>& specimen =
       known_[{kind, c.tp, c.cp, c.microbatch, c.ep, static_cast<int>(c.recompute) * 2 + c.sequence_parallel}];
   if (!specimen) specimen = make(kind, c);
+  if (with_bytes && !specimen->has_bytes) add_bytes(kind, c, *specimen);
   return *specimen;
 }
 
@@ -200,20 +201,28 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
       3 * gather +
       LinkCost(demand_.constants).collective(Collective::gather, ground_.spread(kind, c.tp, 1), whole);
 
+  return specimen;
+}
+
+void Specimens::add_bytes(int kind, const Candidate& c, Specimen& specimen) const {
+  const DeviceKind& device = ground_.kinds()[static_cast<std::size_t>(kind)];
+  const DeviceMap map =
+      contiguous(device.first_of_group, num_in_specimen(c), ground_.cluster().num_devices());
+  const std::vector<SpecimenChunk> chunks = chunks_of(firsts_);
   const Plan stages = specimen_plan(demand_, small_, firsts_, c, true);
-  const Setup apart{stages, small_, ground_.cluster(), map, demand_.software, setup.format};
+  const Setup apart{stages, small_, ground_.cluster(), map, demand_.software, format_of(demand_.precision)};
   const auto of_stage = [&](SpecimenChunk chunk) {
     const auto stage = std::find(chunks.begin(), chunks.end(), chunk) - chunks.begin();
     return bytes_of_stage(apart, static_cast<int>(stage), demand_.constants);
   };
-  specimen->layer = of_stage(one_layer);
+  specimen.layer = of_stage(one_layer);
   const Mixture& mixture = demand_.model.mixture;
-  specimen->layer.experts = 3.0 * static_cast<double>(mixture.experts / c.ep) *
-                            static_cast<double>(mixture.ffn) * static_cast<double>(demand_.model.hidden);
-  specimen->dense = has_two ? of_stage(one_dense) : specimen->layer;
-  specimen->embedding = of_stage(the_embedding);
-  specimen->head = of_stage(the_head);
-  return specimen;
+  specimen.layer.experts = 3.0 * static_cast<double>(mixture.experts / c.ep) *
+                           static_cast<double>(mixture.ffn) * static_cast<double>(demand_.model.hidden);
+  specimen.dense = chunks.size() > 4 ? of_stage(one_dense) : specimen.layer;
+  specimen.embedding = of_stage(the_embedding);
+  specimen.head = of_stage(the_head);
+  specimen.has_bytes = true;
 }
 
 }  // namespace optimus

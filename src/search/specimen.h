@@ -54,17 +54,19 @@ struct Specimen {
   double update_dense = 0;                                         // of a layer of the other kind
   BlockBytes layer, embedding, head;
   BlockBytes dense;  // as layer where there is one kind
+  bool has_bytes = false;
 };
 
 class Specimens {
  public:
   Specimens(const Demand& demand, const Ground& ground);
-  // Axes that matter: tp, cp, ep, sequence_parallel, microbatch, recompute.
-  const Specimen& of(int kind, const Candidate& candidate);
+  // Axes that matter: tp, cp, ep, sequence_parallel, microbatch, recompute. Bytes are worked out when somebody asks for them.
+  const Specimen& of(int kind, const Candidate& candidate, bool with_bytes = true);
   int num_made() const { return static_cast<int>(known_.size()); }
 
  private:
   std::unique_ptr<Specimen> make(int kind, const Candidate& candidate) const;
+  void add_bytes(int kind, const Candidate& candidate, Specimen& specimen) const;
 
   const Demand& demand_;
   const Ground& ground_;
