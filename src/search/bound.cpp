@@ -152,7 +152,7 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   const bool is_split = c.schedule == Schedule::zero_bubble;
   const Software& software = demand_.software;
   ChunkCost cost;
-  cost.forward = own.forward.of(held);
+  cost.forward = own.forward.of(held) - (is_split ? own.hidden_by_weights : 0);
   cost.backward = (is_split ? own.input : own.backward).of(held);
   if (is_split) cost.weight = own.weight.of(held);
   for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
@@ -450,16 +450,17 @@ double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
     return of(cost) + std::min(0.0, cost.base) * (number - 1);
   };
   // A backward in one, or split in two: either may be quicker.
-  const double forward = in_one(own.forward), whole = in_one(own.backward),
-               split = of(own.input) + of(own.weight);
+  const double forward = in_one(own.forward), split_forward = of(own.forward) - own.hidden_by_weights,
+               whole = in_one(own.backward), split = of(own.input) + of(own.weight);
   // Split backwards fill with whole stages; others, however finely stages are cut, with a layer of each stage before.
   const int before = ground_.is_uniform() ? s : 0;
   const double layer = std::max(
       0.0, own.forward.base + own.forward.least_layer() + own.backward.base + own.backward.least_layer());
-  const double stage = std::max(
-      0.0, own.forward.base + dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_of(own.forward));
+  const double stage =
+      std::max(0.0, own.forward.base - own.hidden_by_weights +
+                        dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_of(own.forward));
   return std::min(before * layer * std::min(1.0, count.last_size) + (forward + whole + again) * count.total(),
-                  before * stage + (forward + split + again) * count.total());
+                  before * stage + (split_forward + split + again) * count.total());
 }
 
 Bound Bounder::of_any_schedule(const Candidate& shape, double enough) {
@@ -514,7 +515,8 @@ double Bounder::of_any_shape(const Candidate& c) {
     const auto seconds_of_layer = [&](bool is_dense) {
       const auto layer = [&](const SlotCost& cost) { return cost.layer + (is_dense ? cost.dense : 0); };
       const auto slot = [&](const SlotCost& cost) { return layer(cost) + std::min(0.0, cost.base); };
-      return slot(own.forward) + std::min(slot(own.backward), layer(own.input) + layer(own.weight));
+      return std::min(slot(own.forward) + slot(own.backward),
+                      slot(own.forward) - own.hidden_by_weights + layer(own.input) + layer(own.weight));
     };
     least = std::min(least, seconds_of_layer(false));
     least_dense = std::min(least_dense, seconds_of_layer(true));

@@ -117,6 +117,31 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
   return sum;
 }
 
+// A slot may begin with a gather while the slot before it still computes weight gradients and sends nothing: how much of it forwards
+// hide that the specimen's (which stand behind forwards) do not, and backwards.
+struct HiddenGathers {
+  double forward = 0, backward = 0;
+};
+HiddenGathers hidden_gathers(const Program& program, const std::vector<double>& seconds,
+                             double first_of_backward, double first_of_forward,
+                             const std::array<int, 3>& ends) {
+  std::array<double, 3>
+      tails{};  // of slots whose last backward is of that block: the embedding, either kind of layer
+  for (std::size_t e = 0; e < ends.size(); ++e) {
+    double weight = 0, sum = 0;
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      const Instruction& at = program.instructions[i];
+      if (at.block != ends[e] || at.microbatch != 0) continue;
+      if (at.op == Op::backward_weight) weight = seconds[i];
+      if (e > 0 && at.lane == Lane::tensor && at.is_backward) sum = seconds[i];
+    }
+    tails[e] = std::max(0.0, weight - sum);
+  }
+  const double longest = std::max({tails[0], tails[1], tails[2]}), least = std::min(tails[1], tails[2]);
+  return {std::min(first_of_forward, longest),
+          std::max(0.0, std::min(first_of_backward, longest) - std::min(first_of_backward, least))};
+}
+
 }  // namespace
 
 Specimens::Specimens(const Demand& demand, const Ground& ground)
@@ -161,15 +186,21 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   }
   const double slot =
       priced.is_measured() ? 0 : demand_.constants.slot_seconds * demand_.constants.host_residual;
-  specimen->forward = slot_cost(chunks, times.forward, gather, slot);
-  specimen->backward = slot_cost(chunks, times.backward, gather, slot);
+  const bool has_two = chunks.size() > 4;
+  const HiddenGathers hidden =
+      hidden_gathers(priced.program(), seconds, std::max(gather, exchange), gather,
+                     {firsts_[the_embedding], firsts_[one_layer], firsts_[has_two ? one_dense : one_layer]});
+  specimen->forward = slot_cost(chunks, times.forward, hidden.forward, slot);
+  specimen->backward = slot_cost(chunks, times.backward, hidden.backward, slot);
+  specimen->hidden_by_weights = gather - hidden.forward;
+  for (SlotCost* cost : {&specimen->forward, &specimen->backward})
+    cost->head -= std::max(0.0, gather - (cost == &specimen->forward ? hidden.forward : hidden.backward));
   // Gradients of tokens go to the experts of the last layer while the head's own weights are worked on.
   specimen->backward.head -= exchange;
   specimen->before = times.before.seconds;
   const auto of_block = [&](SpecimenChunk chunk) {
     return seconds_of_block(priced.program(), seconds, firsts_[chunk]);
   };
-  const bool has_two = chunks.size() > 4;
   const BlockSeconds layer = of_block(one_layer), embedding = of_block(the_embedding),
                      head = of_block(the_head), dense = has_two ? of_block(one_dense) : layer;
   // The input gradients of a split backward stand one behind the other with their sums; nothing hides these.

@@ -43,8 +43,10 @@ struct BlockBytes {
 };
 
 struct Specimen {
-  SlotCost forward, backward;                  // backward: with weight gradients
-  SlotCost input, weight;                      // the two halves of a split backward
+  SlotCost forward, backward;  // backward: with weight gradients
+  SlotCost input, weight;      // the two halves of a split backward
+  double hidden_by_weights =
+      0;  // of a forward behind one that has weight gradients alone, beyond what is left out above
   SlotCost forward_compute, backward_compute;  // without communication
   // A slot may take so much longer than said here: gathers that are hidden behind the slot before, or not.
   double slack = 0;
