@@ -117,29 +117,39 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
   return sum;
 }
 
-// A slot may begin with a gather while the slot before it still computes weight gradients and sends nothing: how much of it forwards
-// hide that the specimen's (which stand behind forwards) do not, and backwards.
+// A slot may begin with a gather while the slot before it still computes and sends nothing (weight gradients; experts that are not
+// dealt out): how much of it forwards may hide, and how much more than the specimen's do backwards.
 struct HiddenGathers {
   double forward = 0, backward = 0;
 };
-HiddenGathers hidden_gathers(const Program& program, const std::vector<double>& seconds,
-                             double first_of_backward, double first_of_forward,
-                             const std::array<int, 3>& ends) {
-  std::array<double, 3>
-      tails{};  // of slots whose last backward is of that block: the embedding, either kind of layer
-  for (std::size_t e = 0; e < ends.size(); ++e) {
-    double weight = 0, sum = 0;
-    for (std::size_t i = 0; i < seconds.size(); ++i) {
-      const Instruction& at = program.instructions[i];
-      if (at.block != ends[e] || at.microbatch != 0) continue;
-      if (at.op == Op::backward_weight) weight = seconds[i];
-      if (e > 0 && at.lane == Lane::tensor && at.is_backward) sum = seconds[i];
-    }
-    tails[e] = std::max(0.0, weight - sum);
+
+// How long one block's compute goes on when its last sum is there, at the end of its forward and of its backward.
+struct Tails {
+  double forward = 0, backward = 0;
+};
+Tails tails_of(const Program& program, const std::vector<double>& seconds, int block, bool has_sum) {
+  Tails tails;
+  double weight = 0, sum = 0;
+  int slot = -1;  // of its forward
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    if (at.block != block || at.microbatch != 0) continue;
+    if (slot < 0) slot = at.slot;
+    if (at.slot == slot) tails.forward = at.lane == Lane::tensor ? 0 : tails.forward + seconds[i];
+    if (at.op == Op::backward_weight) weight = seconds[i];
+    if (has_sum && at.lane == Lane::tensor && at.is_backward) sum = seconds[i];
   }
-  const double longest = std::max({tails[0], tails[1], tails[2]}), least = std::min(tails[1], tails[2]);
-  return {std::min(first_of_forward, longest),
-          std::max(0.0, std::min(first_of_backward, longest) - std::min(first_of_backward, least))};
+  tails.backward = std::max(0.0, weight - sum);
+  return tails;
+}
+
+// gather: of a forward, first: what a backward begins with.
+HiddenGathers hidden_gathers(const Tails& embedding, const Tails& layer, const Tails& dense, double gather,
+                             double first) {
+  const double longest =
+      std::max({embedding.backward, layer.forward, layer.backward, dense.forward, dense.backward});
+  const double least = std::min(layer.backward, dense.backward);
+  return {std::min(gather, longest), std::max(0.0, std::min(first, longest) - std::min(first, least))};
 }
 
 }  // namespace
@@ -187,9 +197,12 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   const double slot =
       priced.is_measured() ? 0 : demand_.constants.slot_seconds * demand_.constants.host_residual;
   const bool has_two = chunks.size() > 4;
+  const auto tails = [&](SpecimenChunk chunk, bool has_sum) {
+    return tails_of(priced.program(), seconds, firsts_[chunk], has_sum);
+  };
   const HiddenGathers hidden =
-      hidden_gathers(priced.program(), seconds, std::max(gather, exchange), gather,
-                     {firsts_[the_embedding], firsts_[one_layer], firsts_[has_two ? one_dense : one_layer]});
+      hidden_gathers(tails(the_embedding, false), tails(one_layer, true),
+                     tails(has_two ? one_dense : one_layer, true), gather, std::max(gather, exchange));
   specimen->forward = slot_cost(chunks, times.forward, hidden.forward, slot);
   specimen->backward = slot_cost(chunks, times.backward, hidden.backward, slot);
   specimen->hidden_by_weights = gather - hidden.forward;
