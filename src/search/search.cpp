@@ -144,7 +144,9 @@ class Explainer {
       one.is_simulated = true;
       one.objective *= step.seconds / one.seconds, one.seconds = step.seconds;
       other.seconds = one.seconds, other.objective = one.objective;
-      other.why = why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
+      other.why = one.objective < result_.objective * (1 - 1e-9)
+                      ? "the constraints exclude it"
+                      : why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
     } else {
       other.why = why_unfit(one.fill);
     }
