@@ -59,8 +59,7 @@ class Bench {
   }
 
   void run() {
-    for (const OperationKind kind :
-         {OperationKind::all_reduce, OperationKind::all_gather, OperationKind::reduce_scatter}) {
+    for (const CommKind kind : {CommKind::all_reduce, CommKind::all_gather, CommKind::reduce_scatter}) {
       std::vector<std::string> header = {fmt::format("{}, {} processes", name(kind), size_), "gloo"};
       for (const Variant& variant : variants()) header.push_back(variant.name);
       TextTable table(header);
@@ -91,21 +90,21 @@ class Bench {
     return fmt::format("{:.0f}", times[static_cast<std::size_t>(repeats / 2)]);
   }
 
-  void gloo(OperationKind kind) {
+  void gloo(CommKind kind) {
     std::vector<at::Tensor> all = {whole_};
-    if (kind == OperationKind::all_reduce)
+    if (kind == CommKind::all_reduce)
       gloo_->allreduce(all)->wait();
-    else if (kind == OperationKind::all_gather)
+    else if (kind == CommKind::all_gather)
       gloo_->_allgather_base(whole_, part_)->wait();
     else
       gloo_->_reduce_scatter_base(part_, whole_)->wait();
   }
 
-  void ours(OperationKind kind, ExchangeSizes sizes) {
-    Operation operation = kind == OperationKind::all_reduce ? all_reduce_operation(whole_, Sum::sum, "x")
-                          : kind == OperationKind::all_gather
-                              ? all_gather_operation(part_, whole_, size_, "x")
-                              : reduce_scatter_operation(whole_, part_, size_, "x");
+  void ours(CommKind kind, ExchangeSizes sizes) {
+    CommOperation operation = kind == CommKind::all_reduce ? all_reduce_operation(whole_, Sum::sum, "x")
+                              : kind == CommKind::all_gather
+                                  ? all_gather_operation(part_, whole_, size_, "x")
+                                  : reduce_scatter_operation(whole_, part_, size_, "x");
     Exchange exchange(std::move(operation), *link_, scratch_, number_++, sizes);
     const Deadline deadline = Deadline::after(Seconds(30), "bench");
     exchange.begin();
@@ -114,7 +113,7 @@ class Bench {
 
   const int rank_, size_;
   std::unique_ptr<StoreClient> client_;
-  std::unique_ptr<Link> link_;
+  std::unique_ptr<Wire> link_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   Scratch scratch_;
   Interrupter interrupter_;
@@ -150,6 +149,11 @@ int start_ranks(int size) {
 int main(int argc, char** argv) {
   const int size = argc > 1 ? std::atoi(argv[1]) : 2;
   if (argc < 4) return optimus::start_ranks(std::clamp(size, 1, 64));
-  optimus::Bench(std::atoi(argv[2]), size, std::atoi(argv[3])).run();
+  try {
+    optimus::Bench(std::atoi(argv[2]), size, std::atoi(argv[3])).run();
+  } catch (const optimus::LinkError& error) {
+    fmt::print(stderr, "member {}: {}\n", error.place, error.reason);
+    return 1;
+  }
   return 0;
 }

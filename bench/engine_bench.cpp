@@ -2,6 +2,7 @@
 //
 //   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2 steps=10
 //   engine_bench probe=FILE device=cuda          measures this machine, as `optimus profile --hardware --out FILE`
+//   engine_bench … products=FILE recording=0     where measured products are kept (CUDA); steps are not recorded
 //   engine_bench … hardware=FILE                 adds what the simulator predicts on that hardware
 #include <ATen/Parallel.h>
 #ifdef OPTIMUS_CUDA
@@ -79,6 +80,14 @@ void synchronize(at::Device device) {
   (void)device;
 }
 
+// Behind the steps that warm up, in which libraries try their kernels.
+void forget_peak(at::Device device) {
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#endif
+  (void)device;
+}
+
 // The most memory there was: of the device's allocator, or of the process.
 std::int64_t peak_bytes(at::Device device) {
 #ifdef OPTIMUS_CUDA
@@ -113,6 +122,26 @@ void add_prediction(const std::string& hardware, const Plan& plan, const ModelSp
       {"compute", step.split.compute}, {"optimizer", step.split.optimizer}, {"host", step.split.host}};
 }
 
+// Keyed numbers are made on the host, which takes minutes for billions; for speed alone any of the same spread will do.
+void initialize_quickly(Parameters& parameters) {
+  for (const LogicalTensor& tensor : parameters.tensors()) {
+    at::Tensor master = parameters.master(tensor.name);
+    switch (tensor.init.kind) {
+      case InitKind::normal:
+        master.normal_(0, tensor.init.deviation);
+        break;
+      case InitKind::ones:
+        master.fill_(1);
+        break;
+      case InitKind::zeros:
+      case InitKind::given:
+        master.zero_();
+        break;
+    }
+  }
+  parameters.round_masters();
+}
+
 void run(const Words& words) {
   if (!words.text("probe", "").empty()) return probe(words);
   const ModelOverrides overrides{.layers = words.given("layers"),
@@ -136,21 +165,23 @@ void run(const Words& words) {
   const at::Device device = parse_device(words.text("device", "cpu"));
   const int threads = set_num_threads(static_cast<int>(words.number("threads", 0)));
   Parameters parameters(plan, model, 0, device);
-  // Keyed numbers are made on the host, which takes minutes for billions; for speed alone any will do.
   if (words.number("quick", 0) == 0)
     parameters.initialize(1);
   else
-    for (int block = 0; block < parameters.num_blocks(); ++block)
-      if (BlockState& state = parameters.block(block); state.weights.defined())
-        state.masters.normal_(0, 0.02), state.weights.copy_(state.masters);
-  Engine engine(plan, model, parameters, {.device = device});
+    initialize_quickly(parameters);
+  Engine engine(plan, model, parameters,
+                {.device = device,
+                 .records_steps = words.number("recording", 1) != 0,
+                 .product_record = Path(words.text("products", ""))});
   std::vector<Batch> batches;
   for (int i = 0; i < 4; ++i) batches.push_back(random_batch(plan, model, i));
   std::vector<double> seconds;
   StepReport report;
+  OrderedJson json;
   const std::int64_t warm = words.number("warm", 2), steps = words.number("steps", 10);
   for (std::int64_t step = 0; step < warm + steps; ++step) {
     synchronize(device);
+    if (step == warm) json["warm_peak_bytes"] = peak_bytes(device), forget_peak(device);
     const auto began = std::chrono::steady_clock::now();
     report = engine.train_step(batches[static_cast<std::size_t>(step % 4)], {.learning_rate = 1e-4}).value();
     synchronize(device);
@@ -162,11 +193,11 @@ void run(const Words& words) {
   const auto at = [&](double fraction) {
     return seconds[static_cast<std::size_t>(fraction * static_cast<double>(seconds.size() - 1))];
   };
-  OrderedJson json;
   json["tokens_per_second"] = tokens / at(0.5);
   json["slow"] = tokens / at(0.9), json["fast"] = tokens / at(0.1);
   json["step_seconds"] = at(0.5);
   json["loss"] = report.loss;
+  json["recording"] = engine.recording_note();
   json["threads"] = threads;
   json["parameters"] = num_parameters(model);
   json["state_bytes"] = parameters.bytes().value, json["arena_bytes"] = engine.arena_bytes().value;

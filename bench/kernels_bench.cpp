@@ -117,11 +117,10 @@ class Bench {
     at::Tensor gradient = at::randn({size}, wide_), master = at::randn({size}, wide_),
                weight = tensor({size});
     at::Tensor first = at::zeros({size}, wide_), second = at::zeros({size}, wide_);
-    at::Tensor sum = at::zeros({1}, at::kDouble);
+    at::Tensor sum = at::zeros({1}, at::kDouble), numbers = numbers_behind_gate(at::kCPU, 1e-3);
     both("sum of squares", bytes(gradient), [&](const Kernels& k) { k.add_square_sum(gradient, sum); });
-    both("AdamW", 7 * bytes(gradient) + bytes(weight), [&](const Kernels& k) {
-      k.adamw({.learning_rate = 1e-3}, gradient, master, first, second, weight);
-    });
+    both("AdamW", 7 * bytes(gradient) + bytes(weight),
+         [&](const Kernels& k) { k.adamw({}, numbers, gradient, master, first, second, weight); });
     both("convert", bytes(master) + bytes(weight), [&](const Kernels& k) { k.convert(master, weight); });
   }
 

@@ -32,6 +32,25 @@ if(OPTIMUS_TORCH)
       target_link_libraries(optimus_torch INTERFACE -Wl,--no-as-needed ${TORCH_CUDA_LIBRARY} ${C10_CUDA_LIBRARY} -Wl,--as-needed
         CUDA::cudart)
       target_compile_definitions(optimus_torch INTERFACE OPTIMUS_CUDA)
+      # cuBLASLt: the one that PyTorch loads, where its packages brought it; else the toolkit's.
+      file(GLOB packages ${OPTIMUS_TORCH}/../nvidia/cu*)
+      find_library(CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13 libcublasLt.so.12 PATHS ${packages} PATH_SUFFIXES lib NO_DEFAULT_PATH)
+      if(NOT CUBLASLT_LIBRARY)
+        set(CUBLASLT_LIBRARY CUDA::cublasLt)
+      endif()
+      target_link_libraries(optimus_torch INTERFACE ${CUBLASLT_LIBRARY} ${CMAKE_DL_LIBS})
+      # cuDNN without copies (kernels/attention_cudnn.h) needs two sets of headers: its own, which PyTorch's packages bring, and
+      # its frontend's (pip install nvidia-cudnn-frontend).
+      set(OPTIMUS_CUDNN_FRONTEND "" CACHE PATH "the folder of cudnn_frontend.h, where it is not beside PyTorch")
+      find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${OPTIMUS_CUDNN_FRONTEND} ${OPTIMUS_TORCH}/../include)
+      find_path(CUDNN_INCLUDE cudnn.h HINTS ${OPTIMUS_TORCH}/../nvidia/cudnn/include)
+      if(CUDNN_FRONTEND_INCLUDE AND CUDNN_INCLUDE)
+        target_compile_definitions(optimus_torch INTERFACE OPTIMUS_CUDNN)
+        target_compile_options(optimus_torch INTERFACE
+          "SHELL:-idirafter ${CUDNN_FRONTEND_INCLUDE}" "SHELL:-idirafter ${CUDNN_INCLUDE}")
+      else()
+        message(STATUS "no cuDNN frontend (pip install nvidia-cudnn-frontend): attention goes through PyTorch, with copies")
+      endif()
     else()
       message(STATUS "PyTorch has CUDA, but there is no nvcc: building for processors only")
     endif()

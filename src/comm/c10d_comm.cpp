@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "comm/process_group.h"
@@ -13,11 +14,11 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kSlice{0.2};     // of waiting for others to arrive
+constexpr std::chrono::milliseconds kMostBetweenLooks{20};  // for others that arrive
 constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
 
 // Of a rank alone: there is nobody to talk to.
-class LoneLink final : public Link {
+class LoneLink final : public Wire {
  public:
   int place() const override { return 0; }
   int size() const override { return 1; }
@@ -73,9 +74,9 @@ class ProcessPending final : public Pending {
 
 class ProcessComm final : public Comm {
  public:
-  ProcessComm(int rank, int size, std::unique_ptr<StoreClient> store)
-      : size_(size), store_(std::move(store)), shared_(rank) {
-    shared_.store = store_.get();
+  ProcessComm(const ProcessCommOptions& options, std::unique_ptr<StoreClient> store)
+      : size_(options.size), store_(std::move(store)), shared_(options.rank) {
+    shared_.store = store_.get(), shared_.sizes = options.sizes;
   }
   ~ProcessComm() override {
     for (auto& [key, group] : groups_) group->close("the rank has ended");
@@ -108,10 +109,10 @@ class ProcessComm final : public Comm {
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message(peer, tag, message_operation(OperationKind::send, std::move(tensor), what));
+    return message(peer, tag, message_operation(CommKind::send, std::move(tensor), what));
   }
   std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message(peer, tag, message_operation(OperationKind::receive, std::move(tensor), what));
+    return message(peer, tag, message_operation(CommKind::receive, std::move(tensor), what));
   }
 
  private:
@@ -135,8 +136,8 @@ class ProcessComm final : public Comm {
   CommOutcome<void> connect(const Key& key, const Deadline& deadline);
   CommOutcome<void> wait_for_arrival(const Key& key, const Deadline& deadline);
   CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
-  std::unique_ptr<Pending> collective(const Group& group, Operation operation);
-  std::unique_ptr<Pending> message(int peer, int tag, Operation operation);
+  std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
+  std::unique_ptr<Pending> message(int peer, int tag, CommOperation operation);
   const std::shared_ptr<ProcessGroup>& find(const Key& key);
 
   const int size_;
@@ -168,19 +169,20 @@ CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& 
   for (const int member : key.group.members) keys.push_back(arrival_key(key.text(), member));
   if (const auto done = store_->set(arrival_key(key.text(), rank()), ""); !done)
     return tl::unexpected(connect_failure(key, done.error().why, began));
-  while (true) {
-    const auto is_complete = store_->wait(keys, std::min(kSlice, deadline.remaining()));
+  for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMostBetweenLooks)) {
+    const auto is_complete = store_->has_all(keys);
     if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, began));
     if (*is_complete) return {};
     if (const auto reason = shared_.abandoned()) return tl::unexpected(connect_failure(key, *reason, began));
     if (deadline.has_passed()) return tl::unexpected(connect_failure(key, deadline_text(deadline), began));
+    std::this_thread::sleep_for(pause);
   }
 }
 
 CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline) {
   if (groups_.contains(key)) return {};
   const int size = static_cast<int>(key.group.members.size());
-  std::unique_ptr<Link> link;
+  std::unique_ptr<Wire> link;
   if (size > 1) {
     const auto began = Deadline::Clock::now();
     if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;
@@ -215,7 +217,7 @@ const std::shared_ptr<ProcessGroup>& ProcessComm::find(const Key& key) {
   return found->second;
 }
 
-std::unique_ptr<Pending> ProcessComm::collective(const Group& group, Operation operation) {
+std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperation operation) {
   const std::shared_ptr<ProcessGroup>& members = find({epoch_, false, with_members(group, size_)});
   at::Tensor device_result;
   if (!operation.to.is_cpu()) {
@@ -227,7 +229,7 @@ std::unique_ptr<Pending> ProcessComm::collective(const Group& group, Operation o
   return std::make_unique<ProcessPending>(members, members->start(std::move(operation)), device_result);
 }
 
-std::unique_ptr<Pending> ProcessComm::message(int peer, int tag, Operation operation) {
+std::unique_ptr<Pending> ProcessComm::message(int peer, int tag, CommOperation operation) {
   ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMostTag,
          "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
   const std::shared_ptr<ProcessGroup>& everybody =
@@ -251,7 +253,7 @@ Outcome<std::unique_ptr<Comm>> make_process_comm(const ProcessCommOptions& optio
   if (place.address.empty()) place.address = "127.0.0.1";
   auto store = StoreClient::connect(place, deadline);
   if (!store) return tl::unexpected(store.error());
-  return std::make_unique<ProcessComm>(options.rank, options.size, std::move(*store));
+  return std::make_unique<ProcessComm>(options, std::move(*store));
 }
 
 }  // namespace optimus

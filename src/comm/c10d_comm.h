@@ -13,12 +13,14 @@
 
 #include "comm/c10d_link.h"
 #include "comm/comm.h"
+#include "comm/exchange.h"
 
 namespace optimus {
 
 struct ProcessCommOptions {
   int rank = 0, size = 1;
   StoreClient::Place store;
+  ExchangeSizes sizes{};
 };
 
 // Fails when the store is not reached in time.

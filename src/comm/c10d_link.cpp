@@ -3,6 +3,7 @@
 
 #define USE_C10D_GLOO
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,6 +12,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -72,13 +75,39 @@ int port_of(int handle) {
   return ntohs(address.sin_port);
 }
 
+using GlooWork = c10::intrusive_ptr<c10d::Work>;
+
+// Messages that are done, a while longer. Gloo's thread lets go of a message just after it has woken whoever waits for it, and
+// whoever destroys it sooner spins until then: milliseconds, where there are more threads than cores. They do not own memory.
+class Retired {
+ public:
+  void add(GlooWork work) {
+    GlooWork oldest;
+    const std::lock_guard lock(mutex_);
+    all_.push_back(std::move(work));
+    if (all_.size() <= kKept) return;
+    oldest = std::move(all_.front());
+    all_.pop_front();
+  }
+
+ private:
+  static constexpr std::size_t kKept = 64;
+  std::mutex mutex_;
+  std::deque<GlooWork> all_;
+};
+
 class GlooTransfer final : public Transfer {
  public:
-  GlooTransfer(c10::intrusive_ptr<c10d::Work> work, int place) : work_(std::move(work)), place_(place) {}
+  GlooTransfer(GlooWork work, int place, std::shared_ptr<Retired> retired)
+      : work_(std::move(work)), place_(place), retired_(std::move(retired)) {}
+  ~GlooTransfer() override {
+    if (is_done_) retired_->add(std::move(work_));
+  }
 
   bool wait(milliseconds timeout) override {
     try {
-      return work_->wait(std::max(timeout, milliseconds(1)));  // none would mean Gloo's own
+      is_done_ = work_->wait(std::max(timeout, milliseconds(1)));  // none would mean Gloo's own
+      return is_done_;
     } catch (const std::exception& error) {
       throw LinkError{LinkError::Kind::closed, place_, in_short(error.what())};
     }
@@ -86,14 +115,16 @@ class GlooTransfer final : public Transfer {
   void interrupt() override { work_->abort(); }
 
  private:
-  const c10::intrusive_ptr<c10d::Work> work_;
+  GlooWork work_;
   const int place_;
+  const std::shared_ptr<Retired> retired_;  // shared: with the link, which may end before
+  bool is_done_ = false;
 };
 
-class GlooLink final : public Link {
+class GlooLink final : public Wire {
  public:
   explicit GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-      : group_(std::move(group)), empty_(at::empty({1}, at::kByte)) {}
+      : group_(std::move(group)), retired_(std::make_shared<Retired>()), empty_(at::empty({1}, at::kByte)) {}
 
   int place() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
@@ -111,15 +142,18 @@ class GlooLink final : public Link {
  private:
   template <typename Function>
   std::unique_ptr<Transfer> start(int place, Function&& function, const at::Tensor& row) {
-    std::vector<at::Tensor> rows = {row};
+    // Whoever started the operation owns the memory: what is retired must not hold it.
+    std::vector<at::Tensor> rows = {
+        at::from_blob(row.data_ptr(), {static_cast<std::int64_t>(row.nbytes())}, at::kByte)};
     try {
-      return std::make_unique<GlooTransfer>(function(rows), place);
+      return std::make_unique<GlooTransfer>(function(rows), place, retired_);
     } catch (const std::exception& error) {
       throw LinkError{LinkError::Kind::closed, place, in_short(error.what())};
     }
   }
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  const std::shared_ptr<Retired> retired_;
   const at::Tensor empty_;
 };
 
@@ -186,21 +220,13 @@ Outcome<std::optional<std::string>> StoreClient::find(const std::string& key) {
   });
 }
 
-Outcome<bool> StoreClient::wait(const std::vector<std::string>& keys, Seconds longest) {
-  const milliseconds time(std::max<std::int64_t>(1, static_cast<std::int64_t>(1000 * longest.value)));
-  try {
-    parts_->store->wait(keys, time);
-    return true;
-  } catch (const c10::DistStoreError&) {  // also thrown for a time-out
-    return outcome_of("the store", [&] { return parts_->store->check(keys); });
-  } catch (const std::exception& error) {
-    return failure("the store: {}", in_short(error.what()));
-  }
+Outcome<bool> StoreClient::has_all(const std::vector<std::string>& keys) {
+  return outcome_of("the store", [&] { return parts_->store->check(keys); });
 }
 
-Outcome<std::unique_ptr<Link>> StoreClient::link(const std::string& key, int place, int size,
+Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int place, int size,
                                                  const Deadline& deadline) {
-  return outcome_of("connecting", [&]() -> std::unique_ptr<Link> {
+  return outcome_of("connecting", [&]() -> std::unique_ptr<Wire> {
     auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
     options->devices = {parts_->device};
     options->threads = 1;

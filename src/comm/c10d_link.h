@@ -33,8 +33,8 @@ class StoreClient {
   struct Place {
     std::string host = "127.0.0.1";
     int port = 0;
-    std::string token;    // of the run: keys of another run are others
-    std::string address;  // of this machine, where other ranks reach it
+    std::string token{};    // of the run: keys of another run are others
+    std::string address{};  // of this machine, where other ranks reach it
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const Place& place, const Deadline& deadline);
   ~StoreClient();
@@ -42,11 +42,11 @@ class StoreClient {
   Outcome<void> set(const std::string& key, const std::string& value);
   // Nothing when the key is not there.
   Outcome<std::optional<std::string>> find(const std::string& key);
-  // Whether all keys are there, after waiting for them no longer than that.
-  Outcome<bool> wait(const std::vector<std::string>& keys, Seconds longest);
+  // Whether all keys are there.
+  Outcome<bool> has_all(const std::vector<std::string>& keys);
 
   // Connects to the other members under a key that they all use, each once. All must be about to call this.
-  Outcome<std::unique_ptr<Link>> link(const std::string& key, int place, int size, const Deadline& deadline);
+  Outcome<std::unique_ptr<Wire>> link(const std::string& key, int place, int size, const Deadline& deadline);
 
  private:
   struct Parts;

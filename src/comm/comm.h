@@ -43,6 +43,21 @@ std::string text(const CommFailure& failure);  // one line
 template <typename T>
 using CommOutcome = tl::expected<T, CommFailure>;
 
+// For callers to whom a failed operation is the end of the rank's work. what() is the failure's line.
+class PeersLost : public std::runtime_error {
+ public:
+  explicit PeersLost(CommFailure why) : std::runtime_error(text(why)), failure(std::move(why)) {}
+  CommFailure failure;
+};
+inline void done_or_throw(const CommOutcome<void>& outcome) {
+  if (!outcome) throw PeersLost(outcome.error());
+}
+template <typename T>
+T value_or_throw(CommOutcome<T> outcome) {
+  if (!outcome) throw PeersLost(outcome.error());
+  return std::move(*outcome);
+}
+
 // An operation under way. Holds the tensors it works on; they must not be touched until wait() has returned. Destroying it
 // before that abandons the operation: it may still run, its tensors stay alive until it ends. Does not outlive its Comm.
 class Pending {

@@ -16,7 +16,7 @@ constexpr std::int64_t kSegmentsAhead = 2;  // that are received while one is ad
 
 // Number and hash of what all members must agree on: operations that do not fit never meet, which a deadline tells, rather than
 // writing into each other's memory. The lowest bit tells the two stages of an all_reduce apart.
-int tag_of(const Operation& operation, std::int64_t number) {
+int tag_of(const CommOperation& operation, std::int64_t number) {
   std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes());
   for (const std::uint64_t more :
        {static_cast<std::uint64_t>(operation.kind), static_cast<std::uint64_t>(operation.sum),
@@ -27,11 +27,6 @@ int tag_of(const Operation& operation, std::int64_t number) {
 }
 
 }  // namespace
-
-ExchangeSizes exchange_sizes(int num_members) {
-  (void)num_members;
-  return {};
-}
 
 at::Tensor Scratch::take(std::int64_t bytes) {
   {
@@ -54,7 +49,7 @@ void Scratch::give_back(at::Tensor memory) {
   free_.push_back(std::move(memory));
 }
 
-Exchange::Exchange(Operation operation, Link& link, Scratch& scratch, std::int64_t number,
+Exchange::Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
                    ExchangeSizes sizes)
     : operation_(std::move(operation)),
       link_(link),
@@ -64,7 +59,7 @@ Exchange::Exchange(Operation operation, Link& link, Scratch& scratch, std::int64
       tag_(tag_of(operation_, number)),
       sizes_(sizes) {}
 
-Exchange::Exchange(Operation message, Link& link, Scratch& scratch, int peer, int tag)
+Exchange::Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag)
     : operation_(std::move(message)),
       link_(link),
       scratch_(scratch),
@@ -86,23 +81,23 @@ std::vector<int> Exchange::peers() const {
 }
 
 std::size_t Exchange::send(int place, const at::Tensor& row, int tag) {
-  messages_.push_back({link_.send(place, row, tag), place, false});
+  messages_.push_back({link_.send(place, row, tag), place, false, tag != tag_});
   return messages_.size() - 1;
 }
 
 std::size_t Exchange::receive(int place, const at::Tensor& row, int tag) {
-  messages_.push_back({link_.receive(place, row, tag), place, true});
+  messages_.push_back({link_.receive(place, row, tag), place, true, tag != tag_});
   return messages_.size() - 1;
 }
 
 bool Exchange::is_split() const {
-  return operation_.kind == OperationKind::reduce_scatter ||
-         (operation_.kind == OperationKind::all_reduce && operation_.bytes() >= sizes_.split_from);
+  return operation_.kind == CommKind::reduce_scatter ||
+         (operation_.kind == CommKind::all_reduce && operation_.bytes() >= sizes_.split_from);
 }
 
 bool Exchange::has_stages() const {
   if (size_ == 1 || !is_split()) return false;
-  return operation_.kind == OperationKind::all_reduce ||
+  return operation_.kind == CommKind::all_reduce ||
          num_segments(piece(operation_.from, place_)) > kSegmentsAhead;
 }
 
@@ -129,20 +124,20 @@ at::Tensor Exchange::scratch_row(std::int64_t slot, std::int64_t bytes) const {
 void Exchange::begin() {
   if (operation_.bytes() == 0) return;
   switch (operation_.kind) {
-    case OperationKind::connect:
+    case CommKind::connect:
       return;
-    case OperationKind::all_reduce:
+    case CommKind::all_reduce:
       return is_split() ? begin_pieces() : begin_whole();
-    case OperationKind::reduce_scatter:
+    case CommKind::reduce_scatter:
       return begin_pieces();
-    case OperationKind::all_gather:
+    case CommKind::all_gather:
       return begin_gather();
-    case OperationKind::broadcast:
+    case CommKind::broadcast:
       return begin_broadcast();
-    case OperationKind::send:
+    case CommKind::send:
       send(peer_, operation_.from, tag_);
       return;
-    case OperationKind::receive:
+    case CommKind::receive:
       receive(peer_, operation_.to, tag_);
       return;
   }
@@ -167,7 +162,7 @@ void Exchange::begin_pieces() {
   for (const int peer : peers()) {
     const at::Tensor theirs = piece(operation_.from, peer);
     for (std::int64_t i = 0; i < num_segments(theirs); ++i) {
-      if (operation_.kind == OperationKind::all_reduce) receive(peer, segment(theirs, i), tag_ + 1);
+      if (operation_.kind == CommKind::all_reduce) receive(peer, segment(theirs, i), tag_ + 1);
       send(peer, segment(theirs, i), tag_);
     }
   }
@@ -210,7 +205,7 @@ void Exchange::add_segment(std::int64_t index) {
     rows.push_back(i == place_ ? own
                                : scratch_row((index % kSegmentsAhead) * size_ + i,
                                              static_cast<std::int64_t>(own.nbytes())));
-  const bool is_all = operation_.kind == OperationKind::all_reduce;
+  const bool is_all = operation_.kind == CommKind::all_reduce;
   const at::Tensor to = is_all ? own : segment(operation_.to, index);
   sum_in_order(rows, to, operation_.sum);
   if (is_all)
@@ -239,13 +234,11 @@ void Exchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) 
   Waiting all(messages_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   wait_for(all, interrupter, limits);
-  if (operation_.kind == OperationKind::all_reduce && !is_split()) add_whole();
+  if (operation_.kind == CommKind::all_reduce && !is_split()) add_whole();
 }
 
 Exchange::Unfinished Exchange::give_up() {
   Unfinished result;
-  const bool has_receives = std::any_of(messages_.begin(), messages_.end(),
-                                        [](const Message& m) { return m.is_receive && !m.is_done; });
   std::vector<Message*> open;
   for (Message& message : messages_) {
     if (message.is_done) continue;
@@ -254,21 +247,20 @@ Exchange::Unfinished Exchange::give_up() {
       message.transfer->wait(std::chrono::hours(1));
       open.push_back(&message);
     } catch (const LinkError&) {
-      result.closed.push_back(message.place);
+      result.closed.insert(message.place);
     }
   }
-  // Only a wait that runs out can tell whether a message came; it closes the connections, which is wanted.
+  // Only a wait that runs out can tell whether a message came; it closes the connections, which is wanted. Who sent nothing comes
+  // before who sent no sum, for which it may have waited itself, and before who took nothing.
+  std::set<int> senders, summers, takers;
   for (Message* message : open) {
     try {
       message->is_done = message->transfer->wait(std::chrono::milliseconds(1));
     } catch (const LinkError&) {
-      if (message->is_receive || !has_receives) result.silent.push_back(message->place);
+      (!message->is_receive ? takers : message->is_second ? summers : senders).insert(message->place);
     }
   }
-  for (auto* places : {&result.closed, &result.silent}) {
-    std::sort(places->begin(), places->end());
-    places->erase(std::unique(places->begin(), places->end()), places->end());
-  }
+  result.silent = !senders.empty() ? senders : !summers.empty() ? summers : takers;
   return result;
 }
 

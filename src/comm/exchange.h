@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "comm/interrupter.h"
@@ -20,13 +21,19 @@
 
 namespace optimus {
 
-// From how many bytes on an all_reduce goes by pieces, and how many bytes of a piece are added up at a time. Measured: see
-// docs/decisions/0008-collectives-from-messages.md.
+// What the algorithms choose by. Measured with bench_comm on two cores, microseconds (docs/decisions/0008-collectives-from-messages.md):
+//
+//   all_reduce of     2 processes: Gloo   whole   by pieces     4 processes: Gloo   whole   by pieces
+//   1 KiB                           347     161         381                  5666    1835        5119
+//   64 KiB                          426     285         472                  4774    1398        4111
+//   256 KiB                         600     494         686                  6778    3484        3812
+//   1 MiB                          1350    1346        1364                  7320    7987        7413
+//   4 MiB                          4026    6604        4358                 19300   30484       10457
+//   16 MiB                        21370   29832       24508                 45882  117014       44051
 struct ExchangeSizes {
-  std::int64_t split_from = 64 << 10;
-  std::int64_t segment = 1 << 20;
+  std::int64_t split_from = 512 << 10;  // an all_reduce of so many bytes goes by pieces
+  std::int64_t segment = 4 << 20;       // bytes of a piece that are added up at a time
 };
-ExchangeSizes exchange_sizes(int num_members);
 
 // Memory that is lent to operations and taken back: fresh memory costs more than adding it up. Any thread.
 class Scratch {
@@ -42,12 +49,12 @@ class Scratch {
 class Exchange {
  public:
   // number: of the operation in its group. link and scratch must outlive this.
-  Exchange(Operation operation, Link& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
+  Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
   // A message to or from the member at `peer`, with a tag of its own.
-  Exchange(Operation message, Link& link, Scratch& scratch, int peer, int tag);
+  Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
   ~Exchange();
 
-  const Operation& operation() const { return operation_; }
+  const CommOperation& operation() const { return operation_; }
   // Whether it stands still unless somebody runs it.
   bool has_stages() const;
 
@@ -58,7 +65,7 @@ class Exchange {
 
   // After a LinkError: who has not done its part. Closes the link's connections, so that the others learn of it.
   struct Unfinished {
-    std::vector<int> closed, silent;  // places
+    std::set<int> closed, silent;  // places
   };
   Unfinished give_up();
 
@@ -66,7 +73,8 @@ class Exchange {
   struct Message {
     std::unique_ptr<Transfer> transfer;
     int place = 0;
-    bool is_receive = false, is_done = false;
+    bool is_receive = false, is_second = false;  // of an all_reduce's second stage
+    bool is_done = false;
   };
   using Waiting = std::vector<std::size_t>;  // indices into messages_
 
@@ -90,8 +98,8 @@ class Exchange {
   // Others in an order that starts behind oneself, so that not all begin with the same one.
   std::vector<int> peers() const;
 
-  const Operation operation_;
-  Link& link_;
+  const CommOperation operation_;
+  Wire& link_;
   Scratch& scratch_;
   const int size_, place_;
   const int tag_, peer_ = -1;

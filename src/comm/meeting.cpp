@@ -11,9 +11,9 @@
 namespace optimus {
 namespace {
 
-bool is_message(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::receive; }
+bool is_message(CommKind kind) { return kind == CommKind::send || kind == CommKind::receive; }
 
-bool fit(const Operation& a, const Operation& b) {
+bool fit(const CommOperation& a, const CommOperation& b) {
   if (is_message(a.kind) && is_message(b.kind) && a.kind != b.kind)
     return a.bytes() == b.bytes() && (a.from.defined() ? a.from : a.to).scalar_type() ==
                                          (b.from.defined() ? b.from : b.to).scalar_type();
@@ -35,27 +35,28 @@ Meeting::Meeting(std::vector<int> members) : members_(std::move(members)), sides
   for (auto& marks : marks_) marks.resize(members_.size());
 }
 
-void Meeting::come(int place, Operation operation) {
+void Meeting::come(int place, CommOperation operation) {
   Side& side = sides_[static_cast<std::size_t>(place)];
   ensure(!side.has_come, "rank {} comes twice to {}", members_[static_cast<std::size_t>(place)],
          operation.text());
   for (std::size_t i = 0; i < sides_.size(); ++i)
     if (const Side& other = sides_[i]; other.has_come && !fit(other.operation, operation))
-      break_off(fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
-                            members_[static_cast<std::size_t>(place)], operation.text(),
-                            optimus::text(Bytes(operation.bytes())), members_[i], other.operation.text(),
-                            optimus::text(Bytes(other.operation.bytes()))));
+      break_off({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
+                             members_[static_cast<std::size_t>(place)], operation.text(),
+                             optimus::text(Bytes(operation.bytes())), members_[i], other.operation.text(),
+                             optimus::text(Bytes(other.operation.bytes()))),
+                 {}});
   const at::Tensor& tensor = operation.from.defined() ? operation.from : operation.to;
   if (tensor.defined()) side.is_ready = StreamMark::of(tensor.device());
-  if (operation.kind == OperationKind::all_reduce) num_stages_ = 2;
+  if (operation.kind == CommKind::all_reduce) num_stages_ = 2;
   side.operation = std::move(operation);
   side.has_come = true;
   ++num_come_;
   changed.notify_all();
 }
 
-void Meeting::break_off(std::string reason) {
-  if (!broken_ && !is_done()) broken_ = std::move(reason);
+void Meeting::break_off(Breach breach) {
+  if (!broken_ && !is_done()) broken_ = std::move(breach);
   changed.notify_all();
 }
 
@@ -80,7 +81,7 @@ void Meeting::end_part(std::size_t part, StreamMark mark) {
 }
 
 at::Device Meeting::device_of(std::size_t part) const {
-  const Operation& operation = sides_[part].operation;
+  const CommOperation& operation = sides_[part].operation;
   const at::Tensor& tensor = operation.to.defined() ? operation.to : operation.from;
   return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
 }
@@ -89,15 +90,15 @@ at::Device Meeting::device_of(std::size_t part) const {
 void Meeting::reduce_piece(std::size_t piece) {
   std::vector<at::Tensor> pieces;
   for (const Side& side : sides_) pieces.push_back(piece_of(side.operation.from, piece, sides_.size()));
-  const Operation& own = sides_[piece].operation;
+  const CommOperation& own = sides_[piece].operation;
   const at::Tensor& to = own.to;
-  sum_in_order(pieces, own.kind == OperationKind::reduce_scatter ? to : piece_of(to, piece, sides_.size()),
+  sum_in_order(pieces, own.kind == CommKind::reduce_scatter ? to : piece_of(to, piece, sides_.size()),
                own.sum);
 }
 
 void Meeting::gather_pieces(std::size_t into) {
-  const Operation& own = sides_[into].operation;
-  const bool is_gather = own.kind == OperationKind::all_gather;
+  const CommOperation& own = sides_[into].operation;
+  const bool is_gather = own.kind == CommKind::all_gather;
   for (std::size_t i = 0; i < sides_.size(); ++i) {
     const at::Tensor& from = sides_[i].operation.from;
     copy_row(is_gather ? from : piece_of(from, i, sides_.size()), piece_of(own.to, i, sides_.size()));
@@ -105,28 +106,28 @@ void Meeting::gather_pieces(std::size_t into) {
 }
 
 StreamMark Meeting::do_part(std::size_t part) {
-  const Operation& own = sides_[part].operation;
+  const CommOperation& own = sides_[part].operation;
   const at::Device device = device_of(part);
   for (const Side& side : sides_) side.is_ready.await(device);
   if (stage_ == 1)
     for (const StreamMark& mark : marks_[0]) mark.await(device);
   switch (own.kind) {
-    case OperationKind::connect:
-    case OperationKind::send:
+    case CommKind::connect:
+    case CommKind::send:
       break;
-    case OperationKind::all_reduce:
+    case CommKind::all_reduce:
       stage_ == 0 ? reduce_piece(part) : gather_pieces(part);
       break;
-    case OperationKind::reduce_scatter:
+    case CommKind::reduce_scatter:
       reduce_piece(part);
       break;
-    case OperationKind::all_gather:
+    case CommKind::all_gather:
       gather_pieces(part);
       break;
-    case OperationKind::broadcast:
+    case CommKind::broadcast:
       copy_row(sides_[static_cast<std::size_t>(own.root)].operation.from, own.to);
       break;
-    case OperationKind::receive:
+    case CommKind::receive:
       copy_row(sides_[1 - part].operation.from, own.to);
       break;
   }

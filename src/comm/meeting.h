@@ -18,19 +18,25 @@
 
 namespace optimus {
 
+// Why nothing comes of a meeting, and whose absence that is.
+struct Breach {
+  std::string reason;
+  std::vector<int> missing;
+};
+
 class Meeting {
  public:
   explicit Meeting(std::vector<int> members);
 
   // The member at `place` brings its side. One that does not fit what others brought breaks the meeting.
-  void come(int place, Operation operation);
-  // Ends it for everybody, with the reason; the first one counts.
-  void break_off(std::string reason);
+  void come(int place, CommOperation operation);
+  // Ends it for everybody; the first one counts.
+  void break_off(Breach breach);
 
   bool has_come(int place) const { return sides_[static_cast<std::size_t>(place)].has_come; }
   bool is_complete() const { return num_come_ == sides_.size(); }  // all have come
   bool is_done() const { return stage_ == num_stages_; }
-  const std::optional<std::string>& broken() const { return broken_; }
+  const std::optional<Breach>& broken() const { return broken_; }
   bool is_being_worked_on() const { return num_running_ > 0; }
   std::vector<int> missing() const;  // members that have not come
   const std::vector<int>& members() const { return members_; }
@@ -49,7 +55,7 @@ class Meeting {
 
  private:
   struct Side {
-    Operation operation;
+    CommOperation operation;
     StreamMark is_ready;
     bool has_come = false;
   };
@@ -63,7 +69,7 @@ class Meeting {
   std::size_t num_come_ = 0;
   std::size_t stage_ = 0, num_stages_ = 1;
   std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // of this stage
-  std::optional<std::string> broken_;
+  std::optional<Breach> broken_;
 };
 
 }  // namespace optimus

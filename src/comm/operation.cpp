@@ -32,6 +32,8 @@ std::string_view role_name(Role role) {
       return "context";
     case Role::shard:
       return "shard";
+    case Role::gather:
+      return "gather";
     case Role::replica:
       return "replica";
     case Role::sync:
@@ -46,67 +48,64 @@ std::string_view role_name(Role role) {
 
 }  // namespace
 
-std::string_view name(OperationKind kind) {
+std::string_view name(CommKind kind) {
   switch (kind) {
-    case OperationKind::connect:
+    case CommKind::connect:
       return "connect";
-    case OperationKind::all_reduce:
+    case CommKind::all_reduce:
       return "all_reduce";
-    case OperationKind::all_gather:
+    case CommKind::all_gather:
       return "all_gather";
-    case OperationKind::reduce_scatter:
+    case CommKind::reduce_scatter:
       return "reduce_scatter";
-    case OperationKind::broadcast:
+    case CommKind::broadcast:
       return "broadcast";
-    case OperationKind::send:
+    case CommKind::send:
       return "send";
-    case OperationKind::receive:
+    case CommKind::receive:
       return "receive";
   }
   return "";
 }
 
-std::string Operation::text() const { return fmt::format("{} of {}", name(kind), what); }
+std::string CommOperation::text() const { return fmt::format("{} of {}", name(kind), what); }
 
-std::int64_t Operation::bytes() const {
+std::int64_t CommOperation::bytes() const {
   return static_cast<std::int64_t>(
       std::max(from.defined() ? from.nbytes() : 0, to.defined() ? to.nbytes() : 0));
 }
 
-Operation all_reduce_operation(at::Tensor tensor, Sum kind, std::string_view what) {
+CommOperation all_reduce_operation(at::Tensor tensor, Sum kind, std::string_view what) {
   const at::Tensor row = as_row(tensor, what);
-  return {.kind = OperationKind::all_reduce, .from = row, .to = row, .sum = kind, .what = std::string(what)};
+  return {.kind = CommKind::all_reduce, .from = row, .to = row, .sum = kind, .what = std::string(what)};
 }
 
-Operation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what) {
+CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what) {
   ensure_fit(from, to, num_members, what);
-  return {.kind = OperationKind::all_gather,
+  return {.kind = CommKind::all_gather,
           .from = as_row(from, what),
           .to = as_row(to, what),
           .what = std::string(what)};
 }
 
-Operation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what) {
+CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members,
+                                       std::string_view what) {
   ensure_fit(to, from, num_members, what);
-  return {.kind = OperationKind::reduce_scatter,
+  return {.kind = CommKind::reduce_scatter,
           .from = as_row(from, what),
           .to = as_row(to, what),
           .what = std::string(what)};
 }
 
-Operation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what) {
+CommOperation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what) {
   ensure(root_place >= 0, "broadcast of {}: the root is no member of the group", what);
   const at::Tensor row = as_row(tensor, what);
-  return {.kind = OperationKind::broadcast,
-          .from = row,
-          .to = row,
-          .root = root_place,
-          .what = std::string(what)};
+  return {.kind = CommKind::broadcast, .from = row, .to = row, .root = root_place, .what = std::string(what)};
 }
 
-Operation message_operation(OperationKind kind, at::Tensor tensor, std::string_view what) {
-  Operation operation{.kind = kind, .what = std::string(what)};
-  (kind == OperationKind::send ? operation.from : operation.to) = as_row(tensor, what);
+CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view what) {
+  CommOperation operation{.kind = kind, .what = std::string(what)};
+  (kind == CommKind::send ? operation.from : operation.to) = as_row(tensor, what);
   return operation;
 }
 

@@ -13,7 +13,7 @@
 
 namespace optimus {
 
-enum class OperationKind : std::uint8_t {
+enum class CommKind : std::uint8_t {
   connect,
   all_reduce,
   all_gather,
@@ -22,12 +22,12 @@ enum class OperationKind : std::uint8_t {
   send,
   receive
 };
-std::string_view name(OperationKind kind);
+std::string_view name(CommKind kind);
 
 // One member's side of an operation: its tensors, seen as one row of elements each. `from` and `to` may be the same memory.
-struct Operation {
-  OperationKind kind = OperationKind::connect;
-  at::Tensor from, to;
+struct CommOperation {
+  CommKind kind = CommKind::connect;
+  at::Tensor from{}, to{};
   Sum sum = Sum::sum;
   int root = 0;  // broadcast: its place among the members
   std::string what;
@@ -38,11 +38,12 @@ struct Operation {
 };
 
 // Each ensures that tensors are contiguous, of one type, and fit each other.
-Operation all_reduce_operation(at::Tensor tensor, Sum kind, std::string_view what);
-Operation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what);
-Operation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what);
-Operation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what);
-Operation message_operation(OperationKind kind, at::Tensor tensor, std::string_view what);
+CommOperation all_reduce_operation(at::Tensor tensor, Sum kind, std::string_view what);
+CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what);
+CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members,
+                                       std::string_view what);
+CommOperation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what);
+CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view what);
 
 // "the deadline for step 12 passed"
 std::string deadline_text(const Deadline& deadline);

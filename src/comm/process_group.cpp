@@ -20,6 +20,9 @@ Seconds seconds_since(Deadline::Clock::time_point began) {
 // The group's thread has no deadline of its own: whoever waits for the operation ends it.
 Deadline no_deadline() { return Deadline::after(Seconds(1e8), "nobody"); }
 
+constexpr Seconds kNotePatience{0.5};
+constexpr std::chrono::milliseconds kNoteEvery{10};
+
 std::string note_key(int epoch, int rank) { return fmt::format("{}/gave-up/{}", epoch, rank); }
 
 // What a rank that gives up leaves for the others: whom it missed, and why. "2 3;the deadline for step 4 passed"
@@ -117,18 +120,17 @@ CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
   return *outcome_;
 }
 
-ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Link> link)
+ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Wire> link)
     : shared_(shared),
       group_(std::move(group)),
       epoch_(epoch),
       text_(group_text(group_, epoch)),
-      link_(std::move(link)),
-      sizes_(exchange_sizes(link_->size())) {}
+      link_(std::move(link)) {}
 
 ProcessGroup::~ProcessGroup() { ensure(!driver_.joinable(), "{} was not closed", text_); }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> exchange) {
-  const Operation& what = exchange->operation();
+  const CommOperation& what = exchange->operation();
   const std::int64_t flight = shared_.log.post(name(what.kind), what.what, text_, what.bytes());
   const bool has_stages = exchange->has_stages();
   auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
@@ -137,11 +139,12 @@ std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> 
   return operation;
 }
 
-std::shared_ptr<ProcessOperation> ProcessGroup::start(Operation operation) {
-  return begin(std::make_unique<Exchange>(std::move(operation), *link_, scratch_, num_started_++, sizes_));
+std::shared_ptr<ProcessOperation> ProcessGroup::start(CommOperation operation) {
+  return begin(
+      std::make_unique<Exchange>(std::move(operation), *link_, scratch_, num_started_++, shared_.sizes));
 }
 
-std::shared_ptr<ProcessOperation> ProcessGroup::start_message(Operation operation, int peer, int tag) {
+std::shared_ptr<ProcessOperation> ProcessGroup::start_message(CommOperation operation, int peer, int tag) {
   return begin(std::make_unique<Exchange>(std::move(operation), *link_, scratch_, peer, tag));
 }
 
@@ -200,7 +203,7 @@ CommFailure ProcessGroup::fail(Exchange& exchange, const LinkError& error, Secon
   if (error.place >= 0) failure.missing = {group_.members[static_cast<std::size_t>(error.place)]};
   leave_note(failure);
   Exchange::Unfinished left = exchange.give_up();
-  if (error.kind == LinkError::Kind::closed) left.closed.push_back(error.place);
+  if (error.kind == LinkError::Kind::closed) left.closed.insert(error.place);
   name_missing(left, failure);
   leave_note(failure);
   return failure;
@@ -211,24 +214,33 @@ void ProcessGroup::leave_note(const CommFailure& failure) {
   (void)shared_.store->set(note_key(epoch_, shared_.rank), note_text(failure));
 }
 
-// Of those that went away, some only gave up before us; they said whom they missed.
+std::optional<std::string> ProcessGroup::note_of(int rank) const {
+  const auto note = shared_.store->find(note_key(epoch_, rank));
+  return note ? *note : std::nullopt;
+}
+
+// Of those that went away or said nothing, some only gave up before us, or do so now; they tell whom they missed.
 void ProcessGroup::name_missing(const Exchange::Unfinished& left, CommFailure& failure) const {
+  const bool is_closed = !left.closed.empty();
   std::set<int> missing, told;
-  std::string reason;
-  for (const int place : left.closed) {
-    const int rank = group_.members[static_cast<std::size_t>(place)];
-    const auto note = shared_.store->find(note_key(epoch_, rank));
-    if (!note || !*note) {
-      missing.insert(rank);
-      continue;
+  for (const int place : is_closed ? left.closed : left.silent)
+    missing.insert(group_.members[static_cast<std::size_t>(place)]);
+  // Who waits with us gives up when we do; who is alone cannot be told from anybody else.
+  const Deadline deadline =
+      Deadline::after(is_closed || missing.size() < 2 ? Seconds(0) : kNotePatience, "notes");
+  do {
+    for (const int rank : std::vector<int>(missing.begin(), missing.end())) {
+      const std::optional<std::string> note = note_of(rank);
+      if (!note) continue;
+      const std::vector<int> theirs = missing_in(*note);
+      told.insert(theirs.begin(), theirs.end());
+      missing.erase(rank);
+      if (is_closed && missing.empty())
+        failure.reason = fmt::format("rank {} gave up: {}", rank, note->substr(note->find(';') + 1));
     }
-    const std::vector<int> theirs = missing_in(**note);
-    told.insert(theirs.begin(), theirs.end());
-    reason = fmt::format("rank {} gave up: {}", rank, (*note)->substr((*note)->find(';') + 1));
-  }
-  if (missing.empty() && !reason.empty()) failure.reason = reason, missing = told;
-  if (left.closed.empty())
-    for (const int place : left.silent) missing.insert(group_.members[static_cast<std::size_t>(place)]);
+    if (missing.size() > 1) std::this_thread::sleep_for(kNoteEvery);
+  } while (missing.size() > 1 && !deadline.has_passed());
+  if (missing.empty()) missing = told;
   missing.erase(shared_.rank);
   failure.missing.assign(missing.begin(), missing.end());
 }

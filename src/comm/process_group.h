@@ -20,6 +20,7 @@ namespace optimus {
 struct RankShared {
   int rank = 0;
   StoreClient* store = nullptr;
+  ExchangeSizes sizes;
   Interrupter interrupter;
   FlightLog log;
 
@@ -67,15 +68,15 @@ class ProcessOperation {
 
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
-  ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Link> link);
+  ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Wire> link);
   ~ProcessGroup();
 
   const std::string& text() const { return text_; }
   RankShared& shared() { return shared_; }
-  Link& link() { return *link_; }
+  Wire& link() { return *link_; }
 
-  std::shared_ptr<ProcessOperation> start(Operation operation);
-  std::shared_ptr<ProcessOperation> start_message(Operation operation, int peer, int tag);
+  std::shared_ptr<ProcessOperation> start(CommOperation operation);
+  std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
   // The group's thread runs it when it comes to it.
   void drive(std::shared_ptr<ProcessOperation> operation);
   // Ends all that is under way, and the thread.
@@ -89,6 +90,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void run_driver();
   void break_off(const std::string& reason);
   void leave_note(const CommFailure& failure);
+  std::optional<std::string> note_of(int rank) const;
   void name_missing(const Exchange::Unfinished& left, CommFailure& failure) const;
   std::shared_ptr<ProcessOperation> begin(std::unique_ptr<Exchange> exchange);
 
@@ -96,8 +98,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   const Group group_;
   const int epoch_;
   const std::string text_;
-  const std::unique_ptr<Link> link_;
-  const ExchangeSizes sizes_;
+  const std::unique_ptr<Wire> link_;
   Scratch scratch_;
   std::int64_t num_started_ = 0;
   std::mutex mutex_;

@@ -4,6 +4,7 @@
 #include <ATen/ops/maximum.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <c10/util/TypeCast.h>
 
 #include <algorithm>
 #include <array>
@@ -39,7 +40,7 @@ void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind
       else
         for (std::int64_t i = 0; i < count; ++i) sums[i] = larger(sums[i], static_cast<Wide>(in[i]));
     }
-    for (std::int64_t i = 0; i < count; ++i) out[begin + i] = static_cast<T>(sums[i]);
+    for (std::int64_t i = 0; i < count; ++i) out[begin + i] = c10::convert<T>(sums[i]);
   }
 }
 

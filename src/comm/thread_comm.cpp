@@ -35,16 +35,14 @@ struct MeetingKey {
 struct Gathering {
   std::string text;
   std::map<std::int64_t, std::shared_ptr<Meeting>> open;  // by number; until all have come
-  std::optional<std::string> broken;                      // then nothing goes through it any more
+  std::optional<Breach> broken;                           // then nothing goes through it any more
 };
 
 }  // namespace
 
 struct ThreadWorldState {
-  explicit ThreadWorldState(int num_ranks)
-      : num_ranks(num_ranks),
-        is_taken(static_cast<std::size_t>(num_ranks)),
-        has_left(static_cast<std::size_t>(num_ranks)) {}
+  explicit ThreadWorldState(int size)
+      : num_ranks(size), is_taken(static_cast<std::size_t>(size)), has_left(static_cast<std::size_t>(size)) {}
 
   const int num_ranks;
   std::mutex mutex;
@@ -54,7 +52,7 @@ struct ThreadWorldState {
 
 namespace {
 
-std::string left_text(int rank) { return fmt::format("rank {} has left", rank); }
+Breach left(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
 
 // What a rank's operations and its Comm look at together; under the world's lock.
 struct RankState {
@@ -62,16 +60,16 @@ struct RankState {
 };
 
 // With the world's lock held.
-void break_gathering(Gathering& gathering, const std::string& reason) {
-  if (!gathering.broken) gathering.broken = reason;
-  for (auto& [number, meeting] : gathering.open) meeting->break_off(reason);
+void break_gathering(Gathering& gathering, const Breach& breach) {
+  if (!gathering.broken) gathering.broken = breach;
+  for (auto& [number, meeting] : gathering.open) meeting->break_off(breach);
 }
 
 void break_meetings_of(ThreadWorldState& world, int rank) {
   for (auto& [key, gathering] : world.gatherings) {
     if (place_of(rank, key.group) < 0) continue;
     for (auto& [number, meeting] : gathering.open)
-      if (!meeting->has_come(place_of(rank, key.group))) meeting->break_off(left_text(rank));
+      if (!meeting->has_come(place_of(rank, key.group))) meeting->break_off(left(rank));
   }
 }
 
@@ -143,16 +141,20 @@ class ThreadPending final : public Pending {
   // Nobody can count on this group any more: members would disagree about what has happened in it.
   void give_up(const std::string& reason, Deadline::Clock::time_point began) {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    f_.meeting->break_off(reason);
+    const std::vector<int> missing = f_.meeting->missing();
+    f_.meeting->break_off({reason, missing});
     const int rank = f_.key.group.members[static_cast<std::size_t>(f_.place)];
-    break_gathering(f_.world->gatherings[f_.key],
-                    fmt::format("rank {} gave up on {} after {:.3g} s", rank, f_.operation, waited));
+    break_gathering(
+        f_.world->gatherings[f_.key],
+        {fmt::format("rank {} gave up on {} after {:.3g} s", rank, f_.operation, waited), missing});
   }
 
   CommFailure failure_since(Deadline::Clock::time_point began) const {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    return {f_.operation, f_.key.text(), f_.meeting->missing(), Seconds(waited),
-            f_.rank->abandoned ? *f_.rank->abandoned : f_.meeting->broken().value_or("")};
+    if (f_.rank->abandoned)
+      return {f_.operation, f_.key.text(), f_.meeting->missing(), Seconds(waited), *f_.rank->abandoned};
+    const Breach breach = f_.meeting->broken().value_or(Breach{});
+    return {f_.operation, f_.key.text(), breach.missing, Seconds(waited), breach.reason};
   }
 
   const Facts f_;
@@ -213,10 +215,10 @@ class ThreadComm final : public Comm {
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message({rank_, peer}, tag, message_operation(OperationKind::send, std::move(tensor), what));
+    return message({rank_, peer}, tag, message_operation(CommKind::send, std::move(tensor), what));
   }
   std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message({peer, rank_}, tag, message_operation(OperationKind::receive, std::move(tensor), what));
+    return message({peer, rank_}, tag, message_operation(CommKind::receive, std::move(tensor), what));
   }
 
   const FlightLog& flight_log() const override { return log_; }
@@ -234,21 +236,21 @@ class ThreadComm final : public Comm {
     return static_cast<int>(with_members(group, size()).members.size());
   }
 
-  std::unique_ptr<Pending> collective(const Group& group, Operation operation) {
+  std::unique_ptr<Pending> collective(const Group& group, CommOperation operation) {
     const Group whole = with_members(group, size());
     ensure(connected_.contains({epoch_, whole}), "rank {}: {} is not connected", rank_,
            group_text(whole, epoch_));
     return start({.epoch = epoch_, .group = whole}, std::move(operation));
   }
 
-  std::unique_ptr<Pending> message(std::vector<int> ends, int tag, Operation operation) {
+  std::unique_ptr<Pending> message(std::vector<int> ends, int tag, CommOperation operation) {
     ensure(ends[0] != ends[1] && std::min(ends[0], ends[1]) >= 0 && std::max(ends[0], ends[1]) < size(),
            "a message from rank {} to rank {} in a world of {}", ends[0], ends[1], size());
     return start({.epoch = epoch_, .tag = tag, .is_message = true, .group = {Role::world, std::move(ends)}},
                  std::move(operation));
   }
 
-  std::unique_ptr<Pending> start(MeetingKey key, Operation operation) {
+  std::unique_ptr<Pending> start(MeetingKey key, CommOperation operation) {
     std::string text = operation.text();
     const std::int64_t flight =
         log_.post(name(operation.kind), operation.what, key.text(), operation.bytes());
@@ -262,7 +264,7 @@ class ThreadComm final : public Comm {
     if (gathering.broken) meeting->break_off(*gathering.broken);
     meeting->come(place, std::move(operation));
     for (const int member : meeting->missing())
-      if (world_->has_left[static_cast<std::size_t>(member)]) meeting->break_off(left_text(member));
+      if (world_->has_left[static_cast<std::size_t>(member)]) meeting->break_off(left(member));
     if (meeting->broken() && !gathering.broken) break_gathering(gathering, *meeting->broken());
     if (meeting->is_complete()) gathering.open.erase(number);
     return std::make_unique<ThreadPending>(

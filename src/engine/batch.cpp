@@ -41,8 +41,8 @@ void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
 
 Span own_sequences(const Plan& plan, int device, int sequences) {
   const Seat seat = seat_of(plan, device);
-  const Stage& stage = plan.pipelines[static_cast<std::size_t>(seat.pipeline)]
-                           .stages[static_cast<std::size_t>(seat.stage)];
+  const Stage& stage =
+      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
   const Side side{static_cast<int>(stage.devices.size()), strategy_of(stage, stage.chunks.front().first())};
   return share_of(side, seat.index, sequences, plan.sequence_length, false).samples;
 }

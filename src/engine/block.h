@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +65,7 @@ struct Pass {
   bool is_training = true;           // dropout happens
   bool is_recompute = false;         // forward: only what the backward needs
   double gradient_scale = 1;         // of the loss; 0: no gradient is wanted
+  bool is_first = false;             // of the step, for this block: what first_written() names holds old sums
   at::Tensor* loss = nullptr;        // one fp64 element on the device: the sum over tokens is added
   at::Tensor* all_logits = nullptr;  // not null: [rows, vocab], filled instead of a loss
   KeyValueCache* cache = nullptr;
@@ -85,6 +87,8 @@ class Block {
   virtual void forward(Part part, const Pass& pass) = 0;
   virtual void backward_input(Part part, const Pass& pass) = 0;
   virtual void backward_weight(Part part, const Pass& pass) = 0;
+  // Tensors whose gradient a first pass writes over, whole: nobody needs to clear them.
+  virtual std::vector<std::string> first_written() const { return {}; }
   // Before and behind a collective of this block: prepares what it sends, and goes on with what it brought.
   virtual Exchange begin_exchange(const Instruction& collective, const Pass& pass);
   virtual void end_exchange(const Instruction& collective, const Pass& pass);
@@ -97,7 +101,8 @@ std::unique_ptr<Block> make_head_block(const Tools& tools, const TensorPart& par
 
 // The dropout site of a layer (-1: the embedding) for a pass; rate 0 when not training. first_row: of the micro-batch's rows, the
 // first of the tensor.
-DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site, std::int64_t first_row = 0);
+DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site,
+                         std::int64_t first_row = 0);
 // A [rows, width] tensor with the memory behind it, up to `rows`: slices of a group are equally long.
 at::Tensor padded_to(const at::Tensor& tensor, std::int64_t rows);
 

@@ -42,7 +42,8 @@ StorageSpec storage_spec(const std::vector<LogicalTensor>& tensors, const ModelS
       for (const char* suffix : {".weight", ".bias"}) {
         std::vector<int> members;
         for (const char* name : names)
-          if (const auto at = index.find(fmt::format("layers.{}.{}{}", layer, name, suffix)); at != index.end())
+          if (const auto at = index.find(fmt::format("layers.{}.{}{}", layer, name, suffix));
+              at != index.end())
             members.push_back(at->second);
         if (members.size() > 1) spec.fusions.push_back(std::move(members));
       }
@@ -57,8 +58,8 @@ Plan without_shards(Plan plan) {
   return plan;
 }
 
-// Rows of a part that no lower tensor part of the same group holds, when this is the group's first copy; else none. Key/value
-// heads are held by several parts; what is not cut by all.
+// Rows of a part that no lower tensor part of the same group holds, when this belongs to the group's first copy; else none.
+// Key/value heads are held by several parts; what is not cut by all.
 Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, int device) {
   const Placement& placement = layout.placements[static_cast<std::size_t>(index)].front();
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
@@ -95,8 +96,8 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   ensure(whole.entries.size() == sharded.entries.size(), "{} tensors in {} shards", whole.entries.size(),
          sharded.entries.size());
   const Seat seat = seat_of(plan, device);
-  const Stage& stage = plan.pipelines[static_cast<std::size_t>(seat.pipeline)]
-                           .stages[static_cast<std::size_t>(seat.stage)];
+  const Stage& stage =
+      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
   std::vector<BlockShape> shapes(static_cast<std::size_t>(num_blocks(model)));
   for (std::size_t e = 0; e < whole.entries.size(); ++e) {
     const StorageEntry &part = whole.entries[e], &shard = sharded.entries[e];
@@ -109,7 +110,7 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
     HeldTensor held{.tensor = part.tensor, .name = tensor.name, .box = part.box, .offset = part.offset};
     held.rows = part.box[0].size(), held.row = part.row_stride;
     held.shard_offset = shard.offset, held.shard_rows = (held.rows + shape.num_shards - 1) / shape.num_shards;
-    held.counted = counted_rows(whole_layout, tensor, part.tensor, device);
+    held.counted = counted_rows(shard_layout, tensor, part.tensor, device);
     held.has_weight_decay = tensor.has_weight_decay, held.is_for_heads = tensor.is_for_heads;
     shape.tensors.push_back(std::move(held));
     shape.whole_elements = whole.buffers[static_cast<std::size_t>(part.buffer)].num_elements;
@@ -126,8 +127,8 @@ std::vector<StateRun> update_runs(const BlockShape& shape) {
   for (const HeldTensor& tensor : shape.tensors) {
     const Span rows = shape.own_rows(tensor);
     if (rows.size() == 0) continue;
-    const StateRun run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row,
-                       rows.size() * tensor.row, tensor.has_weight_decay};
+    const StateRun run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row,
+                       tensor.has_weight_decay};
     // Padding between two tensors is zero and stays zero: where both orders have the same gap, one run goes over it.
     if (!runs.empty() && runs.back().has_weight_decay == run.has_weight_decay &&
         run.shard - runs.back().shard == run.whole - runs.back().whole)

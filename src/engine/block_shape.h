@@ -23,11 +23,11 @@ namespace optimus {
 struct HeldTensor {
   int tensor = 0;  // index into logical_tensors(model)
   std::string name;
-  Box box;                         // the tensor-parallel part
-  std::int64_t offset = 0;         // of the part in whole buffers
-  std::int64_t rows = 0, row = 0;  // of the part: how many, and elements of one
+  Box box;                                        // the tensor-parallel part
+  std::int64_t offset = 0;                        // of the part in whole buffers
+  std::int64_t rows = 0, row = 0;                 // of the part: how many, and elements of one
   std::int64_t shard_offset = 0, shard_rows = 0;  // in sharded buffers; rows with padding
-  Span counted;  // rows of the part that this device counts where every element of the model counts once
+  Span counted{};  // rows of the part that this device counts where every element of the model counts once
   bool has_weight_decay = false;
   bool is_for_heads = false;
   bool operator==(const HeldTensor&) const = default;

@@ -1,5 +1,7 @@
 // The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under tensor parallelism each
 // device has some rows of the token table; the first part adds the other tables, and the sum over the parts is the embedding.
+#include <ATen/TensorOperators.h>
+
 #include "base/error.h"
 #include "engine/block.h"
 
@@ -43,8 +45,8 @@ class EmbeddingBlock final : public Block {
               padded_to(sum_of(pass), rows)};
     begin_backward(pass);
     const Span slice = part_.slice(pass.microbatch->num_rows());
-    at::Tensor gradient = pass["output.gradient"], none,
-               positions = (*pass.weights)[kPositions].gradient, types = (*pass.weights)[kTypes].gradient;
+    at::Tensor gradient = pass["output.gradient"], none, positions = (*pass.weights)[kPositions].gradient,
+               types = (*pass.weights)[kTypes].gradient;
     const auto own = [&](const at::Tensor& all) { return all.narrow(0, slice.begin, slice.size()); };
     if (positions.defined() || types.defined())
       tools_.kernels.embedding_backward(gradient, own(pass.microbatch->ids), own(pass.microbatch->positions),
@@ -83,14 +85,16 @@ class EmbeddingBlock final : public Block {
     if (!has_norm(pass)) return;
     WeightView norm = (*pass.weights)[kNorm], bias = (*pass.weights)[kNormBias];
     tools_.kernels.norm_backward(norm_options(), gradient, pass["embedding.norm.input"], norm.weight,
-                                 pass["embedding.norm.statistics"], {}, gradient, norm.gradient, bias.gradient);
+                                 pass["embedding.norm.statistics"], {}, gradient, norm.gradient,
+                                 bias.gradient);
   }
 
   // Row numbers in the own part of the token table; -1 where another part has the token.
   at::Tensor own_ids(const Pass& pass) const {
     const at::Tensor& ids = pass.microbatch->ids;
     if (part_.is_alone()) return ids;
-    return (ids - part_.vocab.begin).masked_fill_(ids.lt(part_.vocab.begin).logical_or(ids.ge(part_.vocab.end)), -1);
+    return (ids - part_.vocab.begin)
+        .masked_fill_(ids.lt(part_.vocab.begin).logical_or(ids.ge(part_.vocab.end)), -1);
   }
   DropoutSite site(const Pass& pass) const {
     return dropout_site(pass, tools_.model.embedding_dropout, -1, "embedding",

@@ -6,9 +6,11 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "engine/cache.h"
@@ -26,7 +28,8 @@ const Stage& stage_at(const Plan& plan, const Seat& seat) {
 
 Plan runnable(const Plan& plan, const ModelSpec& model, const EngineOptions& options) {
   ensure_engine_supports(plan, model);
-  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices without a Comm", num_devices(plan));
+  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices without a Comm",
+         num_devices(plan));
   return plan;
 }
 
@@ -87,16 +90,35 @@ void LossScale::update(bool is_finite) {
   }
 }
 
+Group world_of(const Plan& plan, int num_ranks) {
+  Group world;
+  if (num_devices(plan) == num_ranks) return world;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      world.members.insert(world.members.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(world.members.begin(), world.members.end());
+  return world;
+}
+
+std::vector<Group> Engine::groups() const {
+  std::vector<Group> result = program_.groups;
+  for (Group& group : result)
+    if (group.role == Role::world) group = world_;
+  return result;
+}
+
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
   validate(plan, model, "the plan");
   if (model.is_mixture())
-    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet", model.name);
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+                    model.name);
   if (is_asynchronous(plan.schedule))
     throw UserError("schedule {}: synchronous schedules can be run today", text(plan.schedule));
   if (plan.pipelines.size() != 1 || plan.pipelines[0].stages.size() != 1)
     throw UserError("the plan has {} pipelines of up to {} stages; one stage can be run today, use --pp 1",
                     plan.pipelines.size(), plan.pipelines[0].stages.size());
-  if (plan.buddy > 0) throw UserError("buddy {}: copies of sharded state cannot be kept yet, use 0", plan.buddy);
+  if (plan.buddy > 0)
+    throw UserError("buddy {}: copies of sharded state cannot be kept yet, use 0", plan.buddy);
   if (bytes_of(plan.accumulators) < 4)
     throw UserError("accumulators of {}: gradients are added up in fp32, use that", text(plan.accumulators));
   const Stage& stage = plan.pipelines[0].stages[0];
@@ -108,7 +130,8 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
       if (s.offload) throw UserError("offload: optimizer state cannot be kept in host memory yet");
       if (s.tp != first.tp || s.sequence_parallel != first.sequence_parallel || s.zero != first.zero ||
           s.shard_group != first.shard_group)
-        throw UserError("blocks 0 and {} are split differently; one split of all blocks can be run today", run.first);
+        throw UserError("blocks 0 and {} are split differently; one split of all blocks can be run today",
+                        run.first);
     }
 }
 
@@ -118,18 +141,22 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       parameters_(parameters),
       options_(options),
       types_(types_of(plan.precision)),
-      program_(compile(plan_, model_, options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
+      program_(compile(plan_, model_,
+                       options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
+      world_(world_of(plan_, options.comm == nullptr ? 1 : options.comm->size())),
       stage_(stage_at(plan_, program_.seat)),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
-      products_(make_products(options.device, types_.element)),
+      products_(make_products(options.device, types_.element, options.product_record)),
       tools_{model_, types_, *kernels_, *attention_, *products_, {}, {}},
-      state_(plan_, model_, program_, parameters, options.comm) {
+      state_(plan_, model_, program_, parameters, options.comm),
+      recording_(options.device) {
   std::tie(tools_.cosine, tools_.sine) =
       rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
   make_blocks();
   make_memory();
   make_passes();
+  mark_first_passes();
 }
 
 Engine::~Engine() = default;
@@ -163,8 +190,11 @@ void Engine::make_memory() {
   const Arena planned = plan_arena(program_);
   outside_ = planned.outside;
   arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
-  sums_ = at::zeros({4}, at::TensorOptions(at::kDouble).device(options_.device));
-  loss_sum_ = sums_.narrow(0, 0, 1), square_sum_ = sums_.narrow(0, 1, 1);
+  numbers_ = at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).device(options_.device));
+  host_numbers_ =
+      at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).pinned_memory(options_.device.is_cuda()));
+  loss_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::loss_sum), 1);
+  square_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::square_sum), 1);
   const DeviceSizes sizes(plan_, model_, program_.seat);
   const std::vector<int>& sequences =
       plan_.pipelines[static_cast<std::size_t>(program_.seat.pipeline)].microbatches;
@@ -177,8 +207,8 @@ void Engine::make_memory() {
         buffer.kind == BufferKind::exchange)
       flats_[b] = memory;
     else if (buffer.microbatch >= 0)
-      slabs_[b] = SlabTensors(slab_of(sizes, buffer, sequences[static_cast<std::size_t>(buffer.microbatch)]), memory,
-                              types_);
+      slabs_[b] = SlabTensors(slab_of(sizes, buffer, sequences[static_cast<std::size_t>(buffer.microbatch)]),
+                              memory, types_);
   }
   microbatches_.resize(sequences.size());
 }
@@ -225,7 +255,8 @@ const BlockViews* Engine::views(const ViewKey& key) {
 // Each instruction with what it works on.
 void Engine::make_passes() {
   const StagePosition position{program_.seat.stage, static_cast<int>(plan_.pipelines[0].stages.size()),
-                               static_cast<int>(microbatches_.size()), static_cast<int>(stage_.chunks.size())};
+                               static_cast<int>(microbatches_.size()),
+                               static_cast<int>(stage_.chunks.size())};
   const std::vector<Slot> slots = order_of(plan_.schedule, position);
   std::vector<bool> is_cleared(program_.buffers.size());
   cleared_.resize(program_.instructions.size());
@@ -275,22 +306,112 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
   return key;
 }
 
+// The first weight gradient of a block in a step is written over what the last step left; the rest is cleared. Not where
+// gradients are on their way to shards, and not where a device may have nothing to compute in the first micro-batch.
+void Engine::mark_first_passes() {
+  const std::vector<int>& sizes =
+      plan_.pipelines[static_cast<std::size_t>(program_.seat.pipeline)].microbatches;
+  const bool has_work = own_sequences(plan_, program_.device, sizes.front()).size() > 0;
+  std::set<std::pair<int, Part>> seen;
+  std::vector<at::Tensor> written;
+  for (std::size_t i = 0; i < program_.instructions.size() && has_work; ++i) {
+    const Instruction& next = program_.instructions[i];
+    if (next.lane != Lane::compute || next.op == Op::optimizer) continue;
+    const bool is_head = block_kind(model_, next.block) == BlockKind::head,
+               is_alone = strategy_of(stage_, next.block).tp == 1;
+    const Op first = !is_head ? Op::backward_weight : is_alone ? Op::forward : Op::backward_input;
+    if (next.op != first || parameters_.shape(next.block).is_sharded(StateKind::gradients)) continue;
+    if (!seen.emplace(next.block, next.part).second) continue;
+    passes_[i].is_first = true;
+    for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->first_written())
+      if (const at::Tensor& sums = (*passes_[i].weights)[name].gradient; sums.defined())
+        written.push_back(sums);
+  }
+  clear_between(written);
+}
+
+void Engine::clear_between(const std::vector<at::Tensor>& written) {
+  std::vector<std::pair<char*, char*>> ranges;
+  for (const at::Tensor& sums : written)
+    ranges.emplace_back(static_cast<char*>(sums.data_ptr()),
+                        static_cast<char*>(sums.data_ptr()) + sums.nbytes());
+  std::sort(ranges.begin(), ranges.end());
+  for (int b = 0; b < parameters_.num_blocks(); ++b) {
+    const at::Tensor& flat = parameters_.block(b).gradients;
+    if (!flat.defined()) continue;
+    const auto element = static_cast<std::int64_t>(flat.element_size());
+    char *const begin = static_cast<char*>(flat.data_ptr()), *const end = begin + flat.nbytes();
+    const auto clear = [&](char* from, char* to) {
+      if (from < to) cleared_sums_.push_back(flat.narrow(0, (from - begin) / element, (to - from) / element));
+    };
+    char* done = begin;
+    for (const auto& [from, to] : ranges)
+      if (from >= begin && from < end) clear(done, from), done = std::max(done, to);
+    clear(done, end);
+  }
+}
+
 CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptions& options) {
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
   update_ = options;
-  clear_sums();
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
-  parameters_.zero_gradients();
-  if (const CommOutcome<void> done = run({}); !done) return tl::unexpected(done.error());
-  StepReport report{.loss = loss_ / std::max(1.0, num_counted_),
-                    .grad_norm = grad_norm_,
-                    .num_tokens = std::llround(num_tokens_),
-                    .num_counted = std::llround(num_counted_),
-                    .is_skipped = !is_finite_};
+  begin_numbers();
+  CommOutcome<void> done;
+  const auto work = [&] { done = run({}); };
+  if (can_record(batch))
+    recording_.run(
+        {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip}, work);
+  else
+    work();
+  if (!done) return tl::unexpected(done.error());
+  return end_step();
+}
+
+// Not with what changes from step to step and reaches kernels as an argument (keys of dropout, segments), nor with autograd or
+// other devices.
+bool Engine::can_record(const Batch& batch) const {
+  if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() || options_.comm != nullptr)
+    return false;
+  if (model_.embedding_dropout > 0 || model_.hidden_dropout > 0 || model_.attention_dropout > 0) return false;
+  for (const Microbatch& microbatch : batch.microbatches)
+    if (!microbatch.segments.empty()) return false;
+  return true;
+}
+
+std::string Engine::recording_note() const {
+  if (recording_.is_recorded()) return "steps are replayed from a recording";
+  return recording_.failure().empty() ? "steps are not recorded" : recording_.failure();
+}
+
+// Tensor parts have seen the same tokens; the first of them counts them.
+void Engine::begin_numbers() {
+  const bool is_first = program_.seat.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
+  host_numbers_.zero_();
+  auto* numbers = host_numbers_.data_ptr<double>();
+  number(numbers, StepNumber::learning_rate) = update_.learning_rate;
+  number(numbers, StepNumber::loss_scale) = scale_;
+  number(numbers, StepNumber::num_updates) = static_cast<double>(num_updates);
+  number(numbers, StepNumber::num_counted) = is_first ? static_cast<double>(num_counted_) : 0;
+  number(numbers, StepNumber::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
+  numbers_.copy_(host_numbers_, /*non_blocking=*/true);
+}
+
+// Here, and only here, a step waits for the device.
+StepReport Engine::end_step() {
+  host_numbers_.copy_(numbers_);
+  auto* numbers = host_numbers_.data_ptr<double>();
+  const bool is_finite = number(numbers, StepNumber::is_finite) != 0;
+  num_updates = std::llround(number(numbers, StepNumber::num_updates));
+  const double counted = number(numbers, StepNumber::num_counted);
+  StepReport report{.loss = number(numbers, StepNumber::loss_sum) / std::max(1.0, counted),
+                    .grad_norm = number(numbers, StepNumber::grad_norm),
+                    .num_tokens = std::llround(number(numbers, StepNumber::num_tokens)),
+                    .num_counted = std::llround(counted),
+                    .is_skipped = !is_finite};
   if (plan_.precision == Precision::fp16) {
     report.loss_scale = scale_;
-    if (num_counted_ > 0) loss_scale.update(is_finite_);
+    if (counted > 0) loss_scale.update(is_finite);
   }
   return report;
 }
@@ -298,16 +419,26 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
 void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
          "a batch of {} micro-batches of length {}", batch.microbatches.size(), batch.sequence_length);
-  num_counted_ = static_cast<double>(batch.num_counted), num_tokens_ = static_cast<double>(batch.num_tokens);
-  const auto on_device = [&](const auto& values, at::ScalarType type) {
-    // from_blob reads only; on the processor the batch's own memory is used.
-    void* data = const_cast<void*>(static_cast<const void*>(values.data()));
-    return at::from_blob(data, {std::ssize(values)}, type).to(options_.device);
+  num_counted_ = batch.num_counted, num_tokens_ = batch.num_tokens;
+  // On the processor the batch's own memory is used, elsewhere a tensor that stays in its place.
+  const auto put = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
+    void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
+    const at::Tensor from = at::from_blob(data, {std::ssize(values)}, type);
+    if (options_.device.is_cpu()) {
+      to = from;
+    } else if (to.defined() && to.numel() == from.numel()) {
+      to.copy_(from);
+    } else {
+      to = from.to(options_.device);
+      recording_.forget();
+    }
   };
   for (std::size_t m = 0; m < microbatches_.size(); ++m) {
     const Microbatch& host = batch.microbatches[m];
-    microbatches_[m] = {&host, on_device(host.ids, at::kLong), on_device(host.targets, at::kLong),
-                        on_device(host.positions, at::kInt)};
+    DeviceMicrobatch& here = microbatches_[m];
+    here.host = &host;
+    put(host.ids, at::kLong, here.ids), put(host.targets, at::kLong, here.targets);
+    put(host.positions, at::kInt, here.positions);
   }
   for (Pass& pass : passes_) pass.step = batch.step;
 }
@@ -315,9 +446,13 @@ void Engine::load(const Batch& batch) {
 // In the order of the list. What is begun is ended before something waits for it, before the next on its lane, or at the end.
 CommOutcome<void> Engine::run(const Run& how) {
   how_ = how;
+  if (!how.is_forward_only)
+    for (at::Tensor& sums : cleared_sums_) sums.zero_();
   under_way_.resize(program_.instructions.size());
   last_on_lane_.assign(6, -1);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    // Also before what is left out: buffers are planned to be free from there on.
+    if (CommOutcome<void> done = end_before(i); !done) return done;
     if (how.is_forward_only && !is_forward_[i]) continue;
     if (CommOutcome<void> done = execute(i); !done) return done;
   }
@@ -326,15 +461,16 @@ CommOutcome<void> Engine::run(const Run& how) {
   return {};
 }
 
-CommOutcome<void> Engine::execute(std::size_t index) {
+CommOutcome<void> Engine::end_before(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   for (const int wait : program_.waits(next))
     if (CommOutcome<void> done = end(wait); !done) return done;
-  if (next.lane != Lane::compute && next.lane != Lane::host) {
-    int& last = last_on_lane_[static_cast<std::size_t>(next.lane)];
-    if (CommOutcome<void> done = end(last); !done) return done;
-    last = static_cast<int>(index);
-  }
+  if (next.lane == Lane::compute || next.lane == Lane::host) return {};
+  return end(std::exchange(last_on_lane_[static_cast<std::size_t>(next.lane)], static_cast<int>(index)));
+}
+
+CommOutcome<void> Engine::execute(std::size_t index) {
+  const Instruction& next = program_.instructions[index];
   for (const int buffer : cleared_[index])
     if (!how_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
   switch (next.op) {
@@ -378,7 +514,8 @@ CommOutcome<void> Engine::end(int index) {
   const auto at = static_cast<std::size_t>(index);
   const std::unique_ptr<Pending> pending = std::move(under_way_[at]);
   const Instruction& ended = program_.instructions[at];
-  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done) return done;
+  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done)
+    return done;
   if (ended.lane == Lane::tensor)
     blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
   else
@@ -390,7 +527,8 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
   StateBuffers result;
   for (const Use& use : program_.uses(program_.instructions[index])) {
     const BufferKind kind = program_.buffers[static_cast<std::size_t>(use.buffer)].kind;
-    (kind == BufferKind::exchange ? result.room : result.whole) = flats_[static_cast<std::size_t>(use.buffer)];
+    (kind == BufferKind::exchange ? result.room : result.whole) =
+        flats_[static_cast<std::size_t>(use.buffer)];
   }
   return result;
 }
@@ -419,8 +557,9 @@ std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const P
   if (pass.microbatch->host->samples.empty()) return nullptr;
   const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  const std::string what = fmt::format("{} of block {}, micro-batch {}", next.is_backward ? "gradients" : "activations",
-                                       next.block, next.microbatch);
+  const std::string what =
+      fmt::format("{} of block {}, micro-batch {}", next.is_backward ? "gradients" : "activations",
+                  next.block, next.microbatch);
   switch (exchange.kind) {
     case Exchange::Kind::nothing:
       return nullptr;
@@ -434,46 +573,29 @@ std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const P
   return nullptr;
 }
 
-void Engine::clear_sums() { sums_.zero_(); }
-
-// What every device has seen of the step, added up; tensor parts have seen the same tokens, the first of them says so.
+// What every device has seen of the step, added up. Stays on the device.
 CommOutcome<void> Engine::sum_over_devices() {
-  const bool is_first = program_.seat.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
-  const std::array<double, 2> counts = {is_first ? num_counted_ : 0, is_first ? num_tokens_ : 0};
-  sums_.narrow(0, 2, 2).copy_(at::from_blob(const_cast<double*>(counts.data()), {2}, at::kDouble));
-  if (options_.comm != nullptr) {
-    const std::unique_ptr<Pending> sum =
-        options_.comm->all_reduce(Group{}, sums_, Sum::sum, "loss and gradient norm");
-    if (CommOutcome<void> done = sum->wait(Deadline::after(options_.patience, "step_gate")); !done) return done;
-  }
-  const at::Tensor host = sums_.cpu();
-  const double* numbers = host.data_ptr<double>();
-  loss_ = numbers[0], num_counted_ = numbers[2], num_tokens_ = numbers[3];
-  grad_norm_ = std::sqrt(numbers[1]) / (scale_ * num_counted_);
-  return {};
+  if (options_.comm == nullptr) return {};
+  const std::unique_ptr<Pending> sum = options_.comm->all_reduce(
+      world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums), Sum::sum, "loss and gradient norm");
+  return sum->wait(Deadline::after(options_.patience, "step_gate"));
 }
 
-// The norm of the mean loss's gradient, each element counted on one device. Here, and only here, a step waits for the device.
+// Each element of the model's gradient is counted on one device. What comes of it stays on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
     for (const StateRun& run : parameters_.counted(block))
-      kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length), square_sum_);
+      kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
+                               square_sum_);
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
-  is_finite_ = std::isfinite(grad_norm_) && std::isfinite(loss_);
-  if (is_finite_) ++num_updates;
+  kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
   return {};
 }
 
 void Engine::update_block(int block) {
   BlockState& state = parameters_.block(block);
-  if (!is_finite_ || !state.weights.defined()) return;
-  AdamOptions adam{.learning_rate = update_.learning_rate,
-                   .beta1 = update_.beta1,
-                   .beta2 = update_.beta2,
-                   .epsilon = update_.epsilon,
-                   .step = num_updates,
-                   .scale = 1 / (scale_ * num_counted_)};
-  if (update_.clip > 0) adam.scale *= std::min(1.0, update_.clip / (grad_norm_ + 1e-6));
+  if (!state.weights.defined()) return;
+  AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
   const bool has_whole_weights = !parameters_.shape(block).is_sharded(StateKind::weights);
   for (const StateRun& run : parameters_.updates(block)) {
     const auto own = [&](const at::Tensor& flat) { return flat.narrow(0, run.shard, run.length); };
@@ -481,14 +603,14 @@ void Engine::update_block(int block) {
     at::Tensor weights = state.weights.narrow(0, has_whole_weights ? run.whole : run.shard, run.length),
                masters = state.masters.is_same(state.weights) ? weights : own(state.masters),
                first = own(state.first), second = own(state.second);
-    kernels_->adamw(adam, own(state.gradients), masters, first, second, weights);
+    kernels_->adamw(adam, numbers_, own(state.gradients), masters, first, second, weights);
   }
 }
 
 CommOutcome<void> Engine::forward_only(const Batch& batch, const Run& how) {
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
-  clear_sums();
+  begin_numbers();
   return run(how);
 }
 
@@ -497,7 +619,10 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
   if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
     return tl::unexpected(done.error());
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
-  return Evaluation{loss_, std::llround(num_counted_)};
+  host_numbers_.copy_(numbers_);
+  auto* numbers = host_numbers_.data_ptr<double>();
+  return Evaluation{number(numbers, StepNumber::loss_sum),
+                    std::llround(number(numbers, StepNumber::num_counted))};
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {

@@ -22,6 +22,7 @@
 #include "engine/block.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
+#include "engine/step_graph.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
 
@@ -34,11 +35,11 @@ struct UpdateOptions {
 };
 
 struct StepReport {
-  double loss = 0;       // mean over counted targets, before the update
-  double grad_norm = 0;  // of the mean loss, before clipping
+  double loss = 0;                               // mean over counted targets, before the update
+  double grad_norm = 0;                          // of the mean loss, before clipping
   std::int64_t num_tokens = 0, num_counted = 0;  // of all devices
-  bool is_skipped = false;  // the gradient was not finite: nothing was updated
-  double loss_scale = 0;    // fp16 only
+  bool is_skipped = false;                       // the gradient was not finite: nothing was updated
+  double loss_scale = 0;                         // fp16 only
 };
 
 struct Evaluation {
@@ -59,12 +60,17 @@ struct EngineOptions {
   at::Device device{at::kCPU};
   std::int64_t seed = 0;           // of dropout
   std::int64_t num_positions = 0;  // that tokens may have; 0: the plan's sequence length
+  bool records_steps = true;       // on CUDA, where that can be (step_graph.h)
+  Path product_record{};  // the file that keeps which products were fastest on CUDA; empty: none does
   std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
-      make_custom_block{};        // of a custom model (engine/module_block.h)
-  int rank = 0;                   // the plan's device that this is
-  Comm* comm = nullptr;           // to the others, groups connected; none: the plan has one device
+      make_custom_block{};          // of a custom model (engine/module_block.h)
+  int rank = 0;                     // the plan's device that this is
+  Comm* comm = nullptr;             // to the others, groups connected; none: the plan has one device
   Seconds patience = Seconds(600);  // for any one collective
 };
+
+// Everybody who works on the plan, among so many ranks: some may be idle.
+Group world_of(const Plan& plan, int num_ranks);
 
 // Throws UserError, in one sentence, when the plan needs what this engine cannot do.
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model);
@@ -86,8 +92,13 @@ class Engine {
 
   at::Device device() const { return options_.device; }
   const Program& program() const { return program_; }
+  // Those of the program, for Comm::connect.
+  std::vector<Group> groups() const;
   Bytes arena_bytes() const;  // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
+
+  // Whether steps are replayed from a recording, or why not.
+  std::string recording_note() const;
 
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
@@ -113,8 +124,13 @@ class Engine {
   at::Tensor whole(int block, int buffer, StateKind kind) const;
   at::Tensor flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const;
   void load(const Batch& batch);
-  void clear_sums();
+  void mark_first_passes();
+  void clear_between(const std::vector<at::Tensor>& written);
+  void begin_numbers();
+  bool can_record(const Batch& batch) const;
+  StepReport end_step();
   CommOutcome<void> run(const Run& how);
+  CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
   void compute(const Instruction& next, const Pass& pass);
@@ -132,34 +148,37 @@ class Engine {
   const EngineOptions options_;
   const ElementTypes types_;
   const Program program_;
+  const Group world_;
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
-  // Of the step under way, on the device, fp64: loss, squares of the gradient, counted targets, tokens.
-  at::Tensor sums_, loss_sum_, square_sum_;
+  at::Tensor numbers_,
+      host_numbers_;  // of the step under way (kernels/step_numbers.h); the host's side of them
+  at::Tensor loss_sum_, square_sum_;  // two of them
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
   std::vector<SlabTensors> slabs_;              // [buffer]
   std::vector<at::Tensor> flats_;               // [buffer]: weights and gradients on their way
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
-  std::vector<Pass> passes_;                    // [instruction]
-  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
-  std::vector<bool> is_forward_;                // [instruction]: of a forward slot
+  std::vector<Pass> passes_;               // [instruction]
+  std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
+  std::vector<at::Tensor> cleared_sums_;   // accumulators that each step begins at zero
+  std::vector<bool> is_forward_;           // [instruction]: of a forward slot
   std::vector<DeviceMicrobatch> microbatches_;
   StateExchange state_;
+  StepGraph recording_;
 
   // Of the step under way.
   Run how_;
   std::vector<std::unique_ptr<Pending>> under_way_;  // [instruction]
   std::vector<int> last_on_lane_;
   UpdateOptions update_;
-  double num_counted_ = 0, num_tokens_ = 0;
-  double loss_ = 0, scale_ = 1, grad_norm_ = 0;
-  bool is_finite_ = true;
+  std::int64_t num_counted_ = 0, num_tokens_ = 0;  // of this device
+  double scale_ = 1;
 };
 
 }  // namespace optimus

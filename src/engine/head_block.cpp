@@ -29,7 +29,8 @@ class HeadBlock final : public Block {
     }
     at::Tensor losses = pass["head.loss.tokens"];
     for_each_piece(pass, [&](const Piece& piece) {
-      at::Tensor logits = piece.logits, some_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
+      at::Tensor logits = piece.logits,
+                 some_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
       tools_.kernels.cross_entropy(logits, piece.targets, some_losses, pass.gradient_scale);
       if (pass.gradient_scale != 0) use_gradient(pass, piece);
     });
@@ -48,8 +49,10 @@ class HeadBlock final : public Block {
 
   void backward_weight(Part, const Pass& pass) override {
     if (!model_.is_bert()) return;
-    WeightView transform = (*pass.weights)["head.transform.weight"], bias = (*pass.weights)["head.transform.bias"];
-    tools_.products.weight_gradient(pass["head.transform.gradient"], transform_input(pass), transform.gradient);
+    WeightView transform = (*pass.weights)["head.transform.weight"],
+               bias = (*pass.weights)["head.transform.bias"];
+    tools_.products.weight_gradient(pass["head.transform.gradient"], transform_input(pass),
+                                    transform.gradient);
     tools_.kernels.add_rows(pass["head.transform.gradient"], bias.gradient);
   }
 
@@ -65,6 +68,8 @@ class HeadBlock final : public Block {
     if (!part_.is_sequence_parallel) return {Exchange::Kind::sum, own, own};
     return {Exchange::Kind::scatter, padded_to(pass["head.whole"], rows * part_.tp), padded_to(own, rows)};
   }
+
+  std::vector<std::string> first_written() const override { return {output_name()}; }
 
   void end_exchange(const Instruction& collective, const Pass& pass) override {
     if (collective.op == Op::all_gather) return;
@@ -118,7 +123,7 @@ class HeadBlock final : public Block {
   void use_gradient(const Pass& pass, const Piece& piece) {
     WeightView weight = output(pass), bias = output_bias(pass);
     at::Tensor input = piece.input;
-    tools_.products.weight_gradient(piece.logits, input, weight.gradient);
+    tools_.products.weight_gradient(piece.logits, input, weight.gradient, !pass.is_first || piece.begin > 0);
     if (bias.weight.defined()) tools_.kernels.add_rows(piece.logits, bias.gradient);
     tools_.products.input_gradient(piece.logits, weight.weight, input);
   }
@@ -156,9 +161,8 @@ class HeadBlock final : public Block {
   at::Tensor transform_input(const Pass& pass) const {
     return pass[model_.norm_place == NormPlace::pre ? "head.norm.output" : "head.input"];
   }
-  WeightView output(const Pass& pass) const {
-    return (*pass.weights)[model_.is_tied ? "embedding.words.weight" : "head.output.weight"];
-  }
+  const char* output_name() const { return model_.is_tied ? "embedding.words.weight" : "head.output.weight"; }
+  WeightView output(const Pass& pass) const { return (*pass.weights)[output_name()]; }
   WeightView output_bias(const Pass& pass) const { return (*pass.weights)["head.output.bias"]; }
   void normalize(const Pass& pass, const std::string& name, at::Tensor& y) const {
     at::Tensor statistics = pass[name + ".statistics"];

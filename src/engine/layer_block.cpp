@@ -38,15 +38,20 @@ class LayerBlock final : public Block {
   void backward_weight(Part part, const Pass& pass) override {
     if (part == Part::attention) {
       add_weight_gradient(pass, "attention.out", whole_gradient(pass, part), pass["attention.output"]);
-      add_bias_gradient(pass, "attention.out", attention_out_gradient(pass));
+      if (!has_sums_in_norm()) add_bias_gradient(pass, "attention.out", attention_out_gradient(pass));
       add_weight_gradient(pass, "attention.qkv", pass["qkv.gradient"], attention_operand(pass));
       add_bias_gradient(pass, "attention.qkv", pass["qkv.gradient"]);
     } else {
       add_weight_gradient(pass, "mlp.down", whole_gradient(pass, part), pass["mlp.activation.output"]);
-      add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
+      if (!has_sums_in_norm()) add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
       add_weight_gradient(pass, up_name(), pass["up.gradient"], mlp_operand(pass));
       add_bias_gradient(pass, up_name(), pass["up.gradient"]);
     }
+  }
+
+  std::vector<std::string> first_written() const override {
+    return {"attention.qkv.weight", "attention.out.weight", std::string(up_name()) + ".weight",
+            "mlp.down.weight"};
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
@@ -92,6 +97,8 @@ class LayerBlock final : public Block {
   bool has_output(const Pass& pass) const {
     return !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
+  // The sum itself, behind which a norm stands, is needed for that norm's gradient.
+  bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
   void forward_attention(const Pass& pass) {
     if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
@@ -121,7 +128,7 @@ class LayerBlock final : public Block {
     const Weights joint = weights(pass, up_name()), down = weights(pass, "mlp.down");
     tools_.products.forward(mlp_operand(pass), joint.weight, joint.bias, up);
     tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
-    if (!has_output(pass)) return;
+    if (!has_mlp_sum(pass)) return;
     at::Tensor sum = mlp_sum(pass);
     if (part_.is_alone()) {
       add_to_stream(pass, down, activated, mlp_stream(pass), "mlp", sum);
@@ -131,13 +138,12 @@ class LayerBlock final : public Block {
     tools_.products.forward(activated, down.weight, {}, sum);
   }
   void end_mlp(const Pass& pass) {
-    if (!has_output(pass)) return;
     at::Tensor sum = mlp_sum(pass);
     add_stream(pass, weights(pass, "mlp.down").bias, mlp_stream(pass), "mlp", sum);
     end_with_norm(pass);
   }
   void end_with_norm(const Pass& pass) {
-    if (is_pre()) return;
+    if (is_pre() || !has_output(pass)) return;
     const Weights norm = weights(pass, "norm2");
     at::Tensor y = output(pass), statistics = pass["norm2.statistics"];
     tools_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
@@ -158,6 +164,12 @@ class LayerBlock final : public Block {
   }
   void rotate(const Pass& pass, at::Tensor& q, at::Tensor& k, bool is_backward) {
     if (!tools_.cosine.defined()) return;
+    // Columns of one matrix, side by side: heads of both are turned alike, so in one pass.
+    if (q.strides() == k.strides() && k.storage_offset() == q.storage_offset() + q.size(1) * q.stride(1)) {
+      at::Tensor both = q.as_strided({q.size(0), q.size(1) + k.size(1), q.size(2)}, q.strides());
+      tools_.kernels.rope(both, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
+      return;
+    }
     tools_.kernels.rope(q, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
     tools_.kernels.rope(k, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
   }
@@ -194,8 +206,7 @@ class LayerBlock final : public Block {
       tools_.products.forward(input, linear.weight, {}, sum);
       tools_.kernels.add(sum, linear.bias, x, dropout, sum);
     } else {
-      tools_.kernels.add(x, linear.bias, {}, dropout, sum);
-      tools_.products.forward(input, linear.weight, {}, sum, true);
+      tools_.products.forward_onto(input, linear.weight, linear.bias, x, sum);
     }
   }
   // The same where the product is there already.
@@ -227,24 +238,42 @@ class LayerBlock final : public Block {
     at::Tensor d_up = pass["mlp.up.gradient"],
                d_gate = model_.is_gated ? pass["mlp.gate.gradient"] : at::Tensor();
     at::Tensor d_activated = model_.is_gated ? pass["mlp.activation.gradient"] : d_up;
-    tools_.products.input_gradient(whole_gradient(pass, Part::mlp), weights(pass, "mlp.down").weight,
-                                   d_activated);
-    tools_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
-                                       d_up, d_gate);
+    const at::Tensor d_product = whole_gradient(pass, Part::mlp), down = weights(pass, "mlp.down").weight;
+    if (model_.is_gated || !tools_.products.input_gradient_through(model_.activation, d_product, down,
+                                                                   pass["mlp.up.output"], d_up)) {
+      tools_.products.input_gradient(d_product, down, d_activated);
+      tools_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
+                                         d_up, d_gate);
+    }
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
     const at::Tensor weight = weights(pass, up_name()).weight;
     const bool adds = part_.is_alone() && !is_pre();
     if (adds) d_input.copy_(stream);
     tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds);
     if (!part_.is_alone()) return;
-    through_norm(pass, is_pre() ? "norm2" : "norm1", d_input, is_pre() ? stream : at::Tensor(), middle);
+    is_pre() ? through_norm2(pass, d_input, stream, middle)
+             : through_norm(pass, "norm1", d_input, {}, middle);
   }
   void end_backward_mlp(const Pass& pass) {
     at::Tensor middle = pass["middle.gradient"],
                summed = is_cut_by_tokens() ? middle : pass["input.gradient"];
     const at::Tensor stream = pass[is_pre() ? "output.gradient" : "mlp.sum.gradient"];
-    if (!is_pre()) tools_.kernels.add(summed, {}, stream, {}, summed);
-    through_norm(pass, is_pre() ? "norm2" : "norm1", summed, is_pre() ? stream : at::Tensor(), middle);
+    if (is_pre()) return through_norm2(pass, summed, stream, middle);
+    tools_.kernels.add(summed, {}, stream, {}, summed);
+    through_norm(pass, "norm1", summed, {}, middle);
+  }
+  // The second norm's backward sees the gradients of both products that end in the stream: it sums them for their biases.
+  bool has_sums_in_norm() const {
+    return is_pre() && model_.hidden_dropout == 0 && model_.has_out_bias && model_.has_mlp_bias;
+  }
+  void through_norm2(const Pass& pass, const at::Tensor& dy, const at::Tensor& stream,
+                     at::Tensor& middle) const {
+    if (!has_sums_in_norm()) return through_norm(pass, "norm2", dy, stream, middle);
+    Weights norm = weights(pass, "norm2");
+    StreamSums sums{weights(pass, "mlp.down").bias_gradient, weights(pass, "attention.out").bias_gradient};
+    tools_.kernels.norm_backward_with_sums(norm_options(), dy, pass["norm2.input"], norm.weight,
+                                           pass["norm2.statistics"], stream, middle, norm.weight_gradient,
+                                           norm.bias_gradient, sums);
   }
 
   void backward_attention(const Pass& pass) {
@@ -255,8 +284,8 @@ class LayerBlock final : public Block {
     const at::Tensor stream = pass["middle.gradient"];
     at::Tensor d_out = attention_out_gradient(pass), d_attended = pass["attention.output.gradient"];
     if (!is_cut_by_tokens()) mask_gradient(pass, stream, "attention", d_out);
-    tools_.products.input_gradient(whole_gradient(pass, Part::attention), weights(pass, "attention.out").weight,
-                                   d_attended);
+    tools_.products.input_gradient(whole_gradient(pass, Part::attention),
+                                   weights(pass, "attention.out").weight, d_attended);
     at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]),
                dv = heads(pass["attention.value.gradient"]);
     attend_backward(pass, d_attended, dq, dk, dv);
@@ -288,7 +317,8 @@ class LayerBlock final : public Block {
     Weights norm = weights(pass, name);
     at::Tensor none;
     tools_.kernels.norm_backward(norm_options(), gradient, heads(pass[name + ".input"]), norm.weight,
-                                 pass[name + ".statistics"].unsqueeze(2), {}, gradient, norm.weight_gradient, none);
+                                 pass[name + ".statistics"].unsqueeze(2), {}, gradient, norm.weight_gradient,
+                                 none);
   }
 
   // Gradients of the two products that end in the stream: the stream's own, or behind dropout's mask.
@@ -318,7 +348,7 @@ class LayerBlock final : public Block {
       own = is_attention ? input_gradient(pass) : pass["middle.gradient"];
       whole = is_attention && !is_pre() && !is_cut_by_tokens() ? own : pass["input.gradient"];
     } else {
-      if (!is_attention && !has_output(pass)) return {};
+      if (!is_attention && !has_mlp_sum(pass)) return {};
       own = is_attention ? attention_sum(pass) : mlp_sum(pass);
       whole = is_cut_by_tokens() ? pass[is_attention ? "attention.whole" : "mlp.whole"] : own;
     }
@@ -366,7 +396,7 @@ class LayerBlock final : public Block {
   void add_weight_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy,
                            const at::Tensor& x) const {
     Weights linear = weights(pass, name);
-    tools_.products.weight_gradient(dy, x, linear.weight_gradient);
+    tools_.products.weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
   }
   void add_bias_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy) const {
     Weights linear = weights(pass, name);
@@ -396,8 +426,7 @@ class LayerBlock final : public Block {
   at::Tensor logsumexp(const Pass& pass, const HeadRun& run) const {
     const at::Tensor flat = pass["attention.logsumexp"].view({-1});
     const std::int64_t rows = flat.numel() / part_.heads.size();
-    return flat.narrow(0, run.first * rows, run.count * rows)
-        .view({-1, run.count, pass.sequence_length});
+    return flat.narrow(0, run.first * rows, run.count * rows).view({-1, run.count, pass.sequence_length});
   }
   AttentionTask task(const Pass& pass, const HeadRun& run) const {
     AttentionTask task;

@@ -125,7 +125,8 @@ LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Par
     for (const auto& [name, tensor] : trained_parameters(part)) {
       lent_.push_back({tensor, tensor.variable_data(), name});
       const at::Tensor values = lent_.back().before.to(at::kCPU, at::kDouble).contiguous();
-      parameters.set(name, std::span(values.const_data_ptr<double>(), static_cast<std::size_t>(values.numel())));
+      parameters.set(name,
+                     std::span(values.const_data_ptr<double>(), static_cast<std::size_t>(values.numel())));
       if (const at::Tensor weight = parameters.weight(name); weight.numel() == tensor.numel())
         tensor.set_data(weight.view(tensor.sizes()));
     }
@@ -146,7 +147,9 @@ void LentModules::take_back(Lent& lent) const {
   }
   const Span rows = parameters_.box(lent.parameter, &BlockState::masters)[0];
   if (rows.size() > 0)
-    lent.before.view({-1, master.numel() / rows.size()}).narrow(0, rows.begin, rows.size()).copy_(master.view({rows.size(), -1}));
+    lent.before.view({-1, master.numel() / rows.size()})
+        .narrow(0, rows.begin, rows.size())
+        .copy_(master.view({rows.size(), -1}));
 }
 
 LentModules::~LentModules() {

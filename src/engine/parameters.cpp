@@ -64,7 +64,8 @@ Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::D
     if (keeping == Keeping::weights) continue;
     state.gradients = zeros(StateKind::gradients, types.wide);
     if (types.element != types.wide) state.masters = zeros(StateKind::optimizer, types.wide);
-    state.first = zeros(StateKind::optimizer, types.wide), state.second = zeros(StateKind::optimizer, types.wide);
+    state.first = zeros(StateKind::optimizer, types.wide),
+    state.second = zeros(StateKind::optimizer, types.wide);
   }
 }
 
@@ -125,7 +126,8 @@ BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Ten
         for (const HeldTensor& held : tensors)
           if (name_in_block(held.name) == std::string(single) + suffix) {
             if (first == nullptr) first = &held;
-            ensure(held.offset == first->offset + rows * first->row, "{} does not follow {}", held.name, first->name);
+            ensure(held.offset == first->offset + rows * first->row, "{} does not follow {}", held.name,
+                   first->name);
             rows += held.rows;
           }
       if (first == nullptr) continue;

@@ -38,7 +38,8 @@ struct WeightView {
 // joint name, "attention.qkv.weight", "mlp.gate_up.bias".
 class BlockViews {
  public:
-  const WeightView& operator[](std::string_view name) const;  // undefined ones when there is none of that name
+  const WeightView& operator[](
+      std::string_view name) const;  // undefined ones when there is none of that name
   void add(std::string name, WeightView view) { views_.emplace_back(std::move(name), std::move(view)); }
 
  private:

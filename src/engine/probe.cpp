@@ -282,6 +282,7 @@ class Probe {
   // Clearing the gradient, its norm and AdamW, as each step has them.
   void probe_update() {
     at::Tensor square = at::zeros({1}, at::TensorOptions(at::kDouble).device(device_));
+    const at::Tensor numbers = numbers_behind_gate(device_, 1e-4);
     const bool is_narrow = types_.element != types_.wide;
     cheap("update", 1024, [&](std::int64_t rows, std::int64_t width) {
       const auto flat = [&](Ring& ring) { return ring.next(rows, width).view({-1}); };
@@ -289,7 +290,7 @@ class Probe {
                  weight = is_narrow ? flat(outputs_) : master;
       gradient.zero_();
       kernels_->add_square_sum(gradient, square);
-      kernels_->adamw({.learning_rate = 1e-4}, gradient, master, first, second, weight);
+      kernels_->adamw({}, numbers, gradient, master, first, second, weight);
     });
   }
 
@@ -317,7 +318,9 @@ class Probe {
       sample.inputs.push_back(i), sample.targets.push_back(i), sample.positions.push_back(i);
     sample.num_counted = 8;
     const Batch batch = make_batch({sample}, plan, 0, 0);
-    return seconds_of(device_, [&] { ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step failed"); });
+    return seconds_of(device_, [&] {
+      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step failed");
+    });
   }
 
   at::Device device_;

@@ -2,6 +2,7 @@
 #include "engine/products.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -9,6 +10,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "engine/products_cuda.h"
 
 namespace optimus {
 namespace {
@@ -47,8 +49,11 @@ class AtenProducts : public Products {
     else
       at::mm_out(dx, dy, weight);
   }
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    at::addmm_out(gradient, gradient, dy.t(), x);
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    if (adds)
+      at::addmm_out(gradient, gradient, dy.t(), x);
+    else
+      at::mm_out(gradient, dy.t(), x);
   }
 };
 
@@ -64,25 +69,32 @@ class BlasProducts final : public AtenProducts {
     const BlasOnly blas;
     AtenProducts::input_gradient(dy, weight, dx, adds);
   }
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     const BlasOnly blas;
-    AtenProducts::weight_gradient(dy, x, gradient);
+    AtenProducts::weight_gradient(dy, x, gradient, adds);
   }
 };
 
 // bf16 on a processor that multiplies it: the weight gradient is rounded once a micro-batch before it is added.
 class NarrowProducts final : public AtenProducts {
  public:
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    gradient.add_(at::mm(dy.t(), x));
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    const at::Tensor product = at::mm(dy.t(), x);
+    if (adds)
+      gradient.add_(product);
+    else
+      gradient.copy_(product);
   }
 };
 
 // bf16 or fp16 on CUDA: the product's own fp32 sums are added to the accumulator, nothing is rounded in between.
-class CudaProducts final : public AtenProducts {
+class WideSumProducts final : public AtenProducts {
  public:
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    at::addmm_out(gradient, gradient, dy.t(), x, at::kFloat);
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    if (adds)
+      at::addmm_out(gradient, gradient, dy.t(), x, at::kFloat);
+    else
+      at::mm_out(gradient, dy.t(), x, at::kFloat);
   }
 };
 
@@ -107,8 +119,8 @@ class WideningProducts final : public Products {
     straight_.input_gradient(widened(0, dy), widened(1, weight), result, adds);
     dx.copy_(result);
   }
-  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) override {
-    straight_.weight_gradient(widened(0, dy), widened(2, x), gradient);
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    straight_.weight_gradient(widened(0, dy), widened(2, x), gradient, adds);
   }
   std::int64_t bytes() const override {
     std::int64_t total = 0;
@@ -143,12 +155,28 @@ bool has_products_of(at::ScalarType element) {
 
 }  // namespace
 
-std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element) {
+void Products::forward_onto(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& stream, at::Tensor& y) {
+  if (bias.defined())
+    at::add_out(y, stream, bias);
+  else
+    y.copy_(stream);
+  forward(x, weight, {}, y, /*adds=*/true);
+}
+
+bool Products::input_gradient_through(Activation, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                      at::Tensor&) {
+  return false;
+}
+
+std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element, const Path& record) {
   const bool is_wide = element == at::kFloat || element == at::kDouble;
-  if (device.is_cuda()) {
-    if (is_wide) return std::make_unique<AtenProducts>();
-    return std::make_unique<CudaProducts>();
-  }
+#ifdef OPTIMUS_CUDA
+  if (device.is_cuda() && !is_wide)
+    return make_cuda_products(device, element, record, std::make_unique<WideSumProducts>());
+#endif
+  (void)record;
+  if (device.is_cuda()) return std::make_unique<AtenProducts>();
   if (is_wide) return std::make_unique<BlasProducts>();
   if (has_products_of(element)) return std::make_unique<NarrowProducts>();
   return std::make_unique<WideningProducts>();

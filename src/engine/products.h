@@ -6,6 +6,9 @@
 
 #include <memory>
 
+#include "base/file.h"
+#include "model/spec.h"
+
 namespace optimus {
 
 class Products {
@@ -14,17 +17,26 @@ class Products {
   // y = x W^T + bias (may be undefined). When `adds`, y holds something that the product is added to (bias must be undefined).
   virtual void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                        bool adds = false) = 0;
+  // y = x W^T + bias + stream; y and stream share nothing.
+  virtual void forward_onto(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& stream, at::Tensor& y);
   // dx = dy W, or dx += dy W.
   virtual void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
                               bool adds = false) = 0;
-  // gradient += dy^T x.
-  virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient) = 0;
+  // dx = (dy W) * kind'(x), where x went through an activation function: one pass less than on its own. false: these products
+  // cannot, and nothing was done.
+  virtual bool input_gradient_through(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
+                                      const at::Tensor& x, at::Tensor& dx);
+  // gradient += dy^T x, or gradient = dy^T x.
+  virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient,
+                               bool adds = true) = 0;
   // Bytes that it holds beside what it is given.
   virtual std::int64_t bytes() const { return 0; }
 };
 
 // As the device and element type need: straight; through fp32 on processors that cannot multiply bf16 or fp16 (the values
-// are the same as with fp32 accumulation inside the product); with gradients summed in fp32 inside the product on CUDA.
-std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element);
+// are the same as with fp32 accumulation inside the product); by measured algorithms on CUDA (products_cuda.cpp), with gradients
+// summed in fp32 inside the product. record: the file that keeps what was measured; empty: none does.
+std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element, const Path& record = {});
 
 }  // namespace optimus

@@ -29,7 +29,8 @@ StateExchange::StateExchange(const Plan& plan, const ModelSpec& model, const Pro
       wide_(types_of(plan.precision).wide) {}
 
 std::string StateExchange::what(const Instruction& next) const {
-  return fmt::format("{} of block {}", next.op == Op::gather_parameters ? "weights" : "gradients", next.block);
+  return fmt::format("{} of block {}", next.op == Op::gather_parameters ? "weights" : "gradients",
+                     next.block);
 }
 
 std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const StateBuffers& buffers) {
@@ -171,7 +172,8 @@ void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
   if (role != Role::shard || shape.zero < 2) return;
   const std::int64_t all = shape.num_shards * shape.shard_elements;
   parameters_.block(next.block)
-      .gradients.add_(first_of(buffers.room, all + shape.shard_elements, wide_).narrow(0, all, shape.shard_elements));
+      .gradients.add_(
+          first_of(buffers.room, all + shape.shard_elements, wide_).narrow(0, all, shape.shard_elements));
 }
 
 }  // namespace optimus

@@ -29,7 +29,8 @@ struct StateBuffers {
 class StateExchange {
  public:
   // comm may be null when the program has no such instruction. All must outlive this.
-  StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters, Comm* comm);
+  StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters,
+                Comm* comm);
 
   std::unique_ptr<Pending> begin(const Instruction& next, const StateBuffers& buffers);
   void end(const Instruction& next, const StateBuffers& buffers);

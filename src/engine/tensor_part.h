@@ -13,7 +13,7 @@ namespace optimus {
 struct TensorPart {
   int tp = 1, part = 0;
   bool is_sequence_parallel = false;
-  Span heads, kv_heads, vocab;
+  Span heads{}, kv_heads{}, vocab{};
 
   bool is_alone() const { return tp == 1; }
   bool is_first() const { return part == 0; }
@@ -47,7 +47,8 @@ inline std::vector<HeadRun> head_runs(const ModelSpec& model, const TensorPart& 
   const std::int64_t group = model.heads / model.kv_heads;
   std::vector<HeadRun> runs;
   for (std::int64_t head = part.heads.begin; head < part.heads.end;) {
-    const std::int64_t kv = head / group, end = std::min((kv + 1) * group, part.heads.end), count = end - head;
+    const std::int64_t kv = head / group, end = std::min((kv + 1) * group, part.heads.end),
+                       count = end - head;
     HeadRun* last = runs.empty() ? nullptr : &runs.back();
     if (last != nullptr && last->count / last->num_kv == count)
       last->count += count, last->num_kv += 1;

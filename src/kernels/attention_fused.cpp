@@ -1,5 +1,6 @@
-// Attention by ATen's fused kernels: flash on processors, cuDNN or flash on CUDA. They allocate their results, which are copied
-// into the caller's tensors; what they cannot do (dropout by key; wide types on CUDA) goes to the other implementations.
+// Attention by fused kernels: ATen's flash on processors; on CUDA cuDNN's, straight where that can be (attention_cudnn.h), else
+// through ATen, or ATen's flash. ATen's allocate their results, which are copied into the caller's tensors; what they cannot do
+// (dropout by key; wide types on CUDA) goes to the other implementations.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -13,6 +14,7 @@
 #include <array>
 
 #include "kernels/attention.h"
+#include "kernels/attention_cudnn.h"
 
 namespace optimus {
 namespace {
@@ -114,6 +116,7 @@ class FusedAttention final : public Attention {
   void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
     if (needs_other(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
+    if (is_straight(task, q) && cudnn_->forward(task.shape, q, k, v, out, logsumexp)) return;
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
     const std::int64_t calls = num_calls(task.shape, q);
@@ -133,6 +136,8 @@ class FusedAttention final : public Attention {
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
     if (needs_other(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
+    if (is_straight(task, q) && cudnn_->backward(task.shape, dout, q, k, v, out, logsumexp, dq, dk, dv))
+      return;
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     const std::int64_t calls = num_calls(task.shape, q);
     for (const Piece& piece : pieces_of(task)) {
@@ -171,9 +176,14 @@ class FusedAttention final : public Attention {
     const bool is_narrow = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
     return q.is_cuda() && !(is_narrow && task.shape.head_dim % 8 == 0 && task.shape.head_dim <= 256);
   }
+  // Segments would be a graph of cuDNN's for every length there is.
+  static bool is_straight(const AttentionTask& task, const at::Tensor& q) {
+    return q.is_cuda() && uses_cudnn(task.shape) && task.segments.empty() && q.numel() > 0;
+  }
   const Attention& other(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }
 
   std::unique_ptr<Attention> plain_ = make_plain_attention(), host_ = make_host_attention();
+  std::unique_ptr<CudnnAttention> cudnn_ = std::make_unique<CudnnAttention>();
 };
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 
 #include "base/error.h"
@@ -60,6 +59,11 @@ void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
   ensure(tensor.is_contiguous() && tensor.scalar_type() == type, "a vector with gaps, or of type {} for {}",
          c10::toString(tensor.scalar_type()), c10::toString(type));
   return tensor.data_ptr();
+}
+
+double* step_numbers_of(const at::Tensor& numbers) {
+  ensure(numbers.numel() == kNumStepNumbers, "{} numbers of a step", numbers.numel());
+  return static_cast<double*>(flat_data(numbers, at::kDouble));
 }
 
 void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
@@ -140,25 +144,22 @@ class CudaKernels final : public Kernels {
     if (x.size(-1) > cuda::kWidestNorm)
       return plain_->norm_backward(options, dy, x, weight, statistics, residual, dx, weight_gradient,
                                    bias_gradient);
-    for (const at::Tensor& other : {dy, residual, dx}) ensure_same_size(other, x);
-    const bool is_centred = options.kind == NormKind::layer_norm;
-    const at::ScalarType type = x.scalar_type(), wide = wide_type(x);
-    const Launch launch(x);
-    const cuda::Rows rows = rows_of(x);
-    const at::Tensor workspace =
-        at::empty({cuda::norm_backward_groups(launch.queue(), rows), is_centred ? 2 : 1, rows.width},
-                  x.options().dtype(wide));
-    launch(cuda::norm_backward, {.element = element_of(x),
-                                 .is_centred = is_centred,
-                                 .dy = rows_of(dy, type),
-                                 .x = rows,
-                                 .residual = rows_of(residual, type),
-                                 .dx = rows_of(dx, type),
-                                 .statistics = rows_of(statistics, wide),
-                                 .weight = flat_data(weight, type),
-                                 .weight_gradient = flat_data(weight_gradient, wide),
-                                 .bias_gradient = is_centred ? flat_data(bias_gradient, wide) : nullptr,
-                                 .workspace = workspace.data_ptr()});
+    launch_norm_backward(
+        norm_task(options, dy, x, weight, statistics, residual, dx, weight_gradient, bias_gradient), x);
+  }
+
+  void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                               const at::Tensor& weight, const at::Tensor& statistics,
+                               const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
+                               at::Tensor& bias_gradient, StreamSums& sums) const override {
+    cuda::NormBackwardTask task =
+        norm_task(options, dy, x, weight, statistics, residual, dx, weight_gradient, bias_gradient);
+    if (x.size(-1) > cuda::kWidestNorm || !cuda::norm_backward_can_sum(task))
+      return Kernels::norm_backward_with_sums(options, dy, x, weight, statistics, residual, dx,
+                                              weight_gradient, bias_gradient, sums);
+    task.residual_sum = flat_data(sums.residual, wide_type(x));
+    task.output_sum = flat_data(sums.output, wide_type(x));
+    launch_norm_backward(task, x);
   }
 
   void activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,
@@ -284,22 +285,22 @@ class CudaKernels final : public Kernels {
            static_cast<double*>(flat_data(sum, at::kDouble)), workspace.data_ptr<double>());
   }
 
-  void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master, at::Tensor& first,
-             at::Tensor& second, at::Tensor& weight) const override {
+  void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
+    const Launch launch(numbers);
+    launch(cuda::pass_gate, options, step_numbers_of(numbers));
+  }
+
+  void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+             at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const override {
     for (const at::Tensor& other : {gradient, first, second, weight}) ensure_same_size(other, master);
-    const auto correction = [&](double beta) {
-      return 1 - std::pow(beta, static_cast<double>(options.step));
-    };
     const at::ScalarType wide = wide_type(weight);
     const Launch launch(master);
     launch(cuda::adamw, {.element = element_of(weight),
                          .beta1 = options.beta1,
                          .beta2 = options.beta2,
-                         .decay = 1 - options.learning_rate * options.weight_decay,
-                         .rate = options.learning_rate / correction(options.beta1),
-                         .inverse_root = 1 / std::sqrt(correction(options.beta2)),
                          .epsilon = options.epsilon,
-                         .scale = options.scale,
+                         .weight_decay = options.weight_decay,
+                         .numbers = step_numbers_of(numbers),
                          .count = master.numel(),
                          .gradient = flat_data(gradient, wide),
                          .master = flat_data(master, wide),
@@ -312,12 +313,34 @@ class CudaKernels final : public Kernels {
   void convert(const at::Tensor& from, at::Tensor& to) const override { to.copy_(from); }
 
  private:
+  static cuda::NormBackwardTask norm_task(const NormOptions& options, const at::Tensor& dy,
+                                          const at::Tensor& x, const at::Tensor& weight,
+                                          const at::Tensor& statistics, const at::Tensor& residual,
+                                          const at::Tensor& dx, const at::Tensor& weight_gradient,
+                                          const at::Tensor& bias_gradient) {
+    for (const at::Tensor& other : {dy, residual, dx}) ensure_same_size(other, x);
+    const at::ScalarType type = x.scalar_type(), wide = wide_type(x);
+    cuda::NormBackwardTask task;
+    task.element = element_of(x), task.is_centred = options.kind == NormKind::layer_norm;
+    task.dy = rows_of(dy, type), task.x = rows_of(x), task.residual = rows_of(residual, type);
+    task.dx = rows_of(dx, type), task.statistics = rows_of(statistics, wide);
+    task.weight = flat_data(weight, type), task.weight_gradient = flat_data(weight_gradient, wide);
+    if (task.is_centred) task.bias_gradient = flat_data(bias_gradient, wide);
+    return task;
+  }
+  static void launch_norm_backward(cuda::NormBackwardTask task, const at::Tensor& x) {
+    const Launch launch(x);
+    const at::Tensor workspace =
+        at::empty({cuda::norm_backward_workspace(launch.queue(), task)}, x.options().dtype(wide_type(x)));
+    task.workspace = workspace.data_ptr();
+    launch(cuda::norm_backward, task);
+  }
   // The keys of sequences are arguments of a launch, so that none waits for a copy to the device.
   static void add_with_dropout(const Launch& launch, const cuda::AddTask& whole, const DropoutSite& dropout) {
     const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
     const std::int64_t begin = dropout.first_row, end = begin + whole.x.num_rows;
-    ensure(length > 0 && end <= length * num_sequences, "{} rows from {} of {} sequences of {}", whole.x.num_rows,
-           begin, num_sequences, length);
+    ensure(length > 0 && end <= length * num_sequences, "{} rows from {} of {} sequences of {}",
+           whole.x.num_rows, begin, num_sequences, length);
     for (std::int64_t first = begin / length; first * length < end; first += cuda::kMostKeys) {
       cuda::DropoutKeys keys;
       const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, num_sequences - first);

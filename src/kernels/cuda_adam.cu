@@ -1,4 +1,4 @@
-// AdamW on CUDA: one pass over gradient, master, moments and weight; four elements a thread.
+// AdamW on CUDA: one pass over gradient, master, moments and weight; four elements a thread. The gate before it: one thread.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -10,11 +10,25 @@ struct AdamArguments {
   Wide<T>*master, *first, *second;
   T* weight;  // may be the master itself
   std::int64_t count;
-  Wide<T> beta1, rest1, beta2, rest2, decay, rate, inverse_root, epsilon, scale;
+  double* numbers;
+  double weight_decay;
+  Wide<T> beta1, rest1, beta2, rest2, epsilon;
+};
+
+// What the step's numbers say, read once a thread.
+template <typename W>
+struct AdamFactors {
+  W decay, rate, inverse_root, scale;
+  __device__ AdamFactors(double* numbers, double weight_decay)
+      : decay(static_cast<W>(1 - number(numbers, StepNumber::learning_rate) * weight_decay)),
+        rate(static_cast<W>(number(numbers, StepNumber::rate))),
+        inverse_root(static_cast<W>(number(numbers, StepNumber::inverse_root))),
+        scale(static_cast<W>(number(numbers, StepNumber::factor))) {}
 };
 
 template <typename T, int kPack>
-__device__ __forceinline__ void update(const AdamArguments<T>& of, std::int64_t at) {
+__device__ __forceinline__ void update(const AdamArguments<T>& of, const AdamFactors<Wide<T>>& by,
+                                       std::int64_t at) {
   using W = Wide<T>;
   W gradient[kPack], master[kPack], first[kPack], second[kPack];
   load_wide(of.gradient + at, gradient), load_wide(of.master + at, master);
@@ -22,11 +36,11 @@ __device__ __forceinline__ void update(const AdamArguments<T>& of, std::int64_t 
   Values<T, kPack> weight;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
-    const W scaled = gradient[i] * of.scale;
+    const W scaled = gradient[i] * by.scale;
     first[i] = of.beta1 * first[i] + of.rest1 * scaled;
     second[i] = of.beta2 * second[i] + of.rest2 * scaled * scaled;
-    const W divisor = sqrt(second[i]) * of.inverse_root + of.epsilon;
-    master[i] = master[i] * of.decay - of.rate * (first[i] / divisor);
+    const W divisor = sqrt(second[i]) * by.inverse_root + of.epsilon;
+    master[i] = master[i] * by.decay - by.rate * (first[i] / divisor);
     weight.at[i] = master[i];
   }
   store_wide(of.first + at, first), store_wide(of.second + at, second), store_wide(of.master + at, master);
@@ -35,12 +49,17 @@ __device__ __forceinline__ void update(const AdamArguments<T>& of, std::int64_t 
 
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
+  if (number(of.numbers, StepNumber::is_finite) == 0) return;
+  const AdamFactors<Wide<T>> by(of.numbers, of.weight_decay);
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x,
                      step = gridDim.x * 256ll;
-  for (std::int64_t pack = thread; pack < of.count / kPack; pack += step) update<T, kPack>(of, pack * kPack);
+  for (std::int64_t pack = thread; pack < of.count / kPack; pack += step)
+    update<T, kPack>(of, by, pack * kPack);
   const std::int64_t rest = of.count / kPack * kPack + thread;  // fewer than kPack: of the first threads
-  if (rest < of.count) update<T, 1>(of, rest);
+  if (rest < of.count) update<T, 1>(of, by, rest);
 }
+
+__global__ void gate_kernel(GateOptions options, double* numbers) { work_out_gate(options, numbers); }
 
 template <typename T, int kPack>
 void launch(const Queue& queue, const AdamArguments<T>& of) {
@@ -61,14 +80,25 @@ void adamw(const Queue& queue, const AdamTask& task) {
   with_element(task.element, [&](auto zero) {
     using T = decltype(zero);
     using W = Wide<T>;
-    const AdamArguments<T> of{
-        static_cast<const W*>(task.gradient), static_cast<W*>(task.master),   static_cast<W*>(task.first),
-        static_cast<W*>(task.second),         static_cast<T*>(task.weight),   task.count,
-        static_cast<W>(task.beta1),           static_cast<W>(1 - task.beta1), static_cast<W>(task.beta2),
-        static_cast<W>(1 - task.beta2),       static_cast<W>(task.decay),     static_cast<W>(task.rate),
-        static_cast<W>(task.inverse_root),    static_cast<W>(task.epsilon),   static_cast<W>(task.scale)};
+    const AdamArguments<T> of{static_cast<const W*>(task.gradient),
+                              static_cast<W*>(task.master),
+                              static_cast<W*>(task.first),
+                              static_cast<W*>(task.second),
+                              static_cast<T*>(task.weight),
+                              task.count,
+                              task.numbers,
+                              task.weight_decay,
+                              static_cast<W>(task.beta1),
+                              static_cast<W>(1 - task.beta1),
+                              static_cast<W>(task.beta2),
+                              static_cast<W>(1 - task.beta2),
+                              static_cast<W>(task.epsilon)};
     is_packed && sizeof(T) < 8 ? launch<T, sizeof(T) < 8 ? 4 : 1>(queue, of) : launch<T, 1>(queue, of);
   });
+}
+
+void pass_gate(const Queue& queue, const GateOptions& options, double* numbers) {
+  gate_kernel<<<1, 1, 0, queue.stream>>>(options, numbers);
 }
 
 }  // namespace optimus::cuda

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/step_numbers.h"
 #include "model/spec.h"
 
 namespace optimus::cuda {
@@ -47,9 +48,11 @@ struct NormBackwardTask {
   Rows dy, x, residual, dx, statistics;
   const void* weight = nullptr;
   void *weight_gradient = nullptr, *bias_gradient = nullptr;
-  void* workspace = nullptr;  // [norm_backward_groups, 2 or 1, width] of the wider type
+  void *residual_sum = nullptr, *output_sum = nullptr;  // of columns; null: not wanted
+  void* workspace = nullptr;                            // norm_backward_workspace numbers of the wider type
 };
-std::int64_t norm_backward_groups(const Queue& queue, const Rows& x);
+bool norm_backward_can_sum(const NormBackwardTask& task);  // the columns of residual and output
+std::int64_t norm_backward_workspace(const Queue& queue, const NormBackwardTask& task);
 void norm_backward(const Queue& queue, const NormBackwardTask& task);
 
 struct ActivationTask {
@@ -117,12 +120,12 @@ void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 // sum[j] += sum of x[., j], with a workspace of [sum_parts, width] of the wider type.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x);
 void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace);
-// sum[j] += parts[., j] in order; part p begins at parts + p * stride. fp32 or fp64.
+// sums[s][j] += parts[., s, j] in order, for each sum that is not null; part p begins at parts + p * stride. fp32 or fp64.
 struct PartsTask {
   Element element = Element::fp32;
   const void* parts = nullptr;
   std::int64_t num_parts = 0, stride = 0, width = 0;
-  void* sum = nullptr;
+  void* sums[4] = {};
 };
 void add_parts(const Queue& queue, const PartsTask& task);
 
@@ -133,11 +136,13 @@ void add_square_sum(const Queue& queue, Element element, const void* values, std
 
 struct AdamTask {
   Element element = Element::fp32;  // of the weight; the rest is of the wider type
-  double beta1 = 0, beta2 = 0, decay = 1, rate = 0, inverse_root = 1, epsilon = 0, scale = 1;
+  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+  double* numbers = nullptr;  // of the step, on the device
   std::int64_t count = 0;
   const void* gradient = nullptr;
   void *master = nullptr, *first = nullptr, *second = nullptr, *weight = nullptr;
 };
 void adamw(const Queue& queue, const AdamTask& task);
+void pass_gate(const Queue& queue, const GateOptions& options, double* numbers);
 
 }  // namespace optimus::cuda

@@ -75,6 +75,31 @@ struct Values {
   }
 };
 
+// kPack neighbours as they lie in memory, for kernels that hold many: as words, since the compiler gives single 16-bit numbers a
+// register each.
+template <typename T, int kPack, bool kIsWords = sizeof(T) == 2 && kPack % 2 == 0>
+struct Raw {
+  Pack<T, kPack> pack;
+  __device__ __forceinline__ void load(const T* from) {
+    pack = *reinterpret_cast<const Pack<T, kPack>*>(from);
+  }
+  __device__ __forceinline__ Wide<T> at(int i) const { return widen(pack.values[i]); }
+};
+template <typename T, int kPack>
+struct Raw<T, kPack, true> {
+  Pack<std::uint32_t, kPack / 2> words;
+  __device__ __forceinline__ void load(const T* from) {
+    words = *reinterpret_cast<const Pack<std::uint32_t, kPack / 2>*>(from);
+  }
+  __device__ __forceinline__ float at(int i) const {
+    const std::uint32_t word = words.values[i / 2];
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    else
+      return __half2float(__ushort_as_half(static_cast<unsigned short>(i % 2 == 0 ? word : word >> 16)));
+  }
+};
+
 // kPack neighbouring numbers of the wider type itself, in 16-byte pieces.
 template <typename W, int kPack>
 __device__ __forceinline__ void load_wide(const W* from, W (&to)[kPack]) {
@@ -98,23 +123,29 @@ __device__ __forceinline__ void store_wide(W* to, const W (&from)[kPack]) {
   }
 }
 
-// e^x and 1 / x. Results that are rounded to 16 bits get the hardware's approximations (2^-21), which double the speed of
-// kernels that would otherwise wait for arithmetic.
+// e^x and 1 / x. Results that are rounded to 16 bits get the hardware's approximations (2^-21; what is below 2^-126 is 0), which
+// double the speed of kernels that would otherwise wait for arithmetic.
 template <typename T>
 __device__ __forceinline__ Wide<T> exponential(Wide<T> x) {
   if constexpr (std::is_same_v<T, double>)
     return exp(x);
   else if constexpr (std::is_same_v<T, float>)
     return expf(x);
-  else
-    return __expf(x);
+  else {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+    return result;
+  }
 }
 template <typename T>
 __device__ __forceinline__ Wide<T> inverse(Wide<T> x) {
-  if constexpr (sizeof(T) == 2)
-    return __fdividef(1.0f, x);
-  else
+  if constexpr (sizeof(T) == 2) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+  } else {
     return 1 / x;
+  }
 }
 
 // A Rows of one element type, on the device.

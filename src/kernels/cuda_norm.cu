@@ -4,8 +4,6 @@
 namespace optimus::cuda {
 namespace {
 
-constexpr int kHeld = 32;  // elements of a row that a thread holds at most
-
 template <typename T>
 struct NormArguments {
   RowsOf<T> x, y;
@@ -17,43 +15,44 @@ struct NormArguments {
   bool is_centred;
 };
 
-template <typename T, int kPack, int kGroup>
-__global__ void __launch_bounds__(kGroup == 32 ? 128 : kGroup) norm_kernel(NormArguments<T> of) {
+// Groups of one warp come four a block, others alone.
+template <int kGroup>
+constexpr int kThreads = kGroup == 32 ? 128 : kGroup;
+
+template <typename T, int kPack, int kGroup, int kElements>
+__global__ void __launch_bounds__(kThreads<kGroup>) norm_kernel(NormArguments<T> of) {
   using W = Wide<T>;
   using Sums = GroupSums<kGroup, W>;
-  constexpr int kPacks = kHeld / kPack;
+  constexpr int kPacks = kElements / kPack;
   __shared__ typename Sums::Room room;
   Sums sums(room);
-  const int groups = blockDim.x / kGroup, lane = threadIdx.x % kGroup;
+  const int groups = kThreads<kGroup> / kGroup, lane = threadIdx.x % kGroup;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + threadIdx.x / kGroup;
   if (row >= of.num_rows) return;  // a whole group
+  const auto has = [&](int p) { return p * kGroup + lane < of.num_packs; };
+  const auto place = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
   const T* from = of.x.row(row);
-  Values<T, kPack> held[kPacks];
-  W sum = 0, none = 0;
+  Raw<T, kPack> held[kPacks] = {};
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    if (const int c = p * kGroup + lane; c < of.num_packs)
-      held[p].load(from + static_cast<std::int64_t>(c) * kPack);
+    if (has(p)) held[p].load(from + place(p));
   const W count = static_cast<W>(of.num_packs) * kPack;
-  W mean = 0;
+  W mean = 0, none = 0;
   if (of.is_centred) {
+    W sum = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
-      if (p * kGroup + lane < of.num_packs)
 #pragma unroll
-        for (int i = 0; i < kPack; ++i) sum += held[p].at[i];
+      for (int i = 0; i < kPack; ++i) sum += held[p].at(i);  // what is not there is 0
     sums(sum, none);
     mean = sum / count;
   }
   W squares = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    if (p * kGroup + lane < of.num_packs)
+    if (has(p))
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) {
-        held[p].at[i] -= mean;
-        squares += held[p].at[i] * held[p].at[i];
-      }
+      for (int i = 0; i < kPack; ++i) squares += (held[p].at(i) - mean) * (held[p].at(i) - mean);
   none = 0;
   sums(squares, none);
   const W rstd = 1 / sqrt(squares / count + of.eps);
@@ -65,26 +64,38 @@ __global__ void __launch_bounds__(kGroup == 32 ? 128 : kGroup) norm_kernel(NormA
   T* to = of.y.row(row);
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = p * kGroup + lane;
-    if (c >= of.num_packs) continue;
-    Values<T, kPack> weight, bias;
-    weight.load(of.weight + static_cast<std::int64_t>(c) * kPack);
-    if (of.bias != nullptr) bias.load(of.bias + static_cast<std::int64_t>(c) * kPack);
+    if (!has(p)) continue;
+    Values<T, kPack> weight, bias, result;
+    weight.load(of.weight + place(p));
+    if (of.bias != nullptr) bias.load(of.bias + place(p));
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      held[p].at[i] *= rstd * weight.at[i];
-      if (of.bias != nullptr) held[p].at[i] += bias.at[i];
+      result.at[i] = (held[p].at(i) - mean) * (rstd * weight.at[i]);
+      if (of.bias != nullptr) result.at[i] += bias.at[i];
     }
-    held[p].store(to + static_cast<std::int64_t>(c) * kPack);
+    result.store(to + place(p));
   }
 }
 
-template <typename T, int kPack, int kGroup>
+template <typename T, int kPack, int kGroup, int kElements>
 void launch(const Queue& queue, const NormArguments<T>& of) {
-  constexpr int kThreads = kGroup == 32 ? 128 : kGroup;
-  constexpr std::int64_t kRows = kThreads / kGroup;
+  constexpr std::int64_t kRows = kThreads<kGroup> / kGroup;
   const auto blocks = static_cast<unsigned>((of.num_rows + kRows - 1) / kRows);
-  norm_kernel<T, kPack, kGroup><<<blocks, kThreads, 0, queue.stream>>>(of);
+  norm_kernel<T, kPack, kGroup, kElements><<<blocks, kThreads<kGroup>, 0, queue.stream>>>(of);
+}
+
+// 16-bit packs: the fewest threads whose columns hold a row without many of them idle.
+template <typename T, int kPack>
+void launch_for_width(const Queue& queue, const NormArguments<T>& of, std::int64_t width) {
+  if constexpr (sizeof(T) == 2 && kPack > 1) {
+    if (width <= 256) return launch<T, kPack, 32, 8>(queue, of);
+    if (width <= 768) return launch<T, kPack, 32, 24>(queue, of);
+    if (width <= 1024) return launch<T, kPack, 32, 32>(queue, of);
+    if (width <= 2048) return launch<T, kPack, 64, 32>(queue, of);
+  }
+  if (width <= 1024) return launch<T, kPack, 32, 32>(queue, of);
+  if (width <= 4096) return launch<T, kPack, 128, 32>(queue, of);
+  launch<T, kPack, 512, 32>(queue, of);
 }
 
 }  // namespace
@@ -104,12 +115,7 @@ void norm(const Queue& queue, const NormTask& task) {
                               task.x.num_rows,
                               static_cast<int>(task.x.width / pack()),
                               task.is_centred};
-    if (task.x.width <= 32 * kHeld)
-      launch<T, pack(), 32>(queue, of);
-    else if (task.x.width <= 128 * kHeld)
-      launch<T, pack(), 128>(queue, of);
-    else
-      launch<T, pack(), 512>(queue, of);
+    launch_for_width<T, pack()>(queue, of, task.x.width);
   });
 }
 

@@ -1,6 +1,7 @@
 // Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads walk over rows; each thread keeps to its columns,
-// so that it can sum their weight and bias gradients in registers. The groups' sums are added up in a second, small kernel, in
-// an order that depends on sizes alone.
+// so that it can sum their weight and bias gradients in registers, and where asked the columns of the residual and of the
+// result, which are bias gradients of the products around the norm. A block's sums are a part; parts are added up in a second,
+// small kernel, in an order that depends on sizes alone.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -11,135 +12,230 @@ struct BackwardArguments {
   RowsOf<T> dy, x, residual, dx;
   const T* weight;
   RowsOf<Wide<T>> statistics;
-  Wide<T>* workspace;  // [groups, is_centred ? 2 : 1, width]
+  Wide<T>* workspace;  // [blocks, kSums, width]
   std::int64_t num_rows;
   int num_packs;
   bool is_centred;
 };
 
-// What a thread holds of one row: upstream gradient and normed x.
-template <typename T, int kPack>
-struct Held {
-  Values<T, kPack> dy, normed;
+// Threads of a block: groups of one warp come four a block, others alone.
+template <int kGroup>
+constexpr int kThreads = kGroup == 32 ? 128 : kGroup;
+// Blocks that the registers of a multiprocessor hold, as far as nothing is spilled: rows are waited for, and other blocks fill
+// the wait.
+constexpr int blocks_at_once(int group, int elements, int sums) {
+  if (group == 512) return 1;
+  if (group == 256) return sums == 4 ? 1 : 2;
+  if (group == 128) return sums == 4 ? 3 : 4;
+  return elements * sums <= 24 ? 4 : elements * sums <= 64 ? 3 : 2;
+}
+
+// Sums over a group of threads, in all of them. Rooms of two calls in turn: a group may still read the one while it fills the
+// other.
+template <int kGroup, int kCount, typename W>
+struct ManySums {
+  static constexpr int kWarps = kGroup / 32;
+  struct Room {
+    W parts[2][kCount][kWarps];
+  };
+  Room& room;
+  int turn = 0;
+
+  __device__ explicit ManySums(Room& memory) : room(memory) {}
+  __device__ __forceinline__ void operator()(W (&values)[kCount]) {
+#pragma unroll
+    for (int v = 0; v < kCount; ++v) values[v] = warp_sum(values[v]);
+    if constexpr (kGroup > 32) {
+      const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+      for (int v = 0; v < kCount; ++v)
+        if (lane == 0) room.parts[turn][v][warp] = values[v];
+      __syncthreads();
+#pragma unroll
+      for (int v = 0; v < kCount; ++v) {
+        values[v] = 0;
+#pragma unroll
+        for (int i = 0; i < kWarps; ++i) values[v] += room.parts[turn][v][i];
+      }
+      turn ^= 1;
+    }
+  }
 };
 
-// dx = residual + rstd * (dy * weight - plain - normed * along). Every element was read by the thread that writes it, so dx
-// may lie where dy or residual do.
-template <typename T, int kPack>
-__device__ __forceinline__ void write_gradient(const BackwardArguments<T>& of, std::int64_t row,
-                                               std::int64_t place, const Held<T, kPack>& held, Wide<T> plain,
-                                               Wide<T> along, Wide<T> rstd) {
-  Values<T, kPack> weight, result;
-  weight.load(of.weight + place);
-  if (of.residual.data != nullptr) result.load(of.residual.row(row) + place);
-#pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    const Wide<T> inner = rstd * (held.dy.at[i] * weight.at[i] - plain - held.normed.at[i] * along);
-    result.at[i] = of.residual.data != nullptr ? result.at[i] + inner : inner;
-  }
-  result.store(of.dx.row(row) + place);
-}
+// What a thread holds of kRows rows at a time, as it was read: all of it is asked for before any is waited for.
+template <typename T, int kPack, int kPacks>
+struct HeldRow {
+  Raw<T, kPack> dy[kPacks], x[kPacks], residual[kPacks];
+  Wide<T> mean, rstd;
+};
 
-// How many blocks the registers of a multiprocessor are to hold: rows are waited for, and other blocks fill the wait.
-template <typename T, int kGroup>
-constexpr int kBlocks = sizeof(T) == 8  ? 1
-                        : kGroup == 32  ? 4
-                        : kGroup == 128 ? 8
-                        : kGroup == 256 ? 4
-                                        : 1;
-
-template <typename T, int kPack, int kGroup, int kElements>
-__global__ void __launch_bounds__(kGroup == 32 ? 128 : kGroup, kBlocks<T, kGroup>)
+// kSums: of dy * normed; of dy; of the residual and of dx (1, 2 or 4 of them).
+template <typename T, int kPack, int kGroup, int kElements, int kRows, int kSums>
+__global__ void __launch_bounds__(kThreads<kGroup>,
+                                  sizeof(T) == 8 ? 1 : blocks_at_once(kGroup, kElements, kSums))
     backward_kernel(BackwardArguments<T> of) {
   using W = Wide<T>;
-  using Sums = GroupSums<kGroup, W>;
-  constexpr int kPacks = kElements / kPack;
+  using Sums = ManySums<kGroup, 2 * kRows, W>;
+  constexpr int kPacks = kElements / kPack, kGroups = kThreads<kGroup> / kGroup;
   __shared__ typename Sums::Room room;
-  Sums sums(room);
+  Sums add_up(room);
   const int lane = threadIdx.x % kGroup;
-  const std::int64_t groups = static_cast<std::int64_t>(gridDim.x) * (blockDim.x / kGroup);
-  const std::int64_t group =
-      static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / kGroup) + threadIdx.x / kGroup;
   const W count = static_cast<W>(of.num_packs) * kPack;
-  W weight_sum[kPacks][kPack] = {}, bias_sum[kPacks][kPack] = {};
-  for (std::int64_t row = group; row < of.num_rows; row += groups) {
-    const W* statistics = of.statistics.row(row);
-    const W mean = of.is_centred ? statistics[0] : W(0), rstd = statistics[of.is_centred ? 1 : 0];
-    Held<T, kPack> held[kPacks];
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      if (const int c = p * kGroup + lane; c < of.num_packs) {
-        held[p].dy.load(of.dy.row(row) + static_cast<std::int64_t>(c) * kPack);
-        held[p].normed.load(of.x.row(row) + static_cast<std::int64_t>(c) * kPack);
-      }
-    W plain = 0, along = 0;
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      if (const int c = p * kGroup + lane; c < of.num_packs) {
-        Values<T, kPack> weight;
-        weight.load(of.weight + static_cast<std::int64_t>(c) * kPack);
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-          const W dy = held[p].dy.at[i], normed = (held[p].normed.at[i] - mean) * rstd;
-          held[p].normed.at[i] = normed;
-          plain += dy * weight.at[i], along += dy * weight.at[i] * normed;
-          weight_sum[p][i] += dy * normed, bias_sum[p][i] += dy;
-        }
-      }
-    sums(plain, along);
-    plain = of.is_centred ? plain / count : W(0), along /= count;
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      if (const int c = p * kGroup + lane; c < of.num_packs)
-        write_gradient<T, kPack>(of, row, static_cast<std::int64_t>(c) * kPack, held[p], plain, along, rstd);
-  }
-  const std::int64_t width = static_cast<std::int64_t>(of.num_packs) * kPack;
-  W* part = of.workspace + group * width * (of.is_centred ? 2 : 1);
+  const auto has = [&](int p) { return p * kGroup + lane < of.num_packs; };
+  const auto place = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
+  Raw<T, kPack> weight[kPacks] = {};
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    if (const int c = p * kGroup + lane; c < of.num_packs) {
-      store_wide(part + static_cast<std::int64_t>(c) * kPack, weight_sum[p]);
-      if (of.is_centred) store_wide(part + width + static_cast<std::int64_t>(c) * kPack, bias_sum[p]);
+    if (has(p)) weight[p].load(of.weight + place(p));
+  W sums[kSums][kPacks][kPack] = {};
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kGroups * kRows;
+  std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kGroups + threadIdx.x / kGroup) * kRows;
+  for (; first < of.num_rows; first += step) {
+    HeldRow<T, kPack, kPacks> held[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = min(first + r, of.num_rows - 1);
+      const W* statistics = of.statistics.row(row);
+      held[r].mean = of.is_centred ? statistics[0] : W(0), held[r].rstd = statistics[of.is_centred ? 1 : 0];
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+        if (has(p)) {
+          held[r].dy[p].load(of.dy.row(row) + place(p));
+          held[r].x[p].load(of.x.row(row) + place(p));
+          if (of.residual.data != nullptr) held[r].residual[p].load(of.residual.row(row) + place(p));
+        }
     }
+    W along[2 * kRows] = {};  // of each row: the sums of dy * weight, and of that times the normed row
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+        if (has(p) && (kRows == 1 || first + r < of.num_rows))
+#pragma unroll
+          for (int i = 0; i < kPack; ++i) {
+            const W dy = held[r].dy[p].at(i), upstream = dy * weight[p].at(i),
+                    normed = (held[r].x[p].at(i) - held[r].mean) * held[r].rstd;
+            along[2 * r] += upstream, along[2 * r + 1] += upstream * normed;
+            sums[0][p][i] += dy * normed;
+            if constexpr (kSums > 1) sums[1][p][i] += dy;
+          }
+    add_up(along);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (kRows > 1 && first + r >= of.num_rows) continue;
+      const W plain = of.is_centred ? along[2 * r] / count : W(0), slant = along[2 * r + 1] / count;
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (!has(p)) continue;
+        // Every element was read by the thread that writes it, so dx may lie where dy or the residual do.
+        Values<T, kPack> result;
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+          const W normed = (held[r].x[p].at(i) - held[r].mean) * held[r].rstd;
+          result.at[i] = held[r].rstd * (held[r].dy[p].at(i) * weight[p].at(i) - plain - normed * slant);
+          if (of.residual.data != nullptr) result.at[i] += held[r].residual[p].at(i);
+          if constexpr (kSums == 4) {
+            if (of.residual.data != nullptr) sums[2][p][i] += held[r].residual[p].at(i);
+            sums[3][p][i] += result.at[i];
+          }
+        }
+        result.store(of.dx.row(first + r) + place(p));
+      }
+    }
+  }
+  // The block's part. Groups of one warp add theirs up first, in order.
+  __shared__ W columns[kGroups > 1 ? kGroups : 1][kGroups > 1 ? kElements * 32 : 1];
+  const std::int64_t width = static_cast<std::int64_t>(of.num_packs) * kPack;
+#pragma unroll
+  for (int s = 0; s < kSums; ++s) {
+    W* part = of.workspace + (static_cast<std::int64_t>(blockIdx.x) * kSums + s) * width;
+    if constexpr (kGroups == 1) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+        if (has(p)) store_wide(part + place(p), sums[s][p]);
+    } else {
+      __syncthreads();
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+        for (int i = 0; i < kPack; ++i)
+          if (has(p)) columns[threadIdx.x / kGroup][place(p) + i] = sums[s][p][i];
+      __syncthreads();
+      for (std::int64_t c = threadIdx.x; c < width; c += kThreads<kGroup>) {
+        W sum = columns[0][c];
+        for (int g = 1; g < kGroups; ++g) sum += columns[g][c];
+        part[c] = sum;
+      }
+    }
+  }
 }
 
-// Groups of one warp come four a block.
-bool is_warp(const Rows& x) { return x.width <= 32 * 16; }
-
-template <typename T, int kPack, int kGroup, int kElements>
-void launch(const Queue& queue, const BackwardArguments<T>& of, std::int64_t groups) {
-  constexpr int kThreads = kGroup == 32 ? 128 : kGroup;
-  const auto blocks = static_cast<unsigned>(groups / (kThreads / kGroup));
-  backward_kernel<T, kPack, kGroup, kElements><<<blocks, kThreads, 0, queue.stream>>>(of);
+template <typename T, int kPack, int kGroup, int kElements, int kRows, int kSums>
+void launch(const Queue& queue, const BackwardArguments<T>& of, std::int64_t blocks) {
+  backward_kernel<T, kPack, kGroup, kElements, kRows, kSums>
+      <<<static_cast<unsigned>(blocks), kThreads<kGroup>, 0, queue.stream>>>(of);
 }
 
-template <typename T, int kPack>
-void launch_for_width(const Queue& queue, const BackwardArguments<T>& of, const Rows& x,
-                      std::int64_t groups) {
-  if (is_warp(x)) return launch<T, kPack, 32, 16>(queue, of, groups);
-  if (x.width <= 128 * 8) return launch<T, kPack, 128, 8>(queue, of, groups);
-  if (x.width <= 256 * 8) return launch<T, kPack, 256, 8>(queue, of, groups);
-  if (x.width <= 512 * 8) return launch<T, kPack, 512, 8>(queue, of, groups);
-  if (x.width <= 512 * 16) return launch<T, kPack, 512, 16>(queue, of, groups);
-  launch<T, kPack, 512, 32>(queue, of, groups);
+// 16-bit packs: the fewest columns a thread that hold a row, two rows at a time where groups wait for each other.
+template <typename T, int kPack, int kSums>
+void launch_for_width(const Queue& queue, const BackwardArguments<T>& of, std::int64_t width,
+                      std::int64_t blocks) {
+  if constexpr (sizeof(T) == 2 && kPack > 1) {
+    if (width <= 256) return launch<T, kPack, 32, 8, 1, kSums>(queue, of, blocks);
+    if (width <= 768) return launch<T, kPack, 32, 24, 1, kSums>(queue, of, blocks);
+    if (width <= 1024) return launch<T, kPack, 32, 32, 1, kSums>(queue, of, blocks);
+    if (width <= 2048) return launch<T, kPack, 128, 16, 2, kSums>(queue, of, blocks);
+    if (width <= 4096) return launch<T, kPack, 256, 16, 2, kSums>(queue, of, blocks);
+    if (width <= 8192) return launch<T, kPack, 512, 16, 2, kSums>(queue, of, blocks);
+    return launch<T, kPack, 512, 32, 1, kSums>(queue, of, blocks);
+  } else {
+    if (width <= 1024) return launch<T, kPack, 32, 32, 1, kSums>(queue, of, blocks);
+    if (width <= 2048) return launch<T, kPack, 128, 16, 1, kSums>(queue, of, blocks);
+    return launch<T, kPack, 512, 32, 1, kSums>(queue, of, blocks);
+  }
+}
+
+bool is_packed(const NormBackwardTask& task) {
+  return all_have_packs(size_of(task.element), task.dy, task.x, task.residual, task.dx) &&
+         is_aligned(task.weight, 16);
+}
+
+int num_sums_of(const NormBackwardTask& task) {
+  if (size_of(task.element) > 2 || !is_packed(task)) return 2;
+  return !task.is_centred ? 1 : task.residual_sum == nullptr && task.output_sum == nullptr ? 2 : 4;
+}
+
+// Blocks that fill the device, but each with rows enough that its sums are little beside them.
+std::int64_t num_blocks(const Queue& queue, const NormBackwardTask& task) {
+  const std::int64_t width = task.x.width, rows = task.x.num_rows;
+  const int group = width <= 1024   ? 32
+                    : width <= 2048 ? 128
+                    : width <= 4096 ? 256
+                                    : 512,
+            elements = width <= 256   ? 8
+                       : width <= 768 ? 24
+                                      : 32;
+  const std::int64_t at_once = blocks_at_once(group, elements, num_sums_of(task)),
+                     rows_worth = group == 32 ? 64 : 16;
+  return std::max<std::int64_t>(
+      1, std::min(queue.num_processors * at_once, (rows + rows_worth - 1) / rows_worth));
 }
 
 }  // namespace
 
-// Enough groups to fill the device, but each with rows enough that the sums of groups are little beside the rows.
-std::int64_t norm_backward_groups(const Queue& queue, const Rows& x) {
-  const std::int64_t at_once = is_warp(x) ? 16 : x.width <= 1024 ? 8 : x.width <= 2048 ? 4 : 1;
-  const std::int64_t full = queue.num_processors * at_once, worth = (x.num_rows + 15) / 16;
-  const std::int64_t groups = std::max<std::int64_t>(1, std::min(full, worth));
-  return is_warp(x) ? (groups + 3) / 4 * 4 : groups;
+bool norm_backward_can_sum(const NormBackwardTask& task) {
+  return task.is_centred && size_of(task.element) == 2 && is_packed(task);
+}
+
+std::int64_t norm_backward_workspace(const Queue& queue, const NormBackwardTask& task) {
+  return num_blocks(queue, task) * num_sums_of(task) * task.x.width;
 }
 
 void norm_backward(const Queue& queue, const NormBackwardTask& task) {
   if (task.x.num_rows == 0 || task.x.width == 0) return;
-  const std::int64_t groups = norm_backward_groups(queue, task.x), width = task.x.width;
-  const bool is_packed = all_have_packs(size_of(task.element), task.dy, task.x, task.residual, task.dx) &&
-                         is_aligned(task.weight, 16) && is_aligned(task.workspace, 16);
-  with_pack(task.element, is_packed, [&](auto zero, auto pack) {
+  const std::int64_t blocks = num_blocks(queue, task), width = task.x.width;
+  const int num_sums = num_sums_of(task);
+  with_pack(task.element, is_packed(task), [&](auto zero, auto pack) {
     using T = decltype(zero);
     const BackwardArguments<T> of{RowsOf<T>(task.dy),
                                   RowsOf<T>(task.x),
@@ -151,16 +247,18 @@ void norm_backward(const Queue& queue, const NormBackwardTask& task) {
                                   task.x.num_rows,
                                   static_cast<int>(width / pack()),
                                   task.is_centred};
-    launch_for_width<T, pack()>(queue, of, task.x, groups);
+    if constexpr (sizeof(T) == 2 && pack() > 1) {
+      if (num_sums == 1) return launch_for_width<T, pack(), 1>(queue, of, width, blocks);
+      if (num_sums == 4) return launch_for_width<T, pack(), 4>(queue, of, width, blocks);
+    }
+    launch_for_width<T, pack(), 2>(queue, of, width, blocks);
   });
-  const Element wide = task.element == Element::fp64 ? Element::fp64 : Element::fp32;
-  PartsTask parts{wide,  task.workspace,      groups, width * (task.is_centred ? 2 : 1),
-                  width, task.weight_gradient};
-  add_parts(queue, parts);
-  if (!task.is_centred) return;
-  parts.parts = static_cast<const char*>(task.workspace) + width * size_of(wide);
-  parts.sum = task.bias_gradient;
-  add_parts(queue, parts);
+  add_parts(queue, {.element = task.element == Element::fp64 ? Element::fp64 : Element::fp32,
+                    .parts = task.workspace,
+                    .num_parts = blocks,
+                    .stride = num_sums * width,
+                    .width = width,
+                    .sums = {task.weight_gradient, task.bias_gradient, task.residual_sum, task.output_sum}});
 }
 
 }  // namespace optimus::cuda

@@ -38,11 +38,20 @@ __global__ void __launch_bounds__(kLanes* kDepth)
   for (int i = 0; i < kPack; ++i) to[i] = sum[i];
 }
 
-// A block sums 32 columns of all parts; 32 threads share out a column's parts.
+template <typename W>
+struct PartSums {
+  W* of[4];
+};
+
+// A block sums 32 columns of all parts, of sum blockIdx.y; 32 threads share out a column's parts.
 template <typename W>
 __global__ void __launch_bounds__(1024)
-    part_kernel(const W* parts, std::int64_t num_parts, std::int64_t stride, std::int64_t width, W* sum) {
+    part_kernel(const W* parts, std::int64_t num_parts, std::int64_t stride, std::int64_t width,
+                PartSums<W> sums) {
   __shared__ W room[32][33];
+  W* sum = sums.of[blockIdx.y];
+  if (sum == nullptr) return;
+  parts += blockIdx.y * width;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
   W own = 0;
   if (column < width) {
@@ -124,19 +133,31 @@ void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, voi
         RowsOf<T>(x), x.num_rows, x.width / pack(), rows_of_part, static_cast<Wide<T>*>(workspace));
   });
   const Element wide = element == Element::fp64 ? Element::fp64 : Element::fp32;
-  add_parts(queue, {wide, workspace, parts, x.width, x.width, sum});
+  add_parts(queue, {.element = wide,
+                    .parts = workspace,
+                    .num_parts = parts,
+                    .stride = x.width,
+                    .width = x.width,
+                    .sums = {sum}});
 }
 
 void add_parts(const Queue& queue, const PartsTask& task) {
-  const auto blocks = static_cast<unsigned>((task.width + 31) / 32);
+  const auto launch = [&](auto zero) {
+    using W = decltype(zero);
+    PartSums<W> sums{};
+    unsigned num_sums = 0;
+    for (unsigned s = 0; s < 4; ++s) {
+      sums.of[s] = static_cast<W*>(task.sums[s]);
+      if (sums.of[s] != nullptr) num_sums = s + 1;
+    }
+    const dim3 blocks(static_cast<unsigned>((task.width + 31) / 32), num_sums);
+    part_kernel<W><<<blocks, dim3(32, 32), 0, queue.stream>>>(static_cast<const W*>(task.parts),
+                                                              task.num_parts, task.stride, task.width, sums);
+  };
   if (task.element == Element::fp64)
-    part_kernel<double><<<blocks, dim3(32, 32), 0, queue.stream>>>(static_cast<const double*>(task.parts),
-                                                                   task.num_parts, task.stride, task.width,
-                                                                   static_cast<double*>(task.sum));
+    launch(double{});
   else
-    part_kernel<float><<<blocks, dim3(32, 32), 0, queue.stream>>>(static_cast<const float*>(task.parts),
-                                                                  task.num_parts, task.stride, task.width,
-                                                                  static_cast<float*>(task.sum));
+    launch(float{});
 }
 
 void add_square_sum(const Queue& queue, Element element, const void* values, std::int64_t count, double* sum,

@@ -33,8 +33,8 @@ class RowMask {
 };
 
 void ensure_samples(const DropoutSite& site, std::int64_t num_rows) {
-  ensure(site.sequence_length > 0 &&
-             static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >= site.first_row + num_rows,
+  ensure(site.sequence_length > 0 && static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >=
+                                         site.first_row + num_rows,
          "dropout of {} rows from {} with {} samples of {}", num_rows, site.first_row, site.samples.size(),
          site.sequence_length);
 }

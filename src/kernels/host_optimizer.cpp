@@ -14,21 +14,16 @@ template <typename Number>
 struct AdamFactors {
   Number beta1, rest1, beta2, rest2, decay, rate, inverse_root, epsilon, scale;
 
-  explicit AdamFactors(const AdamOptions& options)
+  AdamFactors(const AdamOptions& options, double* numbers)
       : beta1(static_cast<Number>(options.beta1)),
         rest1(static_cast<Number>(1 - options.beta1)),
         beta2(static_cast<Number>(options.beta2)),
         rest2(static_cast<Number>(1 - options.beta2)),
-        decay(static_cast<Number>(1 - options.learning_rate * options.weight_decay)),
-        rate(static_cast<Number>(options.learning_rate / correction(options.beta1, options.step))),
-        inverse_root(static_cast<Number>(1 / std::sqrt(correction(options.beta2, options.step)))),
+        decay(static_cast<Number>(1 - number(numbers, StepNumber::learning_rate) * options.weight_decay)),
+        rate(static_cast<Number>(number(numbers, StepNumber::rate))),
+        inverse_root(static_cast<Number>(number(numbers, StepNumber::inverse_root))),
         epsilon(static_cast<Number>(options.epsilon)),
-        scale(static_cast<Number>(options.scale)) {}
-
- private:
-  static double correction(double beta, std::int64_t step) {
-    return 1 - std::pow(beta, static_cast<double>(step));
-  }
+        scale(static_cast<Number>(number(numbers, StepNumber::factor))) {}
 };
 
 template <typename Number>
@@ -82,14 +77,21 @@ void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const 
   });
 }
 
-void HostKernels::adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master,
-                        at::Tensor& first, at::Tensor& second, at::Tensor& weight) const {
+void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) const {
+  ensure(numbers.numel() == kNumStepNumbers, "a gate for {} numbers", numbers.numel());
+  work_out_gate(options, flat_data<double>(numbers));
+}
+
+void HostKernels::adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+                        at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const {
   constexpr std::int64_t kElementsWorthAThread = 8192;
+  auto* of_step = numbers.data_ptr<double>();
+  if (number(of_step, StepNumber::is_finite) == 0) return;
   ensure(gradient.scalar_type() == master.scalar_type(), "a gradient of type {} for a master of type {}",
          c10::toString(gradient.scalar_type()), c10::toString(master.scalar_type()));
   with_element_type(weight.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
-    const AdamFactors<W> factors(options);
+    const AdamFactors<W> factors(options, of_step);
     const AdamState<W> state{flat_data<W>(gradient), flat_data<W>(master), flat_data<W>(first),
                              flat_data<W>(second)};
     T* weights = flat_data<T>(weight);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/step_numbers.h"
 #include "model/spec.h"
 
 namespace optimus {
@@ -24,6 +25,11 @@ namespace optimus {
 struct NormOptions {
   NormKind kind = NormKind::layer_norm;
   double eps = 1e-5;
+};
+
+// Sums of columns that are added to, as by add_rows: of the residual and of dx. Undefined: not wanted.
+struct StreamSums {
+  at::Tensor residual, output;
 };
 
 // A dropout site: element (row, column) of a [rows, width] tensor is dropped when its uniform number is below `rate`, else
@@ -37,11 +43,9 @@ struct DropoutSite {
   std::int64_t first_row = 0;           // of these sequences' rows, the tensor's first
 };
 
-// AdamW as torch.optim.AdamW: decoupled decay. `scale` multiplies the gradient first (1 / tokens / loss scale * clipping).
+// AdamW as torch.optim.AdamW: decoupled decay. What changes from step to step is among the step's numbers.
 struct AdamOptions {
-  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
-  std::int64_t step = 1;  // of taken updates, from 1
-  double scale = 1;
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
 };
 
 class Kernels {
@@ -59,6 +63,13 @@ class Kernels {
                              const at::Tensor& weight, const at::Tensor& statistics,
                              const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
                              at::Tensor& bias_gradient) const = 0;
+
+  // The same, and columns of what flows past are summed on the way: bias gradients of the products around the norm.
+  virtual void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                                       const at::Tensor& weight, const at::Tensor& statistics,
+                                       const at::Tensor& residual, at::Tensor& dx,
+                                       at::Tensor& weight_gradient, at::Tensor& bias_gradient,
+                                       StreamSums& sums) const;
 
   // y = act(x), or act(gate) * x when gate is defined.
   virtual void activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,
@@ -109,9 +120,12 @@ class Kernels {
   // sum (one fp64 element on the device) += the squares of a flat gradient buffer, summed in fp64; infinite or NaN when an
   // element is. Stays on the device, so that nobody waits for it.
   virtual void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const = 0;
+  // numbers: the step's (step_numbers.h), fp64 on the device. What lies between gradients and updates.
+  virtual void pass_gate(const GateOptions& options, at::Tensor& numbers) const = 0;
   // One pass: gradient, master, moments -> master, moments, and the weight in its element type (weight may be master).
-  virtual void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master,
-                     at::Tensor& first, at::Tensor& second, at::Tensor& weight) const = 0;
+  // Nothing happens when the step's gradient was not finite.
+  virtual void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+                     at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const = 0;
   // to = from, in to's type.
   virtual void convert(const at::Tensor& from, at::Tensor& to) const = 0;
 };
@@ -123,5 +137,9 @@ std::unique_ptr<Kernels> make_cuda_kernels();
 #endif
 // The fastest there is for a device.
 std::unique_ptr<Kernels> make_kernels(at::Device device);
+
+// For tests and benches of updates: numbers as they are behind the gate of update `step`, gradients multiplied by `factor`.
+at::Tensor numbers_behind_gate(at::Device device, double learning_rate, std::int64_t step = 1,
+                               double factor = 1, const GateOptions& options = {});
 
 }  // namespace optimus

@@ -1,4 +1,6 @@
-// Which kernels a device gets.
+// Which kernels a device gets; what all kernels share.
+#include <ATen/ops/zeros.h>
+
 #include "kernels/host.h"
 #include "kernels/kernels.h"
 
@@ -12,6 +14,27 @@ std::unique_ptr<Kernels> make_kernels(at::Device device) {
   if (device.is_cuda()) return make_cuda_kernels();
 #endif
   return make_plain_kernels();
+}
+
+void Kernels::norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                                      const at::Tensor& weight, const at::Tensor& statistics,
+                                      const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
+                                      at::Tensor& bias_gradient, StreamSums& sums) const {
+  if (sums.residual.defined()) add_rows(residual, sums.residual);  // first: dx may lie there
+  norm_backward(options, dy, x, weight, statistics, residual, dx, weight_gradient, bias_gradient);
+  if (sums.output.defined()) add_rows(dx, sums.output);
+}
+
+at::Tensor numbers_behind_gate(at::Device device, double learning_rate, std::int64_t step, double factor,
+                               const GateOptions& options) {
+  at::Tensor numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+  auto* values = numbers.data_ptr<double>();
+  number(values, StepNumber::learning_rate) = learning_rate;
+  number(values, StepNumber::num_counted) = 1 / factor;
+  number(values, StepNumber::loss_scale) = 1;
+  number(values, StepNumber::num_updates) = static_cast<double>(step - 1);
+  work_out_gate(options, values);
+  return numbers.to(device);
 }
 
 }  // namespace optimus

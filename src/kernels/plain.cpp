@@ -186,17 +186,34 @@ class PlainKernels final : public Kernels {
     sum.add_(at::linalg_vector_norm(flat, 2, std::nullopt, false, at::kDouble).square());
   }
 
-  void adamw(const AdamOptions& options, const at::Tensor& gradient, at::Tensor& master, at::Tensor& first,
-             at::Tensor& second, at::Tensor& weight) const override {
-    const auto step = static_cast<double>(options.step);
-    const double correction1 = 1 - std::pow(options.beta1, step),
-                 correction2 = 1 - std::pow(options.beta2, step);
-    const at::Tensor scaled = gradient * options.scale;
+  void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
+    const auto at = [&](StepNumber which) { return numbers.select(0, static_cast<int>(which)); };
+    const at::Tensor to_mean = at(StepNumber::loss_scale) * at(StepNumber::num_counted);
+    const at::Tensor norm = at(StepNumber::square_sum).sqrt() / to_mean;
+    const at::Tensor is_finite = norm.isfinite().logical_and(at(StepNumber::loss_sum).isfinite());
+    at(StepNumber::grad_norm).copy_(norm);
+    at(StepNumber::is_finite).copy_(is_finite);
+    if (!is_finite.item<bool>()) return;
+    at(StepNumber::num_updates).add_(1);
+    const auto step = at(StepNumber::num_updates).item<double>();
+    const at::Tensor clipping = options.clip > 0 ? (options.clip / (norm + 1e-6)).clamp_max(1) : norm * 0 + 1;
+    at(StepNumber::factor).copy_(clipping / to_mean);
+    at(StepNumber::rate).copy_(at(StepNumber::learning_rate) / (1 - std::pow(options.beta1, step)));
+    at(StepNumber::inverse_root).fill_(1 / std::sqrt(1 - std::pow(options.beta2, step)));
+  }
+
+  void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+             at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const override {
+    const auto at = [&](StepNumber which) {
+      return numbers.select(0, static_cast<int>(which)).item<double>();
+    };
+    if (at(StepNumber::is_finite) == 0) return;
+    const at::Tensor scaled = gradient * at(StepNumber::factor);
     first.mul_(options.beta1).add_(scaled, 1 - options.beta1);
     second.mul_(options.beta2).addcmul_(scaled, scaled, 1 - options.beta2);
-    const at::Tensor divisor = second.sqrt() / std::sqrt(correction2) + options.epsilon;
-    master.mul_(1 - options.learning_rate * options.weight_decay);
-    master.addcdiv_(first, divisor, -options.learning_rate / correction1);
+    const at::Tensor divisor = second.sqrt() * at(StepNumber::inverse_root) + options.epsilon;
+    master.mul_(1 - at(StepNumber::learning_rate) * options.weight_decay);
+    master.addcdiv_(first, divisor, -at(StepNumber::rate));
     weight.copy_(master);
   }
 

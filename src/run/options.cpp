@@ -46,10 +46,13 @@ void declare(OptionTable& table, TrainOptions& o) {
             "with full: layers that keep one input together (default: what needs least memory)");
   table.add("dropout", o.dropout, "P", "dropout rate everywhere (default: the model's)");
   declare(table, o.samples);
-  table.add("devices", o.devices, "N", "devices to train on");
+  table.add("devices", o.devices, "N", "devices to train on, each with a worker process of its own");
+  table.add("patience", o.patience, "T", "how long a worker that does not answer is waited for");
   table.add("device", o.device, "cpu|cuda", "where to compute (default: a GPU where there is one)");
-  table.add("threads", o.threads, "N", "threads of a processor device (default: all cores)");
+  table.add("threads", o.threads, "N",
+            "threads of a worker on a processor (default: all cores, shared evenly)");
   table.add("plan", o.plan, "FILE", "run this plan");
+  declare_layout(table, o.layout);
   table.add("static", o.is_static, "no decisions of its own while it runs");
   table.add("resume", o.resume, "RUN", "go on with this run from its last checkpoint, in its folder")
       .is_saved = false;

@@ -10,6 +10,7 @@
 #include "model/presets.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
+#include "run/choose_plan.h"
 #include "run/demo_text.h"
 #include "run/save_rule.h"
 #include "schedule/sizes.h"
@@ -46,7 +47,8 @@ void refuse_nonsense(const TrainOptions& o) {
   within("weight-decay", o.weight_decay, 0, 10), within("clip", o.clip, 0, 1e9),
       within("epsilon", o.epsilon, 0, 1);
   within("beta1", o.beta1, 0, 0.999999), within("beta2", o.beta2, 0, 0.999999999);
-  if (o.devices != 1) throw UserError("--devices {}: one device can be trained on today", o.devices);
+  if (o.devices > 4096)
+    throw UsageError("--devices {}: at most 4096 workers are started on one machine", o.devices);
 }
 
 // Takes a value that nobody gave, and tells the table that it was chosen here.
@@ -154,6 +156,11 @@ double usual_learning_rate(const ModelSpec& model) {
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
+bool has_layout(const Constraints& c) {
+  return c.tp || c.pp || c.dp || c.cp || c.ep || c.zero || c.chunks || !c.schedule.empty() || c.max_memory ||
+         c.offload || c.no_zero3;
+}
+
 Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                   OptionTable* table) {
   if (!options.plan.empty()) {
@@ -168,12 +175,21 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
     return plan;
   }
   const std::int64_t length = *options.sequence_length, batch = *options.batch;
+  if ((options.devices > 1 || has_layout(options.layout)) && !model.is_custom()) {
+    const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
+    return choose_plan(options, model, device, recompute != nullptr && recompute->origin > Origin::built_in);
+  }
   // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.
   const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
-  const std::int64_t some =
-      choose(table, "microbatch", options.microbatch, std::clamp<std::int64_t>(tokens / length, 1, batch));
+  const std::int64_t some = choose(table, "microbatch", options.microbatch,
+                                   std::clamp<std::int64_t>(tokens / length, 1, batch / options.devices));
   if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
-  UniformPlan shape{.microbatch = static_cast<int>(some), .batch = batch, .sequence_length = length};
+  if (batch % options.devices != 0)
+    throw UsageError("--batch {} is not a multiple of --devices {}", batch, options.devices);
+  UniformPlan shape{.dp = static_cast<int>(options.devices),
+                    .microbatch = static_cast<int>(some),
+                    .batch = batch,
+                    .sequence_length = length};
   shape.precision = parse_precision(options.precision, "--precision");
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {

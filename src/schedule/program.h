@@ -94,8 +94,8 @@ enum class BufferKind : std::uint8_t {
   graph,  // custom blocks: what autograd keeps until the backward. It takes this memory itself, as it does the next
   graph_work,       // custom blocks: what autograd takes beside that in a forward or backward
   whole_gradients,  // of weights, before they are cut into shards
-  exchange,         // shards of all members, one behind the other, on their way to whole weights or from whole gradients
-  boundary,         // an activation or gradient on its way between stages
+  exchange,  // shards of all members, one behind the other, on their way to whole weights or from whole gradients
+  boundary,  // an activation or gradient on its way between stages
 };
 
 struct Buffer {

@@ -63,7 +63,8 @@ ActivationShare share_of(const Side& side, int index, int sequences, std::int64_
   share.samples = even_share(sequences, side.num_devices / (s.tp * s.cp), at.data);
   share.positions = context_positions(sequence_length, s.cp, at.context);
   const std::int64_t tokens = share.samples.size() * total(share.positions);
-  share.tokens = between_blocks && s.sequence_parallel ? shard_span(tokens, s.tp, at.tensor) : Span{0, tokens};
+  share.tokens =
+      between_blocks && s.sequence_parallel ? shard_span(tokens, s.tp, at.tensor) : Span{0, tokens};
   return share;
 }
 
@@ -74,7 +75,8 @@ std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
   std::vector<Box> boxes;
   const auto add = [&](Span samples, Span slice) {
     for (const Span& positions : slice_of(share.positions, slice)) {
-      const Box box{{share.samples.begin + samples.begin, share.samples.begin + samples.end}, positions, features};
+      const Box box{
+          {share.samples.begin + samples.begin, share.samples.begin + samples.end}, positions, features};
       if (!box.is_empty()) boxes.push_back(box);
     }
   };
@@ -133,8 +135,7 @@ std::vector<Route> routes(const Side& mine, const Side& theirs, int index, int s
   const std::vector<Box> boxes = boundary_boxes(mine, index, sequences, sequence_length, hidden);
   std::vector<Route> result;
   if (boxes.empty()) return result;
-  const Span peers =
-      peers_with_samples(theirs, {boxes.front()[0].begin, boxes.back()[0].end}, sequences);
+  const Span peers = peers_with_samples(theirs, {boxes.front()[0].begin, boxes.back()[0].end}, sequences);
   for (std::int64_t peer = peers.begin; peer < peers.end; ++peer) {
     Route route;
     route.peer = static_cast<int>(peer);

@@ -18,7 +18,7 @@ namespace optimus {
 struct ActivationShare {
   Span samples;
   std::vector<Span> positions;  // in order, not empty ones
-  Span tokens;                  // which of these samples' positions, counted one after the other: all, or a slice
+  Span tokens;  // which of these samples' positions, counted one after the other: all, or a slice
   std::int64_t num_tokens() const { return tokens.size(); }
 };
 

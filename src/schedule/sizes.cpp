@@ -108,7 +108,8 @@ Bytes DeviceSizes::laid_out(int block, StateKind kind, bool is_sharded) const {
   std::int64_t elements = 0;
   const auto add = [&](const LogicalTensor& tensor) {
     const bool is_of_experts = is_expert(tensor.cut.unit);
-    const int parts = is_of_experts ? s.ep : s.tp, shards = is_of_experts ? expert_shard_count(stage_, s) : shard_count(stage_, s);
+    const int parts = is_of_experts ? s.ep : s.tp,
+              shards = is_of_experts ? expert_shard_count(stage_, s) : shard_count(stage_, s);
     const std::int64_t own =
         part_elements(model_, tensor, parts, seat_.index % parts, is_sharded ? shards : 1);
     // Behind the members' shards of gradients there is room for their sum.
@@ -171,7 +172,8 @@ void DeviceSizes::add(SlabBuilder& slab, int block, std::int64_t tokens, const K
   const double share = fraction(model_, tensor.cut, strategy, tensor_part(strategy));
   const bool is_cut_by_rows = tensor.cut == CutUnit::none && share < 1;
   const double columns = tensor.elements_per_token * (is_cut_by_rows ? 1 : share);
-  if (!is_cut_by_rows) return slab.add(tensor.name, tokens, std::llround(columns), tensor.type, tensor.matrix);
+  if (!is_cut_by_rows)
+    return slab.add(tensor.name, tokens, std::llround(columns), tensor.type, tensor.matrix);
   const Span slice = shard_span(tokens, strategy.tp, tensor_part(strategy));
   slab.add(tensor.name, slice.size(), std::llround(columns), tensor.type, tensor.matrix,
            shard_span(tokens, strategy.tp, 0).size());
@@ -184,7 +186,8 @@ void DeviceSizes::add_whole(SlabBuilder& slab, int block, std::int64_t tokens, b
   if (s.tp == 1) return;
   const std::int64_t padded = shard_span(tokens, s.tp, 0).size() * s.tp;
   const auto add_activation = [&](const char* name) {
-    if (s.sequence_parallel && !is_kept) slab.add(name, tokens, model_.hidden, KeptType::activation, "", padded);
+    if (s.sequence_parallel && !is_kept)
+      slab.add(name, tokens, model_.hidden, KeptType::activation, "", padded);
   };
   switch (block_kind(model_, block)) {
     case BlockKind::embedding:
@@ -227,7 +230,8 @@ Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_wei
   const BlockKind kind = block_kind(model_, block);
   SlabBuilder slab(bytes_of(plan_.precision));
   const auto add_whole_gradient = [&](const std::string& name) {
-    slab.add(name, tokens, model_.hidden, KeptType::activation, "", shard_span(tokens, s.tp, 0).size() * s.tp);
+    slab.add(name, tokens, model_.hidden, KeptType::activation, "",
+             shard_span(tokens, s.tp, 0).size() * s.tp);
   };
   // With sequence parallelism a layer's input gradient is a part of a sum over all tokens, and weight gradients need the gradient
   // of the output of all tokens.

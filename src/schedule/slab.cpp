@@ -24,7 +24,8 @@ Slab SlabBuilder::take() {
     const int width = bytes_per_element(first.type, activation_bytes_);
     for (const std::size_t index : matrix.places) {
       Place& place = places_[index];
-      ensure(place.rows == first.rows && place.padded_rows == first.padded_rows && place.type == first.type, "{} does not fit its matrix", place.name);
+      ensure(place.rows == first.rows && place.padded_rows == first.padded_rows && place.type == first.type,
+             "{} does not fit its matrix", place.name);
       place.offset = end + place.offset * width;
       place.row_stride = matrix.columns;
     }

@@ -124,8 +124,8 @@ void StepCompiler::use_slabs(Instruction of) {
 
 bool StepCompiler::reduces_every_microbatch(int block) const {
   const LayerStrategy& s = strategy(block);
-  return s.zero >= 2 && (shard_count(stage_, s) > 1 ||
-                         (has_experts(block) && expert_shard_count(stage_, s) > 1));
+  return s.zero >= 2 &&
+         (shard_count(stage_, s) > 1 || (has_experts(block) && expert_shard_count(stage_, s) > 1));
 }
 
 // One micro-batch's whole gradient on its way to the shards, from the first part of the backward that adds to it. The head's
@@ -137,7 +137,8 @@ void StepCompiler::use_whole_gradients(int block, int microbatch) {
     at->second = builder_.buffer(BufferKind::whole_gradients, block, microbatch,
                                  sizes_.whole_buffer(block, StateKind::gradients));
   builder_.use(at->second, true);
-  const bool holds_tied = model_.is_tied && kind(block) == BlockKind::head && stage_.chunks.front().first() == 0;
+  const bool holds_tied =
+      model_.is_tied && kind(block) == BlockKind::head && stage_.chunks.front().first() == 0;
   if (holds_tied && is_same_split(strategy(0), strategy(block))) use_whole_gradients(0, microbatch);
 }
 
@@ -180,7 +181,9 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
   const Instruction added = builder_.program().instructions.back();
   use_slabs(added);
   use_graph(added);
-  if (const auto whole = gathered_.find(block); whole != gathered_.end() && op != Op::backward_weight)
+  // Weight gradients need no weights; the embedding's come through its norm.
+  const bool needs_weights = op != Op::backward_weight || kind(block) == BlockKind::embedding;
+  if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
     builder_.use(whole->second, false);
   return index;
 }
@@ -198,7 +201,8 @@ int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, co
   last_tensor_ = builder_.add(instruction, waits);
   if (!has_buffers_ || served.op == Op::receive) return last_tensor_;
   use_slabs(instruction);
-  if (const auto whole = gathered_.find(served.block); whole != gathered_.end()) builder_.use(whole->second, false);
+  if (const auto whole = gathered_.find(served.block); whole != gathered_.end())
+    builder_.use(whole->second, false);
   return last_tensor_;
 }
 
@@ -360,7 +364,8 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       ready.insert(ready.end(), input.begin(), input.end());
       ready = reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
                              {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
-      backward_weight(Part::whole, microbatch, block, {});
+      // Only BERT's transform has a weight gradient of its own, from what comes through the norm behind that sum.
+      backward_weight(Part::whole, microbatch, block, model_.is_bert() ? ready : Frontier{});
       break;
     }
   }

@@ -1,5 +1,7 @@
 // Single instructions of a step in time: the slots of all micro-batches, each filled with what the like slot of the short
 // program (simulate/lanes.h) does in it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>

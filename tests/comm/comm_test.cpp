@@ -72,11 +72,11 @@ TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     const Group pair{Role::tensor, {0, 2}};
     must(comm->connect(0, {{kWorld, pair}}, soon()));
-    start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, 10, 1).finish();
+    start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 1).finish();
     must(comm->connect(1, {{kWorld, pair}}, soon()));
     comm->drop(0);
-    start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, 10, 2).finish();
-    if (comm->rank() != 1) start(*comm, pair, OperationKind::all_gather, at::kFloat, 10, 3).finish();
+    start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 2).finish();
+    if (comm->rank() != 1) start(*comm, pair, CommKind::all_gather, at::kFloat, 10, 3).finish();
   });
 }
 
@@ -85,7 +85,7 @@ TEST_P(CommTestOfBackend, PollingIsEnough) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     for (const std::int64_t count : {10, 400'000}) {
-      Started one = start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, count, 1);
+      Started one = start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1);
       const Deadline deadline = soon();
       while (!one.pending->is_done()) {
         require(!deadline.has_passed(), "is_done() never became true");
@@ -101,20 +101,20 @@ TEST_P(CommTestOfBackend, AbandonedOperationsDoNotHoldOthersUp) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     for (const std::int64_t count : {10, 400'000}) {
-      Started forgotten = start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, count, 1);
+      Started forgotten = start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1);
       if (comm->rank() == 1)
         forgotten = {};
       else
         forgotten.finish();
     }
-    start(*comm, kWorld, OperationKind::all_gather, at::kFloat, 10, 2).finish();
+    start(*comm, kWorld, CommKind::all_gather, at::kFloat, 10, 2).finish();
   });
 }
 
 TEST_P(CommTestOfBackend, FlightLogTellsWhatWasDone) {
   run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(4, {{kWorld}}, soon()));
-    start(*comm, kWorld, OperationKind::all_gather, at::kFloat, 10, 2).finish();
+    start(*comm, kWorld, CommKind::all_gather, at::kFloat, 10, 2).finish();
     const std::vector<FlightEntry> entries = comm->flight_log().entries();
     const FlightEntry& last = entries.back();
     require(last.operation == "all_gather of numbers" && last.group == "world {0 1}, epoch 4" &&
@@ -124,7 +124,7 @@ TEST_P(CommTestOfBackend, FlightLogTellsWhatWasDone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommTestOfBackend, testing::Values(Backend::threads, Backend::gloo),
-                         [](const auto& info) { return text(info.param); });
+                         [](const auto& one) { return text(one.param); });
 
 }  // namespace
 }  // namespace optimus::test

@@ -33,8 +33,9 @@ void expect_failure(const CommOutcome<void>& outcome, const std::vector<int>& mi
 }
 
 TEST_P(FailureTest, RankDoesNotCome) {
-  for (const OperationKind kind : kCollectives)
+  for (const CommKind kind : kCollectives)
     for (const std::int64_t count : {10, 100'000}) {
+      if (count > 10 && kind != CommKind::all_reduce) continue;  // only its stages differ
       std::atomic<int> num_failed = 0;
       run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {
         must(comm->connect(2, {{kWorld}}, soon()));
@@ -88,11 +89,11 @@ TEST_P(FailureTest, RankLeaves) {
   for (const std::int64_t count : {10, 100'000})
     run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {
       must(comm->connect(0, {{kWorld}}, soon()));
-      start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, count, 1).finish();
+      start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1).finish();
       if (comm->rank() == 0) return;  // its Comm ends here
       const auto began = Clock::now();
       const CommOutcome<void> outcome =
-          start(*comm, kWorld, OperationKind::all_gather, at::kFloat, count, 2).pending->wait(soon());
+          start(*comm, kWorld, CommKind::all_gather, at::kFloat, count, 2).pending->wait(soon());
       require(seconds_since(began) < kAtOnce, "noticed too late");
       expect_failure(outcome, {0}, {"all_gather of numbers"});
     });
@@ -113,11 +114,11 @@ TEST_P(FailureTest, Abandoned) {
       });
       const auto began = Clock::now();
       const CommOutcome<void> outcome =
-          start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, count, 1).pending->wait(soon());
+          start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1).pending->wait(soon());
       const double waited = seconds_since(began);
       other.join();
       const CommOutcome<void> next =
-          start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, count, 2).pending->wait(soon());
+          start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 2).pending->wait(soon());
       is_over = true;
       require(!outcome && outcome.error().reason.find("the plan changes") != std::string::npos,
               "no such reason");
@@ -132,24 +133,22 @@ TEST_P(FailureTest, WrongOrder) {
   run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const bool is_odd = comm->rank() == 2;
-    Started one = start(*comm, kWorld, is_odd ? OperationKind::all_gather : OperationKind::all_reduce,
-                        at::kFloat, is_odd ? 20 : 10, 3);
+    Started one = start(*comm, kWorld, is_odd ? CommKind::all_gather : CommKind::all_reduce, at::kFloat,
+                        is_odd ? 20 : 10, 3);
     const CommOutcome<void> outcome = one.pending->wait(Deadline::after(Seconds(0.4), "step 1"));
     require(!outcome, "operations that do not fit were taken for one");
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FailureTest, testing::Values(Backend::threads, Backend::gloo),
-                         [](const auto& info) { return text(info.param); });
+                         [](const auto& one) { return text(one.param); });
 
 TEST(ThreadFailure, WrongOrderIsExplained) {
   run_ranks(Backend::threads, 2, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const CommOutcome<void> outcome =
-        start(*comm, kWorld, OperationKind::all_reduce, at::kFloat, 10 + comm->rank(), 3)
-            .pending->wait(soon());
-    expect_failure(outcome, {},
-                   {"started all_reduce of numbers (44 B) where", "all_reduce of numbers (40 B)"});
+        start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10 + comm->rank(), 3).pending->wait(soon());
+    expect_failure(outcome, {}, {"started all_reduce of numbers (", ") where rank", "(44 B)", "(40 B)"});
   });
 }
 

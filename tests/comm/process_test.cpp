@@ -1,6 +1,7 @@
 // Ranks as real processes: this program starts itself, with one test that is a rank. What they compute is checked by themselves;
 // some are killed, stopped or end in the middle of an operation, and the others must say so in time.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -30,13 +31,17 @@ std::string setting(const char* name) {
 }
 
 // One rank for ever, until it fails; says why in one line.
-void until_failure(Comm& comm, OperationKind kind, std::int64_t count,
+void until_failure(Comm& comm, CommKind kind, std::int64_t count,
                    const std::function<void(int step)>& before) {
   must(comm.connect(0, {{kWorld}}, soon()));
+  const at::Tensor part = at::empty({count}, at::kLong), whole = at::empty({comm.size() * count}, at::kLong);
   for (int step = 0;; ++step) {
     before(step);
-    Started one = start(comm, kWorld, kind, at::kFloat, count, 1 + step);
-    const CommOutcome<void> outcome = one.pending->wait(Deadline::after(Seconds(kDeadline), "a step"));
+    if (step == 3) std::ofstream(setting("OPTIMUS_COMM_REPORT") + "-began") << "\n";
+    const std::unique_ptr<Pending> pending = kind == CommKind::all_reduce
+                                                 ? comm.all_reduce(kWorld, part, Sum::sum, "numbers")
+                                                 : comm.all_gather(kWorld, part, whole, "numbers");
+    const CommOutcome<void> outcome = pending->wait(Deadline::after(Seconds(kDeadline), "a step"));
     if (outcome) continue;
     std::ofstream(setting("OPTIMUS_COMM_REPORT")) << text(outcome.error()) << "\n";
     return;
@@ -48,13 +53,15 @@ void run_body(Comm& comm, const std::string& body) {
   const auto end_at_5 = [&](int step) {
     if (step == 5 && comm.rank() == 1) ::_exit(3);
   };
-  if (body == "every_operation") every_operation(comm);
-  if (body == "large_tensors") large_tensors(comm);
-  if (body == "messages") messages(comm);
-  if (body == "random") random_interleaving(comm, 5);
-  if (body == "small") until_failure(comm, OperationKind::all_reduce, 10, nothing);
-  if (body == "large") until_failure(comm, OperationKind::all_reduce, 4'000'000, nothing);
-  if (body == "exits") until_failure(comm, OperationKind::all_gather, 1000, end_at_5);
+  if (body == "everything") {
+    every_operation(comm);
+    large_tensors(comm);
+    messages(comm);
+    random_interleaving(comm, 5);
+  }
+  if (body == "small") until_failure(comm, CommKind::all_reduce, 10, nothing);
+  if (body == "large") until_failure(comm, CommKind::all_reduce, 4'000'000, nothing);
+  if (body == "exits") until_failure(comm, CommKind::all_gather, 1000, end_at_5);
 }
 
 // The rank itself: runs only when it was started as one.
@@ -64,7 +71,8 @@ TEST(Process, IsOneRank) {
   const ProcessCommOptions options{
       std::stoi(setting("OPTIMUS_COMM_RANK")),
       std::stoi(setting("OPTIMUS_COMM_SIZE")),
-      {.port = std::stoi(setting("OPTIMUS_COMM_PORT")), .token = setting("OPTIMUS_COMM_BODY")}};
+      {.port = std::stoi(setting("OPTIMUS_COMM_PORT")), .token = setting("OPTIMUS_COMM_BODY")},
+      body == "large" ? ExchangeSizes{} : kSmallSizes};
   const std::unique_ptr<Comm> comm = value_or_throw(make_process_comm(options, soon()));
   run_body(*comm, body);
 }
@@ -94,6 +102,13 @@ class Ranks {
     }
     pid = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  // Until each has done some steps.
+  void wait_until_under_way() const {
+    const Deadline deadline = soon(60);
+    for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank)
+      while (!std::filesystem::exists(report_path(rank).string() + "-began") && !deadline.has_passed())
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   std::string report(int rank) const { return content(report_path(rank)); }
   std::string output(int rank) const { return content(folder_.path() / fmt::format("output-{}", rank)); }
@@ -141,12 +156,9 @@ void expect_all_pass(const std::string& body, int size) {
     EXPECT_EQ(ranks.wait(rank, 60), 0) << body << ", rank " << rank << ": " << ranks.output(rank);
 }
 
-TEST(Process, EveryOperation) {
-  for (const int size : {1, 2, 4}) expect_all_pass("every_operation", size);
+TEST(Process, Everything) {
+  for (const int size : {1, 2, 4}) expect_all_pass("everything", size);
 }
-TEST(Process, LargeTensors) { expect_all_pass("large_tensors", 3); }
-TEST(Process, Messages) { expect_all_pass("messages", 3); }
-TEST(Process, RandomInterleaving) { expect_all_pass("random", 4); }
 
 void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
   const auto began = Clock::now();
@@ -161,13 +173,11 @@ void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
   }
 }
 
-void sleep_a_little() { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); }
-
 // The others notice well before the deadline would tell them, by the closed connection.
 TEST(Process, KilledPeer) {
   for (const char* body : {"small", "large"}) {
     Ranks ranks(body, 3);
-    sleep_a_little();
+    ranks.wait_until_under_way();
     ranks.signal(1, SIGKILL);
     expect_others_tell(ranks, 3, 1, kDeadline + 1);
     EXPECT_EQ(ranks.wait(1, 5), -SIGKILL);
@@ -177,7 +187,7 @@ TEST(Process, KilledPeer) {
 TEST(Process, StoppedPeer) {
   for (const char* body : {"small", "large"}) {
     Ranks ranks(body, 3);
-    sleep_a_little();
+    ranks.wait_until_under_way();
     ranks.signal(2, SIGSTOP);
     expect_others_tell(ranks, 3, 2, kDeadline + 2);
   }
@@ -192,7 +202,7 @@ TEST(Process, PeerThatExits) {
 // A port that nobody listens at can be bound again at once.
 TEST(Process, PortIsFreeAfterwards) {
   Ranks ranks("small", 2);
-  sleep_a_little();
+  ranks.wait_until_under_way();
   const int port = ranks.port();
   ranks.signal(0, SIGKILL);
   EXPECT_EQ(ranks.wait(1, 20), 0) << ranks.output(1);
@@ -208,7 +218,7 @@ TEST(Process, PortIsFreeAfterwards) {
 // Without the store ranks that are connected go on; a failure is then told without its help.
 TEST(Process, StoreThatIsGone) {
   Ranks ranks("small", 3);
-  sleep_a_little();
+  ranks.wait_until_under_way();
   ranks.end_server();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   ranks.signal(0, SIGKILL);

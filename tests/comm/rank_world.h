@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
+#include <c10/util/TypeCast.h>
 #include <gtest/gtest.h>
 
 #include <exception>
@@ -24,6 +25,9 @@ inline Deadline soon(double seconds = 20) { return Deadline::after(Seconds(secon
 
 inline const Group kWorld{Role::world, {}};
 
+// So that small tensors go all ways.
+inline constexpr ExchangeSizes kSmallSizes{.split_from = 4 << 10, .segment = 64 << 10};
+
 // Each rank is handed its Comm, connected to nothing, and may give it away to end it early.
 using RankBody = std::function<void(std::unique_ptr<Comm> comm)>;
 
@@ -40,8 +44,8 @@ inline void run_ranks(Backend backend, int size, const RankBody& body) {
         if (backend == Backend::threads)
           comm = world.comm(rank);
         else
-          comm = value_or_throw(
-              make_process_comm({rank, size, {.port = server->port(), .token = "test"}}, soon()));
+          comm = value_or_throw(make_process_comm(
+              {rank, size, {.port = server->port(), .token = "test"}, kSmallSizes}, soon()));
         body(std::move(comm));
       } catch (const std::exception& error) {
         problems[static_cast<std::size_t>(rank)] = error.what();
@@ -80,7 +84,7 @@ inline at::Tensor row_of(at::ScalarType type, std::int64_t key, int rank, std::i
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     T* const data = row.data_ptr<T>();
-    for (std::int64_t i = 0; i < count; ++i) data[i] = static_cast<T>(value_of(key, rank, begin + i));
+    for (std::int64_t i = 0; i < count; ++i) data[i] = c10::convert<T>(value_of(key, rank, begin + i));
   });
   return row;
 }
@@ -95,10 +99,10 @@ inline at::Tensor sum_of(at::ScalarType type, std::int64_t key, const std::vecto
     for (std::int64_t i = 0; i < count; ++i) {
       Wide total{};
       for (std::size_t m = 0; m < members.size(); ++m) {
-        const Wide next = static_cast<Wide>(static_cast<T>(value_of(key, members[m], begin + i)));
+        const Wide next = static_cast<Wide>(c10::convert<T>(value_of(key, members[m], begin + i)));
         total = m == 0 ? next : kind == Sum::sum ? total + next : std::max(total, next);
       }
-      row.data_ptr<T>()[i] = static_cast<T>(total);
+      row.data_ptr<T>()[i] = c10::convert<T>(total);
     }
   });
   return row;

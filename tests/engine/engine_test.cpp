@@ -58,8 +58,11 @@ Curve train(const ModelSpec& model, const Plan& plan, int steps, double rate = 1
   engine.loss_scale.value = 1024;  // small enough that no step is skipped
   Curve curve;
   for (int step = 0; step < steps; ++step) {
-    const StepReport report = engine.train_step(
-        make_batch(samples(step * 6, model.vocab), plan, step, step * 6), {.learning_rate = rate}).value();
+    const StepReport report =
+        engine
+            .train_step(make_batch(samples(step * 6, model.vocab), plan, step, step * 6),
+                        {.learning_rate = rate})
+            .value();
     curve.losses.push_back(report.loss), curve.norms.push_back(report.grad_norm);
   }
   return curve;
@@ -252,7 +255,8 @@ TEST(Engine, WeightsAloneAreEnoughForAForward) {
     whole.initialize(5), weights.initialize(5);
     EXPECT_LT(weights.bytes().value * 3, whole.bytes().value);
     const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
-    const double loss = Engine(plan, model, whole, {.device = test_device()}).evaluate(batch).value().loss_sum;
+    const double loss =
+        Engine(plan, model, whole, {.device = test_device()}).evaluate(batch).value().loss_sum;
     EXPECT_EQ(Engine(plan, model, weights, {.device = test_device()}).evaluate(batch).value().loss_sum, loss);
     const Plan lean = plan_of(model, 6, precision, RecomputeMode::full);
     Engine small_engine(lean, model, weights, {.device = test_device()});

@@ -99,7 +99,9 @@ Learned train_here(const ModuleModel& model, Precision precision, int microbatch
                   {.device = test_device(), .make_custom_block = lent.blocks()});
     for (int step = 0; step < steps; ++step) {
       learned.losses.push_back(
-          engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate).value().loss);
+          engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate)
+              .value()
+              .loss);
       for (const LogicalTensor& tensor : parameters.tensors())
         if (step == 0) learned.gradients[tensor.name] = parameters.gradient(tensor.name) / kBatch;
     }

@@ -10,6 +10,9 @@ torch=$(python3 -c 'import torch; print(torch.__path__[0])')
 cuda=${CUDA_HOME:-/usr/local/cuda}
 flags=(-std=c++20 -O2 -DNDEBUG -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PER_OPERATOR_HEADERS -Isrc -Iinclude -Itests -I"$cuda/include"
   -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
+# cuDNN without copies, where its frontend is among the headers (attention_cudnn.h).
+cudnn=$torch/../nvidia/cudnn/include
+if [ -d "$headers/cudnn/include" ]; then flags+=(-DOPTIMUS_CUDNN -idirafter "$headers/cudnn/include" -idirafter "$cudnn" -idirafter "$torch/../nvidia/cu13/include"); fi
 sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/cost/*.cpp src/simulate/*.cpp src/checkpoint/*.cpp
   src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/kernels/*.cpp src/engine/*.cpp
   src/run/memory.cpp src/run/probe_machine.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
@@ -39,8 +42,9 @@ printf '%s\n' "${device_sources[@]}" |
 device=$!
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c 'compile "$@"' _ {} g++ "${flags[@]}"
 wait "$device"
-libraries=(-L"$torch/lib" -Wl,--no-as-needed -ltorch_cuda -lc10_cuda -ltorch_cpu -lc10 -ltorch -Wl,--as-needed
-  -L"$cuda/lib64" -lcudart -fopenmp -lpthread -Wl,-rpath,"$torch/lib")
+blas=$(ls "$torch"/../nvidia/cu*/lib/libcublasLt.so.* "$cuda"/lib64/libcublasLt.so.* 2>/dev/null | head -1)
+libraries=("$blas" -L"$torch/lib" -Wl,--no-as-needed -ltorch_cuda -lc10_cuda -ltorch_cpu -lc10 -ltorch -Wl,--as-needed
+  -L"$cuda/lib64" -lcudart -ldl -fopenmp -lpthread -Wl,-rpath,"$torch/lib" -Wl,-rpath,"$(dirname "$blas")")
 for program in tests/tools/engine_tool bench/engine_bench tests/gpu/kernels_check; do
   main="$out/$(tr / _ <<<"$program").cpp.o"
   mapfile -t objects < <(ls "$out"/src_*.o | grep -v "src_checkpoint_hf_\(folder\|tokenizer\)")

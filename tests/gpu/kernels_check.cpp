@@ -1,15 +1,17 @@
 // Every kernel of CudaKernels, in each element type, against PlainKernels in fp64 on the same numbers and device; then their
 // speed (kernels_speed.h). Prints a line a kernel; exits with 1 when one is wrong.
 //
-//   kernels_check [--no-speed]
+//   kernels_check [--no-speed] [--bf16]     --bf16: that type alone, as for compute-sanitizer, under which all take long
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 
 #include <limits>
+#include <set>
 
 #include "gpu/device_tensors.h"
 #include "gpu/kernels_speed.h"
@@ -56,6 +58,7 @@ class Check {
     extreme_losses();
     square_sums();
     updates();
+    gates();
   }
 
  private:
@@ -107,11 +110,37 @@ class Check {
     same("norm backward", over_dy, dx);
     same("norm weight gradient", dw_again, dw);
     same("norm bias gradient", db_again, db);
+    norm_backward_with_sums(options, dy, x, weight, statistics, residual);
     if (!residual.defined()) return;
     at::Tensor over_residual = rows().copy_(residual);
     ours_->norm_backward(options, dy, x, weight, statistics, over_residual, over_residual, dw_again,
                          db_again);
     same("norm backward", over_residual, dx);
+  }
+
+  // Also where dx takes the residual's place.
+  void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
+                               const at::Tensor& weight, const at::Tensor& statistics,
+                               const at::Tensor& residual) {
+    at::Tensor dx = rows(), dw = wide({size_.width}), db = wide({size_.width}), plain_dx = in_double(x),
+               plain_dw = in_double(dw), plain_db = in_double(db);
+    if (residual.defined()) dx.copy_(residual);
+    const at::Tensor& added = residual.defined() ? dx : residual;
+    StreamSums sums{residual.defined() ? wide({size_.width}) : at::Tensor(), wide({size_.width})};
+    StreamSums plain_sums{in_double(sums.residual), in_double(sums.output)};
+    ours_->norm_backward_with_sums(options, dy, x, weight, statistics, added, dx, dw, db, sums);
+    plain_->norm_backward_with_sums(options, in_double(dy), in_double(x), in_double(weight),
+                                    in_double(statistics), in_double(residual), plain_dx, plain_dw, plain_db,
+                                    plain_sums);
+    near("norm backward", dx, plain_dx);
+    wide_near("norm weight gradient", dw, plain_dw);
+    wide_near("norm bias gradient", db, plain_db);
+    if (residual.defined()) wide_near("sums beside a norm", sums.residual, plain_sums.residual);
+    // RMS norms and odd widths sum what was rounded: each of the column's elements by half a unit in its last place.
+    if (size_.rows == 0) return;
+    const double rounding =
+        near_ / 2 * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
+    differences_.compare("sums beside a norm", type_, sums.output, plain_sums.output, wide_near_ + rounding);
   }
 
   void norm_of_heads() {
@@ -312,15 +341,41 @@ class Check {
         at::Tensor plain_master = in_double(master), plain_first = in_double(first),
                    plain_second = in_double(second), plain_weight = in_double(weight);
         for (int step = 1; step <= 5; ++step) {
-          const AdamOptions options{.learning_rate = 1e-2, .weight_decay = 0.1, .step = step, .scale = 0.25};
+          const AdamOptions options{.weight_decay = 0.1};
+          const at::Tensor numbers = numbers_behind_gate(at::kCUDA, 1e-2, step, 0.25);
           const at::Tensor gradient = part(wide({size + 1}));
-          ours_->adamw(options, gradient, master, first, second, weight);
-          plain_->adamw(options, in_double(gradient), plain_master, plain_first, plain_second, plain_weight);
+          ours_->adamw(options, numbers, gradient, master, first, second, weight);
+          plain_->adamw(options, numbers, in_double(gradient), plain_master, plain_first, plain_second,
+                        plain_weight);
         }
         wide_near("adamw", master, plain_master);
         wide_near("adamw", first, plain_first);
         wide_near("adamw", second, plain_second);
         same("adamw", weight, master.to(type_));
+      }
+  }
+
+  // As it passes, clips, and stops what is not finite.
+  void gates() {
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const double clip : {0.0, 1.0})
+      for (const auto& [loss, squares] : std::vector<std::pair<double, double>>{
+               {1000, 9}, {1000, 1e8}, {infinity, 1}, {1, infinity}, {std::nan(""), 1}}) {
+        const auto numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+        auto* values = numbers.data_ptr<double>();
+        number(values, StepNumber::learning_rate) = 1e-2, number(values, StepNumber::num_updates) = 4;
+        number(values, StepNumber::num_counted) = 100, number(values, StepNumber::loss_scale) = 2;
+        number(values, StepNumber::loss_sum) = loss, number(values, StepNumber::square_sum) = squares;
+        at::Tensor here = numbers.to(at::kCUDA), plain_numbers = numbers.clone();
+        ours_->pass_gate({.clip = clip}, here);
+        plain_->pass_gate({.clip = clip}, plain_numbers);
+        differences_.require("gate", at::allclose(here.cpu(), plain_numbers, 1e-14, 0, true),
+                             fmt::format("the gate of loss {} and squares {}", loss, squares));
+        at::Tensor master = wide({100}), first = at::zeros({100}, master.options()), second = first.clone();
+        const at::Tensor before = master.clone();
+        ours_->adamw({}, here, wide({100}), master, first, second, master);
+        differences_.require("gate", at::equal(master, before) != std::isfinite(loss + squares),
+                             "an update behind a closed gate, or none behind an open one");
       }
   }
 
@@ -338,8 +393,10 @@ int main(int argc, char** argv) {
   const at::AutoDispatchBelowAutograd no_autograd;
   at::manual_seed(7);
   Differences differences;
-  for (const at::ScalarType type : kTypes) Check(type, differences).run();
+  const std::set<std::string> words(argv + 1, argv + argc);
+  for (const at::ScalarType type : kTypes)
+    if (type == at::kBFloat16 || !words.contains("--bf16")) Check(type, differences).run();
   const bool is_right = differences.print();
-  if (argc < 2 || std::string(argv[1]) != "--no-speed") print_speed();
+  if (!words.contains("--no-speed")) print_speed();
   return is_right ? 0 : 1;
 }

@@ -138,9 +138,10 @@ class Speed {
     at::Tensor master = at::zeros({kCount}, sum_.options()), first = master.clone(), second = master.clone(),
                weight = at::zeros({kCount}, x_.options()),
                square = at::zeros({1}, sum_.options().dtype(at::kDouble));
+    const at::Tensor numbers = numbers_behind_gate(at::kCUDA, 1e-3);
     show("sum of squares", bytes(gradient), [&] { kernels_->add_square_sum(gradient, square); });
     show("adamw", 7 * bytes(gradient) + bytes(weight),
-         [&] { kernels_->adamw({.learning_rate = 1e-3}, gradient, master, first, second, weight); });
+         [&] { kernels_->adamw({}, numbers, gradient, master, first, second, weight); });
     show("convert", bytes(master) + bytes(weight), [&] { kernels_->convert(master, weight); });
   }
 

@@ -1,10 +1,13 @@
 // Every kernel of HostKernels, in each element type, against PlainKernels in fp64 on the same numbers.
 #include <ATen/Parallel.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <cmath>
 #include <limits>
 
 #include "kernels/kernels.h"
@@ -76,6 +79,18 @@ TEST_P(HostTest, NormForwardAndBackward) {
         at::Tensor in_place = dy.clone(), unused = dw.clone(), unused_too = db.clone();
         host_->norm_backward(options, in_place, x, weight, statistics, added, in_place, unused, unused_too);
         EXPECT_TRUE(at::equal(in_place, dx));
+        StreamSums sums{added.defined() ? wide("rs", {width}) : added, wide("os", {width})};
+        at::Tensor residual_sum = sums.residual.defined() ? sums.residual.clone() : added,
+                   output_sum = sums.output.clone(),
+                   other = added.defined() ? added.clone() : strided_like(x);
+        if (added.defined()) host_->add_rows(added, residual_sum);
+        host_->add_rows(dx, output_sum);
+        host_->norm_backward_with_sums(options, dy, x, weight, statistics, added.defined() ? other : added,
+                                       other, unused, unused_too, sums);
+        EXPECT_TRUE(at::equal(other, dx) && at::equal(sums.output, output_sum));
+        if (added.defined()) {
+          EXPECT_TRUE(at::equal(sums.residual, residual_sum));
+        }
       }
     }
 }
@@ -304,10 +319,12 @@ TEST_P(HostTest, AdamwFollowsItsTwin) {
              plain_second = in_double(second);
   at::Tensor plain_weight = in_double(weight);
   for (int step = 1; step <= 5; ++step) {
-    const AdamOptions options{.learning_rate = 1e-2, .weight_decay = 0.1, .step = step, .scale = 0.25};
+    const AdamOptions options{.weight_decay = 0.1};
+    const at::Tensor numbers = numbers_behind_gate(at::kCPU, 1e-2, step, 0.25);
     const at::Tensor gradient = wide("g" + std::to_string(step), {size});
-    host_->adamw(options, gradient, master, first, second, weight);
-    plain_->adamw(options, in_double(gradient), plain_master, plain_first, plain_second, plain_weight);
+    host_->adamw(options, numbers, gradient, master, first, second, weight);
+    plain_->adamw(options, numbers, in_double(gradient), plain_master, plain_first, plain_second,
+                  plain_weight);
   }
   EXPECT_CLOSE(master, plain_master, wide_near_);
   EXPECT_CLOSE(first, plain_first, wide_near_);
@@ -320,10 +337,42 @@ TEST_P(HostTest, AdamwWhereTheWeightIsTheMaster) {
   at::Tensor master = wide("m", {1000}), first = at::zeros({1000}, master.options()), second = first.clone();
   at::Tensor other = master.clone(), other_first = first.clone(), other_second = first.clone(),
              weight = first.clone();
-  const AdamOptions options{.learning_rate = 1e-2};
-  host_->adamw(options, gradient, master, first, second, master);
-  host_->adamw(options, gradient, other, other_first, other_second, weight);
+  const at::Tensor numbers = numbers_behind_gate(at::kCPU, 1e-2);
+  host_->adamw({}, numbers, gradient, master, first, second, master);
+  host_->adamw({}, numbers, gradient, other, other_first, other_second, weight);
   EXPECT_TRUE(at::equal(master, other) && at::equal(weight, other));
+}
+
+// Sums of loss and squares, targets, loss scale: behind each gate the numbers are its twin's, and an update happens or not.
+TEST_P(HostTest, TheGateFollowsItsTwin) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<std::array<double, 4>> cases = {
+      {1000, 9, 100, 1}, {1000, 1e8, 100, 256},   {0, 0, 1, 1}, {5, infinity, 100, 1}, {-infinity, 1, 10, 1},
+      {5, 1, 0, 1},      {std::nan(""), 1, 10, 1}};
+  for (const double clip : {0.0, 1.0})
+    for (const auto& [loss, squares, counted, scale] : cases) {
+      at::Tensor numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+      auto* values = numbers.data_ptr<double>();
+      number(values, StepNumber::learning_rate) = 1e-2, number(values, StepNumber::num_updates) = 4;
+      number(values, StepNumber::loss_sum) = loss, number(values, StepNumber::square_sum) = squares;
+      number(values, StepNumber::num_counted) = counted, number(values, StepNumber::loss_scale) = scale;
+      at::Tensor plain_numbers = numbers.clone();
+      host_->pass_gate({.clip = clip}, numbers);
+      plain_->pass_gate({.clip = clip}, plain_numbers);
+      const bool is_finite = std::isfinite(loss) && std::isfinite(squares) && counted > 0;
+      EXPECT_EQ(number(values, StepNumber::is_finite), is_finite ? 1 : 0) << loss << " " << squares;
+      EXPECT_EQ(number(values, StepNumber::num_updates), is_finite ? 5 : 4);
+      EXPECT_TRUE(at::allclose(numbers, plain_numbers, 1e-15, 0, /*equal_nan=*/true));
+      if (is_finite && clip > 0) {  // clipped gradients have at most that norm
+        EXPECT_LE(number(values, StepNumber::factor) * std::sqrt(squares), clip * (1 + 1e-15));
+      }
+      at::Tensor master = wide("m", {100}), first = at::zeros({100}, master.options()),
+                 second = first.clone();
+      const at::Tensor before = master.clone(), gradient = wide("g", {100});
+      host_->adamw({}, numbers, gradient, master, first, second, master);
+      EXPECT_EQ(at::equal(master, before), !is_finite);
+      EXPECT_EQ(second.sum().item<double>() == 0, !is_finite);
+    }
 }
 
 TEST_P(HostTest, SumsAreTheSameOnAnyNumberOfThreads) {

@@ -1,0 +1,222 @@
+// See lt_product.h.
+#include "engine/lt_product.h"
+
+#ifdef OPTIMUS_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+void check(cublasStatus_t status, const char* what) {
+  ensure(status == CUBLAS_STATUS_SUCCESS, "{}: cuBLASLt says {}", what, static_cast<int>(status));
+}
+
+// A matrix in memory: columns `stride` apart, or rows where it is row-major.
+cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
+                              std::int64_t stride, bool is_row_major) {
+  cublasLtMatrixLayout_t result = nullptr;
+  check(cublasLtMatrixLayoutCreate(&result, type, static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(columns), stride),
+        "a matrix");
+  if (is_row_major) {
+    const cublasLtOrder_t order = CUBLASLT_ORDER_ROW;
+    check(cublasLtMatrixLayoutSetAttribute(result, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order),
+          "an order");
+  }
+  return result;
+}
+
+cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
+  switch (epilogue) {
+    case LtEpilogue::none:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case LtEpilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case LtEpilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+class Events {
+ public:
+  explicit Events(cudaStream_t stream) : stream_(stream) {
+    C10_CUDA_CHECK(cudaEventCreate(&begin_));
+    C10_CUDA_CHECK(cudaEventCreate(&end_));
+  }
+  ~Events() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
+  void begin() { C10_CUDA_CHECK(cudaEventRecord(begin_, stream_)); }
+  float milliseconds() {
+    C10_CUDA_CHECK(cudaEventRecord(end_, stream_));
+    C10_CUDA_CHECK(cudaEventSynchronize(end_));
+    float total = 0;
+    C10_CUDA_CHECK(cudaEventElapsedTime(&total, begin_, end_));
+    return total;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+}  // namespace
+
+std::string text(const LtShape& shape) {
+  return fmt::format("{}x{}x{}-{}-{}-{}-{}-{}-{}{}{}{}{}{}", shape.m, shape.n, shape.k, shape.a_stride,
+                     shape.b_stride, shape.c_stride, shape.d_stride, shape.aux_stride,
+                     shape.a_is_transposed ? 't' : 'n', shape.b_is_transposed ? 't' : 'n',
+                     shape.has_addend ? 'c' : '0', shape.is_half ? 'h' : 'b', shape.is_wide ? 'w' : 's',
+                     static_cast<int>(shape.epilogue));
+}
+
+struct LtProduct::Description {
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
+
+  Description(const LtShape& of, bool is_turned) {
+    const cudaDataType_t narrow = of.is_half ? CUDA_R_16F : CUDA_R_16BF;
+    const cudaDataType_t wide = of.is_wide ? CUDA_R_32F : narrow;
+    check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product");
+    const cublasLtMatrixLayout_t first = of.a_is_transposed ? layout(narrow, of.k, of.m, of.a_stride, false)
+                                                            : layout(narrow, of.m, of.k, of.a_stride, false);
+    const cublasLtMatrixLayout_t second = of.b_is_transposed ? layout(narrow, of.n, of.k, of.b_stride, false)
+                                                             : layout(narrow, of.k, of.n, of.b_stride, false);
+    // Turned: D^T = op(B)^T op(A)^T.
+    a = is_turned ? second : first, b = is_turned ? first : second;
+    const bool a_transposed = is_turned ? !of.b_is_transposed : of.a_is_transposed,
+               b_transposed = is_turned ? !of.a_is_transposed : of.b_is_transposed;
+    const std::int64_t rows = is_turned ? of.n : of.m, columns = is_turned ? of.m : of.n;
+    c = layout(wide, rows, columns, of.c_stride, is_turned);
+    d = layout(wide, rows, columns, of.d_stride, is_turned);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(of.epilogue));
+    if (of.epilogue == LtEpilogue::gelu_gradient) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, of.aux_stride);
+  }
+  ~Description() {
+    for (const cublasLtMatrixLayout_t matrix : {a, b, c, d}) cublasLtMatrixLayoutDestroy(matrix);
+    cublasLtMatmulDescDestroy(product);
+  }
+  Description(const Description&) = delete;
+  Description& operator=(const Description&) = delete;
+
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t which, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(product, which, &value, sizeof value), "an attribute");
+  }
+};
+
+LtProduct::LtProduct(const LtShape& shape) : shape_(shape) {
+  ways_[0] = std::make_unique<Description>(shape, false);
+  // A bias or a second matrix would lie the other way round.
+  if (shape.epilogue == LtEpilogue::none) ways_[1] = std::make_unique<Description>(shape, true);
+}
+LtProduct::~LtProduct() = default;
+
+std::vector<LtAlgorithm> LtProduct::offers(cublasLtHandle_t handle) const {
+  constexpr int kOffers = 24;
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "a preference");
+  const std::size_t workspace = kLtWorkspace;
+  // Parts of a sum are added in fp32, not rounded to 16 bits in between.
+  const std::uint32_t schemes = shape_.is_wide
+                                    ? static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK)
+                                    : static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                             sizeof workspace),
+        "a workspace");
+  check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                             sizeof schemes),
+        "reductions");
+  std::vector<LtAlgorithm> result;
+  for (const std::unique_ptr<Description>& way : ways_) {
+    if (way == nullptr) continue;
+    std::array<cublasLtMatmulHeuristicResult_t, kOffers> found{};
+    int count = 0;
+    if (cublasLtMatmulAlgoGetHeuristic(handle, way->product, way->a, way->b, way->c, way->d, preference,
+                                       kOffers, found.data(), &count) != CUBLAS_STATUS_SUCCESS)
+      continue;
+    for (int i = 0; i < count; ++i)
+      if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+        result.push_back({way == ways_[1], found[static_cast<std::size_t>(i)].algo,
+                          found[static_cast<std::size_t>(i)].workspaceSize});
+  }
+  cublasLtMatmulPreferenceDestroy(preference);
+  return result;
+}
+
+bool LtProduct::accepts(cublasLtHandle_t handle, LtAlgorithm& algorithm) const {
+  const std::unique_ptr<Description>& way = ways_[algorithm.is_turned ? 1 : 0];
+  if (way == nullptr) return false;
+  cublasLtMatmulHeuristicResult_t result{};
+  if (cublasLtMatmulAlgoCheck(handle, way->product, way->a, way->b, way->c, way->d, &algorithm.algorithm,
+                              &result) != CUBLAS_STATUS_SUCCESS)
+    return false;
+  algorithm.workspace_bytes = result.workspaceSize;
+  return result.workspaceSize <= kLtWorkspace;
+}
+
+bool LtProduct::run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const LtOperands& operands,
+                    void* workspace, cudaStream_t stream) const {
+  Description& way = *ways_[algorithm.is_turned ? 1 : 0];
+  if (shape_.epilogue == LtEpilogue::bias) way.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.extra);
+  if (shape_.epilogue == LtEpilogue::gelu_gradient)
+    way.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.extra);
+  const float one = 1, of_addend = shape_.has_addend ? 1 : 0;
+  const void* addend = shape_.has_addend ? operands.c : operands.d;
+  const void *a = algorithm.is_turned ? operands.b : operands.a,
+             *b = algorithm.is_turned ? operands.a : operands.b;
+  return cublasLtMatmul(handle, way.product, &one, a, way.a, b, way.b, &of_addend, addend, way.c, operands.d,
+                        way.d, &algorithm.algorithm, workspace, kLtWorkspace,
+                        stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+// All of them once, behind a run that loads the kernel; then the few best in turns, so that a clock that drifts meets all alike.
+LtAlgorithm fastest(const LtProduct& product, std::vector<LtAlgorithm> algorithms, cublasLtHandle_t handle,
+                    const LtOperands& operands, void* workspace, cudaStream_t stream) {
+  constexpr std::size_t kFinalists = 6;
+  constexpr int kRounds = 5, kRuns = 3;
+  struct Entry {
+    LtAlgorithm algorithm;
+    std::vector<float> times;
+  };
+  Events events(stream);
+  const auto time = [&](const LtAlgorithm& algorithm, int runs) {
+    events.begin();
+    for (int i = 0; i < runs; ++i) product.run(handle, algorithm, operands, workspace, stream);
+    return events.milliseconds() / static_cast<float>(runs);
+  };
+  std::vector<Entry> entries;
+  for (const LtAlgorithm& algorithm : algorithms)
+    if (product.run(handle, algorithm, operands, workspace, stream))
+      entries.push_back({algorithm, {time(algorithm, 1)}});
+  if (entries.empty()) return algorithms.empty() ? LtAlgorithm{} : algorithms.front();
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const Entry& a, const Entry& b) { return a.times[0] < b.times[0]; });
+  entries.resize(std::min(entries.size(), kFinalists));
+  for (Entry& entry : entries) entry.times.clear();
+  for (int round = 0; round < kRounds; ++round)
+    for (Entry& entry : entries) entry.times.push_back(time(entry.algorithm, kRuns));
+  const auto median = [](Entry& entry) {
+    std::sort(entry.times.begin(), entry.times.end());
+    return entry.times[entry.times.size() / 2];
+  };
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < entries.size(); ++i)
+    if (median(entries[i]) < median(entries[best])) best = i;
+  return entries[best].algorithm;
+}
+
+}  // namespace optimus
+#endif

@@ -1,0 +1,67 @@
+// See step_graph.h.
+#include "engine/step_graph.h"
+
+#ifdef OPTIMUS_CUDA
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace optimus {
+
+#ifdef OPTIMUS_CUDA
+struct StepGraph::Recording {
+  at::cuda::CUDAGraph graph;
+};
+#else
+struct StepGraph::Recording {};
+#endif
+
+StepGraph::StepGraph(c10::Device device) : device_(device) {}
+StepGraph::~StepGraph() = default;
+
+bool StepGraph::is_recorded() const { return recording_ != nullptr; }
+
+void StepGraph::forget() {
+  recording_.reset();
+  num_runs_ = 0;
+}
+
+void StepGraph::run(const std::vector<double>& fixed, const std::function<void()>& work) {
+  constexpr int kPlainRuns = 2;
+  if (!device_.is_cuda() || !failure_.empty()) return work();
+  if (fixed != fixed_) forget(), fixed_ = fixed;
+  if (num_runs_++ < kPlainRuns) return work();
+  if (recording_ == nullptr) record(work);
+  if (recording_ == nullptr) return work();
+#ifdef OPTIMUS_CUDA
+  recording_->graph.replay();
+#endif
+}
+
+// Recording runs nothing. When it fails, the work can still be done as it is.
+void StepGraph::record(const std::function<void()>& work) {
+#ifdef OPTIMUS_CUDA
+  auto recording = std::make_unique<Recording>();
+  c10::cuda::getCurrentCUDAStream(device_.index()).synchronize();
+  const c10::cuda::CUDAStreamGuard on_side_stream(c10::cuda::getStreamFromPool(false, device_.index()));
+  try {
+    recording->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    work();
+    recording->graph.capture_end();
+    recording_ = std::move(recording);
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+    failure_ = failure_.substr(0, failure_.find('\n'));
+    try {
+      recording->graph.capture_end();
+    } catch (const std::exception&) {  // what has failed fails once more
+    }
+    cudaGetLastError();
+  }
+#else
+  (void)work;
+#endif
+}
+
+}  // namespace optimus

@@ -1,0 +1,247 @@
+// See attention_cudnn.h.
+#include "kernels/attention_cudnn.h"
+
+#ifdef OPTIMUS_CUDNN
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cudnn/Handle.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#include <cudnn_frontend.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+// The frontend's own variable, by which it finds the cuDNN that PyTorch has loaded.
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace optimus {
+namespace {
+
+namespace fe = cudnn_frontend;
+
+// How the graphs name their tensors.
+enum Name : std::int64_t {
+  kQuery = 1,
+  kKey,
+  kValue,
+  kOut,
+  kSums,
+  kOutGradient,
+  kQueryGradient,
+  kKeyGradient,
+  kValueGradient
+};
+using Places = std::unordered_map<std::int64_t, void*>;
+
+// A [sequences * length, heads, head_dim] tensor as cuDNN sees it: [sequences, heads, length, head_dim].
+struct Layout4 {
+  std::vector<std::int64_t> sizes, strides;
+};
+Layout4 layout_of(const AttentionShape& shape, const at::Tensor& tensor) {
+  return {{shape.sequences, tensor.size(1), shape.length, shape.head_dim},
+          {shape.length * tensor.stride(0), tensor.stride(1), tensor.stride(0), 1}};
+}
+// logsumexp, [sequences, heads, length].
+Layout4 sums_layout(const AttentionShape& shape) {
+  return {{shape.sequences, shape.heads, shape.length, 1}, {shape.heads * shape.length, shape.length, 1, 1}};
+}
+
+using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+void describe(const GraphTensor& tensor, Name name, const Layout4& layout) {
+  tensor->set_output(true).set_uid(name).set_dim(layout.sizes).set_stride(layout.strides);
+}
+
+// One kernel for shapes and strides: the graph, and which of its plans is fastest here.
+struct Choice {
+  std::shared_ptr<fe::graph::Graph> graph;  // null: cuDNN cannot do it
+  std::int64_t plan = 0, workspace_bytes = 0;
+};
+
+class Builder {
+ public:
+  Builder(const AttentionShape& shape, at::ScalarType type)
+      : shape_(shape), graph_(std::make_shared<fe::graph::Graph>()) {
+    graph_->set_io_data_type(type == at::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+  GraphTensor input(Name name, const Layout4& layout) {
+    return graph_->tensor(
+        fe::graph::Tensor_attributes().set_uid(name).set_dim(layout.sizes).set_stride(layout.strides));
+  }
+  void add_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out) {
+    const auto options = fe::graph::SDPA_attributes()
+                             .set_name("attention")
+                             .set_generate_stats(true)
+                             .set_causal_mask(shape_.is_causal)
+                             .set_attn_scale(static_cast<float>(shape_.scale));
+    auto [result, sums] = graph_->sdpa(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
+                                       input(kValue, layout_of(shape_, v)), options);
+    describe(result, kOut, layout_of(shape_, out));
+    describe(sums, kSums, sums_layout(shape_));
+    sums->set_data_type(fe::DataType_t::FLOAT);
+  }
+  void add_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const at::Tensor& out, const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv) {
+    const auto options = fe::graph::SDPA_backward_attributes()
+                             .set_name("attention backward")
+                             .set_causal_mask(shape_.is_causal)
+                             .set_attn_scale(static_cast<float>(shape_.scale));
+    const GraphTensor sums = input(kSums, sums_layout(shape_));
+    sums->set_data_type(fe::DataType_t::FLOAT);
+    auto [of_query, of_key, of_value] =
+        graph_->sdpa_backward(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
+                              input(kValue, layout_of(shape_, v)), input(kOut, layout_of(shape_, out)),
+                              input(kOutGradient, layout_of(shape_, dout)), sums, options);
+    describe(of_query, kQueryGradient, layout_of(shape_, dq));
+    describe(of_key, kKeyGradient, layout_of(shape_, dk));
+    describe(of_value, kValueGradient, layout_of(shape_, dv));
+  }
+  // null where cuDNN has no kernel for the graph.
+  std::shared_ptr<fe::graph::Graph> build(cudnnHandle_t handle) try {
+    const bool is_built = graph_->validate().is_good() && graph_->build_operation_graph(handle).is_good() &&
+                          graph_->create_execution_plans({fe::HeurMode_t::A}).is_good() &&
+                          graph_->check_support().is_good() &&
+                          graph_->build_plans(fe::BuildPlanPolicy_t::ALL).is_good();
+    return is_built ? graph_ : nullptr;
+  } catch (const std::runtime_error&) {  // a library that the frontend did not find
+    return nullptr;
+  }
+
+ private:
+  const AttentionShape& shape_;
+  std::shared_ptr<fe::graph::Graph> graph_;
+};
+
+bool execute(const Choice& choice, cudnnHandle_t handle, Places& places) {
+  const at::DataPtr workspace = c10::cuda::CUDACachingAllocator::get()->allocate(
+      static_cast<std::size_t>(std::max<std::int64_t>(1, choice.workspace_bytes)));
+  return choice.graph->execute_plan_at_index(handle, places, workspace.get(), choice.plan).is_good();
+}
+
+// The mean of three runs behind one that warms up; negative where it does not run.
+double milliseconds_of(const Choice& choice, cudnnHandle_t handle, Places& places) {
+  constexpr int kRuns = 3;
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  if (!execute(choice, handle, places)) return -1;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  C10_CUDA_CHECK(cudaEventCreate(&begin));
+  C10_CUDA_CHECK(cudaEventCreate(&end));
+  C10_CUDA_CHECK(cudaEventRecord(begin, stream));
+  for (int i = 0; i < kRuns; ++i) execute(choice, handle, places);
+  C10_CUDA_CHECK(cudaEventRecord(end, stream));
+  C10_CUDA_CHECK(cudaEventSynchronize(end));
+  float total = 0;
+  C10_CUDA_CHECK(cudaEventElapsedTime(&total, begin, end));
+  C10_CUDA_CHECK(cudaEventDestroy(begin));
+  C10_CUDA_CHECK(cudaEventDestroy(end));
+  return static_cast<double>(total) / kRuns;
+}
+
+// Results are written at every run, always the same: measuring does no harm.
+Choice fastest(Builder& builder, cudnnHandle_t handle, Places& places) {
+  Choice best;
+  const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);
+  double least = -1;
+  for (std::int64_t plan = 0; graph != nullptr && plan < graph->get_execution_plan_count(); ++plan) {
+    Choice choice{graph, plan, 0};
+    if (!graph->get_workspace_size_plan_at_index(plan, choice.workspace_bytes).is_good()) continue;
+    const double time = milliseconds_of(choice, handle, places);
+    if (time >= 0 && (least < 0 || time < least)) best = choice, least = time;
+  }
+  return best;
+}
+
+}  // namespace
+
+struct CudnnAttention::State {
+  std::map<std::vector<std::int64_t>, Choice> choices;
+
+  static std::vector<std::int64_t> key(const AttentionShape& shape,
+                                       std::initializer_list<at::Tensor> tensors) {
+    std::vector<std::int64_t> result = {shape.sequences, shape.length, shape.head_dim, shape.is_causal};
+    for (const at::Tensor& tensor : tensors)
+      result.insert(result.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.device().index(),
+                                   tensor.size(1), tensor.stride(0), tensor.stride(1)});
+    return result;
+  }
+};
+
+CudnnAttention::CudnnAttention() : state_(std::make_unique<State>()) {
+  if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
+}
+CudnnAttention::~CudnnAttention() = default;
+bool CudnnAttention::is_built() { return true; }
+
+bool CudnnAttention::forward(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, at::Tensor& out, at::Tensor& logsumexp) {
+  if (fe::cudnn_dlhandle == nullptr || !logsumexp.is_contiguous()) return false;
+  const c10::cuda::CUDAGuard guard(q.device());
+  const cudnnHandle_t handle = at::native::getCudnnHandle();
+  Places places = {{kQuery, q.data_ptr()},
+                   {kKey, k.data_ptr()},
+                   {kValue, v.data_ptr()},
+                   {kOut, out.data_ptr()},
+                   {kSums, logsumexp.data_ptr()}};
+  auto [at, is_new] = state_->choices.try_emplace(State::key(shape, {q, k, v, out}));
+  if (is_new) {
+    Builder builder(shape, q.scalar_type());
+    builder.add_forward(q, k, v, out);
+    at->second = fastest(builder, handle, places);
+  }
+  return at->second.graph != nullptr && execute(at->second, handle, places);
+}
+
+bool CudnnAttention::backward(const AttentionShape& shape, const at::Tensor& dout, const at::Tensor& q,
+                              const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                              const at::Tensor& logsumexp, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
+  // It reads its operands while it writes. Callers hand in the same tensors, or others that share nothing.
+  const bool is_in_place =
+      dq.data_ptr() == q.data_ptr() || dk.data_ptr() == k.data_ptr() || dv.data_ptr() == v.data_ptr();
+  if (fe::cudnn_dlhandle == nullptr || is_in_place || !logsumexp.is_contiguous()) return false;
+  const c10::cuda::CUDAGuard guard(q.device());
+  const cudnnHandle_t handle = at::native::getCudnnHandle();
+  Places places = {
+      {kQuery, q.data_ptr()},          {kKey, k.data_ptr()},          {kValue, v.data_ptr()},
+      {kOut, out.data_ptr()},          {kSums, logsumexp.data_ptr()}, {kOutGradient, dout.data_ptr()},
+      {kQueryGradient, dq.data_ptr()}, {kKeyGradient, dk.data_ptr()}, {kValueGradient, dv.data_ptr()}};
+  auto [at, is_new] = state_->choices.try_emplace(State::key(shape, {q, k, v, out, dout, dq, dk, dv}));
+  if (is_new) {
+    Builder builder(shape, q.scalar_type());
+    builder.add_backward(dout, q, k, v, out, dq, dk, dv);
+    at->second = fastest(builder, handle, places);
+  }
+  return at->second.graph != nullptr && execute(at->second, handle, places);
+}
+
+}  // namespace optimus
+
+#else
+
+namespace optimus {
+
+struct CudnnAttention::State {};
+CudnnAttention::CudnnAttention() = default;
+CudnnAttention::~CudnnAttention() = default;
+bool CudnnAttention::is_built() { return false; }
+bool CudnnAttention::forward(const AttentionShape&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             at::Tensor&, at::Tensor&) {
+  return false;
+}
+bool CudnnAttention::backward(const AttentionShape&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                              const at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&,
+                              at::Tensor&, at::Tensor&) {
+  return false;
+}
+
+}  // namespace optimus
+#endif

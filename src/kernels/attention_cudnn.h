@@ -1,0 +1,33 @@
+// Attention by cuDNN's own graph interface, reading q, k and v where a joint product left them and writing results where the
+// caller wants them: no copies, no tensors of the library's. ATen's operators, which call the same kernels, return new tensors.
+//
+// Needs cuDNN's headers and its header-only frontend when it is built (OPTIMUS_CUDNN); without them it can do nothing, and
+// says so. One thread calls. Read next: attention_fused.cpp, which asks it first.
+#pragma once
+
+#include <memory>
+
+#include "kernels/attention.h"
+
+namespace optimus {
+
+class CudnnAttention {
+ public:
+  CudnnAttention();
+  ~CudnnAttention();
+  static bool is_built();
+
+  // As Attention::forward and backward, for whole sequences without dropout. false: there is no kernel for this, and nothing was
+  // done. The kernel is chosen by measuring, at the first call with these shapes and strides.
+  bool forward(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+               at::Tensor& out, at::Tensor& logsumexp);
+  bool backward(const AttentionShape& shape, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
+                at::Tensor& dk, at::Tensor& dv);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace optimus
