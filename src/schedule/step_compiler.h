@@ -65,6 +65,7 @@ class StepCompiler {
 
   // step_reduce.cpp
   void reduce_gradients(int block, int microbatch, bool is_last);
+  const std::map<std::vector<int>, Bytes>& partial(int block);
   void sync_gradients();
   void exchange_buddies();
   void update_blocks(const Frontier& gate, int microbatch);
@@ -139,6 +140,9 @@ class StepCompiler {
     std::vector<Route> routes;
   };
   std::vector<KnownRoutes> known_routes_;
+  const LayerStrategy* tensor_group_of_ = nullptr;
+  int last_tensor_group_ = -1;
+  std::map<std::pair<int, const LayerStrategy*>, std::map<std::vector<int>, Bytes>> partial_;  // [pattern, strategy]
   Frontier buddies_;                  // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction

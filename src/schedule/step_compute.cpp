@@ -15,8 +15,13 @@
 namespace optimus {
 
 int StepCompiler::tensor_group(int block) {
-  const int tp = strategy(block).tp, first = seat_.index / tp * tp;
-  return builder_.group(Role::tensor, {stage_.devices.begin() + first, stage_.devices.begin() + first + tp});
+  const LayerStrategy& s = strategy(block);
+  // Blocks of one run follow one another.
+  if (&s == tensor_group_of_) return last_tensor_group_;
+  const int tp = s.tp, first = seat_.index / tp * tp;
+  tensor_group_of_ = &s;
+  return last_tensor_group_ = builder_.group(
+             Role::tensor, {stage_.devices.begin() + first, stage_.devices.begin() + first + tp});
 }
 
 int StepCompiler::tensor_subgroup(int block, const std::vector<int>& parts) {

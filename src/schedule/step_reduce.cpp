@@ -39,6 +39,12 @@ int StepCompiler::expert_data_group(int block, Role role) {
   return builder_.group(role, std::move(members));
 }
 
+const std::map<std::vector<int>, Bytes>& StepCompiler::partial(int block) {
+  const auto [at, is_new] = partial_.try_emplace({pattern(model_, block), &strategy(block)});
+  if (is_new) at->second = sizes_.partial(block);
+  return at->second;
+}
+
 void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   const LayerStrategy& s = strategy(block);
   const bool is_async = is_asynchronous(plan_.schedule);
@@ -59,7 +65,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   const bool is_sharded_now = shards > 1 && (is_time || s.zero >= 2);
   // Before anything is cut into shards, the tensor parts add up what each has seen only partly.
   if (is_time || is_sharded_now)
-    for (const auto& [parts, bytes] : sizes_.partial(block)) reduce(tensor_subgroup(block, parts), bytes);
+    for (const auto& [parts, bytes] : partial(block)) reduce(tensor_subgroup(block, parts), bytes);
   // ZeRO 2 and 3 keep only the shard of the sum, so each micro-batch is reduced as it comes.
   if (is_sharded_now) reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
   if (replicas > 1 && is_time && !needs_sync_) {

@@ -152,7 +152,7 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   const bool is_split = c.schedule == Schedule::zero_bubble;
   const Software& software = demand_.software;
   ChunkCost cost;
-  cost.forward = own.forward.of(held);
+  cost.forward = own.forward.of(held) - (is_split ? own.hidden_by_weights : 0);
   cost.backward = (is_split ? own.input : own.backward).of(held);
   if (is_split) cost.weight = own.weight.of(held);
   for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
@@ -187,7 +187,9 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   return cost;
 }
 
-Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLayers& layers) {
+// has_message: somebody else sets it.
+Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLayers& layers,
+                                       bool has_message) {
   const int kind = kind_of_stage(c, s);
   const Specimen& own = specimen(kind, c, c.recompute);
   const Traffic& t = traffic(kind, c, own);
@@ -202,7 +204,8 @@ Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLay
     const StageLayers here = layers.part(used, n);
     used += n;
     // Most chunks are as the one before.
-    if (chunk < 2 || !(here == before) || chunk + 1 == c.chunks) cost = chunk_cost(c, s, chunk, here);
+    if (chunk < 2 || !(here == before) || chunk + 1 == c.chunks || has_two_kinds_)
+      cost = chunk_cost(c, s, chunk, here);
     before = here;
     if (chunk == 0) stage.first_forward = cost.forward, stage.last_backward = cost.backward;
     stage.longest_forward = std::max(stage.longest_forward, cost.forward);
@@ -217,7 +220,7 @@ Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLay
   stage.last_reduced = is_first ? t.reduce({0, 0, true}) : t.shard.least_layer() + t.replica.least_layer();
   stage.update = update_of(c, own, held);
   stage.before = is_first || is_last ? own.before : 0;
-  if (c.pp > 1) stage.message = message(c, s, own);
+  if (c.pp > 1 && !has_message) stage.message = message(c, s, own);
   return stage;
 }
 
@@ -252,7 +255,10 @@ std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
                                c.width() % std::max(group.devices_per_node, group.devices_per_domain) == 0;
   for (int s = 0; s < c.pp; ++s) {
     const bool is_alike = is_as_before(c, layers, s);
-    stages.push_back(is_alike ? stages.back() : stage_cost(c, s, layers[static_cast<std::size_t>(s)]));
+    const bool has_message = has_equal_links && s > 0;
+    stages.push_back(is_alike ? stages.back()
+                              : stage_cost(c, s, layers[static_cast<std::size_t>(s)], has_message));
+    if (has_message) stages.back().message = stages.front().message;
     // Inside a node or between nodes, by where the stage ends.
     if (is_alike && !has_equal_links)
       stages.back().message = message(c, s, specimen(kind_of_stage(c, s), c, c.recompute));
@@ -390,15 +396,14 @@ double Bounder::tighter(const Candidate& c, const Bound& bound) {
   if (c.pp == 1 || 2.0 * c.pp * c.chunks * count.number > kMostSlots) return bound.seconds;
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);
-  std::vector<StageTimes> times(layers.size());
+  std::vector<StageTimes> times;
+  times.reserve(layers.size());  // stages refer to them; those that are alike to one
   const std::vector<Order>& orders = orders_of(c, count.number);
   std::vector<PipelineStage> stages;
   for (int s = 0; s < c.pp; ++s) {
     const auto at = static_cast<std::size_t>(s);
-    StageTimes& own = times[at];
-    if (is_as_before(c, layers, s))
-      own = times[at - 1];
-    else
+    if (!is_as_before(c, layers, s)) {
+      StageTimes& own = times.emplace_back();
       for (int chunk = 0, used = 0; chunk < c.chunks; ++chunk) {
         const int n = c.chunks == 1 ? layers[at].total()
                                     : dealt(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
@@ -409,9 +414,10 @@ double Bounder::tighter(const Candidate& c, const Bound& bound) {
         own.last_backward.push_back({cost.backward + cost.interference, {}});
         own.weight.push_back({cost.weight, {}}), own.last_weight.push_back({cost.weight, {}});
       }
-    own.before.seconds = costs[at].before;
+      own.before.seconds = costs[at].before;
+    }
     const std::size_t before = at == 0 ? layers.size() - 1 : at - 1;
-    stages.push_back({&own, &orders[at], costs[at].message, costs[before].message});
+    stages.push_back({&times.back(), &orders[at], costs[at].message, costs[before].message});
   }
   std::vector<double> sizes(static_cast<std::size_t>(count.number), 1);
   sizes.back() = count.last_size;
@@ -444,16 +450,17 @@ double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
     return of(cost) + std::min(0.0, cost.base) * (number - 1);
   };
   // A backward in one, or split in two: either may be quicker.
-  const double forward = in_one(own.forward), whole = in_one(own.backward),
-               split = of(own.input) + of(own.weight);
+  const double forward = in_one(own.forward), split_forward = of(own.forward) - own.hidden_by_weights,
+               whole = in_one(own.backward), split = of(own.input) + of(own.weight);
   // Split backwards fill with whole stages; others, however finely stages are cut, with a layer of each stage before.
   const int before = ground_.is_uniform() ? s : 0;
   const double layer = std::max(
       0.0, own.forward.base + own.forward.least_layer() + own.backward.base + own.backward.least_layer());
-  const double stage = std::max(
-      0.0, own.forward.base + dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_of(own.forward));
+  const double stage =
+      std::max(0.0, own.forward.base - own.hidden_by_weights +
+                        dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_of(own.forward));
   return std::min(before * layer * std::min(1.0, count.last_size) + (forward + whole + again) * count.total(),
-                  before * stage + (forward + split + again) * count.total());
+                  before * stage + (split_forward + split + again) * count.total());
 }
 
 Bound Bounder::of_any_schedule(const Candidate& shape, double enough) {
@@ -502,11 +509,14 @@ double Bounder::of_any_shape(const Candidate& c) {
   // that much less.
   double least = 1e300, least_dense = 1e300, cheapest = 1e300;
   for (int kind = 0; kind < std::ssize(ground_.kinds()); ++kind) {
-    const Specimen& own = specimen(kind, c, RecomputeMode::none);
+    Candidate split = c;
+    split.recompute = RecomputeMode::none;
+    const Specimen& own = specimens_.of(kind, split, false);
     const auto seconds_of_layer = [&](bool is_dense) {
       const auto layer = [&](const SlotCost& cost) { return cost.layer + (is_dense ? cost.dense : 0); };
       const auto slot = [&](const SlotCost& cost) { return layer(cost) + std::min(0.0, cost.base); };
-      return slot(own.forward) + std::min(slot(own.backward), layer(own.input) + layer(own.weight));
+      return std::min(slot(own.forward) + slot(own.backward),
+                      slot(own.forward) - own.hidden_by_weights + layer(own.input) + layer(own.weight));
     };
     least = std::min(least, seconds_of_layer(false));
     least_dense = std::min(least_dense, seconds_of_layer(true));

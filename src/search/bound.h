@@ -107,7 +107,7 @@ class Bounder {
   const Traffic& traffic(int kind, const Candidate& c, const Specimen& specimen);
   struct ChunkCost;
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
-  StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers);
+  StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers, bool has_message = false);
   double seconds_of_shape(const Candidate& shape, int stage, double again);
   std::vector<StageCost> stage_costs(const Candidate& c, const std::vector<StageLayers>& layers);
   bool is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;

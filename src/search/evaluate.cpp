@@ -123,8 +123,8 @@ double seconds_of(const Demand& demand, const Ground& ground, const Plan& plan) 
   return StepSimulator(setup_of(demand, ground, plan)).seconds(demand.constants);
 }
 
-StepPrediction predict(const Demand& demand, const Ground& ground, const Plan& plan) {
-  return StepSimulator(setup_of(demand, ground, plan)).run(demand.constants);
+StepPrediction predict(const Demand& demand, const Ground& ground, const Plan& plan, bool keeps_slots) {
+  return StepSimulator(setup_of(demand, ground, plan)).run(demand.constants, keeps_slots);
 }
 
 }  // namespace optimus

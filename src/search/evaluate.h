@@ -19,6 +19,6 @@ Fill fill_of(const Demand& demand, const Ground& ground, const Plan& plan);
 // The plan must be valid.
 double seconds_of(const Demand& demand, const Ground& ground, const Plan& plan);
 // With where the time goes, slots, and memory of all stages.
-StepPrediction predict(const Demand& demand, const Ground& ground, const Plan& plan);
+StepPrediction predict(const Demand& demand, const Ground& ground, const Plan& plan, bool keeps_slots = true);
 
 }  // namespace optimus

@@ -90,11 +90,12 @@ bool is_all(const Plan& plan, const std::function<bool(const LayerStrategy&)>& h
 }
 
 // Weights that nobody has to gather, or gradients that are reduced once, in as many layers of each stage as memory allows.
-void shard_less(Improver& improver) {
+void shard_less(Improver& improver, const Constraints& constraints) {
   const Plan plan = improver.best().plan;
   const int zero = first_of(plan).zero;
   if (zero < 2 || !is_all(plan, [&](const LayerStrategy& s) { return s.zero == zero; })) return;
   for (int less = zero - 1; less >= 1; --less) {
+    if (constraints.zero && !constraints.zero->has(less)) continue;
     const auto with = [&](int layers) {
       return changed(
           plan, [&](int, int layer) { return layer >= 0 && layer < layers; },
@@ -154,9 +155,9 @@ void recompute_in_groups(Improver& improver, const Plan& plan) {
 
 }  // namespace
 
-void mix_layers(Improver& improver, const Ground& ground) {
-  shard_less(improver);
-  cut_ends_otherwise(improver, ground);
+void mix_layers(Improver& improver, const Demand& demand, const Ground& ground) {
+  shard_less(improver, demand.constraints);
+  if (!demand.constraints.tp) cut_ends_otherwise(improver, ground);
 }
 
 void make_fit(Improver& improver, const Demand& demand, Bounder& bounder, const GridResult& grid) {

@@ -7,7 +7,7 @@
 namespace optimus {
 
 // From the best plan so far: the same with less sharding where memory is left, and with other ends.
-void mix_layers(Improver& improver, const Ground& ground);
+void mix_layers(Improver& improver, const Demand& demand, const Ground& ground);
 
 // From candidates that are quicker than the best plan but need too much memory (or from any, where no plan fits): sharded further in
 // as few layers as lets them fit, or with groups of layers computed again together.

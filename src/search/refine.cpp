@@ -37,7 +37,7 @@ class Refiner {
     if (may_differ) make_fit(improver_, demand_, bounder_, grid);
     if (grid.judged.empty()) return improver_.best();
     for (const Plan& plan : pipelines_of_parts(demand_, ground_, bounder_, grid)) improver_.consider(plan);
-    if (may_differ) mix_layers(improver_, ground_);
+    if (may_differ) mix_layers(improver_, demand_, ground_);
     return improver_.best();
   }
 

@@ -139,12 +139,14 @@ class Explainer {
   void add(Judged& one) {
     Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
     if (one.fill.fits()) {
-      const StepPrediction step = predict(demand_, ground_, other.plan);
+      const StepPrediction step = predict(demand_, ground_, other.plan, false);
       result_.num_simulated += one.is_simulated ? 0 : 1;
       one.is_simulated = true;
       one.objective *= step.seconds / one.seconds, one.seconds = step.seconds;
       other.seconds = one.seconds, other.objective = one.objective;
-      other.why = why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
+      other.why = one.objective < result_.objective * (1 - 1e-9)
+                      ? "the constraints exclude it"
+                      : why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
     } else {
       other.why = why_unfit(one.fill);
     }

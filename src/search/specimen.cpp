@@ -117,6 +117,41 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
   return sum;
 }
 
+// A slot may begin with a gather while the slot before it still computes and sends nothing (weight gradients; experts that are not
+// dealt out): how much of it forwards may hide, and how much more than the specimen's do backwards.
+struct HiddenGathers {
+  double forward = 0, backward = 0;
+};
+
+// How long one block's compute goes on when its last sum is there, at the end of its forward and of its backward.
+struct Tails {
+  double forward = 0, backward = 0;
+};
+Tails tails_of(const Program& program, const std::vector<double>& seconds, int block, bool has_sum) {
+  Tails tails;
+  double weight = 0, sum = 0;
+  int slot = -1;  // of its forward
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    if (at.block != block || at.microbatch != 0) continue;
+    if (slot < 0) slot = at.slot;
+    if (at.slot == slot) tails.forward = at.lane == Lane::tensor ? 0 : tails.forward + seconds[i];
+    if (at.op == Op::backward_weight) weight = seconds[i];
+    if (has_sum && at.lane == Lane::tensor && at.is_backward) sum = seconds[i];
+  }
+  tails.backward = std::max(0.0, weight - sum);
+  return tails;
+}
+
+// gather: of a forward, first: what a backward begins with.
+HiddenGathers hidden_gathers(const Tails& embedding, const Tails& layer, const Tails& dense, double gather,
+                             double first) {
+  const double longest =
+      std::max({embedding.backward, layer.forward, layer.backward, dense.forward, dense.backward});
+  const double least = std::min(layer.backward, dense.backward);
+  return {std::min(gather, longest), std::max(0.0, std::min(first, longest) - std::min(first, least))};
+}
+
 }  // namespace
 
 Specimens::Specimens(const Demand& demand, const Ground& ground)
@@ -129,10 +164,11 @@ Specimens::Specimens(const Demand& demand, const Ground& ground)
   work_ = work_of(small_, demand.sequence_length);
 }
 
-const Specimen& Specimens::of(int kind, const Candidate& c) {
+const Specimen& Specimens::of(int kind, const Candidate& c, bool with_bytes) {
   std::unique_ptr<Specimen>& specimen =
       known_[{kind, c.tp, c.cp, c.microbatch, c.ep, static_cast<int>(c.recompute) * 2 + c.sequence_parallel}];
   if (!specimen) specimen = make(kind, c);
+  if (with_bytes && !specimen->has_bytes) add_bytes(kind, c, *specimen);
   return *specimen;
 }
 
@@ -160,15 +196,24 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   }
   const double slot =
       priced.is_measured() ? 0 : demand_.constants.slot_seconds * demand_.constants.host_residual;
-  specimen->forward = slot_cost(chunks, times.forward, gather, slot);
-  specimen->backward = slot_cost(chunks, times.backward, gather, slot);
+  const bool has_two = chunks.size() > 4;
+  const auto tails = [&](SpecimenChunk chunk, bool has_sum) {
+    return tails_of(priced.program(), seconds, firsts_[chunk], has_sum);
+  };
+  const HiddenGathers hidden =
+      hidden_gathers(tails(the_embedding, false), tails(one_layer, true),
+                     tails(has_two ? one_dense : one_layer, true), gather, std::max(gather, exchange));
+  specimen->forward = slot_cost(chunks, times.forward, hidden.forward, slot);
+  specimen->backward = slot_cost(chunks, times.backward, hidden.backward, slot);
+  specimen->hidden_by_weights = gather - hidden.forward;
+  for (SlotCost* cost : {&specimen->forward, &specimen->backward})
+    cost->head -= std::max(0.0, gather - (cost == &specimen->forward ? hidden.forward : hidden.backward));
   // Gradients of tokens go to the experts of the last layer while the head's own weights are worked on.
   specimen->backward.head -= exchange;
   specimen->before = times.before.seconds;
   const auto of_block = [&](SpecimenChunk chunk) {
     return seconds_of_block(priced.program(), seconds, firsts_[chunk]);
   };
-  const bool has_two = chunks.size() > 4;
   const BlockSeconds layer = of_block(one_layer), embedding = of_block(the_embedding),
                      head = of_block(the_head), dense = has_two ? of_block(one_dense) : layer;
   // The input gradients of a split backward stand one behind the other with their sums; nothing hides these.
@@ -200,20 +245,28 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
       3 * gather +
       LinkCost(demand_.constants).collective(Collective::gather, ground_.spread(kind, c.tp, 1), whole);
 
+  return specimen;
+}
+
+void Specimens::add_bytes(int kind, const Candidate& c, Specimen& specimen) const {
+  const DeviceKind& device = ground_.kinds()[static_cast<std::size_t>(kind)];
+  const DeviceMap map =
+      contiguous(device.first_of_group, num_in_specimen(c), ground_.cluster().num_devices());
+  const std::vector<SpecimenChunk> chunks = chunks_of(firsts_);
   const Plan stages = specimen_plan(demand_, small_, firsts_, c, true);
-  const Setup apart{stages, small_, ground_.cluster(), map, demand_.software, setup.format};
+  const Setup apart{stages, small_, ground_.cluster(), map, demand_.software, format_of(demand_.precision)};
   const auto of_stage = [&](SpecimenChunk chunk) {
     const auto stage = std::find(chunks.begin(), chunks.end(), chunk) - chunks.begin();
     return bytes_of_stage(apart, static_cast<int>(stage), demand_.constants);
   };
-  specimen->layer = of_stage(one_layer);
+  specimen.layer = of_stage(one_layer);
   const Mixture& mixture = demand_.model.mixture;
-  specimen->layer.experts = 3.0 * static_cast<double>(mixture.experts / c.ep) *
-                            static_cast<double>(mixture.ffn) * static_cast<double>(demand_.model.hidden);
-  specimen->dense = has_two ? of_stage(one_dense) : specimen->layer;
-  specimen->embedding = of_stage(the_embedding);
-  specimen->head = of_stage(the_head);
-  return specimen;
+  specimen.layer.experts = 3.0 * static_cast<double>(mixture.experts / c.ep) *
+                           static_cast<double>(mixture.ffn) * static_cast<double>(demand_.model.hidden);
+  specimen.dense = chunks.size() > 4 ? of_stage(one_dense) : specimen.layer;
+  specimen.embedding = of_stage(the_embedding);
+  specimen.head = of_stage(the_head);
+  specimen.has_bytes = true;
 }
 
 }  // namespace optimus

@@ -43,8 +43,10 @@ struct BlockBytes {
 };
 
 struct Specimen {
-  SlotCost forward, backward;                  // backward: with weight gradients
-  SlotCost input, weight;                      // the two halves of a split backward
+  SlotCost forward, backward;  // backward: with weight gradients
+  SlotCost input, weight;      // the two halves of a split backward
+  double hidden_by_weights =
+      0;  // of a forward behind one that has weight gradients alone, beyond what is left out above
   SlotCost forward_compute, backward_compute;  // without communication
   // A slot may take so much longer than said here: gathers that are hidden behind the slot before, or not.
   double slack = 0;
@@ -54,17 +56,19 @@ struct Specimen {
   double update_dense = 0;                                         // of a layer of the other kind
   BlockBytes layer, embedding, head;
   BlockBytes dense;  // as layer where there is one kind
+  bool has_bytes = false;
 };
 
 class Specimens {
  public:
   Specimens(const Demand& demand, const Ground& ground);
-  // Axes that matter: tp, cp, ep, sequence_parallel, microbatch, recompute.
-  const Specimen& of(int kind, const Candidate& candidate);
+  // Axes that matter: tp, cp, ep, sequence_parallel, microbatch, recompute. Bytes are worked out when somebody asks for them.
+  const Specimen& of(int kind, const Candidate& candidate, bool with_bytes = true);
   int num_made() const { return static_cast<int>(known_.size()); }
 
  private:
   std::unique_ptr<Specimen> make(int kind, const Candidate& candidate) const;
+  void add_bytes(int kind, const Candidate& candidate, Specimen& specimen) const;
 
   const Demand& demand_;
   const Ground& ground_;

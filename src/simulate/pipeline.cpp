@@ -46,7 +46,7 @@ class PipelineRunner {
     }
     for (std::size_t s = 0; s < stages_.size(); ++s)
       ensure(next_[s] == stages_[s].order->size(), "stage {} is stuck at slot {}", s, next_[s]);
-    for (std::size_t s = 0; s < stages_.size() && keeps_slots_; ++s) add_splits(s);
+    for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
     result_.ends = free_;
     return std::move(result_);
   }

@@ -24,7 +24,7 @@ struct PipelineTimes {
   std::vector<TimeSplit> splits;             // [stage]: of all slots, with bubbles
 };
 
-// sizes: of each micro-batch, in units of the usual one. Who wants only the ends need not keep slots and splits.
+// sizes: of each micro-batch, in units of the usual one. Who wants only the ends need not keep slots.
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
                            StageMessages messages, bool keeps_slots = true);
 

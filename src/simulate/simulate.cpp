@@ -221,8 +221,8 @@ double StepSimulator::seconds(const Constants& constants) const {
   return time(constants, false).end * (1 + constants.straggling * std::log2(num_nodes_));
 }
 
-StepPrediction StepSimulator::run(const Constants& constants) const {
-  Clock clock = time(constants, true);
+StepPrediction StepSimulator::run(const Constants& constants, bool keeps_slots) const {
+  Clock clock = time(constants, keeps_slots);
   StepPrediction step;
   step.seconds = clock.end * (1 + constants.straggling * std::log2(num_nodes_));
   int num_stages = 0;
@@ -251,7 +251,8 @@ StepPrediction StepSimulator::run(const Constants& constants) const {
       peak += (own > 0 ? own : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32})) * one.width;
     }
   step.mfu = model_flops_per_token(setup_.model, setup_.plan.sequence_length) * step.tokens_per_second / peak;
-  for (Seen seen : pipelines_) step.orders.push_back(std::move(seen.orders));
+  for (const Seen& seen : pipelines_)
+    if (keeps_slots) step.orders.push_back(seen.orders);
   step.pipelines = std::move(clock.pipelines);
   return step;
 }

@@ -46,7 +46,8 @@ class StepSimulator {
   // The plan must be valid for the model, and the map must have its devices. What setup refers to must outlive this object.
   // Throws UserError for a plan of too many slots.
   explicit StepSimulator(const Setup& setup);
-  StepPrediction run(const Constants& constants) const;
+  // Slots and orders are many; who does not look at them need not keep them.
+  StepPrediction run(const Constants& constants, bool keeps_slots = true) const;
   // Seconds of the step alone.
   double seconds(const Constants& constants) const;
   // Every instruction of one device of each stage in time; at most `most` of them, whole stages left out behind that.
