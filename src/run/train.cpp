@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/hf_folder.h"
+#include "cluster/open.h"
 #include "data/text_stream.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
@@ -136,7 +137,10 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
     load_weights(*settings.weights, parameters, events);
   else
     parameters.initialize(options.seed);
-  Engine engine(settings.plan, settings.model, parameters, {.device = device, .seed = options.seed});
+  Engine engine(settings.plan, settings.model, parameters,
+                {.device = device,
+                 .seed = options.seed,
+                 .product_record = measured_cluster_path().parent_path() / "products.json"});
   make_absolute(options.data);
   if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
   RunFolder folder = open_run_folder(settings, options, table, files, resumed.state.step);

@@ -136,10 +136,10 @@ class Check {
     wide_near("norm weight gradient", dw, plain_dw);
     wide_near("norm bias gradient", db, plain_db);
     if (residual.defined()) wide_near("sums beside a norm", sums.residual, plain_sums.residual);
-    // RMS norms and odd widths sum what was rounded: each of the column's elements by half a unit in its last place.
+    // RMS norms and odd widths sum what was rounded, each of a column's elements by up to half a unit in its last place: near_ of it.
     if (size_.rows == 0) return;
     const double rounding =
-        near_ / 2 * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
+        near_ * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
     differences_.compare("sums beside a norm", type_, sums.output, plain_sums.output, wide_near_ + rounding);
   }
 
