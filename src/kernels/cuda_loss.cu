@@ -5,6 +5,9 @@
 namespace optimus::cuda {
 namespace {
 
+constexpr int kThreads =
+    1024;  // two rows at a time on a multiprocessor: the second pass finds most of them in the cache
+
 // sum of e^(x - max) over some elements, and that max.
 template <typename T>
 struct ExponentialSum {
@@ -28,7 +31,7 @@ __device__ __forceinline__ W lowest() {
 }
 
 // A row of any alignment: elements before the first whole pack, packs, and the rest.
-template <typename T, int kThreads>
+template <typename T>
 struct Pieces {
   std::int64_t head, num_packs, tail;  // the tail begins here
 
@@ -51,9 +54,8 @@ struct Pieces {
 };
 
 // Of a whole row, in all threads.
-template <typename T, int kThreads>
-__device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width,
-                                              const Pieces<T, kThreads>& pieces) {
+template <typename T>
+__device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width, const Pieces<T>& pieces) {
   using W = Wide<T>;
   __shared__ W maxima[kThreads / 32], sums[kThreads / 32];
   ExponentialSum<T> own{lowest<W>(), 0};
@@ -78,14 +80,14 @@ __device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width,
   return own;
 }
 
-template <typename T, int kThreads>
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
     loss_kernel(RowsOf<T> logits, std::int64_t width, const std::int64_t* targets, Wide<T>* losses,
                 double scale) {
   using W = Wide<T>;
   T* row = logits.row(blockIdx.x);
   const std::int64_t target = targets[blockIdx.x];
-  const Pieces<T, kThreads> pieces(row, width);
+  const Pieces<T> pieces(row, width);
   if (target >= width) __trap();  // a defect of ours; its address is anybody's
   if (target < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
     });
     return;
   }
-  const ExponentialSum<T> total = sum_exponentials<T, kThreads>(row, width, pieces);
+  const ExponentialSum<T> total = sum_exponentials(row, width, pieces);
   const double of_target = static_cast<double>(widen(row[target])) - static_cast<double>(total.max);
   if (threadIdx.x == 0) losses[blockIdx.x] = static_cast<W>(log(static_cast<double>(total.sum)) - of_target);
   if (scale == 0) return;
@@ -121,9 +123,7 @@ void cross_entropy(const Queue& queue, const LossTask& task) {
   if (task.logits.num_rows == 0 || task.logits.width == 0) return;
   with_element(task.element, [&](auto zero) {
     using T = decltype(zero);
-    constexpr int kThreads =
-        1024;  // two rows at a time on a multiprocessor: the second pass finds most of them in the cache
-    loss_kernel<T, kThreads><<<static_cast<unsigned>(task.logits.num_rows), kThreads, 0, queue.stream>>>(
+    loss_kernel<T><<<static_cast<unsigned>(task.logits.num_rows), kThreads, 0, queue.stream>>>(
         RowsOf<T>(task.logits), task.logits.width, task.targets, static_cast<Wide<T>*>(task.losses),
         task.gradient_scale);
   });
