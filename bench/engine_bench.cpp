@@ -183,7 +183,7 @@ void run(const Words& words) {
     synchronize(device);
     if (step == warm) json["warm_peak_bytes"] = peak_bytes(device), forget_peak(device);
     const auto began = std::chrono::steady_clock::now();
-    report = engine.train_step(batches[static_cast<std::size_t>(step % 4)], {.learning_rate = 1e-4});
+    report = engine.train_step(batches[static_cast<std::size_t>(step % 4)], {.learning_rate = 1e-4}).value();
     synchronize(device);
     if (step >= warm)
       seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());

@@ -13,10 +13,10 @@ namespace optimus {
 namespace {
 
 // A signal handler can only reach what is global.
-volatile std::sig_atomic_t is_interrupted = 0;
+volatile std::sig_atomic_t was_interrupted = 0;
 
 void note_interrupt(int signal) {
-  is_interrupted = 1;
+  was_interrupted = 1;
   std::signal(signal, SIG_DFL);  // a second one ends the program at once
 }
 
@@ -42,8 +42,10 @@ void Console::write(const std::string& text) {
   if (!is_written) throw UserError("cannot write to standard output: {}", std::strerror(errno));
 }
 
+bool Console::is_interrupted() const { return was_interrupted != 0; }
+
 void Console::check_interrupted() const {
-  if (is_interrupted != 0) throw Interrupted{};
+  if (is_interrupted()) throw Interrupted{};
 }
 
 void Console::report(const Event& event) {

@@ -26,6 +26,7 @@ class Console final : public EventSink {
   StatusLine& line() { return line_; }
   // As report does, for work that has nothing to show.
   void check_interrupted() const;
+  bool is_interrupted() const;
 
  private:
   void write(const std::string& text);

@@ -40,9 +40,27 @@ void add_to(CLI::App& app, Given& given) {
   throw UsageError("unknown option {}{}", in_quotes(flag), hint.empty() ? "; see --help" : hint);
 }
 
-std::string one_line(std::string message) {
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  return message;
+// The words do not fit the options: which of them, in our own words.
+[[noreturn]] void refuse_words(OptionTable& table, const std::vector<std::string>& words) {
+  const auto is_option = [&](const std::string& word) {
+    return word.starts_with("--") && table.find(word.substr(2, word.find('=') - 2)) != nullptr;
+  };
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!is_option(words[i])) continue;
+    const std::size_t equals = words[i].find('=');
+    const Option& option = *table.find(words[i].substr(2, equals - 2));
+    if (is_switch(option) && equals != std::string::npos)
+      throw UsageError("--{} takes no value, found {}", option.name, in_quotes(words[i].substr(equals + 1)));
+    if (is_switch(option) || option.is_positional || equals != std::string::npos) continue;
+    const auto needed = static_cast<std::size_t>(std::max(1, option.list_length));
+    std::size_t given = 0;
+    while (given < needed && i + given + 1 < words.size() && !is_option(words[i + given + 1])) ++given;
+    if (given < needed)
+      throw UsageError("--{} needs {}: --{} {}", option.name,
+                       needed == 1 ? "a value" : fmt::format("{} values", needed), option.name,
+                       option.value_name);
+  }
+  throw UsageError("the options cannot be read; see --help");
 }
 
 }  // namespace
@@ -56,8 +74,8 @@ void read_flags(OptionTable& table, const std::vector<std::string>& words) {
   for (Given& given : all) add_to(app, given);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
-  } catch (const CLI::ParseError& error) {
-    throw UsageError("{}", one_line(error.what()));
+  } catch (const CLI::ParseError&) {
+    refuse_words(table, words);
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
   for (Given& given : all) {

@@ -6,6 +6,7 @@
 #include "cli/plan_export.h"
 #include "cli/software.h"
 #include "cluster/open.h"
+#include "cost/constants_json.h"
 #include "model/options.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
@@ -24,8 +25,10 @@ class PlanCommand final : public Command {
     table.add("cluster", cluster_, "C", "h100x512, a100x16+v100x32, or a JSON file");
     table.add("batch", batch_, "B", "sequences a step, over all devices");
     table.add("seq", sequence_length_, "S", "tokens of a sequence (default: all the model's positions)");
-    table.add("precision", precision_, "P", "fp64, fp32, bf16, fp16 or fp8");
+    table.add_word("precision", precision_, precision_words(), "of weights and activations");
     table.add("software", software_, "NAME", "which trainer will run it (default: optimus)");
+    table.add("constants", constants_file_, "FILE",
+              "constants of the cost model, as simulate --refit writes them");
     optimus::declare(table, constraints_);
     table.add_choice("goal", goal_,
                      {{"throughput", Goal::throughput}, {"cost", Goal::cost}, {"energy", Goal::energy}},
@@ -43,6 +46,7 @@ class PlanCommand final : public Command {
 
   int run(Console& console) override {
     if (!diff_.empty()) return show_difference(console);
+    if (!constants_file_.empty()) constants_ = read_constants(constants_file_).constants;
     if (!import_.file.empty()) return show_import(console);
     if (model_.model.empty() || cluster_.empty() || !batch_)
       throw UsageError(
@@ -88,10 +92,10 @@ class PlanCommand final : public Command {
                       map,
                       software_asked(software_),
                       format_of(imported.plan.precision)};
-    const StepPrediction step = StepSimulator(setup).run(fitted_constants());
+    const StepPrediction step = StepSimulator(setup).run(constants_);
     json["predicted"] = prediction_json(step, setup);
     shown += "\n" + prediction_text(step, setup);
-    Demand demand{imported.model, cluster, software_asked(software_), fitted_constants()};
+    Demand demand{imported.model, cluster, software_asked(software_), constants_};
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
     const Ground ground(cluster);
@@ -124,12 +128,14 @@ class PlanCommand final : public Command {
     model_.model = model_place(model_.model);
     const ModelSpec model = resolve(model_);
     const Cluster cluster = open_cluster(cluster_);
-    Demand demand{model, cluster, software_asked(software_), fitted_constants()};
+    Demand demand{model, cluster, software_asked(software_), constants_};
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
     const Ground ground(cluster);
-    const SearchResult result = search(demand, ground);
+    SearchLimits limits;
+    limits.is_uniform = !export_.trainer.empty() && export_.trainer != "optimus";
+    const SearchResult result = search(demand, ground, limits);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
 
     OrderedJson json = search_json(demand, ground, result);
@@ -176,7 +182,8 @@ class PlanCommand final : public Command {
   Constraints constraints_;
   Goal goal_ = Goal::throughput;
   bool wants_timeline_ = false;
-  Path svg_;
+  Path svg_, constants_file_;
+  Constants constants_ = fitted_constants();
   std::vector<std::string> diff_;
   PlanImportOptions import_;
   PlanExportOptions export_;

@@ -5,6 +5,7 @@
 
 #include "cli/training.h"
 #include "run/train.h"
+#include "run/train_workers.h"
 
 namespace optimus {
 namespace {
@@ -34,7 +35,11 @@ std::string text(const TrainResult& result) {
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: that does not end a training
-  const TrainResult result = train(options, &table, console, console.line());
+  const auto is_interrupted = [&] { return console.is_interrupted(); };
+  if (const std::optional<WorkerPlace> place = worker_place(process_environment()))
+    return train_as_worker(*place, options, table, is_interrupted);
+  const WorkerCommand workers{"/proc/self/exe", {"optimus", "train"}, is_interrupted};
+  const TrainResult result = train(options, &table, console, console.line(), &workers);
   console.result(to_json(result), text(result));
   return 0;
 }

@@ -1,6 +1,7 @@
 // See options.h. The TOML side is in config_file.cpp.
 #include "base/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <climits>
 #include <cmath>
@@ -25,6 +26,20 @@ std::string text(Origin origin) {
 
 Option& OptionTable::add(std::string name, bool& target, std::string help) {
   return insert(make(std::move(name), target, "", std::move(help)));
+}
+
+Option& OptionTable::add_word(std::string name, std::string& target, const std::vector<std::string>& words,
+                              std::string help) {
+  Option option = make(std::move(name), target, join(words, "|"), std::move(help));
+  option.choices = words;
+  option.assign = [&target, words, what = "--" + option.name](const std::vector<std::string>& values) {
+    const std::string given = join(values, " ");
+    if (!given.empty() && std::find(words.begin(), words.end(), given) == words.end())
+      throw UserError("{}: {} is not one of {}{}", what, in_quotes(given), join(words, ", "),
+                      did_you_mean(given, words));
+    target = given;
+  };
+  return insert(std::move(option));
 }
 
 Option& OptionTable::insert(Option option) {

@@ -70,6 +70,9 @@ class OptionTable {
   template <typename Enum>
   Option& add_choice(std::string name, Enum& target, const std::vector<std::pair<std::string, Enum>>& words,
                      std::string help);
+  // The same, kept as the word; an empty one is none of them.
+  Option& add_word(std::string name, std::string& target, const std::vector<std::string>& words,
+                   std::string help);
   template <typename T>
   Option& add_positional(std::string name, T& target, std::string help) {
     Option option = make(std::move(name), target, "", std::move(help));

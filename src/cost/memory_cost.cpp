@@ -14,6 +14,7 @@ namespace {
 struct BlockBytes {
   double kept = 0;   // from forward to backward
   double brief = 0;  // while the block is worked on: what is computed again, gradients, logits
+  double again = 0;  // of that: what is computed again
 };
 
 class StageCounter {
@@ -50,9 +51,14 @@ class StageCounter {
                                                              : 1);
           const BlockBytes bytes = activations(block, run.strategy);
           const double room = room_for_imbalance(block, run.strategy, constants);
-          kept += same * (bytes.kept + (run.strategy.recompute == RecomputeMode::full ? 0 : room));
-          most_brief = std::max(most_brief, bytes.brief + room);
-          if (run.strategy.zero == 3) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
+          const LayerGroup group = group_of(block, same, run);
+          kept += group.inputs * bytes.kept;
+          if (run.strategy.recompute != RecomputeMode::full) kept += same * room;
+          most_brief =
+              std::max(most_brief, bytes.brief + (group.size - 1) * (bytes.again + bytes.kept) + room);
+          most_gathered = std::max(most_gathered, is_ours_                 ? on_their_way(block, run.strategy)
+                                                  : run.strategy.zero == 3 ? elements * (2 * 2 + 4)
+                                                                           : 0);
           block += same;
         }
     const int chunks = static_cast<int>(stage_.chunks.size());
@@ -72,6 +78,30 @@ class StageCounter {
            pattern(setup_.model, block + same) == pattern(setup_.model, block))
       ++same;
     return same;
+  }
+
+  // Layers that are computed again together keep one input, and are all there at a time.
+  struct LayerGroup {
+    int size = 1;
+    double inputs = 1;  // of `same` layers
+  };
+  LayerGroup group_of(int block, int same, const BlockRun& run) const {
+    const int size = run.strategy.recompute_layers;
+    if (size == 1 || block_kind(setup_.model, block) != BlockKind::layer)
+      return {1, static_cast<double>(same)};
+    const int first = block_kind(setup_.model, run.first) == BlockKind::layer ? run.first : run.first + 1;
+    const int before = block - first;
+    const auto starts = [&](int layers) { return (layers + size - 1) / size; };
+    return {std::min(size, same), static_cast<double>(starts(before + same) - starts(before))};
+  }
+
+  // Weights and gradients of two neighbouring blocks that are gathered or not yet cut into shards, and shards of one.
+  double on_their_way(int block, const LayerStrategy& s) const {
+    if (s.zero == 0 || shard_count(stage_, s) == 1) return 0;
+    double bytes = static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
+    if (s.zero >= 2) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::gradients).value);
+    if (s.zero == 3) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::weights).value);
+    return bytes;
   }
 
   double elements_of(int block) const {
@@ -99,13 +129,14 @@ class StageCounter {
     if (is_ours_) {
       const double gradients = static_cast<double>(sizes_.gradients(block, sequences).bytes.value +
                                                    sizes_.passing_gradients(block, sequences).bytes.value);
-      return {
-          static_cast<double>(sizes_.kept(block, sequences).bytes.value +
-                              sizes_.graph(block, sequences).value),
-          gradients + static_cast<double>(sizes_.passing(block, sequences).bytes.value +
-                                          (block + 1 == setup_.plan.num_blocks && !setup_.model.is_custom()
-                                               ? sizes_.logits(block, sequences).bytes.value
-                                               : sizes_.graph_work(block, sequences).value))};
+      const auto again = static_cast<double>(sizes_.passing(block, sequences).bytes.value);
+      return {static_cast<double>(sizes_.kept(block, sequences).bytes.value +
+                                  sizes_.graph(block, sequences).value),
+              gradients + again +
+                  static_cast<double>(block + 1 == setup_.plan.num_blocks && !setup_.model.is_custom()
+                                          ? sizes_.logits(block, sequences).bytes.value
+                                          : sizes_.graph_work(block, sequences).value),
+              again};
     }
     return others_activations(block, strategy, sequences);
   }
@@ -143,7 +174,7 @@ class StageCounter {
         if (setup_.software.selective == SelectiveMeaning::attention_core) return {all, 0.4 * all + scores};
         return {0.5 * (narrowed(all) + input), 0.5 * all};
       case RecomputeMode::full:
-        return {input, 1.4 * all + scores};
+        return {input, 1.4 * all + scores, all};
     }
     return {};
   }

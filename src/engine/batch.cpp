@@ -2,6 +2,7 @@
 #include "engine/batch.h"
 
 #include "base/error.h"
+#include "schedule/share.h"
 
 namespace optimus {
 namespace {
@@ -38,25 +39,45 @@ void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
 
 }  // namespace
 
-Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample) {
+Span own_sequences(const Plan& plan, int device, int sequences) {
+  const Seat seat = seat_of(plan, device);
+  const Stage& stage =
+      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  const Side side{static_cast<int>(stage.devices.size()), strategy_of(stage, stage.chunks.front().first())};
+  return share_of(side, seat.index, sequences, plan.sequence_length, false).samples;
+}
+
+namespace {
+
+// read(i): sample number i of the step.
+template <typename Read>
+Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device, Read read) {
   Batch batch;
   batch.step = step, batch.sequence_length = plan.sequence_length;
-  std::size_t next = 0;
+  std::int64_t before = 0;
   for (const int size : plan.pipelines.front().microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
-    for (int i = 0; i < size; ++i, ++next)
-      append(microbatch, samples.at(next), plan.sequence_length,
-             first_sample + static_cast<std::int64_t>(next), batch);
+    const Span own = own_sequences(plan, device, size);
+    for (std::int64_t i = before + own.begin; i < before + own.end; ++i)
+      append(microbatch, read(i), plan.sequence_length, first_sample + i, batch);
     drop_trivial_segments(microbatch, plan.sequence_length);
+    before += size;
   }
   return batch;
 }
 
-Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample) {
-  std::vector<Sample> read;
-  for (std::int64_t i = 0; i < plan.batch; ++i) read.push_back(samples.read(first_sample + i));
-  return make_batch(read, plan, step, first_sample);
+}  // namespace
+
+Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
+                 std::int64_t first_sample, int device) {
+  return deal_out(plan, step, first_sample, device,
+                  [&](std::int64_t i) -> const Sample& { return samples.at(static_cast<std::size_t>(i)); });
+}
+
+Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
+                 int device) {
+  return deal_out(plan, step, first_sample, device,
+                  [&](std::int64_t i) { return samples.read(first_sample + i); });
 }
 
 }  // namespace optimus

@@ -33,13 +33,24 @@ at::Tensor Pass::operator[](std::string_view name) const {
   return {};
 }
 
-DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site) {
+Exchange Block::begin_exchange(const Instruction& collective, const Pass&) {
+  ensure(false, "{} around a block that cannot be cut", text(collective.op));
+  return {};
+}
+void Block::end_exchange(const Instruction&, const Pass&) {}
+
+DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site,
+                         std::int64_t first_row) {
   if (!pass.is_training || rate == 0) return {};
   return {rate,
           pass.dropout.with(static_cast<std::uint64_t>(pass.step))
               .with(static_cast<std::uint64_t>(layer + 1))
               .with(site),
-          pass.microbatch->host->samples, pass.sequence_length};
+          pass.microbatch->host->samples, pass.sequence_length, first_row};
+}
+
+at::Tensor padded_to(const at::Tensor& tensor, std::int64_t rows) {
+  return tensor.as_strided({rows, tensor.size(1)}, {tensor.stride(0), 1});
 }
 
 }  // namespace optimus

@@ -1,4 +1,7 @@
-// The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient.
+// The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under tensor parallelism each
+// device has some rows of the token table; the first part adds the other tables, and the sum over the parts is the embedding.
+#include <ATen/TensorOperators.h>
+
 #include "base/error.h"
 #include "engine/block.h"
 
@@ -7,60 +10,106 @@ namespace {
 
 class EmbeddingBlock final : public Block {
  public:
-  EmbeddingBlock(const Tools& tools, const Parameters& parameters) : tools_(tools) {
-    const auto table = [&](const std::string& name) {
-      return Table{parameters.weight(name), parameters.gradient(name)};
-    };
-    tokens_ = table("embedding.words.weight"), positions_ = table("embedding.positions.weight");
-    types_ = table("embedding.token_types.weight");
-    norm_weight_ = table("embedding.norm.weight"), norm_bias_ = table("embedding.norm.bias");
-  }
+  EmbeddingBlock(const Tools& tools, const TensorPart& part) : tools_(tools), part_(part) {}
 
   void forward(Part, const Pass& pass) override {
-    at::Tensor ids = pass["embedding.ids"], y = *pass.next;
-    ids.copy_(pass.microbatch->ids.unsqueeze(1));
-    const bool has_norm = norm_weight_.weight.defined();
-    at::Tensor sum = has_norm ? pass["embedding.norm.input"] : y;
-    tools_.kernels.embedding(pass.microbatch->ids, pass.microbatch->positions, tokens_.weight,
-                             positions_.weight, types_.weight, sum);
-    if (has_norm) {
-      at::Tensor statistics = pass["embedding.norm.statistics"];
-      tools_.kernels.norm(norm_options(), sum, norm_weight_.weight, norm_bias_.weight, y, statistics);
-    }
-    if (const DropoutSite dropout = site(pass); dropout.rate > 0) tools_.kernels.add(y, {}, {}, dropout, y);
+    const BlockViews& tables = *pass.weights;
+    at::Tensor sum = part_.is_sequence_parallel ? pass["embedding.whole"] : sum_of(pass);
+    const at::Tensor none;
+    const bool has_others = part_.is_first();
+    tools_.kernels.embedding(own_ids(pass), pass.microbatch->positions, tables[kWords].weight,
+                             has_others ? tables[kPositions].weight : none,
+                             has_others ? tables[kTypes].weight : none, sum);
+    if (part_.is_alone()) finish(pass);
   }
 
   void backward_input(Part, const Pass&) override { ensure(false, "the embedding has no input gradient"); }
 
   void backward_weight(Part, const Pass& pass) override {
-    at::Tensor gradient = pass["output.gradient"];
-    if (const DropoutSite dropout = site(pass); dropout.rate > 0)
-      tools_.kernels.dropout_backward(gradient, dropout, gradient);
-    if (norm_weight_.weight.defined())
-      tools_.kernels.norm_backward(norm_options(), gradient, pass["embedding.norm.input"],
-                                   norm_weight_.weight, pass["embedding.norm.statistics"], {}, gradient,
-                                   norm_weight_.gradient, norm_bias_.gradient);
-    tools_.kernels.embedding_backward(gradient, pass["embedding.ids"].squeeze(1), pass.microbatch->positions,
-                                      tokens_.gradient, positions_.gradient, types_.gradient);
+    const BlockViews& tables = *pass.weights;
+    at::Tensor words = tables[kWords].gradient, positions, types;
+    at::Tensor gradient = pass[part_.is_sequence_parallel ? "embedding.whole.gradient" : "output.gradient"];
+    if (!part_.is_sequence_parallel) {
+      begin_backward(pass);
+      positions = tables[kPositions].gradient, types = tables[kTypes].gradient;
+    }
+    tools_.kernels.embedding_backward(gradient, own_ids(pass), pass.microbatch->positions, words, positions,
+                                      types);
+  }
+
+  Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
+    if (collective.op == Op::all_reduce) return {Exchange::Kind::sum, sum_of(pass), sum_of(pass)};
+    const std::int64_t rows = part_.padded_slice(pass.microbatch->num_rows());
+    if (collective.op == Op::reduce_scatter)
+      return {Exchange::Kind::scatter, padded_to(pass["embedding.whole"], rows * part_.tp),
+              padded_to(sum_of(pass), rows)};
+    begin_backward(pass);
+    const Span slice = part_.slice(pass.microbatch->num_rows());
+    at::Tensor gradient = pass["output.gradient"], none, positions = (*pass.weights)[kPositions].gradient,
+               types = (*pass.weights)[kTypes].gradient;
+    const auto own = [&](const at::Tensor& all) { return all.narrow(0, slice.begin, slice.size()); };
+    if (positions.defined() || types.defined())
+      tools_.kernels.embedding_backward(gradient, own(pass.microbatch->ids), own(pass.microbatch->positions),
+                                        none, positions, types);
+    return {Exchange::Kind::gather, padded_to(gradient, rows),
+            padded_to(pass["embedding.whole.gradient"], rows * part_.tp)};
+  }
+
+  void end_exchange(const Instruction& collective, const Pass& pass) override {
+    if (collective.op != Op::all_gather) finish(pass);
   }
 
  private:
-  struct Table {
-    at::Tensor weight, gradient;
-  };
+  static constexpr const char *kWords = "embedding.words.weight", *kPositions = "embedding.positions.weight",
+                              *kTypes = "embedding.token_types.weight", *kNorm = "embedding.norm.weight",
+                              *kNormBias = "embedding.norm.bias";
+  bool has_norm(const Pass& pass) const { return (*pass.weights)[kNorm].weight.defined(); }
+  at::Tensor sum_of(const Pass& pass) const {
+    return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next;
+  }
+
+  // From the sum of tables to the stream, of all tokens or the own slice.
+  void finish(const Pass& pass) {
+    at::Tensor y = *pass.next;
+    if (has_norm(pass)) {
+      at::Tensor statistics = pass["embedding.norm.statistics"];
+      tools_.kernels.norm(norm_options(), sum_of(pass), (*pass.weights)[kNorm].weight,
+                          (*pass.weights)[kNormBias].weight, y, statistics);
+    }
+    if (const DropoutSite dropout = site(pass); dropout.rate > 0) tools_.kernels.add(y, {}, {}, dropout, y);
+  }
+  void begin_backward(const Pass& pass) {
+    at::Tensor gradient = pass["output.gradient"];
+    if (const DropoutSite dropout = site(pass); dropout.rate > 0)
+      tools_.kernels.dropout_backward(gradient, dropout, gradient);
+    if (!has_norm(pass)) return;
+    WeightView norm = (*pass.weights)[kNorm], bias = (*pass.weights)[kNormBias];
+    tools_.kernels.norm_backward(norm_options(), gradient, pass["embedding.norm.input"], norm.weight,
+                                 pass["embedding.norm.statistics"], {}, gradient, norm.gradient,
+                                 bias.gradient);
+  }
+
+  // Row numbers in the own part of the token table; -1 where another part has the token.
+  at::Tensor own_ids(const Pass& pass) const {
+    const at::Tensor& ids = pass.microbatch->ids;
+    if (part_.is_alone()) return ids;
+    return (ids - part_.vocab.begin)
+        .masked_fill_(ids.lt(part_.vocab.begin).logical_or(ids.ge(part_.vocab.end)), -1);
+  }
   DropoutSite site(const Pass& pass) const {
-    return dropout_site(pass, tools_.model.embedding_dropout, -1, "embedding");
+    return dropout_site(pass, tools_.model.embedding_dropout, -1, "embedding",
+                        part_.slice(pass.microbatch->num_rows()).begin);
   }
   NormOptions norm_options() const { return {tools_.model.norm, tools_.model.norm_eps}; }
 
   const Tools& tools_;
-  Table tokens_, positions_, types_, norm_weight_, norm_bias_;
+  const TensorPart part_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_embedding_block(const Tools& tools, const Parameters& parameters) {
-  return std::make_unique<EmbeddingBlock>(tools, parameters);
+std::unique_ptr<Block> make_embedding_block(const Tools& tools, const TensorPart& part) {
+  return std::make_unique<EmbeddingBlock>(tools, part);
 }
 
 }  // namespace optimus

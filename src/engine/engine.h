@@ -1,22 +1,27 @@
 // The engine: runs one device's step program. There is no other training loop; parallelism changes the plan, and so the
 // program, not this.
 //
-//   Parameters parameters(plan, model, 0, device);
+//   Parameters parameters(plan, model, rank, device);
 //   parameters.initialize(seed);
-//   Engine engine(plan, model, parameters, {.device = device});
-//   for (…) report = engine.train_step(read_batch(samples, plan, step, step * plan.batch), {.learning_rate = 3e-4});
+//   Engine engine(plan, model, parameters, {.device = device, .rank = rank, .comm = &comm});
+//   for (…) report = engine.train_step(read_batch(samples, plan, step, step * plan.batch, rank), {.learning_rate = 3e-4});
 //
-// All memory of activations is one arena, planned from the program (schedule/program.h, plan_arena) and taken once.
-// Today plans of one device run. One thread calls; kernels use threads of their own. Read next: block.h, layer_block.cpp.
+// Instructions are executed in the order of the list: computes at once; collectives are begun, and ended before something waits
+// for them or follows on their lane, so that they run meanwhile. All memory of activations and of weights on their way is one
+// arena, planned from the program (schedule/program.h, plan_arena) and taken once.
+// One thread calls; kernels use threads of their own. Read next: block.h, layer_block.cpp, state_exchange.h.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
+#include "comm/comm.h"
 #include "engine/batch.h"
 #include "engine/block.h"
 #include "engine/parameters.h"
+#include "engine/state_exchange.h"
 #include "engine/step_graph.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
@@ -30,11 +35,16 @@ struct UpdateOptions {
 };
 
 struct StepReport {
-  double loss = 0;       // mean over counted targets, before the update
-  double grad_norm = 0;  // of the mean loss, before clipping
-  std::int64_t num_tokens = 0, num_counted = 0;
-  bool is_skipped = false;  // the gradient was not finite: nothing was updated
-  double loss_scale = 0;    // fp16 only
+  double loss = 0;                               // mean over counted targets, before the update
+  double grad_norm = 0;                          // of the mean loss, before clipping
+  std::int64_t num_tokens = 0, num_counted = 0;  // of all devices
+  bool is_skipped = false;                       // the gradient was not finite: nothing was updated
+  double loss_scale = 0;                         // fp16 only
+};
+
+struct Evaluation {
+  double loss_sum = 0;           // over counted targets of all devices
+  std::int64_t num_counted = 0;  // likewise
 };
 
 // fp16: the loss is multiplied so that small gradients do not vanish; halved when they overflow, doubled after a while of
@@ -53,25 +63,32 @@ struct EngineOptions {
   bool records_steps = true;       // on CUDA, where that can be (step_graph.h)
   Path product_record{};  // the file that keeps which products were fastest on CUDA; empty: none does
   std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
-      make_custom_block{};  // of a custom model (engine/module_block.h)
+      make_custom_block{};          // of a custom model (engine/module_block.h)
+  int rank = 0;                     // the plan's device that this is
+  Comm* comm = nullptr;             // to the others, groups connected; none: the plan has one device
+  Seconds patience = Seconds(600);  // for any one collective
 };
+
+// Throws UserError, in one sentence, when the plan needs what this engine cannot do.
+void ensure_engine_supports(const Plan& plan, const ModelSpec& model);
 
 class Engine {
  public:
-  // Takes the arena's memory. parameters must outlive the engine. Throws UserError when the plan needs what this engine
-  // cannot do.
+  // Takes the arena's memory. parameters must outlive the engine. Throws as ensure_engine_supports.
   Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  StepReport train_step(const Batch& batch, const UpdateOptions& options);
-  // Forward only, without dropout: the sum of losses over counted targets.
-  double evaluate(const Batch& batch);
-  // Logits [rows, vocab] of a batch of one micro-batch; with a cache, of new tokens behind those that it holds.
+  // Every device of the plan calls with its own sequences. A failure leaves the state as it may be: no further step can be taken.
+  CommOutcome<StepReport> train_step(const Batch& batch, const UpdateOptions& options);
+  // Forward only, without dropout.
+  CommOutcome<Evaluation> evaluate(const Batch& batch);
+  // Logits [rows, vocab] of a batch of one micro-batch; with a cache, of new tokens behind those that it holds. One device.
   at::Tensor logits(const Batch& batch, KeyValueCache* cache = nullptr);
 
   at::Device device() const { return options_.device; }
+  const Program& program() const { return program_; }
   Bytes arena_bytes() const;  // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 
@@ -83,18 +100,42 @@ class Engine {
   LossScale loss_scale;
 
  private:
-  void load(const Batch& batch);
-  void execute(const Instruction& next, std::size_t index);
-  void compute(const Instruction& next, Pass& pass);
-  void begin_numbers();
-  void run_program();
-  bool can_record(const Batch& batch) const;
-  void mark_first_passes();
-  void pass_gate();
-  void update_block(int block);
-  StepReport end_step(const Batch& batch);
-  void forward_only(const Batch& batch, at::Tensor* all_logits, KeyValueCache* cache);
+  struct Run {
+    bool is_forward_only = false;
+    at::Tensor* all_logits = nullptr;
+    KeyValueCache* cache = nullptr;
+  };
+  // Where the tensors of a block lie: numbers of buffers, -1 for those that outlive a step.
+  struct ViewKey {
+    int block = -1, weights = -1, gradients = -1;
+    int tied = -1;  // gradients of the embedding's block, for a tied head
+    auto operator<=>(const ViewKey&) const = default;
+  };
+  void make_blocks();
+  void make_memory();
   void make_passes();
+  ViewKey add_buffers(const Instruction& instruction, Pass& pass) const;
+  const BlockViews* views(const ViewKey& key);
+  at::Tensor whole(int block, int buffer, StateKind kind) const;
+  at::Tensor flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const;
+  void load(const Batch& batch);
+  void mark_first_passes();
+  void clear_between(const std::vector<at::Tensor>& written);
+  void begin_numbers();
+  bool can_record(const Batch& batch) const;
+  StepReport end_step();
+  CommOutcome<void> run(const Run& how);
+  CommOutcome<void> end_before(std::size_t index);
+  CommOutcome<void> execute(std::size_t index);
+  CommOutcome<void> end(int index);
+  void compute(const Instruction& next, const Pass& pass);
+  std::unique_ptr<Pending> begin_exchange(const Instruction& next, const Pass& pass);
+  CommOutcome<void> sum_over_devices();
+  CommOutcome<void> pass_gate();
+  void update_block(int block);
+  Pass pass_of(std::size_t index) const;
+  StateBuffers buffers_of(std::size_t index) const;
+  CommOutcome<void> forward_only(const Batch& batch, const Run& how);
 
   const Plan plan_;
   const ModelSpec model_;
@@ -102,25 +143,34 @@ class Engine {
   const EngineOptions options_;
   const ElementTypes types_;
   const Program program_;
+  const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
-  at::Tensor numbers_,
-      host_numbers_;  // of the step under way (kernels/step_numbers.h), and as the host writes and reads them
-  at::Tensor loss_sum_, square_sum_;  // two of them
+  at::Tensor numbers_, host_numbers_;  // of the step under way (kernels/step_numbers.h); the host's side of them
+  at::Tensor loss_sum_, square_sum_;   // two of them
   Tools tools_;
-  std::vector<std::unique_ptr<Block>> blocks_;
-  std::vector<SlabTensors> slabs_;   // [buffer]
-  std::vector<Pass> passes_;         // [instruction]
-  std::vector<at::Tensor> cleared_;  // accumulators that each step begins at zero
+  std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
+  std::vector<SlabTensors> slabs_;              // [buffer]
+  std::vector<at::Tensor> flats_;               // [buffer]: weights and gradients on their way
+  std::vector<std::unique_ptr<BlockViews>> views_;
+  std::map<ViewKey, const BlockViews*> known_views_;
+  std::vector<Pass> passes_;               // [instruction]
+  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
+  std::vector<at::Tensor> cleared_sums_;        // accumulators that each step begins at zero
+  std::vector<bool> is_forward_;           // [instruction]: of a forward slot
   std::vector<DeviceMicrobatch> microbatches_;
+  StateExchange state_;
   StepGraph recording_;
 
   // Of the step under way.
+  Run how_;
+  std::vector<std::unique_ptr<Pending>> under_way_;  // [instruction]
+  std::vector<int> last_on_lane_;
   UpdateOptions update_;
-  std::int64_t num_counted_ = 0;
+  std::int64_t num_counted_ = 0, num_tokens_ = 0;  // of this device
   double scale_ = 1;
 };
 

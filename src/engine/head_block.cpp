@@ -1,6 +1,14 @@
-// The last block: final norm (or BERT's transform), output projection and loss. The forward goes over some tokens at a time:
-// logits, loss, their gradient in place, and from it at once the projection's weight gradient and the gradient of its input,
-// which takes the input's place. So logits are computed once and all of them are never in memory.
+// The last block: final norm (or BERT's transform), output projection and loss. On a device that has the whole vocabulary the
+// forward goes over some tokens at a time: logits, loss, their gradient in place, and from it at once the projection's weight
+// gradient and the gradient of its input, which takes the input's place. So logits are computed once and all of them are never
+// in memory.
+//
+// Under tensor parallelism each device has some columns of the logits. The forward gives for each token the largest of them and
+// the sum of exponentials; the parts tell each other, and the backward computes the logits again for their gradient.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
 #include "base/error.h"
 #include "engine/block.h"
 
@@ -9,96 +17,162 @@ namespace {
 
 class HeadBlock final : public Block {
  public:
-  HeadBlock(const Tools& tools, const Parameters& parameters) : tools_(tools), model_(tools.model) {
-    const auto pair = [&](const std::string& name) {
-      return Weight{parameters.weight(name), parameters.gradient(name)};
-    };
-    norm_weight_ = pair("head.norm.weight"), norm_bias_ = pair("head.norm.bias");
-    transform_ = pair("head.transform.weight"), transform_bias_ = pair("head.transform.bias");
-    transform_norm_ = pair("head.transform_norm.weight"),
-    transform_norm_bias_ = pair("head.transform_norm.bias");
-    output_ = pair(model_.is_tied ? "embedding.words.weight" : "head.output.weight");
-    output_bias_ = pair("head.output.bias");
-    ensure(output_.weight.defined(), "the model has no output projection");
-  }
+  HeadBlock(const Tools& tools, const TensorPart& part) : tools_(tools), model_(tools.model), part_(part) {}
 
   void forward(Part, const Pass& pass) override {
+    if (!part_.is_sequence_parallel) prepare(pass);
+    if (!part_.is_alone()) return for_each_piece(pass, [&](const Piece& piece) { tell(pass, piece); });
     at::Tensor input = pass["head.output.input"];
-    prepare(pass, input);
     if (pass.all_logits != nullptr) {
-      tools_.products.forward(input, output_.weight, output_bias_.weight, *pass.all_logits);
+      tools_.products.forward(input, output(pass).weight, output_bias(pass).weight, *pass.all_logits);
       return;
     }
-    at::Tensor targets = pass["head.loss.targets"], losses = pass["head.loss.tokens"],
-               logits = pass["head.logits"];
-    targets.copy_(pass.microbatch->targets.unsqueeze(1));
-    const std::int64_t rows = input.size(0), chunk = logits.size(0);
-    for (std::int64_t begin = 0; begin < rows; begin += chunk) {
-      const std::int64_t count = std::min(chunk, rows - begin);
-      at::Tensor some = input.narrow(0, begin, count), some_logits = logits.narrow(0, 0, count),
-                 some_losses = losses.narrow(0, begin, count).squeeze(1);
-      tools_.products.forward(some, output_.weight, output_bias_.weight, some_logits);
-      tools_.kernels.cross_entropy(some_logits, targets.narrow(0, begin, count).squeeze(1), some_losses,
-                                   pass.gradient_scale);
-      if (pass.gradient_scale == 0) continue;
-      tools_.products.weight_gradient(some_logits, some, output_.gradient, !pass.is_first || begin > 0);
-      if (output_bias_.weight.defined()) tools_.kernels.add_rows(some_logits, output_bias_.gradient);
-      tools_.products.input_gradient(some_logits, output_.weight, some);
-    }
+    at::Tensor losses = pass["head.loss.tokens"];
+    for_each_piece(pass, [&](const Piece& piece) {
+      at::Tensor logits = piece.logits,
+                 some_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
+      tools_.kernels.cross_entropy(logits, piece.targets, some_losses, pass.gradient_scale);
+      if (pass.gradient_scale != 0) use_gradient(pass, piece);
+    });
     pass.loss->add_(losses.sum(at::kDouble));
   }
 
   void backward_input(Part, const Pass& pass) override {
-    const at::Tensor gradient = pass["head.output.input"];  // since the forward
-    at::Tensor input = *pass.below;
-    if (!model_.is_bert()) return through(norm_weight_, norm_bias_, "head.norm", gradient, pass, input);
-    at::Tensor d_transform = pass["head.transform.gradient"], none;
-    through(transform_norm_, transform_norm_bias_, "head.transform_norm", gradient, pass, d_transform);
-    tools_.kernels.activation_backward(model_.activation, d_transform, pass["head.transform.output"], {},
-                                       d_transform, none);
-    if (model_.norm_place == NormPlace::post)
-      return tools_.products.input_gradient(d_transform, transform_.weight, input);
-    at::Tensor d_input = pass["input.gradient"];
-    tools_.products.input_gradient(d_transform, transform_.weight, d_input);
-    through(norm_weight_, norm_bias_, "head.norm", d_input, pass, input);
+    if (part_.is_alone()) return through_norms(pass);
+    for_each_piece(pass, [&](const Piece& piece) {
+      at::Tensor logits = piece.logits;
+      const at::Tensor sums = pass["head.logsumexp"].narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
+      tools_.kernels.loss_gradient(logits, own_targets(piece.targets), sums, pass.gradient_scale);
+      use_gradient(pass, piece);
+    });
   }
 
   void backward_weight(Part, const Pass& pass) override {
     if (!model_.is_bert()) return;
+    WeightView transform = (*pass.weights)["head.transform.weight"],
+               bias = (*pass.weights)["head.transform.bias"];
     tools_.products.weight_gradient(pass["head.transform.gradient"], transform_input(pass),
-                                    transform_.gradient);
-    tools_.kernels.add_rows(pass["head.transform.gradient"], transform_bias_.gradient);
+                                    transform.gradient);
+    tools_.kernels.add_rows(pass["head.transform.gradient"], bias.gradient);
   }
 
-  std::vector<at::Tensor> first_written() const override { return {output_.gradient}; }
+  Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
+    const at::Tensor own = pass["head.output.input"];
+    const std::int64_t rows = part_.padded_slice(pass.microbatch->num_rows());
+    if (collective.op == Op::all_gather) {
+      if (collective.serves == Op::forward) prepare(pass);
+      return {Exchange::Kind::gather, padded_to(own, rows), padded_to(pass["head.whole"], rows * part_.tp)};
+    }
+    if (collective.serves == Op::forward)
+      return {Exchange::Kind::gather, pass["head.statistics"], pass["head.statistics.all"]};
+    if (!part_.is_sequence_parallel) return {Exchange::Kind::sum, own, own};
+    return {Exchange::Kind::scatter, padded_to(pass["head.whole"], rows * part_.tp), padded_to(own, rows)};
+  }
+
+  std::vector<std::string> first_written() const override { return {output_name()}; }
+
+  void end_exchange(const Instruction& collective, const Pass& pass) override {
+    if (collective.op == Op::all_gather) return;
+    collective.serves == Op::forward ? sum_losses(pass) : through_norms(pass);
+  }
 
  private:
-  struct Weight {
-    at::Tensor weight, gradient;
+  // Some tokens at a time: as many as there is room for logits.
+  struct Piece {
+    std::int64_t begin = 0;
+    at::Tensor input, logits, targets;
   };
+  template <typename Use>
+  void for_each_piece(const Pass& pass, Use use) {
+    const at::Tensor input = pass[part_.is_sequence_parallel ? "head.whole" : "head.output.input"],
+                     logits = pass["head.logits"];
+    const std::int64_t rows = input.size(0), most = logits.size(0);
+    for (std::int64_t begin = 0; begin < rows; begin += most) {
+      const std::int64_t count = std::min(most, rows - begin);
+      Piece piece{begin, input.narrow(0, begin, count), logits.narrow(0, 0, count),
+                  pass.microbatch->targets.narrow(0, begin, count)};
+      tools_.products.forward(piece.input, output(pass).weight, output_bias(pass).weight, piece.logits);
+      use(piece);
+    }
+  }
+
+  // What the other parts need to know of these logits.
+  void tell(const Pass& pass, const Piece& piece) {
+    at::Tensor statistics = pass["head.statistics"].narrow(0, piece.begin, piece.input.size(0));
+    tools_.kernels.loss_statistics(piece.logits, own_targets(piece.targets), statistics);
+  }
+  // From what all parts told.
+  void sum_losses(const Pass& pass) {
+    const std::int64_t rows = pass.microbatch->num_rows();
+    const at::Tensor all = pass["head.statistics.all"].view({part_.tp, rows, 3});
+    const at::Tensor largest = all.select(2, 0), most = largest.amax(0);
+    const at::Tensor sums = ((largest - most).exp() * all.select(2, 1)).sum(0).log() + most;
+    pass["head.logsumexp"].squeeze(1).copy_(sums);
+    const at::Tensor losses = sums - all.select(2, 2).sum(0);
+    const at::Tensor counted = at::where(pass.microbatch->targets.ge(0), losses, at::zeros_like(losses));
+    if (part_.is_first()) pass.loss->add_(counted.sum(at::kDouble));
+  }
+  // Column numbers among the own logits; -2 where another part has the target.
+  at::Tensor own_targets(const at::Tensor& targets) const {
+    const at::Tensor is_elsewhere = targets.lt(part_.vocab.begin).logical_or(targets.ge(part_.vocab.end));
+    const at::Tensor own = (targets - part_.vocab.begin).masked_fill_(is_elsewhere, -2);
+    return own.masked_fill_(targets.lt(0), -1);
+  }
+
+  // The gradient of the logits, in their place, goes to the weights and to where the input was.
+  void use_gradient(const Pass& pass, const Piece& piece) {
+    WeightView weight = output(pass), bias = output_bias(pass);
+    at::Tensor input = piece.input;
+    tools_.products.weight_gradient(piece.logits, input, weight.gradient, !pass.is_first || piece.begin > 0);
+    if (bias.weight.defined()) tools_.kernels.add_rows(piece.logits, bias.gradient);
+    tools_.products.input_gradient(piece.logits, weight.weight, input);
+  }
+
+  void through_norms(const Pass& pass) {
+    const at::Tensor gradient = pass["head.output.input"];  // of all tokens or the own slice
+    at::Tensor input = *pass.below;
+    if (!model_.is_bert()) return through(pass, "head.norm", gradient, input);
+    at::Tensor d_transform = pass["head.transform.gradient"], none;
+    through(pass, "head.transform_norm", gradient, d_transform);
+    tools_.kernels.activation_backward(model_.activation, d_transform, pass["head.transform.output"], {},
+                                       d_transform, none);
+    const at::Tensor weight = (*pass.weights)["head.transform.weight"].weight;
+    if (model_.norm_place == NormPlace::post)
+      return tools_.products.input_gradient(d_transform, weight, input);
+    at::Tensor d_input = pass["input.gradient"];
+    tools_.products.input_gradient(d_transform, weight, d_input);
+    through(pass, "head.norm", d_input, input);
+  }
 
   // From the stream to the projection's input.
-  void prepare(const Pass& pass, at::Tensor& input) {
-    if (!model_.is_bert()) return normalize(norm_weight_, norm_bias_, "head.norm", pass, input);
+  void prepare(const Pass& pass) {
+    at::Tensor input = pass["head.output.input"];
+    if (!model_.is_bert()) return normalize(pass, "head.norm", input);
     if (model_.norm_place == NormPlace::pre) {
       at::Tensor normed = pass["head.norm.output"];
-      normalize(norm_weight_, norm_bias_, "head.norm", pass, normed);
+      normalize(pass, "head.norm", normed);
     }
     at::Tensor transformed = pass["head.transform.output"], activated = pass["head.transform_norm.input"];
-    tools_.products.forward(transform_input(pass), transform_.weight, transform_bias_.weight, transformed);
+    tools_.products.forward(transform_input(pass), (*pass.weights)["head.transform.weight"].weight,
+                            (*pass.weights)["head.transform.bias"].weight, transformed);
     tools_.kernels.activation(model_.activation, transformed, {}, activated);
-    normalize(transform_norm_, transform_norm_bias_, "head.transform_norm", pass, input);
+    normalize(pass, "head.transform_norm", input);
   }
   at::Tensor transform_input(const Pass& pass) const {
     return pass[model_.norm_place == NormPlace::pre ? "head.norm.output" : "head.input"];
   }
-  void normalize(const Weight& weight, const Weight& bias, const std::string& name, const Pass& pass,
-                 at::Tensor& y) const {
-    at::Tensor statistics = pass[name + ".statistics"];
-    tools_.kernels.norm(norm_options(), pass[name + ".input"], weight.weight, bias.weight, y, statistics);
+  const char* output_name() const {
+    return model_.is_tied ? "embedding.words.weight" : "head.output.weight";
   }
-  void through(Weight& weight, Weight& bias, const std::string& name, const at::Tensor& dy, const Pass& pass,
-               at::Tensor& dx) const {
+  WeightView output(const Pass& pass) const { return (*pass.weights)[output_name()]; }
+  WeightView output_bias(const Pass& pass) const { return (*pass.weights)["head.output.bias"]; }
+  void normalize(const Pass& pass, const std::string& name, at::Tensor& y) const {
+    at::Tensor statistics = pass[name + ".statistics"];
+    tools_.kernels.norm(norm_options(), pass[name + ".input"], (*pass.weights)[name + ".weight"].weight,
+                        (*pass.weights)[name + ".bias"].weight, y, statistics);
+  }
+  void through(const Pass& pass, const std::string& name, const at::Tensor& dy, at::Tensor& dx) const {
+    WeightView weight = (*pass.weights)[name + ".weight"], bias = (*pass.weights)[name + ".bias"];
     tools_.kernels.norm_backward(norm_options(), dy, pass[name + ".input"], weight.weight,
                                  pass[name + ".statistics"], {}, dx, weight.gradient, bias.gradient);
   }
@@ -106,14 +180,13 @@ class HeadBlock final : public Block {
 
   const Tools& tools_;
   const ModelSpec& model_;
-  Weight norm_weight_, norm_bias_, transform_, transform_bias_, transform_norm_, transform_norm_bias_,
-      output_, output_bias_;
+  const TensorPart part_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_head_block(const Tools& tools, const Parameters& parameters) {
-  return std::make_unique<HeadBlock>(tools, parameters);
+std::unique_ptr<Block> make_head_block(const Tools& tools, const TensorPart& part) {
+  return std::make_unique<HeadBlock>(tools, part);
 }
 
 }  // namespace optimus

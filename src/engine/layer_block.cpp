@@ -3,7 +3,10 @@
 //   pre   norm1 -> q k v -> (norms of heads) -> rope -> attention -> out -> + stream;   norm2 -> up -> act -> down -> + stream
 //   post  q k v -> attention -> out -> + input -> norm1;                                up -> act -> down -> + -> norm2
 //
-// The stream is added inside the last product of each part. Shapes: rows are tokens, [rows, width].
+// Shapes: rows are tokens, [rows, width]. On a device alone the stream is added inside the last product of each part. Under
+// tensor parallelism a part ends with a product that gives a part of a sum; what follows it (bias, dropout, stream, norms, and in
+// the backward norms and stream) waits behind the collective, in end_exchange. With sequence parallelism everything outside the
+// products is done for the own slice of tokens, and X.whole are the gathered operands and unsummed results of all tokens.
 #include "base/error.h"
 #include "engine/block.h"
 #include "engine/cache.h"
@@ -14,26 +17,17 @@ namespace {
 // Weight and bias of a product or a norm, and the accumulators of their gradients.
 struct Weights {
   at::Tensor weight, bias, weight_gradient, bias_gradient;
-  Weights() = default;
-  Weights(const Parameters& parameters, const std::string& name)
-      : weight(parameters.weight(name + ".weight")),
-        bias(parameters.weight(name + ".bias")),
-        weight_gradient(parameters.gradient(name + ".weight")),
-        bias_gradient(parameters.gradient(name + ".bias")) {}
 };
 
 class LayerBlock final : public Block {
  public:
-  LayerBlock(const Tools& tools, const Parameters& parameters, int block, const LayerStrategy& strategy)
-      : tools_(tools), model_(tools.model), layer_(block - 1), strategy_(strategy) {
-    const std::string name = fmt::format("layers.{}.", layer_);
-    qkv_ = {parameters, name + "attention.qkv"}, out_ = {parameters, name + "attention.out"};
-    up_ = {parameters, name + (model_.is_gated ? "mlp.gate_up" : "mlp.up")},
-    down_ = {parameters, name + "mlp.down"};
-    norm1_ = {parameters, name + "norm1"}, norm2_ = {parameters, name + "norm2"};
-    if (model_.has_qk_norm)
-      q_norm_ = {parameters, name + "attention.q_norm"}, k_norm_ = {parameters, name + "attention.k_norm"};
-  }
+  LayerBlock(const Tools& tools, int block, const LayerStrategy& strategy, const TensorPart& part)
+      : tools_(tools),
+        model_(tools.model),
+        layer_(block - 1),
+        strategy_(strategy),
+        part_(part),
+        runs_(head_runs(tools.model, part)) {}
 
   void forward(Part part, const Pass& pass) override {
     part == Part::attention ? forward_attention(pass) : forward_mlp(pass);
@@ -43,55 +37,115 @@ class LayerBlock final : public Block {
   }
   void backward_weight(Part part, const Pass& pass) override {
     if (part == Part::attention) {
-      add_weight_gradient(pass, out_, attention_out_gradient(pass), pass["attention.output"],
-                          has_sums_in_norm());
-      add_weight_gradient(pass, qkv_, pass["qkv.gradient"], attention_input(pass));
+      add_weight_gradient(pass, "attention.out", whole_gradient(pass, part), pass["attention.output"]);
+      if (!has_sums_in_norm()) add_bias_gradient(pass, "attention.out", attention_out_gradient(pass));
+      add_weight_gradient(pass, "attention.qkv", pass["qkv.gradient"], attention_operand(pass));
+      add_bias_gradient(pass, "attention.qkv", pass["qkv.gradient"]);
     } else {
-      add_weight_gradient(pass, down_, mlp_down_gradient(pass), pass["mlp.activation.output"],
-                          has_sums_in_norm());
-      add_weight_gradient(pass, up_, pass["up.gradient"], mlp_input(pass));
+      add_weight_gradient(pass, "mlp.down", whole_gradient(pass, part), pass["mlp.activation.output"]);
+      if (!has_sums_in_norm()) add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
+      add_weight_gradient(pass, up_name(), pass["up.gradient"], mlp_operand(pass));
+      add_bias_gradient(pass, up_name(), pass["up.gradient"]);
     }
   }
 
-  std::vector<at::Tensor> first_written() const override {
-    return {qkv_.weight_gradient, out_.weight_gradient, up_.weight_gradient, down_.weight_gradient};
+  std::vector<std::string> first_written() const override {
+    return {"attention.qkv.weight", "attention.out.weight", std::string(up_name()) + ".weight", "mlp.down.weight"};
+  }
+
+  Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
+    const bool is_attention = collective.part == Part::attention;
+    if (collective.op != Op::all_gather) return partial_sum(collective, pass);
+    at::Tensor from = collective.is_backward ? gradient_to_gather(collective.part, pass)
+                                             : input_to_gather(collective, pass);
+    const std::string to = is_attention ? "attention.whole" : "mlp.whole";
+    return gather(from, pass[collective.is_backward ? to + ".gradient" : to]);
+  }
+
+  void end_exchange(const Instruction& collective, const Pass& pass) override {
+    if (collective.op == Op::all_gather) return;
+    const bool is_attention = collective.part == Part::attention;
+    if (collective.serves == Op::backward_input)
+      is_attention ? end_backward_attention(pass) : end_backward_mlp(pass);
+    else
+      is_attention ? end_attention(pass) : end_mlp(pass);
   }
 
  private:
   bool is_pre() const { return model_.norm_place == NormPlace::pre; }
+  bool is_cut_by_tokens() const { return part_.is_sequence_parallel; }
+  const char* up_name() const { return model_.is_gated ? "mlp.gate_up" : "mlp.up"; }
+  at::Tensor stream_in(const Pass& pass) const { return pass[input_name(model_, BlockKind::layer)]; }
+  // The operands of the first products: of all tokens, or of the own slice before it is gathered.
   at::Tensor attention_input(const Pass& pass) const {
     return pass[is_pre() ? "norm1.output" : "attention.input"];
   }
   at::Tensor mlp_input(const Pass& pass) const { return pass[is_pre() ? "norm2.output" : "norm1.output"]; }
+  at::Tensor attention_operand(const Pass& pass) const {
+    return is_cut_by_tokens() ? pass["attention.whole"] : attention_input(pass);
+  }
+  at::Tensor mlp_operand(const Pass& pass) const {
+    return is_cut_by_tokens() ? pass["mlp.whole"] : mlp_input(pass);
+  }
   at::Tensor gate(const Pass& pass) const { return model_.is_gated ? pass["mlp.gate.output"] : at::Tensor(); }
+  // The sum that a part ends with; of the mlp, where norms come first, the block's output.
+  at::Tensor attention_sum(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.input"]; }
+  at::Tensor mlp_sum(const Pass& pass) const { return is_pre() ? output(pass) : pass["norm2.input"]; }
+  at::Tensor mlp_stream(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.output"]; }
+  // Computed again for the layer above; behind the sums (post) also for its statistics, which layers of a group do not keep.
+  bool has_output(const Pass& pass) const {
+    return !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
+  }
+  // The sum itself, behind which a norm stands, is needed for that norm's gradient.
+  bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
   void forward_attention(const Pass& pass) {
-    const at::Tensor x = pass[input_name(model_, BlockKind::layer)];
-    if (is_pre()) normalize(norm1_, pass, "norm1");
+    if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
     at::Tensor qkv = pass["qkv"], output = pass["attention.output"];
-    tools_.products.forward(attention_input(pass), qkv_.weight, qkv_.bias, qkv);
+    const Weights joint = weights(pass, "attention.qkv"), out = weights(pass, "attention.out");
+    tools_.products.forward(attention_operand(pass), joint.weight, joint.bias, qkv);
     position_heads(pass);
     attend(pass);
-    at::Tensor sum = pass[is_pre() ? "norm2.input" : "norm1.input"];
-    add_to_stream(pass, out_, output, x, "attention", sum);
-    if (!is_pre()) normalize(norm1_, pass, "norm1");
+    at::Tensor sum = attention_sum(pass);
+    if (part_.is_alone()) {
+      add_to_stream(pass, out, output, stream_in(pass), "attention", sum);
+      if (!is_pre()) normalize(pass, "norm1");
+      return;
+    }
+    if (is_cut_by_tokens()) sum = pass["attention.whole"];
+    tools_.products.forward(output, out.weight, {}, sum);
+  }
+  void end_attention(const Pass& pass) {
+    at::Tensor sum = attention_sum(pass);
+    add_stream(pass, weights(pass, "attention.out").bias, stream_in(pass), "attention", sum);
+    if (!is_pre()) normalize(pass, "norm1");
   }
 
   void forward_mlp(const Pass& pass) {
-    if (is_pre()) normalize(norm2_, pass, "norm2");
-    const at::Tensor x = pass[is_pre() ? "norm2.input" : "norm1.output"];
+    if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm2");
     at::Tensor up = pass["up"], activated = pass["mlp.activation.output"];
-    tools_.products.forward(mlp_input(pass), up_.weight, up_.bias, up);
+    const Weights joint = weights(pass, up_name()), down = weights(pass, "mlp.down");
+    tools_.products.forward(mlp_operand(pass), joint.weight, joint.bias, up);
     tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
-    // Computed again for the layer above; behind the sums (post) also for its statistics, which layers of a group do not keep.
-    const bool has_output =
-        !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
-    if (is_pre() && !has_output) return;
-    at::Tensor sum = is_pre() ? output(pass) : pass["norm2.input"];
-    add_to_stream(pass, down_, activated, x, "mlp", sum);
-    if (is_pre() || !has_output) return;
+    if (!has_mlp_sum(pass)) return;
+    at::Tensor sum = mlp_sum(pass);
+    if (part_.is_alone()) {
+      add_to_stream(pass, down, activated, mlp_stream(pass), "mlp", sum);
+      return end_with_norm(pass);
+    }
+    if (is_cut_by_tokens()) sum = pass["mlp.whole"];
+    tools_.products.forward(activated, down.weight, {}, sum);
+  }
+  void end_mlp(const Pass& pass) {
+    at::Tensor sum = mlp_sum(pass);
+    add_stream(pass, weights(pass, "mlp.down").bias, mlp_stream(pass), "mlp", sum);
+    end_with_norm(pass);
+  }
+  void end_with_norm(const Pass& pass) {
+    if (is_pre() || !has_output(pass)) return;
+    const Weights norm = weights(pass, "norm2");
     at::Tensor y = output(pass), statistics = pass["norm2.statistics"];
-    tools_.kernels.norm(norm_options(), sum, norm2_.weight, norm2_.bias, y, statistics);
+    tools_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
   }
 
   // q and k as attention sees them: through the norms of single heads, then turned by their positions.
@@ -100,10 +154,10 @@ class LayerBlock final : public Block {
     if (model_.has_qk_norm) {
       at::Tensor q_statistics = pass["attention.q_norm.statistics"].unsqueeze(2),
                  k_statistics = pass["attention.k_norm.statistics"].unsqueeze(2);
-      tools_.kernels.norm(norm_options(), heads(pass["attention.q_norm.input"]), q_norm_.weight, {}, q,
-                          q_statistics);
-      tools_.kernels.norm(norm_options(), heads(pass["attention.k_norm.input"]), k_norm_.weight, {}, k,
-                          k_statistics);
+      tools_.kernels.norm(norm_options(), heads(pass["attention.q_norm.input"]),
+                          weights(pass, "attention.q_norm").weight, {}, q, q_statistics);
+      tools_.kernels.norm(norm_options(), heads(pass["attention.k_norm.input"]),
+                          weights(pass, "attention.k_norm").weight, {}, k, k_statistics);
     }
     rotate(pass, q, k, false);
   }
@@ -120,19 +174,33 @@ class LayerBlock final : public Block {
   }
 
   void attend(const Pass& pass) {
-    at::Tensor output = heads(pass["attention.output"]), sums = logsumexp(pass);
     const at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]),
-                     v = heads(pass["attention.value"]);
-    if (pass.cache != nullptr)
-      pass.cache->attend(layer_, q, k, v, output);
-    else
-      tools_.attention.forward(task(pass), q, k, v, output, sums);
+                     v = heads(pass["attention.value"]), all = heads(pass["attention.output"]);
+    for (const HeadRun& run : runs_) {
+      at::Tensor output = of_queries(all, run), sums = logsumexp(pass, run);
+      const at::Tensor queries = of_queries(q, run), keys = of_keys(k, run), values = of_keys(v, run);
+      if (pass.cache != nullptr)
+        pass.cache->attend(layer_, queries, keys, values, output);
+      else
+        tools_.attention.forward(task(pass, run), queries, keys, values, output, sums);
+    }
+  }
+  void attend_backward(const Pass& pass, const at::Tensor& d_attended, at::Tensor& dq, at::Tensor& dk,
+                       at::Tensor& dv) {
+    const at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]),
+                     v = heads(pass["attention.value"]), output = heads(pass["attention.output"]);
+    for (const HeadRun& run : runs_) {
+      at::Tensor run_dq = of_queries(dq, run), run_dk = of_keys(dk, run), run_dv = of_keys(dv, run);
+      tools_.attention.backward(task(pass, run), of_queries(heads(d_attended), run), of_queries(q, run),
+                                of_keys(k, run), of_keys(v, run), of_queries(output, run),
+                                logsumexp(pass, run), run_dq, run_dk, run_dv);
+    }
   }
 
   // sum = x + dropout(product + bias), in as few passes as there can be.
   void add_to_stream(const Pass& pass, const Weights& linear, const at::Tensor& input, const at::Tensor& x,
                      std::string_view site, at::Tensor& sum) {
-    const DropoutSite dropout = dropout_site(pass, model_.hidden_dropout, layer_, site);
+    const DropoutSite dropout = dropout_of(pass, site);
     if (dropout.rate > 0) {
       tools_.products.forward(input, linear.weight, {}, sum);
       tools_.kernels.add(sum, linear.bias, x, dropout, sum);
@@ -140,81 +208,114 @@ class LayerBlock final : public Block {
       tools_.products.forward_onto(input, linear.weight, linear.bias, x, sum);
     }
   }
+  // The same where the product is there already.
+  void add_stream(const Pass& pass, const at::Tensor& bias, const at::Tensor& x, std::string_view site,
+                  at::Tensor& sum) {
+    tools_.kernels.add(sum, bias, x, dropout_of(pass, site), sum);
+  }
+
+  // Of the sum that the mlp ends with.
+  at::Tensor mlp_sum_gradient(const Pass& pass) {
+    at::Tensor stream = pass["output.gradient"];
+    if (is_pre()) return stream;
+    at::Tensor sum = pass["mlp.sum.gradient"];
+    through_norm(pass, "norm2", stream, {}, sum);
+    return sum;
+  }
 
   void backward_mlp(const Pass& pass) {
     if (strategy_.recompute == RecomputeMode::selective) {
-      is_pre() ? normalize(norm2_, pass, "norm2") : normalize(norm1_, pass, "norm1");
+      if (!is_cut_by_tokens()) normalize(pass, is_pre() ? "norm2" : "norm1");
       at::Tensor activated = pass["mlp.activation.output"];
       tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
     }
-    at::Tensor stream = pass["output.gradient"];  // of the sum that the part ends with
-    if (!is_pre()) {
-      at::Tensor sum = pass["mlp.sum.gradient"];
-      through_norm(norm2_, stream, pass, "norm2", {}, sum);
-      stream = sum;
+    at::Tensor stream, d_down = mlp_down_gradient(pass);
+    if (!is_cut_by_tokens()) {
+      stream = mlp_sum_gradient(pass);
+      mask_gradient(pass, stream, "mlp", d_down);
     }
-    at::Tensor d_down = mlp_down_gradient(pass);
-    mask_gradient(pass, stream, "mlp", d_down);
     at::Tensor d_up = pass["mlp.up.gradient"],
                d_gate = model_.is_gated ? pass["mlp.gate.gradient"] : at::Tensor();
     at::Tensor d_activated = model_.is_gated ? pass["mlp.activation.gradient"] : d_up;
-    if (model_.is_gated || !tools_.products.input_gradient_through(model_.activation, d_down, down_.weight,
+    const at::Tensor d_product = whole_gradient(pass, Part::mlp), down = weights(pass, "mlp.down").weight;
+    if (model_.is_gated || !tools_.products.input_gradient_through(model_.activation, d_product, down,
                                                                    pass["mlp.up.output"], d_up)) {
-      tools_.products.input_gradient(d_down, down_.weight, d_activated);
+      tools_.products.input_gradient(d_product, down, d_activated);
       tools_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
                                          d_up, d_gate);
     }
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
-    if (is_pre()) {
-      tools_.products.input_gradient(pass["up.gradient"], up_.weight, d_input);
-      if (has_sums_in_norm()) {
-        StreamSums sums{down_.bias_gradient, out_.bias_gradient};
-        tools_.kernels.norm_backward_with_sums(norm_options(), d_input, pass["norm2.input"], norm2_.weight,
-                                               pass["norm2.statistics"], stream, middle,
-                                               norm2_.weight_gradient, norm2_.bias_gradient, sums);
-      } else {
-        through_norm(norm2_, d_input, pass, "norm2", stream, middle);
-      }
-    } else {
-      d_input.copy_(stream);
-      tools_.products.input_gradient(pass["up.gradient"], up_.weight, d_input, true);
-      through_norm(norm1_, d_input, pass, "norm1", {}, middle);
-    }
+    const at::Tensor weight = weights(pass, up_name()).weight;
+    const bool adds = part_.is_alone() && !is_pre();
+    if (adds) d_input.copy_(stream);
+    tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds);
+    if (!part_.is_alone()) return;
+    is_pre() ? through_norm2(pass, d_input, stream, middle) : through_norm(pass, "norm1", d_input, {}, middle);
+  }
+  void end_backward_mlp(const Pass& pass) {
+    at::Tensor middle = pass["middle.gradient"],
+               summed = is_cut_by_tokens() ? middle : pass["input.gradient"];
+    const at::Tensor stream = pass[is_pre() ? "output.gradient" : "mlp.sum.gradient"];
+    if (is_pre()) return through_norm2(pass, summed, stream, middle);
+    tools_.kernels.add(summed, {}, stream, {}, summed);
+    through_norm(pass, "norm1", summed, {}, middle);
+  }
+  // The second norm's backward sees the gradients of both products that end in the stream: it sums them for their biases.
+  bool has_sums_in_norm() const {
+    return is_pre() && model_.hidden_dropout == 0 && model_.has_out_bias && model_.has_mlp_bias;
+  }
+  void through_norm2(const Pass& pass, const at::Tensor& dy, const at::Tensor& stream, at::Tensor& middle) const {
+    if (!has_sums_in_norm()) return through_norm(pass, "norm2", dy, stream, middle);
+    Weights norm = weights(pass, "norm2");
+    StreamSums sums{weights(pass, "mlp.down").bias_gradient, weights(pass, "attention.out").bias_gradient};
+    tools_.kernels.norm_backward_with_sums(norm_options(), dy, pass["norm2.input"], norm.weight,
+                                           pass["norm2.statistics"], stream, middle, norm.weight_gradient,
+                                           norm.bias_gradient, sums);
   }
 
   void backward_attention(const Pass& pass) {
     if (strategy_.recompute == RecomputeMode::selective) {
-      if (is_pre()) normalize(norm1_, pass, "norm1");
+      if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
       if (model_.has_qk_norm) position_heads(pass);
     }
     const at::Tensor stream = pass["middle.gradient"];
     at::Tensor d_out = attention_out_gradient(pass), d_attended = pass["attention.output.gradient"];
-    mask_gradient(pass, stream, "attention", d_out);
-    tools_.products.input_gradient(d_out, out_.weight, d_attended);
+    if (!is_cut_by_tokens()) mask_gradient(pass, stream, "attention", d_out);
+    tools_.products.input_gradient(whole_gradient(pass, Part::attention),
+                                   weights(pass, "attention.out").weight, d_attended);
     at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]),
                dv = heads(pass["attention.value.gradient"]);
-    tools_.attention.backward(task(pass), heads(d_attended), heads(pass["attention.query"]),
-                              heads(pass["attention.key"]), heads(pass["attention.value"]),
-                              heads(pass["attention.output"]), logsumexp(pass), dq, dk, dv);
+    attend_backward(pass, d_attended, dq, dk, dv);
     rotate(pass, dq, dk, true);
     if (model_.has_qk_norm) {
-      at::Tensor none;
-      tools_.kernels.norm_backward(norm_options(), dq, heads(pass["attention.q_norm.input"]), q_norm_.weight,
-                                   pass["attention.q_norm.statistics"].unsqueeze(2), {}, dq,
-                                   q_norm_.weight_gradient, none);
-      tools_.kernels.norm_backward(norm_options(), dk, heads(pass["attention.k_norm.input"]), k_norm_.weight,
-                                   pass["attention.k_norm.statistics"].unsqueeze(2), {}, dk,
-                                   k_norm_.weight_gradient, none);
+      through_head_norm(pass, "attention.q_norm", dq);
+      through_head_norm(pass, "attention.k_norm", dk);
     }
+    const at::Tensor weight = weights(pass, "attention.qkv").weight;
     at::Tensor input = input_gradient(pass);
-    if (is_pre()) {
+    if (is_pre() || is_cut_by_tokens()) {
       at::Tensor d_input = pass["input.gradient"];
-      tools_.products.input_gradient(pass["qkv.gradient"], qkv_.weight, d_input);
-      through_norm(norm1_, d_input, pass, "norm1", stream, input);
+      tools_.products.input_gradient(pass["qkv.gradient"], weight, d_input);
+      if (part_.is_alone()) through_norm(pass, "norm1", d_input, stream, input);
     } else {
-      input.copy_(stream);
-      tools_.products.input_gradient(pass["qkv.gradient"], qkv_.weight, input, true);
+      if (part_.is_alone()) input.copy_(stream);
+      tools_.products.input_gradient(pass["qkv.gradient"], weight, input, part_.is_alone());
     }
+  }
+  void end_backward_attention(const Pass& pass) {
+    const at::Tensor stream = pass["middle.gradient"];
+    at::Tensor input = input_gradient(pass);
+    if (is_pre())
+      through_norm(pass, "norm1", is_cut_by_tokens() ? input : pass["input.gradient"], stream, input);
+    else
+      tools_.kernels.add(input, {}, stream, {}, input);
+  }
+  void through_head_norm(const Pass& pass, const std::string& name, at::Tensor& gradient) {
+    Weights norm = weights(pass, name);
+    at::Tensor none;
+    tools_.kernels.norm_backward(norm_options(), gradient, heads(pass[name + ".input"]), norm.weight,
+                                 pass[name + ".statistics"].unsqueeze(2), {}, gradient, norm.weight_gradient,
+                                 none);
   }
 
   // Gradients of the two products that end in the stream: the stream's own, or behind dropout's mask.
@@ -225,53 +326,118 @@ class LayerBlock final : public Block {
   at::Tensor attention_out_gradient(const Pass& pass) const {
     return pass[model_.hidden_dropout > 0 ? "attention.out.gradient" : "middle.gradient"];
   }
+  // The same of all tokens.
+  at::Tensor whole_gradient(const Pass& pass, Part part) const {
+    if (part == Part::attention)
+      return is_cut_by_tokens() ? pass["attention.whole.gradient"] : attention_out_gradient(pass);
+    return is_cut_by_tokens() ? pass["mlp.whole.gradient"] : mlp_down_gradient(pass);
+  }
   void mask_gradient(const Pass& pass, const at::Tensor& stream, std::string_view site,
                      at::Tensor& to) const {
-    if (model_.hidden_dropout > 0)
-      tools_.kernels.dropout_backward(stream, dropout_site(pass, model_.hidden_dropout, layer_, site), to);
+    if (model_.hidden_dropout > 0) tools_.kernels.dropout_backward(stream, dropout_of(pass, site), to);
   }
 
-  void normalize(const Weights& norm, const Pass& pass, const std::string& name) const {
+  // ---- collectives
+  Exchange partial_sum(const Instruction& collective, const Pass& pass) const {
+    const bool is_attention = collective.part == Part::attention;
+    at::Tensor whole, own;
+    if (collective.serves == Op::backward_input) {
+      own = is_attention ? input_gradient(pass) : pass["middle.gradient"];
+      whole = is_attention && !is_pre() && !is_cut_by_tokens() ? own : pass["input.gradient"];
+    } else {
+      if (!is_attention && !has_mlp_sum(pass)) return {};
+      own = is_attention ? attention_sum(pass) : mlp_sum(pass);
+      whole = is_cut_by_tokens() ? pass[is_attention ? "attention.whole" : "mlp.whole"] : own;
+    }
+    if (!is_cut_by_tokens()) return {Exchange::Kind::sum, whole, whole};
+    const std::int64_t rows = part_.padded_slice(whole.size(0));
+    return {Exchange::Kind::scatter, padded_to(whole, rows * part_.tp), padded_to(own, rows)};
+  }
+  Exchange gather(const at::Tensor& slice, const at::Tensor& whole) const {
+    const std::int64_t rows = part_.padded_slice(whole.size(0));
+    return {Exchange::Kind::gather, padded_to(slice, rows), padded_to(whole, rows * part_.tp)};
+  }
+  at::Tensor gradient_to_gather(Part part, const Pass& pass) {
+    const bool is_attention = part == Part::attention;
+    const at::Tensor stream = is_attention ? pass["middle.gradient"] : mlp_sum_gradient(pass);
+    at::Tensor gradient = is_attention ? attention_out_gradient(pass) : mlp_down_gradient(pass);
+    mask_gradient(pass, stream, is_attention ? "attention" : "mlp", gradient);
+    return gradient;
+  }
+  // For the forward, or once more for weight gradients. What the selective mode does not keep is normalized again.
+  at::Tensor input_to_gather(const Instruction& collective, const Pass& pass) {
+    const bool is_attention = collective.part == Part::attention,
+               is_first_time = collective.serves != Op::backward_weight;
+    const bool is_lost = strategy_.recompute == RecomputeMode::selective;
+    if (is_attention) {
+      if (is_pre() && (is_first_time || is_lost)) normalize(pass, "norm1");
+      return attention_input(pass);
+    }
+    if (is_pre() ? is_first_time || is_lost : !is_first_time && is_lost)
+      normalize(pass, is_pre() ? "norm2" : "norm1");
+    return mlp_input(pass);
+  }
+
+  void normalize(const Pass& pass, const std::string& name) const {
+    const Weights norm = weights(pass, name);
     at::Tensor y = pass[name + ".output"], statistics = pass[name + ".statistics"];
     tools_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
   }
-  void through_norm(Weights& norm, const at::Tensor& dy, const Pass& pass, const std::string& name,
+  void through_norm(const Pass& pass, const std::string& name, const at::Tensor& dy,
                     const at::Tensor& residual, at::Tensor& dx) const {
+    Weights norm = weights(pass, name);
     tools_.kernels.norm_backward(norm_options(), dy, pass[name + ".input"], norm.weight,
                                  pass[name + ".statistics"], residual, dx, norm.weight_gradient,
                                  norm.bias_gradient);
   }
-  void add_weight_gradient(const Pass& pass, Weights& linear, const at::Tensor& dy, const at::Tensor& x,
-                           bool has_bias_sum = false) const {
+  void add_weight_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy,
+                           const at::Tensor& x) const {
+    Weights linear = weights(pass, name);
     tools_.products.weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
-    if (linear.bias.defined() && !has_bias_sum) tools_.kernels.add_rows(dy, linear.bias_gradient);
   }
-  // The second norm's backward sees the gradients of both products that end in the stream: it sums them for their biases.
-  bool has_sums_in_norm() const {
-    return is_pre() && model_.hidden_dropout == 0 && out_.bias.defined() && down_.bias.defined();
+  void add_bias_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy) const {
+    Weights linear = weights(pass, name);
+    if (linear.bias_gradient.defined()) tools_.kernels.add_rows(dy, linear.bias_gradient);
   }
 
+  Weights weights(const Pass& pass, const std::string& name) const {
+    const WeightView &weight = (*pass.weights)[name + ".weight"], &bias = (*pass.weights)[name + ".bias"];
+    return {weight.weight, bias.weight, weight.gradient, bias.gradient};
+  }
+  DropoutSite dropout_of(const Pass& pass, std::string_view site) const {
+    return dropout_site(pass, model_.hidden_dropout, layer_, site,
+                        part_.slice(pass.microbatch->num_rows()).begin);
+  }
   at::Tensor output(const Pass& pass) const { return pass.next ? *pass.next : pass["norm2.output"]; }
   at::Tensor input_gradient(const Pass& pass) const { return *pass.below; }
   NormOptions norm_options() const { return {model_.norm, model_.norm_eps}; }
   // [rows, width] -> [rows, heads, head_dim]
   at::Tensor heads(const at::Tensor& x) const { return x.unflatten(1, {-1, model_.head_dim}); }
-  // [sequences, heads, length]
-  at::Tensor logsumexp(const Pass& pass) const {
-    return pass["attention.logsumexp"].view({-1, model_.heads, pass.sequence_length});
+  static at::Tensor of_queries(const at::Tensor& x, const HeadRun& run) {
+    return x.size(1) == run.count ? x : x.narrow(1, run.first, run.count);
   }
-  AttentionTask task(const Pass& pass) const {
+  static at::Tensor of_keys(const at::Tensor& x, const HeadRun& run) {
+    return x.size(1) == run.num_kv ? x : x.narrow(1, run.first_kv, run.num_kv);
+  }
+  // [sequences, heads, length], run by run one behind the other.
+  at::Tensor logsumexp(const Pass& pass, const HeadRun& run) const {
+    const at::Tensor flat = pass["attention.logsumexp"].view({-1});
+    const std::int64_t rows = flat.numel() / part_.heads.size();
+    return flat.narrow(0, run.first * rows, run.count * rows).view({-1, run.count, pass.sequence_length});
+  }
+  AttentionTask task(const Pass& pass, const HeadRun& run) const {
     AttentionTask task;
     task.shape = {.sequences = std::ssize(pass.microbatch->host->samples),
                   .length = pass.sequence_length,
-                  .heads = model_.heads,
-                  .kv_heads = model_.kv_heads,
+                  .heads = run.count,
+                  .kv_heads = run.num_kv,
                   .head_dim = model_.head_dim,
                   .is_causal = model_.is_causal,
                   .scale = 1 / std::sqrt(static_cast<double>(model_.head_dim))};
     task.segments = pass.microbatch->host->segments;
     const DropoutSite site = dropout_site(pass, model_.attention_dropout, layer_, "scores");
-    if (site.rate > 0) task.dropout = {site.rate, site.key, site.samples, 0, model_.max_positions};
+    if (site.rate > 0)
+      task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first, model_.max_positions};
     return task;
   }
 
@@ -279,14 +445,15 @@ class LayerBlock final : public Block {
   const ModelSpec& model_;
   int layer_;
   const LayerStrategy strategy_;
-  Weights qkv_, out_, up_, down_, norm1_, norm2_, q_norm_, k_norm_;
+  const TensorPart part_;
+  const std::vector<HeadRun> runs_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_layer_block(const Tools& tools, const Parameters& parameters, int block,
-                                        const LayerStrategy& strategy) {
-  return std::make_unique<LayerBlock>(tools, parameters, block, strategy);
+std::unique_ptr<Block> make_layer_block(const Tools& tools, int block, const LayerStrategy& strategy,
+                                        const TensorPart& part) {
+  return std::make_unique<LayerBlock>(tools, block, strategy, part);
 }
 
 }  // namespace optimus

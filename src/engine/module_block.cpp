@@ -22,8 +22,7 @@ std::vector<std::int64_t> with_samples(std::int64_t samples, std::vector<std::in
 // weights' to their own, which follows it and adds them up; the first block has only that.
 class ModuleBlock final : public Block {
  public:
-  ModuleBlock(const ModuleModel& model, const ModuleFacts& facts, const Parameters& parameters, int block,
-              RecomputeMode recompute)
+  ModuleBlock(const ModuleModel& model, const ModuleFacts& facts, int block, RecomputeMode recompute)
       : model_(model),
         facts_(facts),
         part_(static_cast<std::size_t>(block)),
@@ -31,13 +30,14 @@ class ModuleBlock final : public Block {
         is_last_(part_ + 1 == model.parts.size()),
         is_recomputed_(recompute == RecomputeMode::full && !is_last_) {
     for (const auto& [name, parameter] : trained_parameters(model.parts[part_])) {
+      names_.push_back(name);
       parameters_.push_back(parameter);
-      gradients_.push_back(parameters.gradient(name).view(parameter.sizes()));
     }
   }
 
   void forward(Part, const Pass& pass) override {
     const std::int64_t samples = std::ssize(pass.microbatch->host->samples);
+    use_weights(pass);
     at::Tensor input = pass["input"];
     if (is_first_ && !pass.is_recompute) input.copy_(pass.microbatch->host->inputs.reshape({samples, -1}));
     ForwardOptions options{.wants_input_gradient = !is_first_, .wide = facts_.types.wide};
@@ -66,8 +66,9 @@ class ModuleBlock final : public Block {
     const auto computed = computed_.find(pass.microbatch);
     ensure(computed != computed_.end(), "weight gradients before the backward of {}",
            model_.parts[part_].name);
-    for (std::size_t i = 0; i < gradients_.size(); ++i)
-      if (computed->second.parameters[i].defined()) gradients_[i].add_(computed->second.parameters[i]);
+    for (std::size_t i = 0; i < names_.size(); ++i)
+      if (const at::Tensor& gradient = computed->second.parameters[i]; gradient.defined())
+        (*pass.weights)[names_[i]].gradient.view(gradient.sizes()).add_(gradient);
     computed_.erase(computed);
   }
 
@@ -75,12 +76,22 @@ class ModuleBlock final : public Block {
   const ModuleGradients& backward(const Pass& pass) {
     const auto at = graphs_.find(pass.microbatch);
     ensure(at != graphs_.end(), "no graph of {} for its backward", model_.parts[part_].name);
+    use_weights(pass);
     ModuleGraph graph = std::move(at->second);
     graphs_.erase(at);
     const at::Tensor gradient = is_last_
                                     ? at::full(graph.root.sizes(), pass.gradient_scale, graph.root.options())
                                     : pass["output.gradient"];
     return computed_[pass.microbatch] = run_backward(std::move(graph), gradient, parameters_);
+  }
+
+  // With ZeRO 3 weights are gathered for each use, wherever there is room.
+  void use_weights(const Pass& pass) {
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      const at::Tensor& weight = (*pass.weights)[names_[i]].weight;
+      if (weight.defined() && weight.data_ptr() != parameters_[i].data_ptr())
+        parameters_[i].set_data(weight.view(parameters_[i].sizes()));
+    }
   }
 
   void hand_on(const at::Tensor& output, at::Tensor next) const {
@@ -94,7 +105,8 @@ class ModuleBlock final : public Block {
   const ModuleFacts& facts_;
   const std::size_t part_;
   const bool is_first_, is_last_, is_recomputed_;
-  std::vector<at::Tensor> parameters_, gradients_;  // the module's; their accumulators
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> parameters_;  // the module's
   std::map<const DeviceMicrobatch*, ModuleGraph> graphs_;
   std::map<const DeviceMicrobatch*, ModuleGradients> computed_;
 };
@@ -112,10 +124,11 @@ LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Par
   for (const ModulePart& part : model.parts) {
     for (const auto& [name, tensor] : trained_parameters(part)) {
       lent_.push_back({tensor, tensor.variable_data(), name});
-      at::Tensor master = parameters.master(name), weight = parameters.weight(name);
-      master.copy_(lent_.back().before.reshape(master.sizes()));
-      weight.copy_(master);
-      tensor.set_data(weight.view(tensor.sizes()));
+      const at::Tensor values = lent_.back().before.to(at::kCPU, at::kDouble).contiguous();
+      parameters.set(name,
+                     std::span(values.const_data_ptr<double>(), static_cast<std::size_t>(values.numel())));
+      if (const at::Tensor weight = parameters.weight(name); weight.numel() == tensor.numel())
+        tensor.set_data(weight.view(tensor.sizes()));
     }
     for (const at::Tensor& tensor : other_tensors(part)) {
       lent_.push_back({tensor, tensor.variable_data(), ""});
@@ -124,31 +137,46 @@ LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Par
   }
 }
 
+// Masters where this device has all of them, else weights, else the rows of its shard.
+void LentModules::take_back(Lent& lent) const {
+  const at::Tensor master = parameters_.master(lent.parameter), weight = parameters_.weight(lent.parameter);
+  const std::int64_t all = lent.before.numel();
+  if (master.numel() == all || weight.numel() == all) {
+    lent.before.copy_((master.numel() == all ? master : weight).view(lent.before.sizes()));
+    return;
+  }
+  const Span rows = parameters_.box(lent.parameter, &BlockState::masters)[0];
+  if (rows.size() > 0)
+    lent.before.view({-1, master.numel() / rows.size()})
+        .narrow(0, rows.begin, rows.size())
+        .copy_(master.view({rows.size(), -1}));
+}
+
 LentModules::~LentModules() {
   for (Lent& lent : lent_) {
-    if (!lent.parameter.empty())
-      lent.before.copy_(parameters_.master(lent.parameter).view(lent.before.sizes()));
+    if (!lent.parameter.empty()) take_back(lent);
     lent.tensor.set_data(lent.before);
   }
 }
 
 std::function<std::unique_ptr<Block>(int, RecomputeMode)> LentModules::blocks() const {
   return [this](int block, RecomputeMode mode) {
-    return std::make_unique<ModuleBlock>(model_, facts_, parameters_, block, mode);
+    return std::make_unique<ModuleBlock>(model_, facts_, block, mode);
   };
 }
 
 Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, std::int64_t seed) {
+                 std::int64_t first_sample, std::int64_t seed, int device) {
   Batch batch;
   batch.step = step, batch.sequence_length = 1;
-  batch.num_tokens = batch.num_counted = plan.batch;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
   std::int64_t next = first_sample;
   for (const int size : plan.pipelines.front().microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
+    const Span own = own_sequences(plan, device, size);
     for (int i = 0; i < size; ++i, ++next) {
+      if (i < own.begin || i >= own.end) continue;
       const Permutation order(key.with(static_cast<std::uint64_t>(next / data.num_samples)),
                               data.num_samples);
       const std::int64_t number = order(next % data.num_samples);
@@ -159,7 +187,8 @@ Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& p
       inputs.push_back(sample.input), labels.push_back(sample.target);
       microbatch.samples.push_back(next);
     }
-    microbatch.inputs = at::stack(inputs), microbatch.labels = at::stack(labels);
+    batch.num_tokens += own.size(), batch.num_counted += own.size();
+    if (own.size() > 0) microbatch.inputs = at::stack(inputs), microbatch.labels = at::stack(labels);
   }
   return batch;
 }

@@ -32,7 +32,8 @@ ModuleFacts describe(const ModuleModel& model, const ModuleSample& example, Prec
                      at::Device device);
 
 // Puts the modules' parameters into the engine's buffers, while it lives. At its end modules have tensors of their own again, of
-// the types and on the devices they had, with the values that the parameters have by then. The parameters must live longer.
+// the types and on the devices they had, with the values that the parameters have by then; with ZeRO 3, of the own shard. The
+// parameters must live longer.
 class LentModules {
  public:
   LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters);
@@ -45,14 +46,15 @@ class LentModules {
 
  private:
   struct Lent;
+  void take_back(Lent& lent) const;
   const ModuleModel& model_;
   const ModuleFacts& facts_;
   Parameters& parameters_;
   std::vector<Lent> lent_;
 };
 
-// The samples of one step, in an order that only the seed decides, each epoch anew.
+// The samples of one step that are this device's, in an order that only the seed decides, each epoch anew.
 Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, std::int64_t seed);
+                 std::int64_t first_sample, std::int64_t seed, int device = 0);
 
 }  // namespace optimus

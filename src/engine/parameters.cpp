@@ -1,11 +1,11 @@
 // See parameters.h.
 #include "engine/parameters.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -13,8 +13,7 @@
 namespace optimus {
 namespace {
 
-// Tensors that one product fills or reads: q | k | v and gate | up, weights and biases. The joint name takes the place of the
-// single ones: "attention.qkv.weight", "mlp.gate_up.weight".
+// Tensors that lie side by side, and the name of all of them together.
 struct Fusion {
   const char* joint;
   std::vector<const char*> single;
@@ -27,153 +26,171 @@ const std::vector<Fusion>& fusions() {
   return all;
 }
 
-StorageType storage_type(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return StorageType::fp64;
-    case at::kBFloat16:
-      return StorageType::bf16;
-    case at::kHalf:
-      return StorageType::fp16;
-    default:
-      return StorageType::fp32;
-  }
+// "layers.3.mlp.up.weight" -> "mlp.up.weight"
+std::string_view name_in_block(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return name;
+  return name.substr(name.find('.', kLayers.size()) + 1);
 }
 
-std::string layer_prefix(int block) { return fmt::format("layers.{}.", block - 1); }
-
-StorageSpec storage_spec(const std::vector<LogicalTensor>& tensors, const ModelSpec& model,
-                         at::ScalarType element) {
-  StorageSpec spec;
-  spec.types.assign(tensors.size(), storage_type(element));
-  std::map<std::string, int> index;
-  for (std::size_t t = 0; t < tensors.size(); ++t) index[tensors[t].name] = static_cast<int>(t);
-  for (int block = 1; block <= model.layers; ++block)
-    for (const Fusion& fusion : fusions())
-      for (const char* suffix : {".weight", ".bias"}) {
-        std::vector<int> members;
-        for (const char* name : fusion.single)
-          if (const auto at = index.find(layer_prefix(block) + name + suffix); at != index.end())
-            members.push_back(at->second);
-        if (members.size() > 1) spec.fusions.push_back(std::move(members));
-      }
-  return spec;
+std::vector<std::int64_t> sizes_of(const Box& box) {
+  std::vector<std::int64_t> sizes;
+  for (int d = 0; d < box.num_dims; ++d) sizes.push_back(box[d].size());
+  return sizes;
 }
 
 }  // namespace
 
+const WeightView& BlockViews::operator[](std::string_view name) const {
+  for (const auto& [own, view] : views_)
+    if (own == name) return view;
+  return none_;
+}
+
 Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device, Keeping keeping)
-    : tensors_(logical_tensors(model)), device_(device) {
+    : tensors_(logical_tensors(model)), shapes_(block_shapes(plan, model, rank)), blocks_(shapes_.size()) {
   const ElementTypes types = types_of(plan.precision);
-  const Layout layout = layout_of(plan, model, StateKind::weights);
-  const RankIndex index(layout);
-  const Storage storage =
-      build_storage(layout, index, Rank{rank}, storage_spec(tensors_, model, types.element));
-  blocks_.resize(static_cast<std::size_t>(optimus::num_blocks(model)));
-  segments_.resize(blocks_.size());
-  std::vector<int> block_of(storage.buffers.size(), -1);
-  for (const StorageEntry& entry : storage.entries)
-    block_of[static_cast<std::size_t>(entry.buffer)] = tensors_[static_cast<std::size_t>(entry.tensor)].block;
-  for (std::size_t b = 0; b < storage.buffers.size(); ++b) {
-    BlockState& state = block(block_of[b]);
-    const auto zeros = [&](at::ScalarType type) {
-      return at::zeros({storage.buffers[b].num_elements}, at::TensorOptions(type).device(device));
+  for (std::size_t b = 0; b < shapes_.size(); ++b) {
+    const BlockShape& shape = shapes_[b];
+    BlockState& state = blocks_[b];
+    updates_.push_back(update_runs(shape)), counted_.push_back(counted_runs(shape));
+    for (std::size_t i = 0; i < shape.tensors.size(); ++i)
+      places_[shape.tensors[i].name] = {static_cast<int>(b), i};
+    if (shape.tensors.empty()) continue;
+    const auto zeros = [&](StateKind kind, at::ScalarType type) {
+      return at::zeros({shape.elements(kind)}, at::TensorOptions(type).device(device));
     };
-    state.weights = state.masters = zeros(types.element);
+    state.weights = state.masters = zeros(StateKind::weights, types.element);
     if (keeping == Keeping::weights) continue;
-    state.gradients = zeros(types.wide);
-    if (types.element != types.wide) state.masters = zeros(types.wide);
-    state.first = zeros(types.wide), state.second = zeros(types.wide);
+    state.gradients = zeros(StateKind::gradients, types.wide);
+    if (types.element != types.wide) state.masters = zeros(StateKind::optimizer, types.wide);
+    state.first = zeros(StateKind::optimizer, types.wide),
+    state.second = zeros(StateKind::optimizer, types.wide);
   }
-  add_views(storage);
-  add_segments();
 }
 
-void Parameters::add_views(const Storage& storage) {
-  for (const StorageEntry& entry : storage.entries) {
-    const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(entry.tensor)];
-    View view{tensor.block, entry.offset, {}};
-    for (int d = 0; d < entry.box.num_dims; ++d) view.shape.push_back(entry.box[d].size());
-    views_[tensor.name] = std::move(view);
-  }
-  for (int block = 1; block + 1 < num_blocks(); ++block)
-    for (const Fusion& fusion : fusions())
-      for (const char* suffix : {".weight", ".bias"}) {
-        View joint;
-        for (const char* name : fusion.single) {
-          const auto at = views_.find(layer_prefix(block) + name + suffix);
-          if (at == views_.end()) continue;
-          if (joint.shape.empty())
-            joint = at->second;
-          else
-            joint.shape[0] += at->second.shape[0];
-        }
-        if (!joint.shape.empty()) views_[layer_prefix(block) + fusion.joint + suffix] = std::move(joint);
-      }
+const HeldTensor* Parameters::find(const std::string& name) const {
+  const auto at = places_.find(name);
+  return at == places_.end() ? nullptr : &shape(at->second.first).tensors[at->second.second];
 }
 
-void Parameters::add_segments() {
-  std::vector<std::vector<std::pair<std::int64_t, bool>>> starts(blocks_.size());
-  for (const LogicalTensor& tensor : tensors_)
-    if (const auto at = views_.find(tensor.name); at != views_.end())
-      starts[static_cast<std::size_t>(tensor.block)].emplace_back(at->second.offset, tensor.has_weight_decay);
-  for (std::size_t b = 0; b < starts.size(); ++b) {
-    std::sort(starts[b].begin(), starts[b].end());
-    for (const auto& [offset, decays] : starts[b]) {
-      if (!segments_[b].empty() && segments_[b].back().has_weight_decay == decays) continue;
-      if (!segments_[b].empty()) segments_[b].back().end = offset;
-      segments_[b].push_back({offset, 0, decays});
-    }
-    if (!segments_[b].empty()) segments_[b].back().end = blocks_[b].weights.numel();
+bool Parameters::is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const {
+  const int number = places_.at(held.name).first;
+  const BlockState& state = block(number);
+  if (member == &BlockState::weights) return shape(number).is_sharded(StateKind::weights);
+  if (member == &BlockState::gradients) return shape(number).is_sharded(StateKind::gradients);
+  if (member == &BlockState::masters && state.masters.is_same(state.weights))
+    return shape(number).is_sharded(StateKind::weights);
+  return shape(number).is_sharded(StateKind::optimizer);
+}
+
+Box Parameters::box(const std::string& name, at::Tensor BlockState::*member) const {
+  const HeldTensor* held = find(name);
+  ensure(held != nullptr, "no tensor {}", name);
+  Box box = held->box;
+  if (is_sharded(*held, member)) {
+    const Span rows = shape(places_.at(name).first).own_rows(*held);
+    box[0] = {held->box[0].begin + rows.begin, held->box[0].begin + rows.end};
   }
+  return box;
 }
 
 at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*member) const {
-  const auto at = views_.find(name);
-  if (at == views_.end()) return {};
-  const View& view = at->second;
-  if (!(block(view.block).*member).defined()) return {};
-  std::int64_t count = 1;
-  for (const std::int64_t size : view.shape) count *= size;
-  return (block(view.block).*member).narrow(0, view.offset, count).view(view.shape);
+  const HeldTensor* held = find(name);
+  if (held == nullptr) return {};
+  const at::Tensor& flat = block(places_.at(name).first).*member;
+  if (!flat.defined()) return {};
+  const Box own = box(name, member);
+  const std::int64_t offset = is_sharded(*held, member) ? held->shard_offset : held->offset;
+  return flat.narrow(0, offset, own.num_elements()).view(sizes_of(own));
 }
+
+BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Tensor& gradients) const {
+  BlockViews result;
+  const auto in = [](const at::Tensor& flat, std::int64_t offset, const std::vector<std::int64_t>& sizes) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : sizes) count *= size;
+    return flat.defined() ? flat.narrow(0, offset, count).view(sizes) : at::Tensor();
+  };
+  const auto add = [&](std::string name, std::int64_t offset, const std::vector<std::int64_t>& sizes) {
+    result.add(std::move(name), {in(weights, offset, sizes), in(gradients, offset, sizes)});
+  };
+  const std::vector<HeldTensor>& tensors = shape(block).tensors;
+  for (const HeldTensor& held : tensors)
+    add(std::string(name_in_block(held.name)), held.offset, sizes_of(held.box));
+  for (const Fusion& fusion : fusions())
+    for (const char* suffix : {".weight", ".bias"}) {
+      const HeldTensor* first = nullptr;
+      std::int64_t rows = 0;
+      for (const char* single : fusion.single)
+        for (const HeldTensor& held : tensors)
+          if (name_in_block(held.name) == std::string(single) + suffix) {
+            if (first == nullptr) first = &held;
+            ensure(held.offset == first->offset + rows * first->row, "{} does not follow {}", held.name,
+                   first->name);
+            rows += held.rows;
+          }
+      if (first == nullptr) continue;
+      std::vector<std::int64_t> sizes = sizes_of(first->box);
+      sizes[0] = rows;
+      add(std::string(fusion.joint) + suffix, first->offset, sizes);
+    }
+  return result;
+}
+
+namespace {
+
+void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std::vector<double>& values) {
+  values.assign(static_cast<std::size_t>(box.num_elements()), tensor.init.kind == InitKind::ones ? 1.0 : 0.0);
+  if (tensor.init.kind != InitKind::normal) return;
+  fill_normal(key.with(tensor.name), tensor.shape, box, values);
+  for (double& value : values) value *= tensor.init.deviation;
+}
+
+}  // namespace
 
 void Parameters::initialize(std::int64_t seed) {
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("init");
+  std::vector<double> values;
   for (const LogicalTensor& tensor : tensors_) {
-    if (!views_.contains(tensor.name) || tensor.init.kind == InitKind::given) continue;
-    std::vector<double> values(static_cast<std::size_t>(tensor.shape.num_elements()));
-    switch (tensor.init.kind) {
-      case InitKind::normal:
-        fill_normal(key.with(tensor.name), tensor.shape, Box(tensor.shape), values);
-        for (double& value : values) value *= tensor.init.deviation;
-        break;
-      case InitKind::zeros:
-      case InitKind::given:
-        break;
-      case InitKind::ones:
-        std::fill(values.begin(), values.end(), 1.0);
-        break;
+    if (find(tensor.name) == nullptr || tensor.init.kind == InitKind::given) continue;
+    for (at::Tensor BlockState::*const member : {&BlockState::masters, &BlockState::weights}) {
+      at::Tensor target = view(tensor.name, member);
+      fill(tensor, key, box(tensor.name, member), values);
+      target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
+      if (block(tensor.block).masters.is_same(block(tensor.block).weights)) break;
     }
-    set(tensor.name, values);
   }
 }
 
 void Parameters::set(const std::string& name, std::span<const double> values) {
-  set_from(name, values.data(), std::ssize(values), at::kDouble);
+  const HeldTensor* held = find(name);
+  if (held == nullptr) return;
+  const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(held->tensor)];
+  ensure(std::ssize(values) == tensor.shape.num_elements(), "{} values for {}", values.size(), name);
+  // from_blob reads only.
+  set_from(name, at::from_blob(const_cast<double*>(values.data()), sizes_of(Box(tensor.shape)), at::kDouble));
 }
 void Parameters::set(const std::string& name, std::span<const float> values) {
-  set_from(name, values.data(), std::ssize(values), at::kFloat);
+  const HeldTensor* held = find(name);
+  if (held == nullptr) return;
+  const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(held->tensor)];
+  ensure(std::ssize(values) == tensor.shape.num_elements(), "{} values for {}", values.size(), name);
+  set_from(name, at::from_blob(const_cast<float*>(values.data()), sizes_of(Box(tensor.shape)), at::kFloat));
 }
 
-void Parameters::set_from(const std::string& name, const void* values, std::int64_t count,
-                          at::ScalarType type) {
-  at::Tensor target = master(name);
-  ensure(target.defined() && target.numel() == count, "{} values for {}", count, name);
-  // from_blob reads only.
-  target.copy_(at::from_blob(const_cast<void*>(values), target.sizes(), type));
-  if (!block(views_.at(name).block).masters.is_same(block(views_.at(name).block).weights))
-    weight(name).copy_(target);
+void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
+  const auto part = [&](at::Tensor BlockState::*member) {
+    const Box own = box(name, member);
+    at::Tensor result = whole;
+    for (int d = 0; d < own.num_dims; ++d) result = result.narrow(d, own[d].begin, own[d].size());
+    return result;
+  };
+  master(name).copy_(part(&BlockState::masters));
+  const BlockState& state = block(places_.at(name).first);
+  // Through the master's type, as an update rounds.
+  if (!state.masters.is_same(state.weights))
+    weight(name).copy_(part(&BlockState::weights).to(state.masters.scalar_type()));
 }
 
 std::vector<double> Parameters::get(const std::string& name, at::Tensor BlockState::*member) const {
@@ -185,8 +202,14 @@ std::vector<double> Parameters::get(const std::string& name, at::Tensor BlockSta
 }
 
 void Parameters::round_masters() {
-  for (BlockState& state : blocks_)
-    if (state.weights.defined() && !state.weights.is_same(state.masters)) state.weights.copy_(state.masters);
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    BlockState& state = blocks_[b];
+    if (!state.weights.defined() || state.weights.is_same(state.masters)) continue;
+    const bool is_whole = !shapes_[b].is_sharded(StateKind::weights);
+    for (const StateRun& run : updates_[b])
+      state.weights.narrow(0, is_whole ? run.whole : run.shard, run.length)
+          .copy_(state.masters.narrow(0, run.shard, run.length));
+  }
 }
 
 void Parameters::zero_gradients() {

@@ -1,6 +1,6 @@
 // Parameters: everything of a model that outlives a step, on one device. Each block's weights, gradient accumulators, masters
-// and moments are flat buffers with the same element offsets (layout/storage.h), so that updates, reductions and transfers work
-// on buffers; blocks see tensors as views into them.
+// and moments are flat buffers (block_shape.h says what lies where), so that updates, reductions and transfers work on buffers;
+// blocks see tensors as views into them.
 //
 // With fp64 and fp32 the master is the weight. Padding between tensors is zero and stays zero.
 #pragma once
@@ -10,73 +10,91 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "engine/block_shape.h"
 #include "engine/device.h"
-#include "layout/storage.h"
-#include "plan/layouts.h"
 
 namespace optimus {
 
 // What is held: all that training needs, or weights alone (gradients and moments are then undefined, and masters are weights).
 enum class Keeping { training, weights };
 
+// With ZeRO some of these hold the device's shard only: moments and masters from stage 1 on, gradients from 2, weights with 3. Where
+// masters are the weights, they lie as weights do.
 struct BlockState {
   at::Tensor weights;                 // element type
   at::Tensor gradients;               // wide type, as all that follow
   at::Tensor masters, first, second;  // masters may be weights
 };
 
+// A tensor of a block as its computation uses it: views into whole buffers.
+struct WeightView {
+  at::Tensor weight, gradient;  // undefined when there is none
+};
+
+// The tensors of one block, by their names without the layer's: "attention.q.weight", and those that lie side by side under a
+// joint name, "attention.qkv.weight", "mlp.gate_up.bias".
+class BlockViews {
+ public:
+  const WeightView& operator[](
+      std::string_view name) const;  // undefined ones when there is none of that name
+  void add(std::string name, WeightView view) { views_.emplace_back(std::move(name), std::move(view)); }
+
+ private:
+  std::vector<std::pair<std::string, WeightView>> views_;
+  WeightView none_;
+};
+
 class Parameters {
  public:
-  // Allocates; values are zero until initialize() or set(). The plan must be valid for the model.
+  // Allocates; values are zero until initialize() or set(). The plan must be valid for the model; rank is one of its devices.
   Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
              Keeping keeping = Keeping::training);
 
-  // Keyed by (seed, tensor name): the same values whoever holds which part.
+  // Keyed by (seed, tensor name): the same values whoever holds which part. Every rank computes its own part.
   void initialize(std::int64_t seed);
 
   const std::vector<LogicalTensor>& tensors() const { return tensors_; }
-  // Views of a logical tensor, or of several that lie side by side ("layers.0.attention.qkv.weight", "…mlp.up_gate.weight":
-  // see fused_name). Undefined when the model has none of that name.
+  // A logical tensor's held part in one of the buffers: the tensor-parallel part, or the rows of the own shard. Undefined when
+  // the device holds nothing of it.
   at::Tensor weight(const std::string& name) const { return view(name, &BlockState::weights); }
   at::Tensor gradient(const std::string& name) const { return view(name, &BlockState::gradients); }
   at::Tensor master(const std::string& name) const { return view(name, &BlockState::masters); }
   at::Tensor view(const std::string& name, at::Tensor BlockState::*member) const;
+  // The box that such a view holds. Masters that are weights are held as weights are.
+  Box box(const std::string& name, at::Tensor BlockState::*member) const;
 
-  // One logical tensor from values in row-major order: masters and weights.
+  // The views that a block computes with, in given whole buffers (gradients may be undefined).
+  BlockViews views(int block, const at::Tensor& weights, const at::Tensor& gradients) const;
+
+  // One logical tensor from the values of its whole, in row-major order: masters and weights, as far as they are held.
   void set(const std::string& name, std::span<const double> values);
   void set(const std::string& name, std::span<const float> values);
   std::vector<double> get(const std::string& name, at::Tensor BlockState::*member) const;
-  void round_masters();  // to weights, after masters were set as views
+  // From masters that were set as views. With ZeRO 1 and 2 other shards of the weights come from elsewhere: Engine::gather_weights.
+  void round_masters();
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
   BlockState& block(int index) { return blocks_[static_cast<std::size_t>(index)]; }
   const BlockState& block(int index) const { return blocks_[static_cast<std::size_t>(index)]; }
-  // Ranges of a block's buffers with and without weight decay, in order, padding included.
-  struct Segment {
-    std::int64_t begin = 0, end = 0;
-    bool has_weight_decay = false;
-  };
-  std::span<const Segment> segments(int block) const { return segments_[static_cast<std::size_t>(block)]; }
+  const BlockShape& shape(int index) const { return shapes_[static_cast<std::size_t>(index)]; }
+  std::span<const StateRun> updates(int block) const { return updates_[static_cast<std::size_t>(block)]; }
+  std::span<const StateRun> counted(int block) const { return counted_[static_cast<std::size_t>(block)]; }
   void zero_gradients();
   Bytes bytes() const;
 
  private:
-  struct View {
-    int block = 0;
-    std::int64_t offset = 0;
-    std::vector<std::int64_t> shape;
-  };
-  void set_from(const std::string& name, const void* values, std::int64_t count, at::ScalarType type);
-  void add_views(const Storage& storage);
-  void add_segments();
+  const HeldTensor* find(const std::string& name) const;
+  bool is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const;
+  void set_from(const std::string& name, const at::Tensor& whole);
 
-  std::vector<LogicalTensor> tensors_;
-  std::map<std::string, View> views_;
+  const std::vector<LogicalTensor> tensors_;
+  std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
-  std::vector<std::vector<Segment>> segments_;
-  at::Device device_;
+  std::vector<std::vector<StateRun>> updates_, counted_;
+  std::map<std::string, std::pair<int, std::size_t>> places_;  // name -> block, index into its shape
 };
 
 }  // namespace optimus

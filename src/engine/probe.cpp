@@ -318,7 +318,9 @@ class Probe {
       sample.inputs.push_back(i), sample.targets.push_back(i), sample.positions.push_back(i);
     sample.num_counted = 8;
     const Batch batch = make_batch({sample}, plan, 0, 0);
-    return seconds_of(device_, [&] { engine.train_step(batch, {.learning_rate = 0}); });
+    return seconds_of(device_, [&] {
+      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step failed");
+    });
   }
 
   at::Device device_;

@@ -222,7 +222,7 @@ class CudaKernels final : public Kernels {
   void embedding_backward(const at::Tensor& dout, const at::Tensor& ids, const at::Tensor& position_ids,
                           at::Tensor& tokens, at::Tensor& positions, at::Tensor& types) const override {
     const c10::cuda::CUDAGuard guard(dout.device());
-    add_to_table(dout, ids, tokens);
+    if (tokens.defined()) add_to_table(dout, ids, tokens);
     if (positions.defined()) add_to_table(dout, position_ids, positions);
     if (!types.defined()) return;
     at::Tensor first = types.select(0, 0);
@@ -239,6 +239,15 @@ class CudaKernels final : public Kernels {
                                  .targets = static_cast<const std::int64_t*>(flat_data(targets, at::kLong)),
                                  .losses = flat_data(losses, wide_type(logits)),
                                  .gradient_scale = gradient_scale});
+  }
+
+  void loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
+                       at::Tensor& statistics) const override {
+    plain_->loss_statistics(logits, targets, statistics);
+  }
+  void loss_gradient(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& logsumexp,
+                     double gradient_scale) const override {
+    plain_->loss_gradient(logits, targets, logsumexp, gradient_scale);
   }
 
   void add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
@@ -329,23 +338,24 @@ class CudaKernels final : public Kernels {
   // The keys of sequences are arguments of a launch, so that none waits for a copy to the device.
   static void add_with_dropout(const Launch& launch, const cuda::AddTask& whole, const DropoutSite& dropout) {
     const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
-    ensure(length > 0 && whole.x.num_rows <= length * num_sequences, "{} rows of {} sequences of {}",
-           whole.x.num_rows, num_sequences, length);
-    for (std::int64_t first = 0; first * length < whole.x.num_rows; first += cuda::kMostKeys) {
+    const std::int64_t begin = dropout.first_row, end = begin + whole.x.num_rows;
+    ensure(length > 0 && end <= length * num_sequences, "{} rows from {} of {} sequences of {}",
+           whole.x.num_rows, begin, num_sequences, length);
+    for (std::int64_t first = begin / length; first * length < end; first += cuda::kMostKeys) {
       cuda::DropoutKeys keys;
       const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, num_sequences - first);
       for (std::int64_t i = 0; i < count; ++i)
         keys.of_sequence[i] =
             dropout.key.with(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(first + i)]))
                 .value;
-      const std::int64_t first_row = first * length,
-                         num_rows = std::min(count * length, whole.x.num_rows - first_row);
+      const std::int64_t row = std::max(begin, first * length),
+                         num_rows = std::min((first + count) * length, end) - row;
       cuda::AddTask task = whole;
       const int size = cuda::size_of(task.element);
-      task.x = part_of(whole.x, first_row, num_rows, size),
-      task.y = part_of(whole.y, first_row, num_rows, size);
-      task.residual = part_of(whole.residual, first_row, num_rows, size);
-      task.rate = dropout.rate, task.sequence_length = length;
+      task.x = part_of(whole.x, row - begin, num_rows, size),
+      task.y = part_of(whole.y, row - begin, num_rows, size);
+      task.residual = part_of(whole.residual, row - begin, num_rows, size);
+      task.rate = dropout.rate, task.sequence_length = length, task.first_row = row - first * length;
       launch(cuda::add, task, keys);
     }
   }

@@ -59,9 +59,14 @@ __global__ void __launch_bounds__(256)
     embedding_kernel(EmbeddingArguments<T> of, std::int64_t num_rows, std::int64_t num_packs) {
   for_each_place(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
     const std::int64_t id = of.ids[row], at = column * kPack;
-    check(id >= 0 && id < of.num_tokens);
+    check(id < of.num_tokens);
     Values<T, kPack> sum, more;
-    sum.load(of.tokens.row(id) + at);
+    if (id >= 0) {
+      sum.load(of.tokens.row(id) + at);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum.at[i] = 0;
+    }
     if (of.positions.data != nullptr) {
       const std::int64_t position = of.position_ids[row];
       check(position >= 0 && position < of.num_positions);
@@ -111,7 +116,7 @@ __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, st
                      width = num_packs * kPack;
   for (std::int64_t i = begin; i < end;) {
     const std::int64_t id = of.sorted[i], first = i;
-    check(id >= 0 && id < of.table_rows);
+    check(id < of.table_rows);
     W sum[kPack] = {};
 #pragma unroll 4
     for (; i < end && of.sorted[i] == id; ++i) {
@@ -124,7 +129,7 @@ __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, st
     const bool goes_on = i == end && end < of.num_rows && of.sorted[end] == id;
     if (began_before || goes_on)
       store_wide(of.workspace + (piece * 2 + (began_before ? 0 : 1)) * width + column * kPack, sum);
-    else
+    else if (id >= 0)
       add_to(of.table.row(id) + column * kPack, sum);
   }
 }
@@ -138,7 +143,7 @@ __global__ void __launch_bounds__(256) scatter_rest_kernel(ScatterArguments<T> o
   const std::int64_t begin = piece * kPiece, end = begin + kPiece, width = num_packs * kPack;
   if (column >= num_packs || end >= of.num_rows) return;
   const std::int64_t id = of.sorted[end];
-  if (of.sorted[end - 1] != id) return;
+  if (id < 0 || of.sorted[end - 1] != id) return;
   if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // began before
   W sum[kPack], more[kPack];
   load_wide(of.workspace + (piece * 2 + 1) * width + column * kPack, sum);

@@ -112,6 +112,7 @@ struct AddTask {
   const void* bias = nullptr;
   double rate = 0;
   std::int64_t sequence_length = 1;
+  std::int64_t first_row = 0;  // of the sequences' rows, the first of x
 };
 // keys: not read when the rate is 0; else of rows / sequence_length sequences.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);

@@ -16,6 +16,7 @@ class RowMask {
       : site_(site), rule_(site.rate), kept_(static_cast<std::size_t>(width)), factors_(kept_.size()) {}
 
   const Number* of(std::int64_t row) {
+    row += site_.first_row;
     const std::int64_t sequence = row / site_.sequence_length, position = row % site_.sequence_length;
     const auto sample = static_cast<std::uint64_t>(site_.samples[static_cast<std::size_t>(sequence)]);
     fill_kept(site_.key.with(sample), static_cast<std::uint64_t>(position) * kept_.size(), rule_, kept_);
@@ -32,9 +33,10 @@ class RowMask {
 };
 
 void ensure_samples(const DropoutSite& site, std::int64_t num_rows) {
-  ensure(site.sequence_length > 0 &&
-             static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >= num_rows,
-         "dropout of {} rows with {} samples of {}", num_rows, site.samples.size(), site.sequence_length);
+  ensure(site.sequence_length > 0 && static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >=
+                                         site.first_row + num_rows,
+         "dropout of {} rows from {} with {} samples of {}", num_rows, site.first_row, site.samples.size(),
+         site.sequence_length);
 }
 
 // y = residual + (x + bias) * mask, each where it is there: loops without a question in them.

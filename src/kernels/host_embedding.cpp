@@ -6,9 +6,9 @@ namespace optimus {
 namespace {
 
 template <typename Id>
-void ensure_below(const Id* ids, std::int64_t count, std::int64_t bound, const char* what) {
+void ensure_below(const Id* ids, std::int64_t count, std::int64_t bound, const char* what, Id lowest = 0) {
   for (std::int64_t i = 0; i < count; ++i)
-    ensure(ids[i] >= 0 && ids[i] < bound, "{} {} in row {}, where {} are known", what, ids[i], i, bound);
+    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {}, where {} are known", what, ids[i], i, bound);
 }
 
 // Both of each row's ids, checked against the tables they point into.
@@ -20,7 +20,8 @@ struct Ids {
       const at::Tensor& position_table)
       : tokens(flat_data<std::int64_t>(ids)),
         positions(position_table.defined() ? flat_data<std::int32_t>(position_ids) : nullptr) {
-    ensure_below(tokens, ids.numel(), token_table.size(0), "token");
+    if (token_table.defined())
+      ensure_below(tokens, ids.numel(), token_table.size(0), "token", std::int64_t{-1});
     if (positions != nullptr) ensure_below(positions, ids.numel(), position_table.size(0), "position");
   }
 };
@@ -29,7 +30,7 @@ template <typename T>
 void add_table_rows(const T* token, const T* position, const T* type, std::int64_t width, T* out) {
 #pragma omp simd
   for (std::int64_t j = 0; j < width; ++j) {
-    Wide<T> sum = load(token[j]);
+    Wide<T> sum = token == nullptr ? Wide<T>{0} : load(token[j]);
     if (position != nullptr) sum += load(position[j]);
     if (type != nullptr) sum += load(type[j]);
     store(out[j], sum);
@@ -79,7 +80,7 @@ void HostKernels::embedding(const at::Tensor& ids, const at::Tensor& position_id
   with_element_type(out.scalar_type(), [&]<typename T>(T) {
     const Rows<T> token_table(tokens), position_table(positions), type_table(types), to(out);
     for_each_row(ids.numel(), to.width, [&](std::int64_t r) {
-      add_table_rows(token_table.row(at.tokens[r]),
+      add_table_rows(at.tokens[r] < 0 ? nullptr : token_table.row(at.tokens[r]),
                      at.positions == nullptr ? nullptr : position_table.row(at.positions[r]), type_table.data,
                      to.width, to.row(r));
     });
@@ -98,7 +99,8 @@ void HostKernels::embedding_backward(const at::Tensor& dout, const at::Tensor& i
     const Rows<W> token_table(tokens), position_table(positions), type_table(types);
     at::parallel_for(0, from.width, kFewestColumns, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = 0; r < from.num_rows(); ++r) {
-        add_to(token_table.row(at.tokens[r]), from.row(r), begin, end);
+        if (token_table.data != nullptr && at.tokens[r] >= 0)
+          add_to(token_table.row(at.tokens[r]), from.row(r), begin, end);
         if (at.positions != nullptr) add_to(position_table.row(at.positions[r]), from.row(r), begin, end);
         if (type_table.data != nullptr) add_to(type_table.data, from.row(r), begin, end);
       }

@@ -78,4 +78,41 @@ void HostKernels::cross_entropy(at::Tensor& logits, const at::Tensor& targets, a
   });
 }
 
+void HostKernels::loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
+                                  at::Tensor& statistics) const {
+  with_element_type(logits.scalar_type(), [&]<typename T>(T) {
+    const Rows<T> rows(logits);
+    const Rows<Wide<T>> results(statistics);
+    const auto* goals = flat_data<std::int64_t>(targets);
+    for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
+      const T* row = rows.row(r);
+      ensure(goals[r] >= -2 && goals[r] < rows.width, "target {} in {} columns", goals[r], rows.width);
+      const auto total = sum_exponentials(row, rows.width);
+      Wide<T>* to = results.row(r);
+      to[0] = total.max, to[1] = static_cast<Wide<T>>(total.sum);
+      to[2] = goals[r] < 0 ? Wide<T>{0} : load(row[goals[r]]);
+    });
+  });
+}
+
+void HostKernels::loss_gradient(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& logsumexp,
+                                double gradient_scale) const {
+  with_element_type(logits.scalar_type(), [&]<typename T>(T) {
+    using W = Wide<T>;
+    const Rows<T> rows(logits);
+    const auto* goals = flat_data<std::int64_t>(targets);
+    const auto* sums = flat_data<W>(logsumexp);
+    const W scale = static_cast<W>(gradient_scale);
+    for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
+      T* row = rows.row(r);
+      if (goals[r] == -1) return static_cast<void>(std::fill(row, row + rows.width, T(0)));
+      const W sum = sums[r];
+      const W of_target = goals[r] < 0 ? W{0} : exponential(load(row[goals[r]]) - sum);
+#pragma omp simd
+      for (std::int64_t j = 0; j < rows.width; ++j) store(row[j], exponential(load(row[j]) - sum) * scale);
+      if (goals[r] >= 0) store(row[goals[r]], (of_target - 1) * scale);
+    });
+  });
+}
+
 }  // namespace optimus

@@ -40,6 +40,7 @@ struct DropoutSite {
   RandomKey key{};                      // of (seed, step, layer, site)
   std::vector<std::int64_t> samples{};  // global sample of each sequence
   std::int64_t sequence_length = 0;     // rows of a sequence
+  std::int64_t first_row = 0;           // of these sequences' rows, the tensor's first
 };
 
 // AdamW as torch.optim.AdamW: decoupled decay. What changes from step to step is among the step's numbers.
@@ -83,9 +84,11 @@ class Kernels {
                     const at::Tensor& positions, bool is_backward) const = 0;
 
   // out = tokens[ids] + positions[position ids] + types[0] (the last two where defined). ids: int64, position_ids: int32.
+  // An id below 0 has no row here and adds nothing: another device holds that part of the vocabulary.
   virtual void embedding(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& tokens,
                          const at::Tensor& positions, const at::Tensor& types, at::Tensor& out) const = 0;
-  // Adds to the accumulators of the tables, each row in the order of tokens: the same sum on any number of threads.
+  // Adds to the accumulators of the tables that are defined, each row in the order of tokens: the same sum on any number of
+  // threads.
   virtual void embedding_backward(const at::Tensor& dout, const at::Tensor& ids,
                                   const at::Tensor& position_ids, at::Tensor& tokens, at::Tensor& positions,
                                   at::Tensor& types) const = 0;
@@ -94,6 +97,15 @@ class Kernels {
   // wider type, -log p of the target (0 where not counted). With a gradient_scale other than 0 the logits become their
   // gradient: (softmax - onehot) * gradient_scale, 0 where not counted.
   virtual void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
+                             double gradient_scale) const = 0;
+
+  // The same where devices share out the vocabulary: each has some columns of the logits. targets count in these columns; -2:
+  // the target is among others'. statistics [rows, 3], of the wider type: the largest logit, the sum of e^(logit - largest), and
+  // the target's logit, 0 where it is not here.
+  virtual void loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
+                               at::Tensor& statistics) const = 0;
+  // Logits become their gradient, given the logarithm of the sum of e^logit over all columns of all devices, [rows].
+  virtual void loss_gradient(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& logsumexp,
                              double gradient_scale) const = 0;
 
   // y = residual + bias + dropout(x): each of residual and bias may be undefined, and the dropout rate 0. bias is inside

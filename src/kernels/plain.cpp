@@ -54,9 +54,9 @@ at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   const std::int64_t num_rows = like.size(0), width = like.size(1);
   at::Tensor uniform = at::empty({num_rows, width}, at::kDouble);
   for (std::int64_t row = 0; row < num_rows; ++row) {
-    const std::int64_t position = row % site.sequence_length;
+    const std::int64_t at = site.first_row + row, position = at % site.sequence_length;
     const auto sample =
-        static_cast<std::uint64_t>(site.samples.at(static_cast<std::size_t>(row / site.sequence_length)));
+        static_cast<std::uint64_t>(site.samples.at(static_cast<std::size_t>(at / site.sequence_length)));
     fill_uniform(site.key.with(sample), {site.sequence_length, width}, {{position, position + 1}, {0, width}},
                  std::span(uniform.data_ptr<double>() + row * width, static_cast<std::size_t>(width)));
   }
@@ -126,7 +126,7 @@ class PlainKernels final : public Kernels {
 
   void embedding(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& tokens,
                  const at::Tensor& positions, const at::Tensor& types, at::Tensor& out) const override {
-    at::Tensor sum = wide(tokens.index_select(0, ids));
+    at::Tensor sum = wide(tokens.index_select(0, ids.clamp_min(0))) * ids.ge(0).unsqueeze(1);
     if (positions.defined()) sum = sum + wide(positions.index_select(0, position_ids));
     if (types.defined()) sum = sum + wide(types.select(0, 0));
     out.copy_(sum);
@@ -134,7 +134,7 @@ class PlainKernels final : public Kernels {
 
   void embedding_backward(const at::Tensor& dout, const at::Tensor& ids, const at::Tensor& position_ids,
                           at::Tensor& tokens, at::Tensor& positions, at::Tensor& types) const override {
-    add_to_rows(tokens, ids, wide(dout));
+    if (tokens.defined()) add_to_rows(tokens, ids.clamp_min(0), wide(dout) * ids.ge(0).unsqueeze(1));
     if (positions.defined()) add_to_rows(positions, position_ids, wide(dout));
     if (types.defined()) types.select(0, 0).add_(wide(dout).sum(0));
   }
@@ -151,6 +151,22 @@ class PlainKernels final : public Kernels {
     gradient.scatter_add_(1, goals, (negative * 0 - 1).unsqueeze(1));
     gradient = gradient * gradient_scale;
     logits.copy_(at::where(is_counted.unsqueeze(1), gradient, at::zeros_like(gradient)));
+  }
+
+  void loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
+                       at::Tensor& statistics) const override {
+    const at::Tensor x = wide(logits), most = x.amax(1, true), is_here = targets.ge(0);
+    statistics.select(1, 0).copy_(most.squeeze(1));
+    statistics.select(1, 1).copy_((x - most).exp().sum(1));
+    statistics.select(1, 2).copy_(x.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1) * is_here);
+  }
+
+  void loss_gradient(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& logsumexp,
+                     double gradient_scale) const override {
+    at::Tensor gradient = (wide(logits) - logsumexp.view({-1, 1})).exp();
+    const at::Tensor is_here = targets.ge(0).to(gradient.scalar_type()).unsqueeze(1);
+    gradient.scatter_add_(1, targets.clamp_min(0).unsqueeze(1), -is_here);
+    logits.copy_(gradient * targets.ne(-1).unsqueeze(1) * gradient_scale);
   }
 
   void add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,

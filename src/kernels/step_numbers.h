@@ -15,9 +15,10 @@ namespace optimus {
 
 enum class StepNumber {
   learning_rate,
-  num_counted,  // targets of the whole step
   loss_scale,   // what the loss was multiplied by; 1 but in fp16
   num_updates,  // taken before this step; the gate counts
+  num_counted,  // targets of the whole step
+  num_tokens,
   loss_sum,     // over counted targets
   square_sum,   // of all gradients, each logical element once
   grad_norm,    // of the mean loss
@@ -26,9 +27,11 @@ enum class StepNumber {
   rate,         // the learning rate, corrected for the first moment's beginning at 0
   inverse_root  // what the root of the second moment is multiplied by, likewise
 };
-constexpr int kNumStepNumbers = 11;
-// Both sums lie side by side: devices add theirs up in one collective.
-static_assert(static_cast<int>(StepNumber::square_sum) == static_cast<int>(StepNumber::loss_sum) + 1);
+constexpr int kNumStepNumbers = 12;
+// These lie side by side: devices add theirs up in one collective.
+constexpr StepNumber kFirstSum = StepNumber::num_counted;
+constexpr int kNumSums = 4;
+static_assert(static_cast<int>(StepNumber::square_sum) == static_cast<int>(kFirstSum) + kNumSums - 1);
 
 struct GateOptions {
   double beta1 = 0.9, beta2 = 0.95;

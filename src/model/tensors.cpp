@@ -75,7 +75,9 @@ class BlockList {
     project("attention.v", names_.v, kv_width, CutUnit::kv_heads, q_width + kv_width);
     if (spec_.has_qk_norm) {
       norm("attention.q_norm", names_.q_norm, spec_.head_dim);
+      tensors_.back().is_for_heads = true;
       norm("attention.k_norm", names_.k_norm, spec_.head_dim);
+      tensors_.back().is_for_heads = true;
     }
     matrix("attention.out", names_.out, {spec_.hidden, q_width}, {CutUnit::heads, 1}, residual_deviation());
     if (spec_.has_out_bias) bias("attention.out", names_.out, spec_.hidden, kWhole);

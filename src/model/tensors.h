@@ -69,6 +69,8 @@ struct LogicalTensor {
   Shape shape;
   int block = 0;              // where it is first used
   bool is_also_head = false;  // a tied word embedding: used by the head block too
+  // Not cut, but each tensor-parallel part uses it on its own heads only and so sees a part of its gradient: norms of heads.
+  bool is_for_heads = false;
   Cut cut;
   Init init;
   bool has_weight_decay = false;  // matrices and embeddings yes; biases and norms no

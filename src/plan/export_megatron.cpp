@@ -26,8 +26,9 @@ void check_divides(std::int64_t number, std::int64_t by, const char* of, const c
 }
 
 // Those whose blocks the flags below describe in full.
-constexpr Family kDescribed[] = {Family::gpt2,  Family::llama, Family::mistral,      Family::qwen2,
-                                 Family::qwen3, Family::bert,  Family::megatron_bert};
+constexpr Family kDescribed[] = {
+    Family::gpt2, Family::llama,         Family::mistral, Family::qwen2,     Family::qwen3,
+    Family::bert, Family::megatron_bert, Family::mixtral, Family::qwen3_moe, Family::deepseek_v3};
 
 void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGrid& grid) {
   const LayerStrategy& s = grid.strategy;
@@ -41,7 +42,10 @@ void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGr
   if (plan.precision == Precision::fp64)
     throw UserError("Megatron-LM does not train in fp64; use fp32, bf16, fp16 or fp8");
   check_divides(model.heads, s.tp, "heads", "tp");
-  check_divides(model.ffn, s.tp, "ffn columns", "tp");
+  // Experts are not cut.
+  const bool has_columns = !model.is_mixture() || model.mixture.first_layer > 0 || model.mixture.every > 1;
+  if (has_columns) check_divides(model.ffn, s.tp, "ffn columns", "tp");
+  if (model.mixture.shared_ffn > 0) check_divides(model.mixture.shared_ffn, s.tp, "shared columns", "tp");
   if (model.kv_heads % s.tp != 0 && s.tp % model.kv_heads != 0)
     throw UserError("Megatron-LM needs tp {} to divide the {} key/value heads, or be a multiple of them",
                     s.tp, model.kv_heads);
@@ -83,6 +87,48 @@ void put_biases(const ModelSpec& model, Arguments& a, std::vector<std::string>& 
     notes.emplace_back("Megatron-LM has biases in all products or in none but the query, key and value");
 }
 
+void put_latent_attention(const ModelSpec& model, Arguments& a) {
+  put(a, "--multi-latent-attention");
+  if (model.latent.query_rank > 0) put(a, "--q-lora-rank {}", model.latent.query_rank);
+  put(a, "--kv-lora-rank {}", model.latent.kv_rank);
+  put(a, "--qk-head-dim {}", model.head_dim - model.latent.rope_dim);
+  put(a, "--qk-pos-emb-head-dim {}", model.latent.rope_dim);
+  put(a, "--v-head-dim {}", model.latent.value_dim);
+}
+
+// "[0]*3+[1]*58": layers without experts and with them, as Python.
+std::string layers_with_experts(const ModelSpec& model) {
+  std::vector<std::string> runs;
+  for (std::int64_t first = 0; first < model.layers;) {
+    std::int64_t end = first + 1;
+    while (end < model.layers && model.is_mixture_layer(end) == model.is_mixture_layer(first)) ++end;
+    runs.push_back(fmt::format("[{}]*{}", model.is_mixture_layer(first) ? 1 : 0, end - first));
+    first = end;
+  }
+  return join(runs, "+");
+}
+
+void put_mixture(const ModelSpec& model, Arguments& a) {
+  const Mixture& m = model.mixture;
+  put(a, "--num-experts {}", m.experts);
+  put(a, "--moe-router-topk {}", m.experts_per_token);
+  put(a, "--moe-ffn-hidden-size {}", m.ffn);
+  if (m.shared_ffn > 0) put(a, "--moe-shared-expert-intermediate-size {}", m.shared_ffn);
+  if (m.first_layer > 0 || m.every > 1) put(a, "--moe-layer-freq '{}'", layers_with_experts(model));
+  if (!m.normalises) put(a, "--moe-router-pre-softmax");
+  if (m.groups > 1) {
+    put(a, "--moe-router-num-groups {}", m.groups);
+    put(a, "--moe-router-group-topk {}", m.groups_per_token);
+  }
+  if (m.scale != 1) put(a, "--moe-router-topk-scaling-factor {}", m.scale);
+  const bool has_bias = model.family == Family::deepseek_v3;
+  if (has_bias) put(a, "--moe-router-score-function sigmoid"), put(a, "--moe-router-enable-expert-bias");
+  put(a, "--moe-router-load-balancing-type {}", m.balance_loss > 0 ? "aux_loss" : "none");
+  if (m.balance_loss > 0) put(a, "--moe-aux-loss-coeff {}", m.balance_loss);
+  put(a, "--moe-grouped-gemm");
+  put(a, "--moe-token-dispatcher-type alltoall");
+}
+
 Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<std::string>& notes) {
   Arguments a;
   put(a, "--num-layers {}", model.layers);
@@ -110,6 +156,8 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
                                 model.is_gated ? "silu" : "gelu", text(model.activation)));
   put_biases(model, a, notes);
   if (model.has_qk_norm) put(a, "--qk-layernorm");
+  if (model.is_latent()) put_latent_attention(model, a);
+  if (model.is_mixture()) put_mixture(model, a);
   if (!model.is_tied) put(a, "--untie-embeddings-and-output-weights");
   put(a, "--init-method-std {}", model.init_range);
   put(a, "--attention-dropout {}", model.attention_dropout);
@@ -223,7 +271,8 @@ void put_precision(const Plan& plan, Arguments& a) {
   }
 }
 
-Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, std::vector<std::string>& notes) {
+Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, bool is_mixture,
+                             std::vector<std::string>& notes) {
   Arguments a;
   const LayerStrategy& s = grid.strategy;
   put(a, "--tensor-model-parallel-size {}", s.tp);
@@ -232,6 +281,7 @@ Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, std::vector
   put(a, "--context-parallel-size {}", s.cp);
   if (s.cp > 1) put(a, "--cp-comm-type p2p");
   if (s.ep > 1) put(a, "--expert-model-parallel-size {}", s.ep);
+  if (is_mixture && s.tp > 1) put(a, "--expert-tensor-parallel-size 1");
   put_sharding(grid, a, notes);
   put_recompute(grid, a, notes);
   put_precision(plan, a);
@@ -301,7 +351,8 @@ void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSe
   const PlanGrid grid = grid_of(plan, Trainer::megatron, notes);
   check_megatron_model(plan, model, grid);
   const std::string model_part = array_text("MODEL_ARGS", model_arguments(plan, model, notes));
-  const std::string parallel_part = array_text("PARALLEL_ARGS", parallel_arguments(plan, grid, notes));
+  const std::string parallel_part =
+      array_text("PARALLEL_ARGS", parallel_arguments(plan, grid, model.is_mixture(), notes));
   const std::string variables = variables_text(grid, settings, notes);
   std::string script = "#!/usr/bin/env bash\n";
   script += export_header(plan, "Megatron-LM pretraining of " + in_quotes(model.name), notes);

@@ -19,17 +19,20 @@ namespace {
 // begin so.
 constexpr std::array kNoMatter = {
     "--adam-",
-    "--apply-",
-    "--async-",
+    "--apply-layernorm-1p",
+    "--apply-query-key-layer-scaling",
+    "--async-save",
+    "--async-tensor-model-parallel-allreduce",
     "--attention-backend",
     "--attention-softmax-in-fp32",
     "--auto-detect-ckpt-format",
-    "--bias-",
+    "--bias-dropout-fusion",
+    "--bias-gelu-fusion",
+    "--bias-swiglu-fusion",
     "--calculate-per-token-loss",
     "--check-",
     "--ckpt-",
     "--clip-grad",
-    "--cp-comm-type",
     "--cross-entropy-",
     "--data-cache-path",
     "--data-path",
@@ -37,12 +40,16 @@ constexpr std::array kNoMatter = {
     "--ddp-",
     "--decoupled-",
     "--deterministic-mode",
-    "--disable-",
+    "--disable-straggler-on-startup",
     "--dist-ckpt-",
     "--distributed-backend",
     "--distributed-timeout-minutes",
     "--empty-unused-memory-level",
-    "--enable-",
+    "--enable-cuda-graph",
+    "--enable-experimental",
+    "--enable-ft-package",
+    "--enable-gloo-process-groups",
+    "--enable-one-logger",
     "--end-weight-decay",
     "--eod-mask-loss",
     "--eval-",
@@ -54,7 +61,7 @@ constexpr std::array kNoMatter = {
     "--fp8-recipe",
     "--full-validation",
     "--hysteresis",
-    "--init-method-",
+    "--init-method-xavier-uniform",
     "--initial-loss-scale",
     "--load",
     "--local-rank",
@@ -66,11 +73,12 @@ constexpr std::array kNoMatter = {
     "--manual-gc",
     "--manual-gc-",
     "--merge-file",
-    "--microbatch-group-size-per-virtual-pipeline-stage",
     "--min-loss-scale",
     "--min-lr",
     "--mock-data",
-    "--no-bias-",
+    "--no-bias-dropout-fusion",
+    "--no-bias-gelu-fusion",
+    "--no-bias-swiglu-fusion",
     "--no-check-",
     "--no-create-attention-mask-in-dataloader",
     "--no-gradient-accumulation-fusion",
@@ -84,15 +92,17 @@ constexpr std::array kNoMatter = {
     "--no-save-",
     "--num-dataset-builder-threads",
     "--num-workers",
-    "--optimizer",
-    "--optimizer-offload-fraction",
-    "--override-",
-    "--overlap-",
+    "--override-opt-param-scheduler",
+    "--overlap-grad-reduce",
+    "--overlap-p2p-communication",
+    "--overlap-p2p-communication-warmup-flush",
+    "--overlap-param-gather",
+    "--overlap-param-gather-with-optimizer-step",
     "--profile",
     "--profile-",
     "--rerun-",
-    "--reset-",
-    "--rotary-percent",
+    "--reset-attention-mask",
+    "--reset-position-ids",
     "--save",
     "--save-",
     "--seed",
@@ -152,10 +162,11 @@ const char* example_of(Family family) {
   return "llama2-7b";
 }
 
-void read_rope(ArgumentList& a, ModelSpec& model) {
+void read_rope(ArgumentList& a, ModelSpec& model, bool is_named) {
   if (model.positions != PositionKind::rope) return;
-  model.rope_theta = static_cast<double>(a.count("--rotary-base").value_or(10000));
-  model.rope_scaling = {};
+  const auto base = a.count("--rotary-base");
+  if (base || !is_named) model.rope_theta = static_cast<double>(base.value_or(10000));
+  if (!is_named) model.rope_scaling = {};
   const bool is_scaled = a.has("--use-rope-scaling");
   const double factor = a.number("--rope-scaling-factor").value_or(8);
   if (is_scaled) model.rope_scaling = {RopeScalingKind::llama3, factor, 1, 4, 8192};
@@ -163,10 +174,28 @@ void read_rope(ArgumentList& a, ModelSpec& model) {
     model.rope_scaling = {RopeScalingKind::linear, static_cast<double>(*linear), 1, 4, 0};
 }
 
-void read_biases(ArgumentList& a, ModelSpec& model) {
-  const bool has_all = !a.has("--disable-bias-linear");
+void read_biases(ArgumentList& a, ModelSpec& model, bool is_named) {
+  const bool has_all = !a.has("--disable-bias-linear"), has_qkv = a.has("--add-qkv-bias");
+  if (is_named && has_all) return;
   model.has_out_bias = model.has_mlp_bias = has_all;
-  model.has_qkv_bias = has_all || a.has("--add-qkv-bias");
+  model.has_qkv_bias = has_all || has_qkv;
+}
+
+// What else flags say of a model. Megatron-LM's defaults count where nobody named one.
+void read_facts(ArgumentList& a, ModelSpec& model, bool is_named) {
+  const auto set = [&](const std::string& flag, double& target, double usual) {
+    const std::optional<double> value = a.number(flag);
+    if (value || !is_named) target = value.value_or(usual);
+  };
+  set("--norm-epsilon", model.norm_eps, 1e-5);
+  read_rope(a, model, is_named);
+  read_biases(a, model, is_named);
+  const bool is_untied = a.has("--untie-embeddings-and-output-weights");
+  if (is_untied || !is_named) model.is_tied = !is_untied;
+  set("--init-method-std", model.init_range, 0.02);
+  set("--attention-dropout", model.attention_dropout, 0.1);
+  set("--hidden-dropout", model.hidden_dropout, 0.1);
+  if (a.has("--hidden-dropout") || !is_named) model.embedding_dropout = model.hidden_dropout;
 }
 
 std::int64_t vocabulary_of(ArgumentList& a, const std::string& source) {
@@ -224,38 +253,88 @@ ModelSpec model_from_flags(ArgumentList& a, const std::string& source, const Imp
   model.name = "imported";
   read_dimensions(a, model, false);
   model.vocab = request.vocab ? *request.vocab : vocabulary_of(a, source);
-  model.norm_eps = a.number("--norm-epsilon").value_or(1e-5);
-  read_rope(a, model);
-  read_biases(a, model);
-  model.is_tied = !a.has("--untie-embeddings-and-output-weights");
-  model.init_range = a.number("--init-method-std").value_or(0.02);
-  model.attention_dropout = a.number("--attention-dropout").value_or(0.1);
-  model.hidden_dropout = model.embedding_dropout = a.number("--hidden-dropout").value_or(0.1);
+  read_facts(a, model, false);
   if (const std::string name = preset_name(model); !name.empty()) model.name = name;
   return model;
 }
 
-ModelSpec imported_model(ArgumentList& a, const std::string& source, const ImportRequest& request,
-                         bool is_bert) {
-  ModelSpec model;
-  if (a.has("--num-experts"))
-    throw UserError(
-        "{}: --num-experts: mixtures of experts are not imported; remove it to plan the dense part", source);
-  if (request.model) {
-    model = *request.model;
-    if (model.is_custom())
-      throw UserError("{}: {} is a model of custom blocks, which Megatron-LM does not train", source,
-                      model.name);
-    (void)family_of(a, is_bert);
-    read_dimensions(a, model, true);
-    for (const char* known :
-         {"--vocab-size", "--untie-embeddings-and-output-weights", "--norm-epsilon", "--disable-bias-linear",
-          "--rotary-base", "--use-rope-scaling", "--rope-scaling-factor"})
-      (void)a.has(known);
-    if (request.vocab) model.vocab = *request.vocab;
-  } else {
-    model = model_from_flags(a, source, request, is_bert);
+// Experts are as --model says: what the flags say otherwise is told.
+void note_mixture(ArgumentList& a, const ModelSpec& model, std::vector<std::string>& notes) {
+  const Mixture& m = model.mixture;
+  for (const auto& [flag, own] : {std::pair{"--num-experts", m.experts},
+                                  {"--moe-router-topk", m.experts_per_token},
+                                  {"--moe-ffn-hidden-size", m.ffn},
+                                  {"--moe-shared-expert-intermediate-size", m.shared_ffn}})
+    if (const auto value = a.count(flag); value && *value != own)
+      notes.push_back(
+          fmt::format("{} {} is not applied: {} has {}, as --model says", flag, *value, model.name, own));
+  for (const char* flag :
+       {"--moe-layer-freq", "--moe-grouped-gemm", "--moe-token-dispatcher-type", "--moe-aux-loss-coeff",
+        "--moe-router-load-balancing-type", "--moe-router-pre-softmax", "--moe-router-num-groups",
+        "--moe-router-group-topk", "--moe-router-topk-scaling-factor", "--moe-router-score-function",
+        "--moe-router-enable-expert-bias", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank",
+        "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim"})
+    (void)a.has(flag);
+  if (const auto width = a.count("--expert-tensor-parallel-size"); width && *width > 1)
+    notes.push_back(
+        fmt::format("experts are not cut here; --expert-tensor-parallel-size {} is not applied", *width));
+}
+
+bool is_valid(const ModelSpec& model) {
+  try {
+    validate(model);
+    return true;
+  } catch (const UserError&) {
+    return false;
   }
+}
+
+// The user's model, with what flags say of its numbers; what they say of its kind is the model's own matter.
+ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRequest& request, bool is_bert,
+                      std::vector<std::string>& notes) {
+  ModelSpec model = *request.model;
+  if (model.is_custom())
+    throw UserError("{}: {} is a model of custom blocks, which Megatron-LM does not train", source,
+                    model.name);
+  const auto note = [&](const char* flag) {
+    notes.push_back(fmt::format("{} is not applied: the model is {}, as --model says", flag, model.name));
+  };
+  const bool says_kind = a.has("--normalization") || a.has("--position-embedding-type") ||
+                         a.has("--swiglu") || a.has("--qk-layernorm") ||
+                         a.has("--use-rotary-position-embeddings");
+  const std::optional<Family> family = family_of(a, is_bert);
+  const bool is_llama = model.family == Family::mistral || model.family == Family::mixtral;
+  if (says_kind && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
+    notes.push_back(fmt::format(
+        "normalization, positions, activation and biases are those of {}, as --model says, not the flags'",
+        model.name));
+  read_dimensions(a, model, true);
+  if (const auto vocab = a.count("--vocab-size")) model.vocab = *vocab;
+  if (request.vocab) model.vocab = *request.vocab;
+  for (const char* flag : {"--rotary-base", "--use-rope-scaling", "--rotary-seq-len-interpolation-factor"})
+    if (model.positions != PositionKind::rope && a.has(flag)) note(flag);
+  const ModelSpec before = model;
+  read_facts(a, model, true);
+  if (!is_valid(model) && is_valid(before)) {
+    // Biases are part of what a family is.
+    model.has_out_bias = before.has_out_bias, model.has_mlp_bias = before.has_mlp_bias;
+    model.has_qkv_bias = before.has_qkv_bias;
+    note("--disable-bias-linear");
+  }
+  if (a.has("--num-experts")) note_mixture(a, model, notes);
+  return model;
+}
+
+ModelSpec imported_model(ArgumentList& a, const std::string& source, const ImportRequest& request,
+                         bool is_bert, std::vector<std::string>& notes) {
+  if (a.has("--num-experts") && !(request.model && request.model->is_mixture()))
+    throw UserError(
+        "{}: --num-experts: which mixture of experts it is the flags do not say; give --model M, or remove "
+        "it "
+        "to plan the dense part",
+        source);
+  const ModelSpec model = request.model ? named_model(a, source, request, is_bert, notes)
+                                        : model_from_flags(a, source, request, is_bert);
   try {
     validate(model);
   } catch (const UserError& error) {
@@ -398,6 +477,22 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   return grid;
 }
 
+// Flags that a plan has no word for, where they ask for something else than it does.
+void note_differences(ArgumentList& a, const ImportedGrid& grid, std::vector<std::string>& notes) {
+  if (const auto name = a.text("--optimizer"); name && *name != "adam")
+    notes.push_back(fmt::format("memory is counted for Adam's state, not for that of {}", in_quotes(*name)));
+  if (const auto part = a.number("--optimizer-offload-fraction"); part && *part < 1)
+    notes.push_back(fmt::format("all of the optimizer's state is offloaded, not {} of it", *part));
+  if (const auto part = a.number("--rotary-percent"); part && *part != 1)
+    notes.push_back(fmt::format("rotary positions turn whole heads, not {} of them", *part));
+  if (const auto way = a.text("--cp-comm-type"); way && *way != "p2p")
+    notes.push_back(fmt::format("keys and values go round a ring, not by {}", in_quotes(*way)));
+  const auto group = a.count("--microbatch-group-size-per-virtual-pipeline-stage");
+  if (group && *group != grid.shape.pp)
+    notes.push_back(
+        fmt::format("micro-batches are interleaved in groups of {}, not of {}", grid.shape.pp, *group));
+}
+
 void list_arguments(const ArgumentList& a, ImportedPlan& imported) {
   for (const ArgumentList::Argument& argument : a.all())
     (argument.is_understood             ? imported.understood
@@ -413,7 +508,7 @@ void import_megatron(std::string_view text, const std::string& source, const Imp
   const LaunchLine line = launch_line(text, source);
   ArgumentList a(line.arguments, source);
   const bool is_bert = !line.launcher.empty() && ends_with(line.launcher.back(), "pretrain_bert.py");
-  imported.model = imported_model(a, source, request, is_bert);
+  imported.model = imported_model(a, source, request, is_bert, imported.notes);
   ImportedGrid grid = grid_from_flags(a, source, request, imported.model, imported.notes);
   grid.devices = started_devices(line, source, request);
   const std::int64_t group = std::int64_t{grid.shape.pp} * grid.shape.strategy.tp;
@@ -422,6 +517,7 @@ void import_megatron(std::string_view text, const std::string& source, const Imp
     grid.shape.strategy.shard_group =
         static_cast<int>(std::max<std::int64_t>(1, grid.devices / group / *copies));
   imported.plan = build_imported(grid, imported.model, source);
+  note_differences(a, grid, imported.notes);
   list_arguments(a, imported);
 }
 

@@ -1,6 +1,7 @@
 // See layouts.h. The devices of a stage, in order, already are the grid [replicas][shards][tp].
 #include "plan/layouts.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -38,16 +39,21 @@ int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKin
   return is_sharded(strategy, kind) ? expert_shard_count(stage, strategy) : 1;
 }
 
-std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
+Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part) {
   ensure(unit != CutUnit::none, "a whole tensor has no parts");
-  std::vector<Span> parts =
-      split_evenly(unit == CutUnit::kv_heads ? model.heads : num_units(model, unit), tp);
+  const std::int64_t units = unit == CutUnit::kv_heads ? model.heads : num_units(model, unit);
+  const std::int64_t base = units / tp, extra = units % tp;
+  const std::int64_t begin = part * base + std::min<std::int64_t>(part, extra),
+                     end = begin + base + (part < extra ? 1 : 0);
   const std::int64_t queries_per_key = unit == CutUnit::kv_heads ? model.heads / model.kv_heads : 1;
-  for (Span& part : parts) {
-    const std::int64_t end = (part.end + queries_per_key - 1) / queries_per_key;
-    part = {part.begin / queries_per_key, part.size() == 0 ? part.begin / queries_per_key : end};
-    part.begin *= unit_width(model, unit), part.end *= unit_width(model, unit);
-  }
+  const std::int64_t first = begin / queries_per_key,
+                     behind = begin == end ? first : (end + queries_per_key - 1) / queries_per_key;
+  return {first * unit_width(model, unit), behind * unit_width(model, unit)};
+}
+
+std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
+  std::vector<Span> parts;
+  for (int part = 0; part < tp; ++part) parts.push_back(tensor_part(model, unit, tp, part));
   return parts;
 }
 

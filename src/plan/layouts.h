@@ -26,5 +26,7 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
 // What each of tp parts holds of a dimension cut in `unit`, in elements: heads, ffn columns and vocabulary
 // rows evenly, whole experts evenly, key/value heads as the part's query heads need them (so several parts may hold the same ones).
 std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp);
+// One of them.
+Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part);
 
 }  // namespace optimus

@@ -37,12 +37,17 @@ std::string word_of(const Word<Enum> (&words)[N], Enum value) {
 }
 
 template <typename Enum, std::size_t N>
+std::vector<std::string> all_words(const Word<Enum> (&words)[N]) {
+  std::vector<std::string> all;
+  for (const auto& row : words) all.push_back(row.word);
+  return all;
+}
+
+template <typename Enum, std::size_t N>
 Enum value_of(const Word<Enum> (&words)[N], const std::string& word, const std::string& what) {
-  std::vector<std::string> known;
-  for (const auto& row : words) {
+  for (const auto& row : words)
     if (row.word == word) return row.value;
-    known.push_back(row.word);
-  }
+  const std::vector<std::string> known = all_words(words);
   throw UserError("{}: {} is not one of {}{}", what, in_quotes(word), join(known, ", "),
                   did_you_mean(word, known));
 }
@@ -51,6 +56,8 @@ Enum value_of(const Word<Enum> (&words)[N], const std::string& word, const std::
 
 std::string text(Schedule schedule) { return word_of(kSchedules, schedule); }
 std::string text(Precision precision) { return word_of(kPrecisions, precision); }
+std::vector<std::string> precision_words() { return all_words(kPrecisions); }
+std::vector<std::string> recompute_words() { return all_words(kRecomputes); }
 Schedule parse_schedule(const std::string& word, const std::string& what) {
   return value_of(kSchedules, word, what);
 }

@@ -87,6 +87,8 @@ struct Plan {
 
 std::string text(Schedule schedule);    // "1f1b"
 std::string text(Precision precision);  // "bf16"
+std::vector<std::string> precision_words();
+std::vector<std::string> recompute_words();
 // Throw UserError naming `what` when the word is unknown.
 Schedule parse_schedule(const std::string& word, const std::string& what);
 Precision parse_precision(const std::string& word, const std::string& what);

@@ -74,7 +74,7 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
     for (std::int64_t w = first; w < first + plan.batch; ++w)
       samples.push_back(w < windows ? read_window(range, w, length, model) : uncounted(samples.front()));
     const Batch batch = make_batch(samples, plan, 0, 0);
-    total.sum += engine.evaluate(batch);
+    total.sum += value_or_throw(engine.evaluate(batch)).loss_sum;
     total.count += batch.num_counted;
   }
   return total;

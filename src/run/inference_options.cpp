@@ -1,6 +1,8 @@
 // See inference_options.h.
 #include "run/inference_options.h"
 
+#include "plan/plan.h"
+
 namespace optimus {
 namespace {
 
@@ -10,8 +12,8 @@ constexpr const char* kTokenizerHelp = "how text is tokenized (default: the mode
 }  // namespace
 
 void declare(OptionTable& table, ComputeOptions& o) {
-  table.add("precision", o.precision, "fp64|fp32|bf16|fp16",
-            "of weights and activations (default: fp32 on processors, bf16 on GPUs)");
+  table.add_word("precision", o.precision, precision_words(),
+                 "of weights and activations (default: fp32 on processors, bf16 on GPUs)");
   table.add("device", o.device, "cpu|cuda", "where to compute (default: a GPU where there is one)");
   table.add("threads", o.threads, "N", "threads of a processor device (default: all cores)");
 }

@@ -1,6 +1,8 @@
 // See options.h.
 #include "run/options.h"
 
+#include "plan/plan.h"
+
 namespace optimus {
 
 void declare(OptionTable& table, TrainOptions& o) {
@@ -36,17 +38,19 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("epsilon", o.epsilon, "X", "AdamW's epsilon");
   table.add("clip", o.clip, "X", "the largest gradient norm; 0: any");
   table.add("seed", o.seed, "N", "of initialisation, sample order and dropout");
-  table.add("precision", o.precision, "fp64|fp32|bf16|fp16",
-            "of weights and activations (default: fp32 on processors, bf16 on GPUs)");
-  table.add("recompute", o.recompute, "none|selective|full",
-            "which activations are computed again in the backward");
+  table.add_word("precision", o.precision, precision_words(),
+                 "of weights and activations (default: fp32 on processors, bf16 on GPUs)");
+  table.add_word("recompute", o.recompute, recompute_words(),
+                 "which activations are computed again in the backward");
   table.add("recompute-layers", o.recompute_layers, "N",
             "with full: layers that keep one input together (default: what needs least memory)");
   table.add("dropout", o.dropout, "P", "dropout rate everywhere (default: the model's)");
   declare(table, o.samples);
-  table.add("devices", o.devices, "N", "devices to train on");
+  table.add("devices", o.devices, "N", "devices to train on, each with a worker process of its own");
+  table.add("patience", o.patience, "T", "how long a worker that does not answer is waited for");
   table.add("device", o.device, "cpu|cuda", "where to compute (default: a GPU where there is one)");
-  table.add("threads", o.threads, "N", "threads of a processor device (default: all cores)");
+  table.add("threads", o.threads, "N",
+            "threads of a worker on a processor (default: all cores, shared evenly)");
   table.add("plan", o.plan, "FILE", "run this plan");
   table.add("static", o.is_static, "no decisions of its own while it runs");
   table.add("resume", o.resume, "RUN", "go on with this run from its last checkpoint, in its folder")

@@ -38,6 +38,7 @@ struct TrainOptions {
   std::int64_t devices = 1;
   std::string device;  // cpu, cuda, cuda:N; empty: CUDA where there is one
   std::int64_t threads = 0;
+  Seconds patience{300};  // for workers that do not answer
   Path plan;
   bool is_static = false;
 

@@ -46,7 +46,8 @@ void refuse_nonsense(const TrainOptions& o) {
   within("weight-decay", o.weight_decay, 0, 10), within("clip", o.clip, 0, 1e9),
       within("epsilon", o.epsilon, 0, 1);
   within("beta1", o.beta1, 0, 0.999999), within("beta2", o.beta2, 0, 0.999999999);
-  if (o.devices != 1) throw UserError("--devices {}: one device can be trained on today", o.devices);
+  if (o.devices > 4096)
+    throw UsageError("--devices {}: at most 4096 workers are started on one machine", o.devices);
 }
 
 // Takes a value that nobody gave, and tells the table that it was chosen here.
@@ -170,10 +171,15 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
   const std::int64_t length = *options.sequence_length, batch = *options.batch;
   // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.
   const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
-  const std::int64_t some =
-      choose(table, "microbatch", options.microbatch, std::clamp<std::int64_t>(tokens / length, 1, batch));
+  const std::int64_t some = choose(table, "microbatch", options.microbatch,
+                                   std::clamp<std::int64_t>(tokens / length, 1, batch / options.devices));
   if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
-  UniformPlan shape{.microbatch = static_cast<int>(some), .batch = batch, .sequence_length = length};
+  if (batch % options.devices != 0)
+    throw UsageError("--batch {} is not a multiple of --devices {}", batch, options.devices);
+  UniformPlan shape{.dp = static_cast<int>(options.devices),
+                    .microbatch = static_cast<int>(some),
+                    .batch = batch,
+                    .sequence_length = length};
   shape.precision = parse_precision(options.precision, "--precision");
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "checkpoint/hf_folder.h"
 #include "cluster/open.h"
+#include "comm/thread_comm.h"
 #include "data/text_stream.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
@@ -16,6 +17,8 @@
 #include "run/resume.h"
 #include "run/saver.h"
 #include "run/settings.h"
+#include "run/train_rank.h"
+#include "run/train_workers.h"
 #include "run/training.h"
 #include "run/weights.h"
 
@@ -118,47 +121,76 @@ void export_model(const TrainSettings& settings, const Parameters& parameters, F
 
 }  // namespace
 
-TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line) {
-  RealFileSystem files;
-  ResumedRun resumed;
-  if (!options.resume.empty()) resumed = resume(options, *table, files, events);
+PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events) {
+  PreparedRun run;
+  if (!options.resume.empty()) run.resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
-  const int threads = set_num_threads(static_cast<int>(options.threads));
-  const TrainSettings settings =
-      resolve(options, {.is_gpu = device.is_cuda()}, table, events, resumed.checkpoint);
-  refuse_finished(settings, resumed.state);
-  warn_of_other_length(resumed, settings, events);
-  refuse_too_large(settings.plan, settings.model, device);
-  Parameters parameters(settings.plan, settings.model, 0, device);
-  if (resumed.checkpoint)
-    restore(Checkpoint::open(*resumed.checkpoint), settings.plan, settings.model, Restored::everything,
+  run.settings = resolve(options, {.is_gpu = device.is_cuda()}, table, events, run.resumed.checkpoint);
+  refuse_finished(run.settings, run.resumed.state);
+  warn_of_other_length(run.resumed, run.settings, events);
+  refuse_too_large(run.settings.plan, run.settings.model, device);
+  make_absolute(options.data);
+  if (!run.resumed.lock.is_held()) run.resumed.lock = FolderLock::take(run.settings.run);
+  return run;
+}
+
+TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part) {
+  const TrainSettings& settings = run.settings;
+  const TrainingState& state = run.resumed.state;
+  const at::Device device = part.device;
+  const bool keeps_records = part.comm.rank() == 0;
+  RealFileSystem files;
+  Parameters parameters(settings.plan, settings.model, part.comm.rank(), device);
+  if (run.resumed.checkpoint)
+    restore(Checkpoint::open(*run.resumed.checkpoint), settings.plan, settings.model, Restored::everything,
             parameters);
   else if (settings.weights != nullptr)
-    load_weights(*settings.weights, parameters, events);
+    load_weights(*settings.weights, parameters, part.events);
   else
     parameters.initialize(options.seed);
   Engine engine(settings.plan, settings.model, parameters,
                 {.device = device,
                  .seed = options.seed,
                  .product_record = measured_cluster_path().parent_path() / "products.json"});
-  make_absolute(options.data);
-  if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
-  RunFolder folder = open_run_folder(settings, options, table, files, resumed.state.step);
-  say_what_runs(settings, device, threads, line);
-  say_what_to_expect(settings, device, events, line);
+  say_what_runs(settings, device, part.threads, part.line);
+  say_what_to_expect(settings, device, part.events, part.line);
   const Course course{
       [&](std::int64_t step, std::int64_t first) {
         return read_batch(*settings.samples, settings.plan, step, first);
       },
       [&](Engine& trained) { return validation_loss(trained, settings); },
+      part.step_ended,
   };
-  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
-              settings.plan, settings.model, parameters);
-  TrainResult result = Training(options, settings, course, engine, parameters, resumed.state, events, line)
-                           .run(std::move(folder), saver);
-  if (options.export_format == ExportFormat::hf) export_model(settings, parameters, files, events, line);
+  std::optional<RunFolder> records;
+  std::optional<Saver> saver;
+  if (keeps_records) {
+    records = open_records(settings.run, files, state.step);
+    saver.emplace(
+        Saver::Target{files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
+        settings.plan, settings.model, parameters);
+  }
+  TrainResult result = Training(options, settings, course, engine, parameters, state, part.events, part.line)
+                           .run(records ? &*records : nullptr, saver ? &*saver : nullptr);
+  if (!keeps_records) return result;
+  if (options.export_format == ExportFormat::hf)
+    export_model(settings, parameters, files, part.events, part.line);
   result.sample = sample_text(settings, options, parameters, device);
   return result;
+}
+
+TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
+                  const WorkerCommand* workers) {
+  RealFileSystem files;
+  const PreparedRun run = prepare_run(options, table, files, events);
+  const int size = std::max(static_cast<int>(options.devices), num_devices(run.settings.plan));
+  if (size > 1 && (workers == nullptr || table == nullptr))
+    throw UserError("{} devices: a run of several workers is started by the command `optimus train`", size);
+  begin_run_folder(run.settings, options, table, files);
+  if (size > 1) return train_with_workers(run, options, *table, size, *workers);
+  ThreadWorld alone(1);
+  const std::unique_ptr<Comm> comm = alone.comm(0);
+  const int threads = set_num_threads(static_cast<int>(options.threads));
+  return train_rank(run, options, {*comm, choose_device(options.device), threads, events, line, {}});
 }
 
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options) {

@@ -56,7 +56,7 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   Saver saver({files, settings.run, {options.keep_last, options.keep_every}, {}}, settings.plan,
               settings.model, parameters);
   return Training(options, settings, course, engine, parameters, resumed.state, events, line)
-      .run(std::move(folder), saver);
+      .run(&folder, &saver);
 }
 
 }  // namespace optimus

@@ -51,6 +51,12 @@ at::Device choose_device(const std::string& name) {
 
 RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
                           const OptionTable* table, FileSystem& files, std::int64_t last_step) {
+  begin_run_folder(settings, options, table, files);
+  return open_records(settings.run, files, last_step);
+}
+
+void begin_run_folder(const TrainSettings& settings, const TrainOptions& options, const OptionTable* table,
+                      FileSystem& files) {
   const Path& run = settings.run;
   std::error_code error;
   const Path checkpoints = run / kCheckpointsFolder;
@@ -71,6 +77,9 @@ RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& opt
   }
   value_or_throw(write_atomically(files, run / "settings.toml", resolved));
   value_or_throw(write_atomically(files, run / "plan.json", plan_text(settings.plan)));
+}
+
+RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step) {
   return {value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", last_step)),
           value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), last_step))};
 }
@@ -105,7 +114,7 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
   engine_.loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
 }
 
-TrainResult Training::run(RunFolder folder, Saver& saver) {
+TrainResult Training::run(RunFolder* folder, Saver* saver) {
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
   std::int64_t num_tokens = 0;
@@ -116,7 +125,9 @@ TrainResult Training::run(RunFolder folder, Saver& saver) {
       result.loss = metrics.loss, num_tokens += metrics.tokens;
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       save_if_due(saver);
-      if (step_ < settings_.steps) events_.report(Progress{"training", step_, settings_.steps, "steps"});
+      if (step_ == settings_.steps) continue;
+      events_.report(Progress{"training", step_, settings_.steps, "steps"});
+      if (course_.step_ended) course_.step_ended();
     }
   } catch (const Interrupted&) {  // by the user, between steps
     progress_.finish();
@@ -142,22 +153,24 @@ TrainingState Training::state() const {
   return state;
 }
 
-void Training::save_if_due(Saver& saver) {
-  const std::optional<SaveResult> ended = saver.take_ended(false);
+void Training::save_if_due(Saver* saver) {
+  if (saver == nullptr) return;
+  const std::optional<SaveResult> ended = saver->take_ended(false);
   if (ended && ended->saved) saved_ = ended->metrics;
   if (ended && !ended->saved)
     events_.report(Warning{fmt::format("the checkpoint of step {} was not written, training goes on: {}",
                                        ended->metrics.step, ended->saved.error().why)});
   if (step_ == settings_.steps || !is_due(save_rule_, step_, Seconds(seconds_since(last_save_)))) return;
-  saver.begin(state());
+  saver->begin(state());
   last_save_ = std::chrono::steady_clock::now();
 }
 
-Path Training::save_last(Saver& saver) {
-  std::optional<SaveResult> last = saver.take_ended(true);
+Path Training::save_last(Saver* saver) {
+  if (saver == nullptr) return {};
+  std::optional<SaveResult> last = saver->take_ended(true);
   if (!last || !last->saved || last->metrics.step != step_) {
-    saver.begin(state());
-    last = saver.take_ended(true);
+    saver->begin(state());
+    last = saver->take_ended(true);
   }
   if (!last->saved)
     throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
@@ -173,12 +186,12 @@ StepMetrics Training::one_step() {
   if (!is_last)  // read while this step is computed
     next_ = std::async(std::launch::async,
                        [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
-  const StepReport report = engine_.train_step(batch, {.learning_rate = rate,
-                                                       .beta1 = options_.beta1,
-                                                       .beta2 = options_.beta2,
-                                                       .epsilon = options_.epsilon,
-                                                       .weight_decay = options_.weight_decay,
-                                                       .clip = options_.clip});
+  const StepReport report = value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
+                                                                       .beta1 = options_.beta1,
+                                                                       .beta2 = options_.beta2,
+                                                                       .epsilon = options_.epsilon,
+                                                                       .weight_decay = options_.weight_decay,
+                                                                       .clip = options_.clip}));
   StepMetrics metrics{
       .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
   metrics.tokens = report.num_tokens;
@@ -195,10 +208,11 @@ StepMetrics Training::one_step() {
   return metrics;
 }
 
-void Training::record(const StepMetrics& metrics, RunFolder& folder) {
-  for (const Outcome<void>& done :
-       {folder.metrics.append(metrics), folder.board.append(metrics, wall_time())})
-    if (!done) events_.report(Warning{done.error().why});
+void Training::record(const StepMetrics& metrics, RunFolder* folder) {
+  if (folder != nullptr)
+    for (const Outcome<void>& done :
+         {folder->metrics.append(metrics), folder->board.append(metrics, wall_time())})
+      if (!done) events_.report(Warning{done.error().why});
   if (metrics.is_skipped)
     events_.report(
         Warning{fmt::format("step {}: the gradient is not finite; nothing was updated", metrics.step)});

@@ -28,6 +28,10 @@ struct RunFolder {
 // metrics up to last_step. table may be null.
 RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
                           const OptionTable* table, FileSystem& files, std::int64_t last_step);
+// The two halves of that: who decides writes settings and plan, who has the loss keeps the records.
+void begin_run_folder(const TrainSettings& settings, const TrainOptions& options, const OptionTable* table,
+                      FileSystem& files);
+RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step);
 
 // As hardware profiles call it: cpu, h200; a maker's own name where we know no other.
 std::string type_name(at::Device device);
@@ -37,6 +41,8 @@ struct Course {
   // On another thread, while the step before is computed. Steps count from 0.
   std::function<Batch(std::int64_t step, std::int64_t first_sample)> read;
   std::function<std::optional<double>(Engine& engine)> validate;
+  // By all ranks after every step but the last; throws Interrupted on all of them after the same step. None: events tell.
+  std::function<void()> step_ended{};
 };
 
 // The lines before the first step: plan, precision, device, run folder.
@@ -48,15 +54,16 @@ class Training {
   Training(const TrainOptions& options, const TrainSettings& settings, Course course, Engine& engine,
            const Parameters& parameters, const TrainingState& start, EventSink& events, StatusLine& line);
 
-  // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint.
-  TrainResult run(RunFolder folder, Saver& saver);
+  // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint. folder and
+  // saver are null at ranks that keep no records.
+  TrainResult run(RunFolder* folder, Saver* saver);
 
  private:
   StepMetrics one_step();
-  void record(const StepMetrics& metrics, RunFolder& folder);
-  void save_if_due(Saver& saver);
+  void record(const StepMetrics& metrics, RunFolder* folder);
+  void save_if_due(Saver* saver);
   // Writes what the run ends with. Throws UserError when that cannot be done.
-  Path save_last(Saver& saver);
+  Path save_last(Saver* saver);
   TrainingState state() const;
 
   const TrainOptions& options_;

@@ -38,6 +38,44 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
   }
 }
 
+namespace {
+
+// Moves gathers of parameters up in the list, to where nothing keeps them waiting any more, so that they are under way while
+// the block before is computed. Everything else keeps its order.
+Program with_early_gathers(Program program) {
+  const std::vector<Instruction>& old = program.instructions;
+  std::vector<std::pair<int, int>> places;  // behind which instruction (-1: at the begin), which gather
+  int behind = -1;
+  for (int i = 0; i < std::ssize(old); ++i) {
+    const Instruction& at = old[static_cast<std::size_t>(i)];
+    if (at.lane != Lane::gather) continue;
+    for (const int wait : program.waits(at)) behind = std::max(behind, wait);
+    places.emplace_back(behind, i);
+  }
+  if (places.empty()) return program;
+  std::vector<int> order;
+  auto next = places.begin();
+  const auto place = [&](int i) {
+    for (; next != places.end() && next->first <= i; ++next) order.push_back(next->second);
+  };
+  place(-1);
+  for (int i = 0; i < std::ssize(old); ++i) {
+    if (old[static_cast<std::size_t>(i)].lane != Lane::gather) order.push_back(i);
+    place(i);
+  }
+  std::vector<int> moved_to(old.size());
+  std::vector<Instruction> instructions;
+  for (std::size_t k = 0; k < order.size(); ++k) {
+    moved_to[static_cast<std::size_t>(order[k])] = static_cast<int>(k);
+    instructions.push_back(old[static_cast<std::size_t>(order[k])]);
+  }
+  program.instructions = std::move(instructions);
+  for (int& wait : program.wait_pool) wait = moved_to[static_cast<std::size_t>(wait)];
+  return program;
+}
+
+}  // namespace
+
 Program StepCompiler::compile() {
   if (stage_.chunks.front().first() == 0 || stage_.chunks.back().end() == plan_.num_blocks)
     batch_loaded_ = builder_.add({.op = Op::load_batch, .lane = Lane::host}, {});
@@ -51,7 +89,7 @@ Program StepCompiler::compile() {
   }
   builder_.begin_slot(-1);
   if (!is_asynchronous(plan_.schedule)) finish_step();
-  return builder_.take();
+  return has_buffers_ ? with_early_gathers(builder_.take()) : builder_.take();
 }
 
 void StepCompiler::slot(const Slot& slot) {
@@ -161,8 +199,7 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
     return instruction;
   };
   if (&from == &stage_)
-    for (const Route& route :
-         routes_out(from_side, to_side, seat_.index, sequences(microbatch), plan_.sequence_length, width))
+    for (const Route& route : routes(true, from_side, to_side, sequences(microbatch), width))
       if (const int peer = to.devices[static_cast<std::size_t>(route.peer)]; peer != device_)
         builder_.add(message(Op::send, peer, route), ready);
   if (&to != &stage_) return {};
@@ -172,8 +209,7 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
   Frontier room;
   if (const auto& readers = boundary_readers_[is_backward]; readers.size() >= 2)
     room = {readers[readers.size() - 2]};
-  for (const Route& route :
-       routes_in(from_side, to_side, seat_.index, sequences(microbatch), plan_.sequence_length, width))
+  for (const Route& route : routes(false, from_side, to_side, sequences(microbatch), width))
     if (const int peer = from.devices[static_cast<std::size_t>(route.peer)]; peer != device_) {
       arrived.push_back(builder_.add(message(Op::receive, peer, route), room));
       if (boundary_ < 0)
@@ -183,7 +219,25 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
     }
   if (to_strategy.tp == 1 || to_strategy.sequence_parallel) return arrived;
   const Bytes whole = sizes_.whole_activation(to_block, sequences(microbatch));
-  return {tensor_collective(Op::all_gather, microbatch, to_block, is_backward, whole, arrived)};
+  return {tensor_collective(Op::all_gather, {Op::receive, Part::whole, microbatch, to_block, is_backward},
+                            whole, arrived)};
+}
+
+const std::vector<Route>& StepCompiler::routes(bool is_out, const Side& from, const Side& to, int sequences,
+                                               std::int64_t width) {
+  const auto is_same = [](const Side& a, const Side& b) {
+    return a.num_devices == b.num_devices && is_same_split(a.strategy, b.strategy);
+  };
+  for (const KnownRoutes& known : known_routes_)
+    if (known.is_out == is_out && known.sequences == sequences && known.width == width &&
+        is_same(known.from, from) && is_same(known.to, to))
+      return known.routes;
+  constexpr std::size_t kMost = 8;
+  if (known_routes_.size() == kMost) known_routes_.clear();
+  known_routes_.push_back(
+      {is_out, from, to, sequences, width,
+       (is_out ? routes_out : routes_in)(from, to, seat_.index, sequences, plan_.sequence_length, width)});
+  return known_routes_.back().routes;
 }
 
 Frontier StepCompiler::gather_parameters(int block, Frontier waits) {
@@ -195,16 +249,18 @@ Frontier StepCompiler::gather_parameters(int block, Frontier waits) {
   if (recent_computes_.size() >= 2) room.push_back(recent_computes_[recent_computes_.size() - 2]);
   const Bytes dense = sizes_.part(block, StateKind::weights),
               experts = sizes_.experts(block, StateKind::weights);
-  gathered_[block] = builder_.buffer(BufferKind::gathered_weights, block, -1, dense + experts);
+  gathered_[block] = builder_.buffer(BufferKind::gathered_weights, block, -1,
+                                     sizes_.whole_buffer(block, StateKind::weights));
   const auto gather = [&](int group, Bytes bytes) {
     Instruction instruction{
         .op = Op::gather_parameters, .lane = Lane::gather, .chunk = chunk_of(block), .block = block};
     instruction.group = group, instruction.bytes = bytes.value;
     waits.push_back(builder_.add(instruction, room));
     builder_.use(gathered_[block], true);
+    use_exchange(block, sizes_.exchange_buffer(block, StateKind::weights));
   };
-  if (shard_count(stage_, s) > 1) gather(data_group(block, Role::shard), dense);
-  if (gathers_experts) gather(expert_data_group(block, Role::shard), experts);
+  if (shard_count(stage_, s) > 1) gather(data_group(block, Role::gather), dense);
+  if (gathers_experts) gather(expert_data_group(block, Role::gather), experts);
   return waits;
 }
 

@@ -13,17 +13,41 @@
 namespace optimus {
 namespace {
 
-// First and last instruction that uses each buffer; {0, end} for those that live all step long.
+// Where in the list each instruction is done: computes at once, others before the first that waits for them or that follows
+// on their lane (see run order in program.h).
+std::vector<std::int64_t> ends_of(const Program& program) {
+  const auto end = std::ssize(program.instructions);
+  std::vector<std::int64_t> result(program.instructions.size(), end);
+  std::array<std::int64_t, 6> next_on_lane;
+  next_on_lane.fill(end);
+  for (std::int64_t i = end - 1; i >= 0; --i) {
+    const Instruction& at = program.instructions[static_cast<std::size_t>(i)];
+    std::int64_t& done = result[static_cast<std::size_t>(i)];
+    std::int64_t& next = next_on_lane[static_cast<std::size_t>(at.lane)];
+    if (at.lane == Lane::compute || at.lane == Lane::host)
+      done = i + 1;
+    else if (at.lane != Lane::transfer)
+      done = std::min(done, next);
+    next = i;
+    for (const int wait : program.waits(at))
+      result[static_cast<std::size_t>(wait)] = std::min(result[static_cast<std::size_t>(wait)], i);
+  }
+  return result;
+}
+
+// From the first instruction that uses each buffer until the last is done; {0, end} for those that live all step long.
 std::vector<Span> lifetimes(const Program& program) {
   const auto end = std::ssize(program.instructions);
+  const std::vector<std::int64_t> ends = ends_of(program);
   std::vector<Span> result(program.buffers.size(), Span{0, end});
   std::vector<bool> is_used(program.buffers.size());
   for (std::int64_t i = 0; i < end; ++i)
     for (const Use& use : program.uses(program.instructions[static_cast<std::size_t>(i)])) {
-      const auto b = static_cast<std::size_t>(use.buffer);
-      if (!is_used[b]) result[b].begin = i;
-      result[b].end = i + 1;
-      is_used[b] = true;
+      Span& life = result[static_cast<std::size_t>(use.buffer)];
+      const std::int64_t done = std::max(i + 1, ends[static_cast<std::size_t>(i)]);
+      life = is_used[static_cast<std::size_t>(use.buffer)] ? Span{life.begin, std::max(life.end, done)}
+                                                           : Span{i, done};
+      is_used[static_cast<std::size_t>(use.buffer)] = true;
     }
   return result;
 }
@@ -50,6 +74,7 @@ Cause cause_of(BufferKind kind) {
     case BufferKind::logits:
     case BufferKind::graph_work:
     case BufferKind::whole_gradients:
+    case BufferKind::exchange:
     case BufferKind::boundary:
       return Cause::buffers;
   }

@@ -6,6 +6,10 @@
 // A collective starts when all members of its group have reached it; the k-th send to a peer meets that peer's k-th
 // receive of the same kind (activation, gradient, buddy). Every program is built so that no timing can make them wait in a circle (schedule/execute.h checks).
 //
+// Whoever runs a program on one thread goes through the list in order: it computes, and starts collectives and messages
+// without waiting for their end; before an instruction it ends those that it waits for and the one before it on its lane.
+// Gathers of parameters stand early in the list for that reason, where there is room for what they gather.
+//
 // What the engine does inside an instruction and what the cost model charges follow from (op, part, block) and the
 // plan; messages carry their bytes.
 #pragma once
@@ -64,7 +68,8 @@ enum class Part : std::uint8_t {
   experts
 };
 
-enum class Role : std::uint8_t { tensor, context, shard, replica, sync, world, expert };
+// shard: sums of gradients, each member keeps its shard; gather: the same members, on their own lane.
+enum class Role : std::uint8_t { tensor, context, shard, gather, replica, sync, world, expert };
 
 // Devices that act together, in rank order of the group. world lists none: it is everybody in the plan.
 struct Group {
@@ -89,7 +94,8 @@ enum class BufferKind : std::uint8_t {
   graph,  // custom blocks: what autograd keeps until the backward. It takes this memory itself, as it does the next
   graph_work,       // custom blocks: what autograd takes beside that in a forward or backward
   whole_gradients,  // of weights, before they are cut into shards
-  boundary,         // an activation or gradient on its way between stages
+  exchange,  // shards of all members, one behind the other, on their way to whole weights or from whole gradients
+  boundary,  // an activation or gradient on its way between stages
 };
 
 struct Buffer {
@@ -103,6 +109,9 @@ struct Instruction {
   Lane lane = Lane::compute;
   Part part = Part::whole;
   bool is_backward = false;  // messages and collectives: of a gradient
+  // Tensor collectives: the compute they belong to: forward, recompute, backward_input, backward_weight (its operands); of what
+  // came from another stage, receive.
+  Op serves = Op::forward;
   int microbatch = -1, chunk = -1, block = -1, hop = -1;
   int slot = -1;   // index into the stage's order (schedule/order.h); -1: before the first or behind the last
   int group = -1;  // collectives: index into Program::groups

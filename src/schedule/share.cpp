@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "layout/layout.h"
 
 namespace optimus {
 namespace {
@@ -54,8 +55,6 @@ std::int64_t total(const std::vector<Span>& spans) {
 
 }  // namespace
 
-std::int64_t ActivationShare::num_tokens() const { return samples.size() * total(positions); }
-
 ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,
                          bool between_blocks) {
   const LayerStrategy& s = side.strategy;
@@ -63,10 +62,42 @@ ActivationShare share_of(const Side& side, int index, int sequences, std::int64_
   ActivationShare share;
   share.samples = even_share(sequences, side.num_devices / (s.tp * s.cp), at.data);
   share.positions = context_positions(sequence_length, s.cp, at.context);
-  if (between_blocks && s.sequence_parallel)
-    share.positions = slice_of(share.positions, even_share(total(share.positions), s.tp, at.tensor));
+  const std::int64_t tokens = share.samples.size() * total(share.positions);
+  share.tokens =
+      between_blocks && s.sequence_parallel ? shard_span(tokens, s.tp, at.tensor) : Span{0, tokens};
   return share;
 }
+
+namespace {
+
+// The boxes of a share's tokens: what is left of the sample it begins in, whole samples, the begin of the one it ends in.
+std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
+  std::vector<Box> boxes;
+  const auto add = [&](Span samples, Span slice) {
+    for (const Span& positions : slice_of(share.positions, slice)) {
+      const Box box{
+          {share.samples.begin + samples.begin, share.samples.begin + samples.end}, positions, features};
+      if (!box.is_empty()) boxes.push_back(box);
+    }
+  };
+  const std::int64_t length = total(share.positions);
+  std::int64_t next = share.tokens.begin;
+  while (next < share.tokens.end) {
+    const std::int64_t sample = next / length, offset = next % length;
+    if (offset == 0 && share.tokens.end - next >= length) {
+      const std::int64_t end = share.tokens.end / length;
+      add({sample, end}, {0, length});
+      next = end * length;
+    } else {
+      const std::int64_t end = std::min(share.tokens.end, (sample + 1) * length);
+      add({sample, sample + 1}, {offset, end - sample * length});
+      next = end;
+    }
+  }
+  return boxes;
+}
+
+}  // namespace
 
 std::vector<Box> boundary_boxes(const Side& side, int index, int sequences, std::int64_t sequence_length,
                                 std::int64_t hidden) {
@@ -75,12 +106,7 @@ std::vector<Box> boundary_boxes(const Side& side, int index, int sequences, std:
   const Span features = cuts_hidden
                             ? even_share(hidden, side.strategy.tp, coordinates(side.strategy, index).tensor)
                             : Span{0, hidden};
-  std::vector<Box> boxes;
-  for (const Span& positions : share.positions) {
-    const Box box{share.samples, positions, features};
-    if (!box.is_empty()) boxes.push_back(box);
-  }
-  return boxes;
+  return token_boxes(share, features);
 }
 
 namespace {
@@ -109,7 +135,7 @@ std::vector<Route> routes(const Side& mine, const Side& theirs, int index, int s
   const std::vector<Box> boxes = boundary_boxes(mine, index, sequences, sequence_length, hidden);
   std::vector<Route> result;
   if (boxes.empty()) return result;
-  const Span peers = peers_with_samples(theirs, boxes.front()[0], sequences);
+  const Span peers = peers_with_samples(theirs, {boxes.front()[0].begin, boxes.back()[0].end}, sequences);
   for (std::int64_t peer = peers.begin; peer < peers.end; ++peer) {
     Route route;
     route.peer = static_cast<int>(peer);

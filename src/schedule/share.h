@@ -2,9 +2,9 @@
 // layers split them differently (next stage, or another strategy inside the stage).
 //
 // Activations are [samples, positions, hidden]. dp splits samples, cp positions (in 2 * cp pieces, the i-th and the
-// i-th from the end to part i, so that causal attention is balanced), tp nothing, or positions once more with sequence
-// parallelism. Between layers each tensor part carries its own slice and gathers the rest on arrival, so no byte
-// crosses a slow link twice.
+// i-th from the end to part i, so that causal attention is balanced), tp nothing, or with sequence parallelism the tokens
+// that are left, one after the other, in equal slices (the last ones shorter). Between layers each tensor part carries its own
+// slice and gathers the rest on arrival, so no byte crosses a slow link twice.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace optimus {
 struct ActivationShare {
   Span samples;
   std::vector<Span> positions;  // in order, not empty ones
-  std::int64_t num_tokens() const;
+  Span tokens;  // which of these samples' positions, counted one after the other: all, or a slice
+  std::int64_t num_tokens() const { return tokens.size(); }
 };
 
 // One side of a boundary: a stage's devices under one strategy.
@@ -28,7 +29,7 @@ struct Side {
 };
 
 // What device `index` works on of a micro-batch of `sequences`; the tensor parts of one group have the same, unless
-// with sequence parallelism `between_blocks`, where each has its slice of the positions.
+// with sequence parallelism `between_blocks`, where each has its slice of the tokens.
 ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,
                          bool between_blocks);
 

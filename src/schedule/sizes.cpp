@@ -28,7 +28,7 @@ bool has_both_ends_alike(const Stage& stage, int head) {
 double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
   if (unit == CutUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
-  const Span span = tensor_parts(model, unit, strategy.tp)[static_cast<std::size_t>(part)];
+  const Span span = optimus::tensor_part(model, unit, strategy.tp, part);
   return static_cast<double>(span.size()) /
          static_cast<double>(num_units(model, unit) * unit_width(model, unit));
 }
@@ -37,7 +37,7 @@ std::int64_t part_elements(const ModelSpec& model, const LogicalTensor& tensor, 
                            int shards) {
   Shape shape = tensor.shape;
   if (tensor.cut.unit != CutUnit::none && tp > 1)
-    shape[tensor.cut.dim] = tensor_parts(model, tensor.cut.unit, tp)[static_cast<std::size_t>(part)].size();
+    shape[tensor.cut.dim] = optimus::tensor_part(model, tensor.cut.unit, tp, part).size();
   shape[0] = (shape[0] + shards - 1) / shards;
   return shape.num_elements();
 }
@@ -99,6 +99,33 @@ Bytes DeviceSizes::part(int block, StateKind kind) const {
   return Bytes(elements(block, 1, with_embedding) * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
+// Each tensor by itself at a multiple of the alignment: at least as much as any way of joining some of them takes.
+Bytes DeviceSizes::laid_out(int block, StateKind kind, bool is_sharded) const {
+  const LayerStrategy& s = strategy_of(stage_, block);
+  const int width = state_bytes(plan_.precision, plan_.accumulators, kind);
+  // Buffers of one block have the same element offsets, whatever their type: those of the narrowest.
+  const std::int64_t step = kAlignment / std::min(width, bytes_of(plan_.precision));
+  std::int64_t elements = 0;
+  const auto add = [&](const LogicalTensor& tensor) {
+    const bool is_of_experts = is_expert(tensor.cut.unit);
+    const int parts = is_of_experts ? s.ep : s.tp,
+              shards = is_of_experts ? expert_shard_count(stage_, s) : shard_count(stage_, s);
+    const std::int64_t own =
+        part_elements(model_, tensor, parts, seat_.index % parts, is_sharded ? shards : 1);
+    // Behind the members' shards of gradients there is room for their sum.
+    const int copies = !is_sharded ? 1 : kind == StateKind::gradients ? shards + 1 : shards;
+    elements += (own + step - 1) / step * step * copies;
+  };
+  for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) add(tensor);
+  if (block == plan_.num_blocks - 1 && model_.is_tied && kind == StateKind::weights)
+    for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
+      if (tensor.is_also_head) add(tensor);
+  return Bytes(elements * width);
+}
+
+Bytes DeviceSizes::whole_buffer(int block, StateKind kind) const { return laid_out(block, kind, false); }
+Bytes DeviceSizes::exchange_buffer(int block, StateKind kind) const { return laid_out(block, kind, true); }
+
 std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   std::map<std::vector<int>, Bytes> sums;
@@ -109,7 +136,7 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   std::vector<int> everybody(static_cast<std::size_t>(strategy.tp));
   std::iota(everybody.begin(), everybody.end(), 0);
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) {
-    if (tensor.cut.unit == CutUnit::none && strategy.sequence_parallel)
+    if (tensor.cut.unit == CutUnit::none && (strategy.sequence_parallel || tensor.is_for_heads))
       sums[everybody] += Bytes(tensor.shape.num_elements() * bytes);
     if (tensor.cut.unit != CutUnit::kv_heads) continue;
     const std::int64_t row = tensor.shape.num_elements() / tensor.shape[tensor.cut.dim];
@@ -145,9 +172,37 @@ void DeviceSizes::add(SlabBuilder& slab, int block, std::int64_t tokens, const K
   const double share = fraction(model_, tensor.cut, strategy, tensor_part(strategy));
   const bool is_cut_by_rows = tensor.cut == CutUnit::none && share < 1;
   const double columns = tensor.elements_per_token * (is_cut_by_rows ? 1 : share);
-  const double rows = static_cast<double>(tokens) * (is_cut_by_rows ? share : 1);
-  slab.add(tensor.name, static_cast<std::int64_t>(std::ceil(rows - 1e-6)), std::llround(columns), tensor.type,
-           tensor.matrix);
+  if (!is_cut_by_rows)
+    return slab.add(tensor.name, tokens, std::llround(columns), tensor.type, tensor.matrix);
+  const Span slice = shard_span(tokens, strategy.tp, tensor_part(strategy));
+  slab.add(tensor.name, slice.size(), std::llround(columns), tensor.type, tensor.matrix,
+           shard_span(tokens, strategy.tp, 0).size());
+}
+
+// What tensor parallelism adds: with sequence parallelism whole activations, gathered or about to be summed, beside the slices;
+// where the vocabulary is cut, what the parts tell each other about their logits.
+void DeviceSizes::add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const {
+  const LayerStrategy& s = strategy_of(stage_, block);
+  if (s.tp == 1) return;
+  const std::int64_t padded = shard_span(tokens, s.tp, 0).size() * s.tp;
+  const auto add_activation = [&](const char* name) {
+    if (s.sequence_parallel && !is_kept)
+      slab.add(name, tokens, model_.hidden, KeptType::activation, "", padded);
+  };
+  switch (block_kind(model_, block)) {
+    case BlockKind::embedding:
+      return add_activation("embedding.whole");
+    case BlockKind::layer:
+      add_activation("attention.whole");
+      return add_activation("mlp.whole");
+    case BlockKind::head:
+      add_activation("head.whole");
+      if (is_kept) return slab.add("head.logsumexp", tokens, 1, KeptType::fp32);
+      slab.add("head.statistics", tokens, 3, KeptType::fp32);
+      return slab.add("head.statistics.all", s.tp * tokens, 3, KeptType::fp32);
+    case BlockKind::custom:
+      return;
+  }
 }
 
 Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
@@ -162,6 +217,7 @@ Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
   if (!is_kept && strategy.recompute_layers > 1 && model_.norm_place == NormPlace::post &&
       block_kind(model_, block) == BlockKind::layer)
     add(slab, block, tokens, {"norm2.output", static_cast<double>(model_.hidden), KeptType::activation});
+  add_whole(slab, block, tokens, is_kept);
   return slab.take();
 }
 
@@ -170,12 +226,31 @@ Slab DeviceSizes::passing(int block, int sequences) const { return activations(b
 
 Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_weights) const {
   const std::int64_t tokens = share(block, sequences, false).num_tokens();
+  const LayerStrategy& s = strategy_of(stage_, block);
+  const BlockKind kind = block_kind(model_, block);
   SlabBuilder slab(bytes_of(plan_.precision));
-  for (const GradientTensor& tensor : optimus::gradients(model_, block))
-    if (tensor.is_for_weights == is_for_weights)
+  const auto add_whole_gradient = [&](const std::string& name) {
+    slab.add(name, tokens, model_.hidden, KeptType::activation, "",
+             shard_span(tokens, s.tp, 0).size() * s.tp);
+  };
+  // With sequence parallelism a layer's input gradient is a part of a sum over all tokens, and weight gradients need the gradient
+  // of the output of all tokens.
+  const auto is_whole = [&](const GradientTensor& tensor) {
+    return s.sequence_parallel && kind == BlockKind::layer && tensor.name == "input.gradient";
+  };
+  for (const GradientTensor& tensor : optimus::gradients(model_, block)) {
+    if (tensor.is_for_weights != is_for_weights) continue;
+    if (is_whole(tensor))
+      add_whole_gradient(tensor.name);
+    else
       add(slab, block, tokens,
           {tensor.name, tensor.elements_per_token, KeptType::activation, tensor.cut, RecomputeMode::none,
            tensor.matrix});
+  }
+  if (s.sequence_parallel && is_for_weights && kind == BlockKind::layer)
+    for (const char* name : {"mlp.whole.gradient", "attention.whole.gradient"}) add_whole_gradient(name);
+  if (s.sequence_parallel && is_for_weights && kind == BlockKind::embedding)
+    add_whole_gradient("embedding.whole.gradient");
   return slab.take();
 }
 

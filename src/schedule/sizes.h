@@ -23,6 +23,11 @@ class DeviceSizes {
   Bytes part(int block, StateKind kind) const;
   Bytes experts(int block,
                 StateKind kind) const;  // this device's part of a mixture's experts; 0 in other blocks
+  // The flat buffer of the same in memory, where every tensor begins at a multiple of kAlignment, experts included; of a tied
+  // head's weights with the embedding's. And the shards of all members, one behind the other, with a sum of gradients
+  // behind them.
+  Bytes whole_buffer(int block, StateKind kind) const;
+  Bytes exchange_buffer(int block, StateKind kind) const;
   // Gradients that several tensor parts hold but each sees only partly, by the parts that hold them: norms under sequence
   // parallelism, key/value heads that several parts share.
   std::map<std::vector<int>, Bytes> partial(int block) const;
@@ -49,6 +54,8 @@ class DeviceSizes {
   Bytes dispatched(int block, int sequences) const;
 
  private:
+  Bytes laid_out(int block, StateKind kind, bool is_sharded) const;
+  void add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const;
   std::int64_t elements(int block, int shards, bool with_embedding) const;
   std::int64_t expert_elements(int block, int shards) const;
   int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }

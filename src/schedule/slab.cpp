@@ -8,12 +8,12 @@
 namespace optimus {
 
 void SlabBuilder::add(const std::string& name, std::int64_t rows, std::int64_t columns, KeptType type,
-                      const std::string& matrix) {
+                      const std::string& matrix, std::int64_t padded_rows) {
   auto at = std::find_if(matrices_.begin(), matrices_.end(),
                          [&](const Matrix& other) { return !matrix.empty() && other.name == matrix; });
   if (at == matrices_.end()) at = matrices_.insert(at, {matrix, {}, 0});
   at->places.push_back(places_.size());
-  places_.push_back({name, at->columns, rows, columns, 0, type});
+  places_.push_back({name, at->columns, rows, columns, 0, type, std::max(rows, padded_rows)});
   at->columns += columns;
 }
 
@@ -24,7 +24,8 @@ Slab SlabBuilder::take() {
     const int width = bytes_per_element(first.type, activation_bytes_);
     for (const std::size_t index : matrix.places) {
       Place& place = places_[index];
-      ensure(place.rows == first.rows && place.type == first.type, "{} does not fit its matrix", place.name);
+      ensure(place.rows == first.rows && place.padded_rows == first.padded_rows && place.type == first.type,
+             "{} does not fit its matrix", place.name);
       place.offset = end + place.offset * width;
       place.row_stride = matrix.columns;
     }
@@ -33,7 +34,7 @@ Slab SlabBuilder::take() {
       whole.name = matrix.name, whole.columns = matrix.columns;
       places_.push_back(std::move(whole));
     }
-    end += aligned(first.rows * matrix.columns * width);
+    end += aligned(first.padded_rows * matrix.columns * width);
   }
   return {std::move(places_), Bytes(end)};
 }

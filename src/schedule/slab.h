@@ -21,6 +21,7 @@ struct Place {
   std::int64_t offset = 0;  // bytes from the slab's begin
   std::int64_t rows = 0, columns = 0, row_stride = 0;
   KeptType type = KeptType::activation;
+  std::int64_t padded_rows = 0;  // that memory is there for: slices of a group are equally long
 };
 
 struct Slab {
@@ -33,8 +34,9 @@ struct Slab {
 class SlabBuilder {
  public:
   explicit SlabBuilder(int activation_bytes) : activation_bytes_(activation_bytes) {}
+  // padded_rows: at least rows; 0: as many.
   void add(const std::string& name, std::int64_t rows, std::int64_t columns, KeptType type,
-           const std::string& matrix = "");
+           const std::string& matrix = "", std::int64_t padded_rows = 0);
   Slab take();
 
  private:

@@ -33,6 +33,9 @@ class StepCompiler {
   // one of them or in both. Returns what the receiving block waits for.
   Frontier cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                  bool is_backward, const Frontier& ready);
+  // Chunks cross in few ways, again and again. The reference is good until the next call.
+  const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
+                                   std::int64_t width);
   Frontier gather_parameters(int block, Frontier waits);
 
   // step_compute.cpp
@@ -48,11 +51,17 @@ class StepCompiler {
   void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
   void weights_done(int microbatch, int block);
   int compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop = -1);
-  int tensor_collective(Op op, int microbatch, int block, bool is_backward, Bytes bytes,
-                        const Frontier& waits);
+  // What a tensor collective belongs to.
+  struct Served {
+    Op op = Op::forward;  // the compute
+    Part part = Part::whole;
+    int microbatch = -1, block = -1;
+    bool is_backward = false;  // of a gradient
+  };
+  int tensor_collective(Op op, const Served& served, Bytes bytes, const Frontier& waits);
   int ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits);
-  Frontier gather_sequence(int microbatch, int block, bool is_backward, Frontier ready);
-  Frontier reduce_partial(int microbatch, int block, bool is_backward, Frontier ready);
+  Frontier gather_sequence(const Served& served, Frontier ready);
+  Frontier reduce_partial(const Served& served, Frontier ready);
 
   // step_reduce.cpp
   void reduce_gradients(int block, int microbatch, bool is_last);
@@ -79,7 +88,11 @@ class StepCompiler {
   // By the instruction added last: a slab of this block and micro-batch, made on first use.
   void use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind kind, int block, int microbatch,
                 bool is_write);
-  void use_slabs(const Instruction& instruction);
+  void use_slabs(Instruction of);  // by its op and part
+  void use_whole_gradients(int block, int microbatch);
+  bool reduces_every_microbatch(int block) const;
+  void use_exchange(int block, Bytes bytes);
+  Frontier all_computed() const;  // the last compute and the last tensor collective
   void use_graph(const Instruction& instruction);
   // Whether the backward begins with the forward again. The loss comes with its gradient and is not computed twice.
   bool is_recomputed(int block) const;
@@ -101,14 +114,14 @@ class StepCompiler {
   DeviceSizes sizes_;
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
-  int last_compute_ = -1, last_reduce_ = -1;
+  int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
   int boundary_ = -1;  // the buffer of what arrived last, until a compute reads it
   bool boundary_is_gradient_ = false;
   bool needs_sync_ = false;  // gradients of a block also come from other pipelines
 
   // Buffers. Passing activations of the forward and of the backward are two.
   std::map<BlockMicrobatch, int> kept_, brief_kept_, passing_, again_, gradients_, passing_gradients_,
-      logits_, whole_gradients_;
+      logits_, logits_again_, whole_gradients_;
   std::map<BlockMicrobatch, int> graph_, brief_graph_, graph_work_, graph_work_again_;  // custom blocks
   // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
   std::map<BlockMicrobatch, Frontier> arrived_;
@@ -118,6 +131,14 @@ class StepCompiler {
   std::map<int, int> gathered_;       // block -> buffer of its whole weights, ZeRO 3
   std::vector<int> recent_computes_;  // the last compute of each block passed
   std::map<int, int> weights_left_;   // block -> micro-batches whose weight gradient is still to come
+  struct KnownRoutes {
+    bool is_out = false;
+    Side from, to;
+    int sequences = 0;
+    std::int64_t width = 0;
+    std::vector<Route> routes;
+  };
+  std::vector<KnownRoutes> known_routes_;
   Frontier buddies_;                  // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction

@@ -78,7 +78,9 @@ void StepCompiler::use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind slab
 
 // A block writes its output straight into what the next block keeps, and its input gradient into the gradients of the block
 // before, where these are on this device and split alike.
-void StepCompiler::use_slabs(const Instruction& of) {
+void StepCompiler::use_slabs(Instruction of) {
+  const bool is_collective = of.lane == Lane::tensor;
+  if (is_collective) of.op = of.serves;
   const int block = of.block, microbatch = of.microbatch;
   const auto is_neighbour = [&](int other) {
     return chunk_of(other) == of.chunk && is_same_split(strategy(block), strategy(other));
@@ -86,37 +88,57 @@ void StepCompiler::use_slabs(const Instruction& of) {
   const bool is_first_part =
                  of.part == Part::whole || of.part == Part::attention || of.part == Part::attention_input,
              is_last_part = of.part == Part::whole || of.part == Part::mlp || of.part == Part::experts;
-  const bool is_forward = of.op == Op::forward;
+  const bool is_forward = of.op == Op::forward, is_head = kind(block) == BlockKind::head;
   use_slab(is_forward ? kept_by_forward(block) : kept_, SlabKind::kept, block, microbatch, is_forward);
   if (is_forward) {
     use_slab(passing_, SlabKind::passing, block, microbatch, true);
     if (is_last_part && block + 1 < plan_.num_blocks && is_neighbour(block + 1))
       use_slab(kept_by_forward(block + 1), SlabKind::kept, block + 1, microbatch, true);
-    if (kind(block) == BlockKind::head) use_slab(logits_, SlabKind::logits, block, microbatch, true);
+    if (is_head && !is_collective) {
+      use_slab(logits_, SlabKind::logits, block, microbatch, true);
+      if (strategy(block).tp == 1) use_whole_gradients(block, microbatch);  // the loss comes with them
+    }
     return;
   }
-  use_slab(again_, SlabKind::passing, block, microbatch, of.op != Op::backward_weight);
+  use_slab(again_, SlabKind::passing, block, microbatch, of.op != Op::backward_weight || is_collective);
   if (of.op == Op::recompute) {
     if (is_last_part && block + 1 < recompute_group(block).end)
       use_slab(kept_, SlabKind::kept, block + 1, microbatch, true);
     return;
   }
-  use_slab(gradients_, SlabKind::gradients, block, microbatch, of.op == Op::backward_input);
+  use_slab(gradients_, SlabKind::gradients, block, microbatch, of.op == Op::backward_input || is_collective);
   if (of.op == Op::backward_input) {
     use_slab(passing_gradients_, SlabKind::passing_gradients, block, microbatch, true);
     if (is_first_part && block > 0 && is_neighbour(block - 1))
       use_slab(gradients_, SlabKind::gradients, block - 1, microbatch, true);
-  } else if (strategy(block).zero >= 2 &&
-             (shard_count(stage_, strategy(block)) > 1 ||
-              (has_experts(block) && expert_shard_count(stage_, strategy(block)) > 1))) {
-    // One micro-batch's whole gradient on its way to the shards.
-    const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
-    if (is_new)
-      at->second = builder_.buffer(
-          BufferKind::whole_gradients, block, microbatch,
-          sizes_.part(block, StateKind::gradients) + sizes_.experts(block, StateKind::gradients));
-    builder_.use(at->second, true);
+    if (is_head && !is_collective && strategy(block).tp > 1)
+      use_slab(logits_again_, SlabKind::logits, block, microbatch, true);
   }
+  use_whole_gradients(block, microbatch);
+}
+
+bool StepCompiler::reduces_every_microbatch(int block) const {
+  const LayerStrategy& s = strategy(block);
+  return s.zero >= 2 &&
+         (shard_count(stage_, s) > 1 || (has_experts(block) && expert_shard_count(stage_, s) > 1));
+}
+
+// One micro-batch's whole gradient on its way to the shards, from the first part of the backward that adds to it. The head's
+// part of a tied embedding's gradient waits there for the embedding's own.
+void StepCompiler::use_whole_gradients(int block, int microbatch) {
+  if (!reduces_every_microbatch(block)) return;
+  const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
+  if (is_new)
+    at->second = builder_.buffer(BufferKind::whole_gradients, block, microbatch,
+                                 sizes_.whole_buffer(block, StateKind::gradients));
+  builder_.use(at->second, true);
+  const bool holds_tied =
+      model_.is_tied && kind(block) == BlockKind::head && stage_.chunks.front().first() == 0;
+  if (holds_tied && is_same_split(strategy(0), strategy(block))) use_whole_gradients(0, microbatch);
+}
+
+Frontier StepCompiler::all_computed() const {
+  return last_tensor_ < 0 ? Frontier{last_compute_} : Frontier{last_compute_, last_tensor_};
 }
 
 bool StepCompiler::is_recomputed(int block) const {
@@ -154,19 +176,29 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
   const Instruction added = builder_.program().instructions.back();
   use_slabs(added);
   use_graph(added);
-  if (const auto whole = gathered_.find(block); whole != gathered_.end() && op != Op::backward_weight)
+  // Weight gradients need no weights; the embedding's come through its norm.
+  const bool needs_weights = op != Op::backward_weight || kind(block) == BlockKind::embedding;
+  if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
     builder_.use(whole->second, false);
   return index;
 }
 
-int StepCompiler::tensor_collective(Op op, int microbatch, int block, bool is_backward, Bytes bytes,
-                                    const Frontier& waits) {
-  Instruction instruction{
-      .op = op, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
-  instruction.chunk = chunk_of(block), instruction.block = block;
-  instruction.group = tensor_group(block);
+int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, const Frontier& waits) {
+  Instruction instruction{.op = op,
+                          .lane = Lane::tensor,
+                          .part = served.part,
+                          .is_backward = served.is_backward,
+                          .serves = served.op,
+                          .microbatch = served.microbatch};
+  instruction.chunk = chunk_of(served.block), instruction.block = served.block;
+  instruction.group = tensor_group(served.block);
   instruction.bytes = bytes.value;
-  return builder_.add(instruction, waits);
+  last_tensor_ = builder_.add(instruction, waits);
+  if (!has_buffers_ || served.op == Op::receive) return last_tensor_;
+  use_slabs(instruction);
+  if (const auto whole = gathered_.find(served.block); whole != gathered_.end())
+    builder_.use(whole->second, false);
+  return last_tensor_;
 }
 
 int StepCompiler::ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits) {
@@ -176,23 +208,22 @@ int StepCompiler::ring(int microbatch, int block, int hop, bool is_backward, con
   instruction.group = context_group(block);
   // Backward: keys and values go round with their gradients.
   instruction.bytes = sizes_.ring(block, sequences(microbatch)).value * (is_backward ? 2 : 1);
-  return builder_.add(instruction, waits);
+  return last_tensor_ = builder_.add(instruction, waits);
 }
 
-Frontier StepCompiler::gather_sequence(int microbatch, int block, bool is_backward, Frontier ready) {
-  if (!strategy(block).sequence_parallel) return ready;
-  const Bytes whole = sizes_.whole_activation(block, sequences(microbatch));
+Frontier StepCompiler::gather_sequence(const Served& served, Frontier ready) {
+  if (!strategy(served.block).sequence_parallel) return ready;
+  const Bytes whole = sizes_.whole_activation(served.block, sequences(served.microbatch));
   // What came before may stand on other lanes than the gather: keep waiting for it as well.
-  ready.push_back(tensor_collective(Op::all_gather, microbatch, block, is_backward, whole, ready));
+  ready.push_back(tensor_collective(Op::all_gather, served, whole, ready));
   return ready;
 }
 
-Frontier StepCompiler::reduce_partial(int microbatch, int block, bool is_backward, Frontier ready) {
-  const LayerStrategy& s = strategy(block);
+Frontier StepCompiler::reduce_partial(const Served& served, Frontier ready) {
+  const LayerStrategy& s = strategy(served.block);
   if (s.tp == 1) return ready;
-  const Bytes whole = sizes_.whole_activation(block, sequences(microbatch));
-  return {tensor_collective(s.sequence_parallel ? Op::reduce_scatter : Op::all_reduce, microbatch, block,
-                            is_backward, whole, ready)};
+  const Bytes whole = sizes_.whole_activation(served.block, sequences(served.microbatch));
+  return {tensor_collective(s.sequence_parallel ? Op::reduce_scatter : Op::all_reduce, served, whole, ready)};
 }
 
 Frontier StepCompiler::forward_attention(int microbatch, int block, const Frontier& ready, Op op) {
@@ -242,30 +273,33 @@ Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, 
   switch (kind(block)) {
     case BlockKind::embedding:
       ready = {compute(op, Part::whole, microbatch, block, ready)};
-      ready = reduce_partial(microbatch, block, false, std::move(ready));
+      ready = reduce_partial({op, Part::whole, microbatch, block}, std::move(ready));
       break;
-    case BlockKind::layer:
-      ready = gather_sequence(microbatch, block, false, std::move(ready));
-      ready = reduce_partial(microbatch, block, false, forward_attention(microbatch, block, ready, op));
+    case BlockKind::layer: {
+      const Served attention{op, Part::attention, microbatch, block}, mlp{op, Part::mlp, microbatch, block};
+      ready = gather_sequence(attention, std::move(ready));
+      ready = reduce_partial(attention, forward_attention(microbatch, block, ready, op));
       if (has_experts(block)) {
         ready = forward_experts(microbatch, block, std::move(ready), op);
         break;
       }
-      ready = gather_sequence(microbatch, block, false, std::move(ready));
-      ready = reduce_partial(microbatch, block, false, {compute(op, Part::mlp, microbatch, block, ready)});
+      ready = gather_sequence(mlp, std::move(ready));
+      ready = reduce_partial(mlp, {compute(op, Part::mlp, microbatch, block, ready)});
       break;
+    }
     case BlockKind::custom:
       ready = {compute(op, Part::whole, microbatch, block, ready)};
       break;
     case BlockKind::head: {
-      ready = gather_sequence(microbatch, block, false, std::move(ready));
+      ready = gather_sequence({op, Part::whole, microbatch, block}, std::move(ready));
       ready = {compute(op, Part::whole, microbatch, block, ready)};
       if (strategy(block).tp > 1) {
         // Largest logit, sum of exponentials and the target's logit of each token, in fp32.
         const Side side{static_cast<int>(stage_.devices.size()), strategy(block)};
         const std::int64_t tokens =
             share_of(side, seat_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
-        ready = {tensor_collective(Op::all_reduce, microbatch, block, false, Bytes(tokens * 3 * 4), ready)};
+        ready = {tensor_collective(Op::all_reduce, {op, Part::whole, microbatch, block},
+                                   Bytes(tokens * 3 * 4), ready)};
       }
       arrived_[{block, microbatch}] = ready;  // the backward begins here
       break;
@@ -302,7 +336,8 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
   switch (kind(block)) {
     case BlockKind::embedding:
       // No input gradient; the weight gradient waits for what came.
-      arrived_[{block, microbatch}] = gather_sequence(microbatch, block, true, ready);
+      arrived_[{block, microbatch}] =
+          gather_sequence({Op::backward_weight, Part::whole, microbatch, block, true}, ready);
       if (with_weights) backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
       break;
     case BlockKind::layer:
@@ -320,10 +355,12 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       // Never deferred: the gradient of the logits is not stored.
       const Frontier logits = arrived_[{block, microbatch}];
       ready.insert(ready.end(), logits.begin(), logits.end());
-      const Frontier input = gather_sequence(microbatch, block, false, {});
-      ready = reduce_partial(microbatch, block, true,
+      const Frontier input = gather_sequence({Op::backward_input, Part::whole, microbatch, block}, {});
+      ready.insert(ready.end(), input.begin(), input.end());
+      ready = reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
                              {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
-      backward_weight(Part::whole, microbatch, block, input);
+      // Only BERT's transform has a weight gradient of its own, from what comes through the norm behind that sum.
+      backward_weight(Part::whole, microbatch, block, model_.is_bert() ? ready : Frontier{});
       break;
     }
   }
@@ -335,12 +372,13 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
 
 Frontier StepCompiler::backward_half(Part part, int microbatch, int block, Frontier ready,
                                      bool with_weights) {
-  ready = gather_sequence(microbatch, block, true, std::move(ready));
-  const Frontier input = with_weights ? gather_sequence(microbatch, block, false, {}) : Frontier{};
+  ready = gather_sequence({Op::backward_input, part, microbatch, block, true}, std::move(ready));
+  const Served operand{Op::backward_weight, part, microbatch, block};
+  const Frontier input = with_weights ? gather_sequence(operand, {}) : Frontier{};
   const Frontier done = part == Part::attention
                             ? backward_attention_input(microbatch, block, ready)
                             : Frontier{compute(Op::backward_input, part, microbatch, block, ready)};
-  ready = reduce_partial(microbatch, block, true, done);
+  ready = reduce_partial({Op::backward_input, part, microbatch, block, true}, done);
   if (with_weights) backward_weight(part, microbatch, block, input);
   return ready;
 }
@@ -358,9 +396,11 @@ void StepCompiler::backward_weights(int microbatch, int block) {
       if (has_experts(block)) {
         for (const Part part : {Part::experts, Part::router}) backward_weight(part, microbatch, block, {});
       } else {
-        backward_weight(Part::mlp, microbatch, block, gather_sequence(microbatch, block, false, {}));
+        backward_weight(Part::mlp, microbatch, block,
+                        gather_sequence({Op::backward_weight, Part::mlp, microbatch, block}, {}));
       }
-      backward_weight(Part::attention, microbatch, block, gather_sequence(microbatch, block, false, {}));
+      backward_weight(Part::attention, microbatch, block,
+                      gather_sequence({Op::backward_weight, Part::attention, microbatch, block}, {}));
       break;
     case BlockKind::head:
     case BlockKind::custom:

@@ -17,7 +17,7 @@ int StepCompiler::data_group(int block, Role role) {
   const LayerStrategy& s = strategy(block);
   const int shards = shard_count(stage_, s), data = seat_.index / s.tp, part = seat_.index % s.tp;
   const int total = static_cast<int>(stage_.devices.size()) / s.tp;
-  const bool is_shard = role == Role::shard;
+  const bool is_shard = role == Role::shard || role == Role::gather;
   const int first = is_shard ? data / shards * shards : data % shards;
   const int step = is_shard ? 1 : shards, count = is_shard ? shards : total / shards;
   std::vector<int> members;
@@ -30,7 +30,7 @@ int StepCompiler::expert_data_group(int block, Role role) {
   const LayerStrategy& s = strategy(block);
   const int shards = expert_shard_count(stage_, s), copy = seat_.index / s.ep, part = seat_.index % s.ep;
   const int total = static_cast<int>(stage_.devices.size()) / s.ep;
-  const bool is_shard = role == Role::shard;
+  const bool is_shard = role == Role::shard || role == Role::gather;
   const int first = is_shard ? copy / shards * shards : copy % shards;
   const int step = is_shard ? 1 : shards, count = is_shard ? shards : total / shards;
   std::vector<int> members;
@@ -48,9 +48,12 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     Instruction instruction{
         .op = Op::reduce_gradients, .lane = Lane::reduce, .microbatch = microbatch, .chunk = chunk_of(block)};
     instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
-    last_reduce_ = reduced_[block] = builder_.add(instruction, {last_compute_});
+    last_reduce_ = reduced_[block] = builder_.add(instruction, all_computed());
     if (const auto whole = whole_gradients_.find({block, microbatch}); whole != whole_gradients_.end())
       builder_.use(whole->second, false);
+    const Role role = builder_.program().groups[static_cast<std::size_t>(group)].role;
+    if (role == Role::shard) use_exchange(block, sizes_.exchange_buffer(block, StateKind::gradients));
+    if (role == Role::tensor) use_exchange(block, bytes);
   };
   const bool is_time = is_last || is_async;
   const bool is_sharded_now = shards > 1 && (is_time || s.zero >= 2);
@@ -70,6 +73,11 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   if (expert_shards > 1 && (is_time || s.zero >= 2)) reduce(expert_data_group(block, Role::shard), experts);
   if (copies > 1 && is_time && !needs_sync_)
     reduce(expert_data_group(block, Role::replica), Bytes(experts.value / expert_shards));
+}
+
+// The shards of all members, one behind the other, while a gather or a sum is under way.
+void StepCompiler::use_exchange(int block, Bytes bytes) {
+  if (has_buffers_) builder_.use(builder_.buffer(BufferKind::exchange, block, -1, bytes), true);
 }
 
 void StepCompiler::sync_gradients() {
@@ -109,7 +117,7 @@ void StepCompiler::sync_gradients() {
     Instruction instruction{.op = Op::sync_gradients, .lane = Lane::reduce, .block = -negative_block};
     instruction.group = builder_.group(Role::sync, members);
     instruction.bytes = size;
-    last_reduce_ = reduced_[-negative_block] = builder_.add(instruction, {last_compute_});
+    last_reduce_ = reduced_[-negative_block] = builder_.add(instruction, all_computed());
   }
 }
 
@@ -138,7 +146,7 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
   for (const int block : own_blocks()) {
     const LayerStrategy& s = strategy(block);
     Frontier waits = gate;
-    waits.push_back(last_compute_);
+    for (const int done : all_computed()) waits.push_back(done);
     if (const auto reduced = reduced_.find(block); reduced != reduced_.end())
       waits.push_back(reduced->second);
     Instruction update{
@@ -155,12 +163,13 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
                               .chunk = chunk_of(block)};
       instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
       const int gathered = builder_.add(instruction, {updated});
+      use_exchange(block, sizes_.exchange_buffer(block, StateKind::weights));
       if (is_async) fresh_.push_back(gathered);
     };
     if (shard_count(stage_, s) > 1)
-      gather(data_group(block, Role::shard), sizes_.part(block, StateKind::weights));
+      gather(data_group(block, Role::gather), sizes_.part(block, StateKind::weights));
     if (has_experts(block) && expert_shard_count(stage_, s) > 1)
-      gather(expert_data_group(block, Role::shard), sizes_.experts(block, StateKind::weights));
+      gather(expert_data_group(block, Role::gather), sizes_.experts(block, StateKind::weights));
   }
 }
 
@@ -171,7 +180,7 @@ void StepCompiler::finish_step() {
   gate.group = builder_.group(Role::world, {});
   gate.bytes = 16;  // the sum of squares in double, and whether all are finite
   Frontier waits = buddies_;
-  waits.push_back(last_compute_);
+  for (const int done : all_computed()) waits.push_back(done);
   update_blocks({builder_.add(gate, waits)}, -1);
 }
 

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "schedule/order.h"
 #include "search/specimen.h"
 
 namespace optimus {
@@ -27,6 +29,8 @@ Candidate most_sharded(const Demand& demand, Candidate candidate);
 inline constexpr int kNoTraffic = -1, kNothingGathered = 4;
 // Devices that share one copy of the state.
 int num_shards(const Candidate& candidate);
+// The same of a mixture's experts.
+int num_expert_shards(const Candidate& candidate);
 // Micro-batches whose activations a stage keeps, at least; chunks are counted as parts of one.
 double least_in_flight(const Candidate& candidate, int stage, int microbatches);
 // What a device may use: what it has, or what the user allows.
@@ -41,12 +45,13 @@ class Bounder {
  public:
   Bounder(const Demand& demand, const Ground& ground);
 
-  // With no less than `enough` seconds it is not worked out any further.
+  // With no less than `enough` seconds it is not worked out any further. Of one that does not fit only bytes are told.
   Bound of(const Candidate& candidate, double enough = 1e300);
   // Higher, where that costs little: the slots of all stages are put in time as the simulator does it, each with its bound.
   double tighter(const Candidate& candidate, const Bound& bound);
-  // Of every schedule, ZeRO stage and placement of the state: the other axes must be set.
-  Bound of_any_schedule(const Candidate& candidate);
+  // Of every schedule, ZeRO stage and placement of the state: the other axes must be set. With no less than `enough` seconds its
+  // memory is not looked at.
+  Bound of_any_schedule(const Candidate& candidate, double enough = 1e300);
   // Of every ZeRO stage: as if replicas had nothing to tell each other.
   double of_any_zero(Candidate candidate);
   // Of every number of stages and replicas, and every way of computing again: tp, cp, sequence_parallel, microbatch must be set.
@@ -69,17 +74,33 @@ class Bounder {
   struct Traffic {
     SlotCost shard, replica;  // gradients: to shards, and over their copies
     SlotCost gather;          // weights, from shards
-    double reduce(int layers, bool embeds, bool heads) const {
-      return shard.of(layers, embeds, heads) + replica.of(layers, embeds, heads);
-    }
+    double reduce(const Held& held) const { return shard.of(held) + replica.of(held); }
   };
   // What memory a stage needs, by its layers.
   struct MemoryTerms {
-    double fixed = 0, layer = 0;         // state; of each layer
-    double kept[3] = {}, brief[3] = {};  // [mode]: of each layer; of the largest
-    double brief_ends = 0;               // of the ends of the model
-    double of(const StageLayers& layers) const;
+    struct Layer {
+      double state = 0, gathered = 0;
+      double kept[3] = {}, brief[3] = {};  // [mode]
+    };
+    double fixed = 0;
+    Layer layer, dense;                        // of each
+    double brief_ends = 0, gathered_ends = 0;  // of the ends of the model
+    // dense: those of the layers that are of the other kind.
+    double of(const StageLayers& layers, const StageLayers& dense) const;
   };
+  struct EndTerms {
+    double state = 0, kept = 0, brief = 0, gathered = 0;
+  };
+  struct StageTerms {
+    MemoryTerms of_layers;  // one micro-batch under way
+    EndTerms embedding, head;
+  };
+  StageTerms terms_of_any_stage(const Candidate& c, int kind, bool all_modes);
+  // Numbers of a stage's layers that are of the other kind, where a model has two.
+  StageLayers dense_of(const Candidate& c, int stage, const StageLayers& layers) const;
+  Held held_by(const Candidate& c, int stage, const StageLayers& layers) const;
+  // The fewest and the most that the stage has, however finely it is cut.
+  std::pair<int, int> least_and_most_dense(const Candidate& c, int stage) const;
   struct StageCost;
   // Specimens of one candidate on one kind of device: [mode]; those that are not needed are not made.
   const Specimen& specimen(int kind, const Candidate& c, RecomputeMode mode);
@@ -87,11 +108,13 @@ class Bounder {
   struct ChunkCost;
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
   StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers);
+  double seconds_of_shape(const Candidate& shape, int stage, double again);
   std::vector<StageCost> stage_costs(const Candidate& c, const std::vector<StageLayers>& layers);
   bool is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;
   double after_gate(const Candidate& c, const std::vector<StageCost>& stages) const;
   double unhidden(const Candidate& c, const StageCost& stage) const;
   double end_of(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double update_of(const Candidate& c, const Specimen& own, const Held& held) const;
   double update_seconds(const Candidate& c, const StageCost& stage, double gate) const;
   MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
   void see_memory(Bound& bound, const Candidate& c, int stage, const StageLayers& layers, double in_flight);
@@ -103,8 +126,22 @@ class Bounder {
   const Ground& ground_;
   Specimens specimens_;
   LinkCost links_;
-  std::map<std::tuple<int, int, int, int>, Traffic> traffic_;
-  std::tuple<int, int, int, int> last_key_{};
+  const bool has_two_kinds_;  // of layers
+  std::vector<int> told_;     // of the shape that is looked at
+  StageTerms last_terms_;
+  Candidate terms_candidate_;
+  int terms_kind_ = -1;
+  bool terms_have_all_modes_ = false;
+  // Orders of all stages, of pipelines that were put in time last.
+  struct KnownOrders {
+    Schedule schedule = Schedule::one_f_one_b;
+    int pp = 0, microbatches = 0, chunks = 0;
+    std::vector<Order> orders;
+  };
+  const std::vector<Order>& orders_of(const Candidate& c, int microbatches);
+  std::vector<KnownOrders> known_orders_;
+  std::map<std::tuple<int, int, int, int, int, int>, Traffic> traffic_;
+  std::tuple<int, int, int, int, int, int> last_key_{};
   const Traffic* last_traffic_ = nullptr;
   // Those asked for last are mostly asked for again.
   int last_kind_ = -1;

@@ -11,6 +11,11 @@ int num_shards(const Candidate& c) {
   return c.zero <= 0 ? 1 : c.shard_group > 0 ? c.shard_group : c.dp * c.cp;
 }
 
+int num_expert_shards(const Candidate& c) {
+  const int reached = num_shards(c) * c.tp;
+  return c.zero > 0 && reached % c.ep == 0 ? reached / c.ep : 1;
+}
+
 double least_in_flight(const Candidate& c, int stage, int microbatches) {
   const StagePosition at{stage, c.pp, microbatches, c.chunks};
   if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
@@ -20,7 +25,7 @@ double least_in_flight(const Candidate& c, int stage, int microbatches) {
 
 Candidate most_sharded(const Demand& demand, Candidate c) {
   const Constraints& constraints = demand.constraints;
-  c.zero = c.dp * c.cp == 1
+  c.zero = !has_copies(demand, c)
                ? 0
                : std::min(constraints.no_zero3 ? 2 : 3, constraints.zero ? constraints.zero->most : 3);
   c.shard_group = 0, c.offload = constraints.offload;
@@ -31,7 +36,9 @@ Bytes memory_limit(const Demand& demand, Bytes has) {
   return demand.constraints.max_memory ? std::min(*demand.constraints.max_memory, has) : has;
 }
 
-int num_communicators(const Candidate& c) { return (c.tp > 1) + (c.dp > 1) + (c.cp > 1) + (c.pp > 1); }
+int num_communicators(const Candidate& c) {
+  return (c.tp > 1) + (c.dp > 1) + (c.cp > 1) + (c.pp > 1) + (c.ep > 1);
+}
 
 double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
                      int communicators) {
@@ -52,50 +59,89 @@ double Bounder::limit_of(const Candidate& c, int s) const {
   return static_cast<double>(memory_limit(demand_, has).value);
 }
 
-double Bounder::MemoryTerms::of(const StageLayers& layers) const {
-  double bytes = fixed + layers.total() * layer, largest = brief_ends;
-  for (const RecomputeMode mode : kModes)
-    if (const int count = layers.of(mode); count > 0) {
-      bytes += count * kept[static_cast<int>(mode)];
-      largest = std::max(largest, brief[static_cast<int>(mode)]);
-    }
-  return bytes + largest;
+double Bounder::MemoryTerms::of(const StageLayers& layers, const StageLayers& dense_layers) const {
+  double bytes = fixed, largest = brief_ends, most_gathered = gathered_ends;
+  const auto add = [&](const Layer& of, int count, RecomputeMode mode) {
+    if (count == 0) return;
+    bytes += count * (of.state + of.kept[static_cast<int>(mode)]);
+    largest = std::max(largest, of.brief[static_cast<int>(mode)]);
+    most_gathered = std::max(most_gathered, of.gathered);
+  };
+  for (const RecomputeMode mode : kModes) {
+    add(layer, layers.of(mode) - dense_layers.of(mode), mode);
+    add(dense, dense_layers.of(mode), mode);
+  }
+  constexpr double kWholeBytes = 8;  // what is counted is rounded down in a few places
+  return bytes + largest + most_gathered - kWholeBytes;
 }
 
+// Stages differ in what is under way and in the ends of the model; the rest is worked out once for all of them.
 Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
   const int kind = kind_of_stage(c, s);
+  if (kind != terms_kind_ || all_modes != terms_have_all_modes_ || !(c == terms_candidate_)) {
+    last_terms_ = terms_of_any_stage(c, kind, all_modes);
+    terms_candidate_ = c, terms_kind_ = kind, terms_have_all_modes_ = all_modes;
+  }
+  MemoryTerms terms = last_terms_.of_layers;
+  for (MemoryTerms::Layer* layer : {&terms.layer, &terms.dense})
+    for (double& kept : layer->kept) kept *= in_flight;
+  const auto add_end = [&](const EndTerms& end) {
+    terms.fixed += end.state + end.kept * in_flight;
+    terms.brief_ends = std::max(terms.brief_ends, end.brief);
+    if (!demand_.model.is_tied) terms.gathered_ends = std::max(terms.gathered_ends, end.gathered);
+  };
+  if (s == 0) add_end(last_terms_.embedding);
+  // Both ends in one stage share a tied embedding.
+  if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(last_terms_.head);
+  return terms;
+}
+
+Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bool all_modes) {
   const Specimen& own = specimen(kind, c, c.recompute);
-  const double shards = num_shards(c), moving = 1 + demand_.constants.reserve;
+  const double shards = num_shards(c), expert_shards = num_expert_shards(c),
+               moving = 1 + demand_.constants.reserve;
   const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero >= 3 && !is_ours;
   const auto state = [&](const BlockBytes& block) {
-    return block.weights / (c.zero >= 3 ? shards : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
-           block.gradients / (c.zero >= 2 ? shards : 1) +
-           (c.offload ? 0 : block.optimizer / (c.zero >= 1 ? shards : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
+    const double experts = block.elements > 0 ? block.experts / block.elements : 0;
+    const double sharded = (1 - experts) / shards + experts / expert_shards;
+    return block.weights * (c.zero >= 3 ? sharded : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
+           block.gradients * (c.zero >= 2 ? sharded : 1) +
+           (c.offload ? 0 : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
   };
-  MemoryTerms terms;
+  // Of two neighbouring blocks, gathered or not yet cut into shards, and shards of one on their way; others gather for ZeRO 3 alone.
+  const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
+  const double on_their_way =
+      c.zero <= 0 || c.zero > 3 || shards == 1
+          ? 0
+          : gradient + (c.zero >= 2 ? 2 * gradient : 0) + (c.zero == 3 ? 2 * weight : 0);
+  const double each = is_ours ? on_their_way : c.zero == 3 ? (2 * 2 + 4) * demand_.constants.live_factor : 0;
+  const auto gathered = [&](const BlockBytes& block) { return block.elements * each * moving; };
+  StageTerms result;
+  MemoryTerms& terms = result.of_layers;
   terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
-  terms.layer = state(own.layer);
-  for (const RecomputeMode mode : kModes) {
-    if (!all_modes && mode != c.recompute) continue;
-    const BlockBytes& layer = specimen(kind, c, mode).layer;
-    terms.kept[static_cast<int>(mode)] = layer.kept * in_flight * moving;
-    terms.brief[static_cast<int>(mode)] = layer.brief * moving;
-  }
-  const auto add_end = [&](const BlockBytes& block) {
-    terms.fixed += state(block) + block.kept * in_flight * moving;
-    terms.brief_ends = std::max(terms.brief_ends, block.brief * moving);
+  const auto see_layer = [&](MemoryTerms::Layer& layer, BlockBytes Specimen::*which) {
+    layer.state = state(own.*which);
+    layer.gathered = gathered(own.*which);
+    for (const RecomputeMode mode : kModes) {
+      if (!all_modes && mode != c.recompute) continue;
+      const BlockBytes& bytes = specimen(kind, c, mode).*which;
+      layer.kept[static_cast<int>(mode)] = bytes.kept * moving;
+      layer.brief[static_cast<int>(mode)] = bytes.brief * moving;
+    }
   };
-  if (s == 0) add_end(own.embedding);
-  // Both ends in one stage share a tied embedding.
-  if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(own.head);
-  if (c.zero == 3)
-    terms.fixed += own.layer.elements * (2 * 2 + 4) * (is_ours ? 1 : demand_.constants.live_factor) * moving;
-  return terms;
+  see_layer(terms.layer, &Specimen::layer);
+  if (has_two_kinds_) see_layer(terms.dense, &Specimen::dense);
+  const auto end = [&](const BlockBytes& block) {
+    return EndTerms{state(block), block.kept * moving, block.brief * moving, gathered(block)};
+  };
+  result.embedding = end(own.embedding), result.head = end(own.head);
+  return result;
 }
 
 void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
                          double in_flight) {
-  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers), limit = limit_of(c, s);
+  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers, dense_of(c, s, layers)),
+               limit = limit_of(c, s);
   if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
 }
 
@@ -109,16 +155,25 @@ StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   const double none = layer_seconds(RecomputeMode::none),
                selective = layer_seconds(RecomputeMode::selective) - none,
                full = layer_seconds(RecomputeMode::full) - none;
-  const double saved = terms.kept[0] - terms.kept[1];
+  const double saved = terms.layer.kept[0] - terms.layer.kept[1];
+  const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
   StageLayers best = layers_in(RecomputeMode::full, layers);
   double least = layers * full;
-  for (int f = 0; f < layers && f * full < least; ++f) {
+  // With as few the others do not fit however they are computed again.
+  int fewest = 0;
+  const double saved_more = terms.layer.kept[1] - terms.layer.kept[2];
+  if (!has_two_kinds_ && saved >= 0 && saved_more > 0) {
+    const double all_selective = terms.fixed + layers * (terms.layer.state + terms.layer.kept[1]);
+    fewest =
+        static_cast<int>(std::clamp(std::floor((all_selective - limit) / saved_more), 0.0, 1.0 * layers));
+  }
+  for (int f = fewest; f < layers && f * full < least; ++f) {
     StageLayers trial{f, 0, layers - f};
-    if (const double over = terms.of(trial) - limit; over > 0) {
+    if (const double over = bytes(trial) - limit; over > 0) {
       if (saved <= 0 || over / saved > layers - f) continue;
       trial.selective = std::min(layers - f, static_cast<int>(std::ceil(over / saved)));
       trial.none = layers - f - trial.selective;
-      if (terms.of(trial) > limit) continue;
+      if (bytes(trial) > limit) continue;
     }
     if (const double seconds = f * full + trial.selective * selective; seconds < least)
       least = seconds, best = trial;

@@ -2,6 +2,7 @@
 #include "search/candidate.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 namespace optimus {
@@ -28,7 +29,7 @@ std::set<int> doublings(std::int64_t most, const std::optional<Range>& range) {
 
 LayerStrategy strategy_of(const Candidate& c) {
   LayerStrategy s;
-  s.tp = c.tp, s.cp = c.cp, s.sequence_parallel = c.sequence_parallel;
+  s.tp = c.tp, s.cp = c.cp, s.ep = c.ep, s.sequence_parallel = c.sequence_parallel;
   s.zero = c.zero, s.shard_group = c.shard_group;
   s.recompute = c.recompute, s.offload = c.offload;
   return s;
@@ -61,6 +62,28 @@ StageLayers StageLayers::part(int begin, int count) const {
   return {meet(0, full), meet(full, selective), meet(full + selective, none)};
 }
 
+StageLayers& StageLayers::operator+=(const StageLayers& other) {
+  full += other.full, selective += other.selective, none += other.none;
+  return *this;
+}
+
+bool has_two_kinds_of_layers(const ModelSpec& model) {
+  return model.is_mixture() && (model.mixture.first_layer > 0 || model.mixture.every > 1);
+}
+
+int num_dense(const ModelSpec& model, int begin, int end) {
+  if (!has_two_kinds_of_layers(model)) return 0;
+  int count = 0;
+  for (int layer = begin; layer < end; ++layer) count += !model.is_mixture_layer(layer);
+  return count;
+}
+
+StageLayers dense_among(const ModelSpec& model, int first, const StageLayers& layers) {
+  const int selective = first + layers.full, none = selective + layers.selective;
+  return {num_dense(model, first, selective), num_dense(model, selective, none),
+          num_dense(model, none, none + layers.none)};
+}
+
 StageLayers layers_in(RecomputeMode mode, int count) {
   return {mode == RecomputeMode::full ? count : 0, mode == RecomputeMode::selective ? count : 0,
           mode == RecomputeMode::none ? count : 0};
@@ -68,6 +91,10 @@ StageLayers layers_in(RecomputeMode mode, int count) {
 
 int dealt(std::int64_t layers, int parts, int i) {
   return static_cast<int>(layers / parts + (i < layers % parts ? 1 : 0));
+}
+
+int first_dealt(std::int64_t layers, int parts, int i) {
+  return static_cast<int>(layers / parts * i + std::min<std::int64_t>(i, layers % parts));
 }
 
 namespace {
@@ -93,7 +120,8 @@ Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int fir
 
 }  // namespace
 
-Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLayers>& layers) {
+Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLayers>& layers,
+             const std::vector<int>& parts) {
   Plan plan = plan_of(demand, c);
   Pipeline& pipeline = plan.pipelines.front();
   int first = 0;
@@ -102,7 +130,10 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
     for (int s = 0; s < c.pp; ++s) {
       const StageLayers& all = layers[static_cast<std::size_t>(s)];
       const int left = all.total() - used[static_cast<std::size_t>(s)];
-      const int count = c.chunks == 1 ? left : dealt(demand.model.layers, c.pp * c.chunks, chunk * c.pp + s);
+      const int part = chunk * c.pp + s;
+      const int count = c.chunks == 1   ? left
+                        : parts.empty() ? dealt(demand.model.layers, c.pp * c.chunks, part)
+                                        : parts[static_cast<std::size_t>(part)];
       const bool embeds = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
       Chunk& target = pipeline.stages[static_cast<std::size_t>(s)].chunks[static_cast<std::size_t>(chunk)];
       target =
@@ -123,9 +154,15 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
   return count;
 }
 
+std::int64_t most_tensor_parts(const ModelSpec& model) {
+  // Experts are never cut.
+  const bool has_columns = !model.is_mixture() || has_two_kinds_of_layers(model);
+  return std::min({model.heads, has_columns ? model.ffn : model.vocab, model.vocab});
+}
+
 std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
   const std::int64_t most = std::min<std::int64_t>(
-      {demand.model.heads, demand.model.ffn, demand.model.vocab, num_devices,
+      {most_tensor_parts(demand.model), num_devices,
        // Beyond a few domains nothing is gained: what is not cut and what is sent stay the same.
        std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
   std::set<int> values = doublings(most, demand.constraints.tp);
@@ -143,6 +180,14 @@ std::vector<int> context_choices(const Demand& demand, int num_devices) {
     for (const int end : {demand.constraints.cp->least, demand.constraints.cp->most})
       if (end >= 1 && end <= std::min<std::int64_t>(num_devices, demand.sequence_length)) values.insert(end);
   return allowed(values, demand.constraints.cp);
+}
+
+std::vector<int> expert_choices(const Demand& demand, int num_devices) {
+  std::set<int> values = {1};
+  const std::int64_t experts = demand.model.mixture.experts;
+  for (int ep = 2; ep <= std::min<std::int64_t>(experts, num_devices); ++ep)
+    if (experts % ep == 0) values.insert(ep);
+  return allowed(values, demand.constraints.ep);
 }
 
 std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
@@ -169,21 +214,26 @@ std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
   return {RecomputeMode::none, RecomputeMode::full};  // what lies between is fitted
 }
 
-std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch) {
+int replica_step(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c.cp); }
+
+std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch, int step) {
   const std::optional<Range>& range = demand.constraints.dp;
-  const int most =
-      static_cast<int>(std::min<std::int64_t>(most_dp, std::max<std::int64_t>(1, demand.batch / microbatch)));
+  most_dp = most_dp / step * step;
+  const int most = static_cast<int>(std::min<std::int64_t>(
+                       most_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
+                   step * step;
   if (most < 1) return {};
   // As many micro-batches need fewer replicas when the batch does not divide. With more than one sequence at a time the last
   // micro-batch may be a quicker one instead.
   const MicrobatchCount count = count_microbatches(demand.batch, microbatch, most);
   const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
-  std::set<int> values = {static_cast<int>((demand.batch + sequences - 1) / sequences)};
+  const auto fewest = static_cast<int>((demand.batch + sequences - 1) / sequences);
+  std::set<int> values = {std::min(most, (fewest + step - 1) / step * step)};
   if (microbatch > 1) values.insert(most);
   if (demand.goal != Goal::throughput)
-    for (int dp = most; dp >= 1; dp /= 2) values.insert(dp);
+    for (int dp = most; dp >= step; dp = dp / 2 / step * step) values.insert(dp);
   if (range) {
-    const int top = std::min(most_dp, range->most);
+    const int top = std::min(most_dp, range->most) / step * step;
     if (top >= range->least && top >= 1) values.insert(top);
   }
   return allowed(values, range);
@@ -211,13 +261,18 @@ std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
   return choices;
 }
 
-std::vector<ZeroChoice> zero_choices(const Demand& demand, int data, int in_domain) {
+bool has_copies(const Demand& demand, const Candidate& c) {
+  return c.dp * c.cp > 1 || (demand.model.is_mixture() && c.width() > c.ep);
+}
+
+std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& candidate, int in_domain) {
   const Constraints& c = demand.constraints;
+  const int data = candidate.dp * candidate.cp;
   const auto wants = [&](int zero) { return (!c.zero || c.zero->has(zero)) && !(zero == 3 && c.no_zero3); };
   std::vector<ZeroChoice> choices;
   if (wants(0)) choices.push_back({0, 0});
   for (int zero = 1; zero <= 3; ++zero) {
-    if (!wants(zero) || (data == 1 && !c.zero)) continue;
+    if (!wants(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
     choices.push_back({zero, 0});
     // Shards inside a domain, or inside some of them; copies across.
     for (const int domains : {1, 4, 16})

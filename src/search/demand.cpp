@@ -44,7 +44,7 @@ void declare_layout(OptionTable& table, Constraints& c) {
 void declare(OptionTable& table, Constraints& c) {
   declare_layout(table, c);
   table.add("microbatch", c.microbatch, "N|N..M", "sequences of a replica computed at a time");
-  table.add("recompute", c.recompute, "none|selective|full", "what the backward computes again");
+  table.add_word("recompute", c.recompute, recompute_words(), "what the backward computes again");
 }
 
 void check(const Constraints& c) {

@@ -9,7 +9,9 @@ namespace optimus {
 struct Fill {
   double bytes = 0,
          limit = 0;  // of the process that comes nearest to its device's memory, or exceeds it most
-  bool fits() const { return bytes <= limit; }
+  double host_bytes = 0, host_limit = 0;  // of the node that holds most offloaded state, where one does
+  bool fits_host() const { return host_bytes <= host_limit; }
+  bool fits() const { return bytes <= limit && fits_host(); }
 };
 // All stages of all pipelines; of those that hold the same, the one with most micro-batches under way.
 Fill fill_of(const Demand& demand, const Ground& ground, const Plan& plan);

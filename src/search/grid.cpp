@@ -18,9 +18,14 @@ void for_splits(const Demand& demand, const Ground& ground, See&& see) {
       for (const int microbatch : microbatch_choices(demand, cp))
         for (const bool is_sequence_parallel : {true, false}) {
           if (is_sequence_parallel && tp == 1) continue;
+          // Experts work on each device's own positions.
+          if (!is_sequence_parallel && tp > 1 && demand.model.is_mixture()) continue;
           Candidate c{.tp = tp, .cp = cp, .microbatch = microbatch};
           c.sequence_parallel = is_sequence_parallel;
-          see(c);
+          for (const int ep : expert_choices(demand, ground.num_devices())) {
+            c.ep = ep;
+            if (static_cast<std::int64_t>(replica_step(c)) * tp * cp <= ground.num_devices()) see(c);
+          }
         }
 }
 
@@ -32,7 +37,7 @@ void for_shapes(const Demand& demand, const Ground& ground, const Candidate& spl
   if (demand.constraints.recompute.empty()) modes.emplace_back(RecomputeMode::none, true);
   const int most = ground.num_devices() / (split.tp * split.cp);
   for (const int pp : pipeline_choices(demand, most))
-    for (const int dp : data_choices(demand, most / pp, split.microbatch))
+    for (const int dp : data_choices(demand, most / pp, split.microbatch, replica_step(split)))
       for (const auto& [mode, is_fitted] : modes) {
         Candidate c = split;
         c.pp = pp, c.dp = dp, c.recompute = mode, c.is_fitted = is_fitted;
@@ -44,7 +49,7 @@ void for_shapes(const Demand& demand, const Ground& ground, const Candidate& spl
 template <typename See>
 void for_zeros(const Demand& demand, const Ground& ground, const Candidate& scheduled, See&& see) {
   const int in_domain = std::max(1, ground.group_of(0).devices_per_domain / scheduled.tp);
-  for (const ZeroChoice& zero : zero_choices(demand, scheduled.dp * scheduled.cp, in_domain))
+  for (const ZeroChoice& zero : zero_choices(demand, scheduled, in_domain))
     for (const bool is_offloaded : {false, true}) {
       if (is_offloaded && !demand.constraints.offload) continue;
       Candidate c = scheduled;
@@ -130,7 +135,7 @@ class GridSearch {
     if (!bound.fits()) {
       ++result_.ruled_out["memory"];
       const Candidate shown = level == Level::shape ? most_sharded(demand_, c) : c;
-      return remember_unfit({shown, bound.seconds, objective, {bound.bytes, bound.limit}});
+      return remember_unfit({shown, objective / rate(c), objective, {bound.bytes, bound.limit}});
     }
     if (objective >= best_) return;
     queue_.push({objective, static_cast<int>(opened_.size()), level});
@@ -138,8 +143,19 @@ class GridSearch {
   }
 
   void open_split(const Candidate& split) {
-    for_shapes(demand_, ground_, split,
-               [&](const Candidate& c) { push(c, bounder_.of_any_schedule(c), 0, Level::shape); });
+    for_shapes(demand_, ground_, split, [&](const Candidate& c) {
+      const Bound bound = bounder_.of_any_schedule(c, best_ / rate(c));
+      if (bound.limit == 0 && bound.seconds * rate(c) >= best_) return void(++result_.num_candidates);
+      push(c, bound, 0, Level::shape);
+    });
+  }
+
+  // Less memory for state would spare that.
+  bool computes_again(const Candidate& c) {
+    if (!c.is_fitted) return false;
+    const std::vector<StageLayers> layers = bounder_.layers_of(c);
+    return std::any_of(layers.begin(), layers.end(),
+                       [](const StageLayers& stage) { return stage.full + stage.selective > 0; });
   }
 
   bool may_have_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->has(2); }
@@ -153,7 +169,8 @@ class GridSearch {
         if (c.zero == 2 && c.shard_group == 0 && fits_with_one) return;
         const Bound bound = bounder_.of(c, best_ / rate(c));
         if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, whatever it needs
-        if (c.zero == 1 && !c.offload && c.shard_group == 0) fits_with_one = bound.bytes < 0.99 * bound.limit;
+        if (c.zero == 1 && !c.offload && c.shard_group == 0)
+          fits_with_one = bound.bytes < 0.99 * bound.limit && !computes_again(c);
         push(c, bound, least, Level::variant);
       });
     });
@@ -168,12 +185,14 @@ class GridSearch {
   // It was left out where ZeRO 1 seemed to fit.
   void push_zero2(Candidate c) {
     c.zero = 2;
-    push(c, bounder_.of(c), 0, Level::variant);
+    push(c, bounder_.of(c), bounder_.of_any_zero(c) * rate(c), Level::variant);
   }
 
   // Only the quickest are worth a word, and the one that needs least.
   void remember_unfit(const Judged& one) {
-    const auto over = [](const Fill& fill) { return fill.bytes - fill.limit; };
+    const auto over = [](const Fill& fill) {
+      return std::max(fill.bytes - fill.limit, fill.host_bytes - fill.host_limit);
+    };
     if (!result_.nearest || over(one.fill) < over(result_.nearest->fill)) result_.nearest = one;
     if (result_.unfit.size() < kMostUnfit) {
       result_.unfit.push_back(one);
@@ -186,21 +205,22 @@ class GridSearch {
   }
 
   void look_at(const Candidate& wanted) {
-    const Candidate c = settled(demand_, ground_, bounder_, wanted);
-    const std::vector<StageLayers> layers = c.is_fitted ? bounder_.layers_of(c) : std::vector<StageLayers>();
-    const Plan plan = c.is_fitted ? plan_of(demand_, c, layers) : plan_of(demand_, c);
-    // As much memory as it needs without computing anything again: the same plan as one that was looked at.
-    if (c.is_fitted && std::all_of(layers.begin(), layers.end(),
-                                   [](const StageLayers& l) { return l.full + l.selective == 0; }))
-      return;
-    if (const auto problem = problem_in(plan, demand_.model)) {
+    if (const auto problem = problem_in(grid_plan(demand_, bounder_, wanted), demand_.model)) {
       ++result_.ruled_out[*problem];
       return;
     }
-    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
+    const auto [c, plan, fill] = settled(demand_, ground_, bounder_, wanted);
+    // As much memory as it needs without computing anything again: the same plan as one that was looked at.
+    if (c.is_fitted && !computes_again(c)) return;
+    Judged one{c, 0, 0, fill, true};
     if (!one.fill.fits()) {
-      ++result_.ruled_out["memory"];
+      ++result_.ruled_out[one.fill.fits_host() ? "memory" : "host memory"];
       if (c.zero == 1 && c.shard_group == 0 && may_have_zero2()) push_zero2(c);
+      if (!one.fill.fits_host()) {
+        one.seconds = bounder_.of_any_schedule(c).seconds, one.is_simulated = false;
+        one.objective = one.seconds * rate(c);
+        remember_unfit(one);
+      }
       return;
     }
     ++result_.num_simulated;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "search/refine.h"
@@ -31,9 +32,10 @@ void add_idle(const Demand& demand, const Ground& ground, Bounder& bounder, cons
     return;
   Candidate other = c;
   other.pp = depth, other.dp = 1, other.shard_group = 0;
+  other.ep = std::gcd(c.ep, unit);
   other.is_fitted = demand.constraints.recompute.empty();
   if (other.is_fitted) other.recompute = RecomputeMode::none;
-  if (other.cp == 1) other.zero = 0;
+  if (!has_copies(demand, other)) other.zero = 0;
   const double share = static_cast<double>(depth) / (depth + c.dp * c.pp);
   const auto ideal =
       static_cast<std::int64_t>(std::llround(static_cast<double>(demand.batch) * share / c.microbatch));

@@ -29,6 +29,9 @@ double recomputed(const Plan& plan) {
 }  // namespace
 
 std::string why_unfit(const Fill& fill) {
+  if (fill.bytes <= fill.limit)
+    return fmt::format("a node's memory does not hold the offloaded state: {} of {}", gib(fill.host_bytes),
+                       gib(fill.host_limit));
   return fmt::format("does not fit: {} of {}", gib(fill.bytes), gib(fill.limit));
 }
 
@@ -97,12 +100,35 @@ std::vector<Relaxation> relaxations(const Demand& demand) {
   for (const auto& [name, member] : {std::pair{"tp", &Constraints::tp},
                                      {"pp", &Constraints::pp},
                                      {"cp", &Constraints::cp},
+                                     {"ep", &Constraints::ep},
                                      {"dp", &Constraints::dp}})
     if (c.*member) add(fmt::format("another {}", name), [m = member](Constraints& x) { (x.*m).reset(); });
   if (!c.schedule.empty() || c.chunks)
     add("another schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
   if (!c.offload) add("--offload", [](Constraints& x) { x.offload = true; });
   return all;
+}
+
+std::string contradiction_of_experts(const Demand& demand, int have) {
+  const Constraints& c = demand.constraints;
+  if (!c.ep) return "";
+  if (!demand.model.is_mixture())
+    return c.ep->least > 1 ? fmt::format("--ep {}: {} has no experts; use 1", text(*c.ep), demand.model.name)
+                           : "";
+  const std::int64_t experts = demand.model.mixture.experts;
+  std::vector<std::string> divisors;
+  bool has_one = false;
+  for (int ep = 1; ep <= experts; ++ep)
+    if (experts % ep == 0) divisors.push_back(std::to_string(ep)), has_one |= c.ep->has(ep);
+  if (!has_one)
+    return fmt::format("--ep {}: must divide the {} experts of {}; use one of {}", text(*c.ep), experts,
+                       demand.model.name, join(divisors, ", "));
+  const int stages = c.pp ? std::max(1, c.pp->least) : 1;
+  if (static_cast<std::int64_t>(stages) * c.ep->least > have)
+    return fmt::format("--ep {} needs {} devices{}, {} has {}; use a larger cluster, or less of it",
+                       text(*c.ep), stages * c.ep->least,
+                       stages > 1 ? fmt::format(" for {} stages", stages) : "", demand.cluster.name(), have);
+  return "";
 }
 
 // Numbers that contradict each other before memory is looked at.
@@ -112,8 +138,7 @@ std::string contradiction(const Demand& demand, const Ground& ground) {
   const auto least = [](const std::optional<Range>& range) { return range ? std::max(1, range->least) : 1; };
   const std::int64_t needed =
       static_cast<std::int64_t>(least(c.tp)) * least(c.pp) * least(c.cp) * least(c.dp);
-  if (c.ep && c.ep->least > 1)
-    return fmt::format("--ep {}: {} has no experts; use 1", text(*c.ep), demand.model.name);
+  if (const std::string text = contradiction_of_experts(demand, have); !text.empty()) return text;
   if (needed > have) {
     std::string product;
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
@@ -122,7 +147,7 @@ std::string contradiction(const Demand& demand, const Ground& ground) {
     return fmt::format("{} needs {} devices, {} has {}; use a larger cluster, or less of it", product, needed,
                        demand.cluster.name(), have);
   }
-  const std::int64_t heads = std::min({demand.model.heads, demand.model.ffn, demand.model.vocab});
+  const std::int64_t heads = most_tensor_parts(demand.model);
   if (least(c.tp) > heads)
     return fmt::format("--tp {}: {} has {} heads, each device needs at least one; use at most {}",
                        text(*c.tp), demand.model.name, demand.model.heads, heads);

@@ -2,10 +2,11 @@
 #include "search/refine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <tuple>
 
-#include "plan/validate.h"
+#include "search/mixed.h"
 #include "search/pipelines.h"
 #include "search/stages.h"
 
@@ -15,42 +16,45 @@ namespace {
 class Refiner {
  public:
   Refiner(const Demand& demand, const Ground& ground, Bounder& bounder)
-      : demand_(demand), ground_(ground), bounder_(bounder) {}
+      : demand_(demand), ground_(ground), bounder_(bounder), improver_(demand, ground) {}
 
-  Improved run(const GridResult& grid) {
-    const Judged& first = grid.judged.front();
-    best_ = {grid_plan(demand_, bounder_, first.candidate), first.seconds, first.objective, first.fill};
-    for (const Candidate& c : starts(grid)) {
-      if (c.chunks == 1 && c.pp > 1) deal_unevenly(c);
-      if (c.pp > 1) place_inside(c);
+  Improved run(const GridResult& grid, bool is_uniform) {
+    if (!grid.judged.empty()) {
+      const Judged& first = grid.judged.front();
+      improver_.start_with(
+          {grid_plan(demand_, bounder_, first.candidate), first.seconds, first.objective, first.fill});
     }
-    for (const Plan& plan : pipelines_of_parts(demand_, ground_, bounder_, grid)) consider(plan);
-    return std::move(best_);
+    for (const Candidate& c : starts(grid)) {
+      if (c.pp == 1) continue;
+      if (c.chunks == 1)
+        deal_unevenly(c);
+      else
+        deal_chunks(c);
+      place_inside(c);
+    }
+    if (is_uniform) return improver_.best();
+    const bool may_differ = demand_.software.runs_programs;  // other trainers split all layers in one way
+    if (may_differ) make_fit(improver_, demand_, bounder_, grid);
+    if (grid.judged.empty()) return improver_.best();
+    for (const Plan& plan : pipelines_of_parts(demand_, ground_, bounder_, grid)) improver_.consider(plan);
+    if (may_differ) mix_layers(improver_, ground_);
+    return improver_.best();
   }
 
  private:
   // The best few that differ in more than their recomputing.
   std::vector<Candidate> starts(const GridResult& grid) const {
-    constexpr std::size_t kMost = 4;
-    std::set<std::tuple<int, int, int, int, int, int, bool>> seen;
+    constexpr std::size_t kMost = 3;
+    std::set<std::tuple<int, int, int, int, int, int, int, bool>> seen;
     std::vector<Candidate> result;
     for (const Judged& one : grid.judged) {
       const Candidate& c = one.candidate;
-      if (one.objective > 1.1 * grid.judged.front().objective) break;
-      if (!seen.emplace(c.pp, c.tp, c.cp, c.dp, c.microbatch, c.zero, c.chunks > 1).second) continue;
+      if (one.objective > 1.05 * grid.judged.front().objective) break;
+      if (!seen.emplace(c.pp, c.tp, c.cp, c.ep, c.dp, c.microbatch, c.zero, c.chunks > 1).second) continue;
       result.push_back(c);
       if (result.size() == kMost) break;
     }
     return result;
-  }
-
-  void consider(const Plan& plan) {
-    if (problem_in(plan, demand_.model)) return;
-    const Fill fill = fill_of(demand_, ground_, plan);
-    if (!fill.fits()) return;
-    const double seconds = seconds_of(demand_, ground_, plan);
-    const double objective = seconds * rate_of(demand_, ground_.map(), num_devices(plan));
-    if (objective < best_.objective * (1 - 1e-6)) best_ = {plan, seconds, objective, fill};
   }
 
   // Embedding and head weigh something, devices differ: stages get layers by what they take.
@@ -88,7 +92,7 @@ class Refiner {
           held[static_cast<std::size_t>(s)][static_cast<std::size_t>(dealt[static_cast<std::size_t>(s)])]);
     const Plan plan = plan_of(demand_, c, mixes);
     if (!fill_of(demand_, ground_, plan).fits()) return false;
-    consider(plan);
+    improver_.consider(plan);
     move_layers(c, mixes, held);
     return true;
   }
@@ -96,7 +100,7 @@ class Refiner {
   // By exact simulation: one layer from one stage to another, as long as that helps.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& held) {
-    constexpr int kMostTries = 6;
+    constexpr int kMostTries = 4;
     const auto count = [&](std::size_t s) { return static_cast<std::size_t>(mixes[s].total()); };
     int tries = 0;
     for (std::size_t to : {mixes.size() - 1, mixes.size() / 2, std::size_t{0}})
@@ -106,10 +110,61 @@ class Refiner {
         if (held[to][count(to) + 1].total() == 0) continue;
         std::vector<StageLayers> moved = mixes;
         moved[from] = held[from][count(from) - 1], moved[to] = held[to][count(to) + 1];
-        const double before = best_.objective;
-        consider(plan_of(demand_, c, moved));
-        if (best_.objective < before) mixes = moved;
+        if (improver_.consider(plan_of(demand_, c, moved))) mixes = moved;
       }
+  }
+
+  // Chunks of different length: the stages that hold an end of the model get fewer layers, and fewest in the chunk beside it.
+  void deal_chunks(const Candidate& c) {
+    const auto begin = static_cast<int>(std::lround(weight_of_ends(c, 0))),
+               end = static_cast<int>(std::lround(weight_of_ends(c, c.pp - 1)));
+    std::set<std::vector<int>> tried;
+    for (const auto& [first, last] : {std::pair{begin, end}, {begin, end - 1}, {0, 1}}) {
+      const std::vector<int> parts = uneven_parts(c, first, std::max(0, last));
+      if (!parts.empty() && tried.insert(parts).second) improver_.consider(plan_with_parts(c, parts));
+    }
+  }
+
+  // What the ends of the model add to a stage's time, in layers.
+  double weight_of_ends(Candidate c, int stage) {
+    c.chunks = 1, c.schedule = Schedule::one_f_one_b, c.is_fitted = false;
+    const auto seconds = [&](int s, int n) {
+      const Bounder::StageWork work = bounder_.work_of(c, s, layers_in(c.recompute, n));
+      return work.forward + work.backward;
+    };
+    const double layer = seconds(stage, 2) - seconds(stage, 1);
+    return std::max(0.0, seconds(stage, 1) / layer - 1);
+  }
+
+  // Layers of each part when the first stage has `first` fewer and the last `last` fewer than others; empty where that is impossible.
+  std::vector<int> uneven_parts(const Candidate& c, int first, int last) const {
+    const int layers = static_cast<int>(demand_.model.layers), virtual_layers = layers + first + last;
+    std::vector<int> parts(static_cast<std::size_t>(c.pp * c.chunks));
+    for (int s = 0; s < c.pp; ++s) {
+      // What is left over goes to the stages that hold neither end.
+      const int extra = virtual_layers % c.pp, place = c.pp > 2 ? (s + c.pp - 1) % c.pp : s;
+      int total = virtual_layers / c.pp + (place < extra ? 1 : 0);
+      if (s == 0) total -= first;
+      if (s + 1 == c.pp) total -= last;
+      if (total < c.chunks) return {};
+      for (int chunk = 0; chunk < c.chunks; ++chunk) {
+        // The chunk beside an end is the shortest.
+        const int rank = s == 0 ? c.chunks - 1 - chunk : chunk;
+        parts[static_cast<std::size_t>(chunk * c.pp + s)] = dealt(total, c.chunks, rank);
+      }
+    }
+    return parts;
+  }
+
+  Plan plan_with_parts(const Candidate& c, const std::vector<int>& parts) {
+    std::vector<StageLayers> mixes;
+    for (int s = 0; s < c.pp; ++s) {
+      int total = 0;
+      for (int chunk = 0; chunk < c.chunks; ++chunk)
+        total += parts[static_cast<std::size_t>(chunk * c.pp + s)];
+      mixes.push_back(c.is_fitted ? bounder_.fitted(c, s, total) : layers_in(c.recompute, total));
+    }
+    return plan_of(demand_, c, mixes, parts);
   }
 
   // Stages next to each other inside a domain, replicas across: for slow reductions' sake the other way round.
@@ -123,13 +178,13 @@ class Refiner {
         for (int i = 0; i < unit; ++i)
           pipeline.stages[static_cast<std::size_t>(s)].devices[static_cast<std::size_t>(d * unit + i)] =
               (d * c.pp + s) * unit + i;
-    consider(plan);
+    improver_.consider(plan);
   }
 
   const Demand& demand_;
   const Ground& ground_;
   Bounder& bounder_;
-  Improved best_;
+  Improver improver_;
 };
 
 }  // namespace
@@ -138,17 +193,20 @@ Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& c) {
   return c.is_fitted ? plan_of(demand, c, bounder.layers_of(c)) : plan_of(demand, c);
 }
 
-Candidate settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate c) {
-  if (!c.is_fitted) return c;
+Settled settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate c) {
+  Settled result;
   for (const int spare : {2, 5, 10, 20, 40, 80}) {
-    c.spare = spare;
-    if (fill_of(demand, ground, grid_plan(demand, bounder, c)).fits()) break;
+    if (c.is_fitted) c.spare = spare;
+    result = {c, grid_plan(demand, bounder, c), {}};
+    result.fill = fill_of(demand, ground, result.plan);
+    if (result.fill.fits() || !c.is_fitted) break;
   }
-  return c;
+  return result;
 }
 
-Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid) {
-  return Refiner(demand, ground, bounder).run(grid);
+Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid,
+                bool is_uniform) {
+  return Refiner(demand, ground, bounder).run(grid, is_uniform);
 }
 
 }  // namespace optimus

@@ -1,23 +1,24 @@
-// Beyond the grid: from its best candidates to plans with uneven stages, layers that are computed again only as memory demands,
-// other placements of stages, and several pipelines (devices that the grid leaves idle, parts of a cluster that differ). Each is
-// kept only when the simulator finds it better.
+// Beyond the grid: from its best candidates to plans with uneven stages and chunks, layers that are computed again only as memory
+// demands, other placements of stages, layers that differ (search/mixed.h), and several pipelines (devices that the grid leaves
+// idle, parts of a cluster that differ). Each is kept only when the simulator finds it better.
 #pragma once
 
-#include "search/search.h"
+#include "search/improve.h"
 
 namespace optimus {
 
-struct Improved {
+// The best plan found from these judged; the best of them itself where nothing is better. Without a pipeline where the grid has no
+// plan and none was found. is_uniform: every layer in one way and one pipeline, as other trainers want it.
+Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid,
+                bool is_uniform);
+
+// The plan of a candidate; of a fitted one with as little memory left free as lets it fit exactly.
+struct Settled {
+  Candidate candidate;
   Plan plan;
-  double seconds = 0, objective = 0;
   Fill fill;
 };
-
-// The best plan found from these judged, which must not be empty; the best of them itself where nothing is better.
-Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid);
-
-// A fitted candidate with as little memory left free as lets its plan fit exactly; others as they are.
-Candidate settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate candidate);
+Settled settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate candidate);
 
 // The plan of a candidate as the grid means it.
 Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& candidate);

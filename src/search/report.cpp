@@ -2,6 +2,7 @@
 #include "search/report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
 #include "plan/describe.h"
@@ -104,7 +105,9 @@ std::string search_text(const Demand& demand, const Ground& ground, const Search
   out += fmt::format("{} of {} candidates, {} simulated; ", goal_words(demand.goal),
                      with_commas(result.num_candidates), result.num_simulated);
   out += result.gap == 0 ? "no other grid is better"
-                         : fmt::format("no other grid is better by more than {}", percent(result.gap));
+         : std::isinf(result.gap)
+             ? "of the grid nothing fits; how far from optimal it is, is not known"
+             : fmt::format("no other grid is better by more than {}", percent(result.gap));
   if (result.step.seconds < result.grid_seconds * (1 - 1e-6) && demand.goal == Goal::throughput)
     out += fmt::format(", and this plan is {} quicker than the best of them",
                        percent(1 - result.step.seconds / result.grid_seconds));

@@ -2,6 +2,7 @@
 #include "search/search.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "plan/describe.h"
@@ -13,8 +14,8 @@ namespace optimus {
 namespace {
 
 // What a user would name as the difference of two candidates.
-enum class Axis { tensor, pipeline, context, zero, schedule, recompute, microbatch, devices };
-constexpr Axis kAxes[] = {Axis::tensor,    Axis::pipeline,   Axis::zero,    Axis::schedule,
+enum class Axis { tensor, pipeline, context, experts, zero, schedule, recompute, microbatch, devices };
+constexpr Axis kAxes[] = {Axis::tensor,    Axis::pipeline,   Axis::experts, Axis::zero,   Axis::schedule,
                           Axis::recompute, Axis::microbatch, Axis::context, Axis::devices};
 
 bool differs(const Candidate& a, const Candidate& b, Axis axis) {
@@ -25,6 +26,8 @@ bool differs(const Candidate& a, const Candidate& b, Axis axis) {
       return a.pp != b.pp;
     case Axis::context:
       return a.cp != b.cp;
+    case Axis::experts:
+      return a.ep != b.ep;
     case Axis::zero:
       return a.zero != b.zero;
     case Axis::schedule:
@@ -51,18 +54,17 @@ std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, co
     Candidate c = best;
     change(c);
     if (c.tp < 1 || c.pp < 1 || c.cp < 1 || c.microbatch < 1 || c.zero < 0 || c.zero > 3) return;
-    if (c.pp > demand.model.layers ||
-        c.tp > std::min({demand.model.heads, demand.model.ffn, demand.model.vocab}))
-      return;
+    if (c.pp > demand.model.layers || c.tp > most_tensor_parts(demand.model)) return;
+    if (c.ep < 1 || (demand.model.is_mixture() && demand.model.mixture.experts % c.ep != 0)) return;
     if (c.cp > demand.sequence_length || c.microbatch > demand.batch) return;
     const std::vector<int> replicas =
-        data_choices(demand, ground.num_devices() / (c.tp * c.cp * c.pp), c.microbatch);
+        data_choices(demand, ground.num_devices() / (c.tp * c.cp * c.pp), c.microbatch, replica_step(c));
     if (replicas.empty()) return;
     c.dp = replicas.back();
-    c.sequence_parallel = c.sequence_parallel && c.tp > 1;
+    c.sequence_parallel = (c.sequence_parallel || demand.model.is_mixture()) && c.tp > 1;
     if (c.pp * c.chunks > demand.model.layers || c.pp == 1) c.schedule = Schedule::one_f_one_b;
     if (c.schedule != Schedule::interleaved) c.chunks = 1;
-    if (c.dp * c.cp == 1) c.zero = 0;
+    if (!has_copies(demand, c)) c.zero = 0;
     if (c.zero == 0 || (c.shard_group > 0 && c.dp * c.cp % c.shard_group != 0)) c.shard_group = 0;
     if (!(c == best) && std::find(all.begin(), all.end(), c) == all.end()) all.push_back(c);
   };
@@ -81,6 +83,10 @@ std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, co
   add([](Candidate& c) { c.microbatch *= 2; });
   add([](Candidate& c) { c.microbatch /= 2; });
   add([](Candidate& c) { c.cp *= 2; });
+  if (demand.model.is_mixture()) {
+    add([](Candidate& c) { c.ep *= 2; });
+    add([](Candidate& c) { c.ep /= 2; });
+  }
   return all;
 }
 
@@ -122,18 +128,26 @@ class Explainer {
     if (std::any_of(others.begin(), others.end(), [&](const Judged& o) { return o.candidate == c; })) return;
     const Plan plan = grid_plan(demand_, bounder_, c);
     if (problem_in(plan, demand_.model)) return;
-    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), true};
-    one.seconds = one.fill.fits() ? seconds_of(demand_, ground_, plan) : bounder_.of(c).seconds;
+    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), false};
+    one.seconds = one.fill.fits() ? bounder_.of(c).seconds : 0;
+    if (one.seconds == 0) one.seconds = bounder_.of_any_schedule(c).seconds;
     one.objective = one.seconds * rate_of(demand_, ground_.map(), c.num_devices());
-    ++result_.num_simulated;
     others.push_back(one);
   }
 
-  void add(const Judged& one) {
+  // Those that were only bounded are simulated now.
+  void add(Judged& one) {
     Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
-    other.why = one.fill.fits() ? why_slower(demand_, ground_, result_.plan, result_.step, other.plan,
-                                             predict(demand_, ground_, other.plan))
-                                : why_unfit(one.fill);
+    if (one.fill.fits()) {
+      const StepPrediction step = predict(demand_, ground_, other.plan);
+      result_.num_simulated += one.is_simulated ? 0 : 1;
+      one.is_simulated = true;
+      one.objective *= step.seconds / one.seconds, one.seconds = step.seconds;
+      other.seconds = one.seconds, other.objective = one.objective;
+      other.why = why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
+    } else {
+      other.why = why_unfit(one.fill);
+    }
     result_.alternatives.push_back(std::move(other));
   }
 
@@ -158,31 +172,38 @@ class Explainer {
   SearchResult& result_;
 };
 
+// Nothing of the grid fits: of what was found beyond it no bound is known.
+SearchResult only_plan(const Demand& demand, const Ground& ground, Improved best, const GridResult& grid) {
+  SearchResult result;
+  result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
+  result.step = predict(demand, ground, result.plan);
+  result.grid_seconds = result.step.seconds;
+  result.num_candidates = grid.num_candidates, result.ruled_out = grid.ruled_out;
+  result.gap = std::numeric_limits<double>::infinity();
+  result.front.push_back({short_text(result.plan), result.step.seconds, result.fill.bytes});
+  return result;
+}
+
 }  // namespace
 
 SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits) {
   check(demand);
   if (demand.model.is_custom())
     throw UserError("{} is no transformer; only these are planned", demand.model.name);
-  if (demand.model.is_mixture())
-    throw UserError(
-        "{} is a mixture of experts, and the planner does not choose yet how experts are split; optimus "
-        "simulate --plan "
-        "FILE times a plan that says it (ep)",
-        demand.model.name);
   Bounder bounder(demand, ground);
   GridResult grid;
   if (demand.sequence_length <= demand.model.max_positions)
     grid = search_grid(demand, ground, bounder, limits);
-  if (grid.judged.empty()) throw UserError("{}", why_impossible(demand, ground));
   Improved best;
   if (limits.refines) {
-    best = refine(demand, ground, bounder, grid);
-  } else {
+    best = refine(demand, ground, bounder, grid, limits.is_uniform);
+  } else if (!grid.judged.empty()) {
     const Judged& first = grid.judged.front();
     best = {grid_plan(demand, bounder, first.candidate), first.seconds, first.objective, first.fill};
   }
+  if (best.plan.pipelines.empty()) throw UserError("{}", why_impossible(demand, ground));
   SearchResult result;
+  if (grid.judged.empty()) return only_plan(demand, ground, std::move(best), grid);
   result.grid_seconds = grid.judged.front().seconds;
   result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
   result.step = predict(demand, ground, result.plan);

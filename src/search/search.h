@@ -60,6 +60,7 @@ struct SearchLimits {
   int most_simulations = 300;
   int alternatives = 5;
   bool refines = true;
+  bool is_uniform = false;  // every layer split in one way, one pipeline: all that other trainers run
 };
 
 SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits = {});

@@ -2,6 +2,8 @@
 #include "search/specimen.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "cost/memory_cost.h"
 #include "plan/layouts.h"
@@ -10,29 +12,43 @@
 namespace optimus {
 namespace {
 
-// Three layers in four chunks: the embedding; a layer; two layers; the head.
-constexpr int kSpecimenLayers = 3;
-constexpr int kFirsts[] = {0, 1, 2, 4, 5};
-enum SpecimenChunk { the_embedding, one_layer, two_layers, the_head, kSpecimenChunks };
-constexpr int kLoneLayer = 1;
+// The fewest devices that a stage of this split can have.
+int num_in_specimen(const Candidate& c) { return c.tp * c.cp * replica_step(c); }
 
-// As one stage of four chunks (for slots), or as four stages (for memory).
-Plan specimen_plan(const Demand& demand, const ModelSpec& small, const Candidate& c, bool as_stages) {
+// Three layers in four chunks: the embedding; the head; a layer; two layers. A mixture whose layers are of two kinds has behind
+// the embedding a dense layer, two of them, and one of each kind.
+enum SpecimenChunk { the_embedding, one_dense, two_dense, one_of_each, one_layer, two_layers, the_head };
+constexpr int kFirsts[] = {0, 1, 1, 1, 1, 2, 4, 5}, kFirstsOfTwo[] = {0, 1, 2, 4, 6, 7, 9, 10};
+constexpr int kDenseLayers = 4;  // of a specimen that has them: the first
+
+// Chunks in the order of their blocks; without two kinds of layers, those of dense ones are left out.
+std::vector<SpecimenChunk> chunks_of(const std::vector<int>& firsts) {
+  std::vector<SpecimenChunk> chunks;
+  for (const SpecimenChunk chunk :
+       {the_embedding, one_dense, two_dense, one_of_each, one_layer, two_layers, the_head})
+    if (firsts[chunk] < firsts[chunk + 1]) chunks.push_back(chunk);
+  return chunks;
+}
+
+// As one stage of several chunks (for slots), or as several stages (for memory).
+Plan specimen_plan(const Demand& demand, const ModelSpec& small, const std::vector<int>& firsts,
+                   const Candidate& c, bool as_stages) {
   Plan plan;
   plan.num_blocks = num_blocks(small);
-  plan.batch = c.microbatch, plan.sequence_length = demand.sequence_length;
+  plan.sequence_length = demand.sequence_length;
   plan.schedule = as_stages ? Schedule::gpipe : Schedule::interleaved;
   plan.precision = demand.precision;
   plan.accumulators = demand.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   Candidate alone = c;
   alone.zero = alone.shard_group = 0, alone.offload = false;
   Pipeline pipeline;
-  pipeline.microbatches.assign(1, c.microbatch);
+  plan.batch = static_cast<std::int64_t>(c.microbatch) * replica_step(c);
+  pipeline.microbatches.assign(1, static_cast<int>(plan.batch));
   std::vector<int> devices;
-  for (int i = 0; i < c.tp * c.cp; ++i) devices.push_back(i);
-  for (int chunk = 0; chunk < kSpecimenChunks; ++chunk) {
-    const Chunk blocks{{{kFirsts[chunk], kFirsts[chunk + 1] - kFirsts[chunk], strategy_of(alone)}}};
-    if (as_stages || chunk == 0) pipeline.stages.push_back({devices, {}});
+  for (int i = 0; i < num_in_specimen(c); ++i) devices.push_back(i);
+  for (const SpecimenChunk chunk : chunks_of(firsts)) {
+    const Chunk blocks{{{firsts[chunk], firsts[chunk + 1] - firsts[chunk], strategy_of(alone)}}};
+    if (as_stages || chunk == the_embedding) pipeline.stages.push_back({devices, {}});
     pipeline.stages.back().chunks.push_back(blocks);
   }
   plan.pipelines.push_back(std::move(pipeline));
@@ -46,13 +62,24 @@ DeviceMap contiguous(Device first, int count, int most) {
 }
 
 // `hidden`: what may be done before a slot begins, beside the end of the one before it; `slot`: what every slot takes.
-SlotCost slot_cost(const std::vector<SlotTime>& slots, double hidden, double slot) {
+SlotCost slot_cost(const std::vector<SpecimenChunk>& chunks, const std::vector<SlotTime>& slots,
+                   double hidden, double slot) {
   SlotCost cost;
-  const auto seconds = [&](SpecimenChunk chunk) { return slots[chunk].seconds; };
-  cost.layer = seconds(two_layers) - seconds(one_layer);
-  cost.base = seconds(one_layer) - cost.layer - hidden;
-  cost.embedding = seconds(the_embedding) - slot;
-  cost.head = seconds(the_head) - slot - hidden;
+  std::array<double, the_head + 1> seconds{};
+  for (std::size_t i = 0; i < chunks.size(); ++i) seconds[chunks[i]] = slots[i].seconds;
+  cost.layer = seconds[two_layers] - seconds[one_layer];
+  if (seconds[one_of_each] > 0) {
+    // Behind a layer of its own kind or of the other: whichever is quicker.
+    cost.layer = std::min(cost.layer, seconds[one_of_each] - seconds[one_dense]);
+    const double dense =
+        std::min(seconds[two_dense] - seconds[one_dense], seconds[one_of_each] - seconds[one_layer]);
+    cost.dense = dense - cost.layer;
+    cost.base = std::min(seconds[one_layer] - cost.layer, seconds[one_dense] - dense) - hidden;
+  } else {
+    cost.base = seconds[one_layer] - cost.layer - hidden;
+  }
+  cost.embedding = seconds[the_embedding] - slot;
+  cost.head = seconds[the_head] - slot - hidden;
   return cost;
 }
 
@@ -94,54 +121,74 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
 
 Specimens::Specimens(const Demand& demand, const Ground& ground)
     : demand_(demand), ground_(ground), small_(demand.model) {
-  small_.layers = kSpecimenLayers;
+  const bool has_two = has_two_kinds_of_layers(demand.model);
+  const std::span<const int> firsts = has_two ? std::span(kFirstsOfTwo) : std::span(kFirsts);
+  firsts_.assign(firsts.begin(), firsts.end());
+  small_.layers = firsts_.back() - 2;
+  if (small_.is_mixture()) small_.mixture.first_layer = has_two ? kDenseLayers : 0, small_.mixture.every = 1;
   work_ = work_of(small_, demand.sequence_length);
 }
 
 const Specimen& Specimens::of(int kind, const Candidate& c) {
-  std::uint64_t key = static_cast<std::uint64_t>(kind);
-  for (const int part : {c.tp, c.cp, c.microbatch}) key = key << 14 | static_cast<std::uint64_t>(part);
-  key = key << 3 | static_cast<std::uint64_t>(c.recompute) << 1 |
-        static_cast<std::uint64_t>(c.sequence_parallel);
-  std::unique_ptr<Specimen>& specimen = known_[key];
+  std::unique_ptr<Specimen>& specimen =
+      known_[{kind, c.tp, c.cp, c.microbatch, c.ep, static_cast<int>(c.recompute) * 2 + c.sequence_parallel}];
   if (!specimen) specimen = make(kind, c);
   return *specimen;
 }
 
 std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   const DeviceKind& device = ground_.kinds()[static_cast<std::size_t>(kind)];
-  const DeviceMap map = contiguous(device.first_of_group, c.tp * c.cp, ground_.cluster().num_devices());
-  const Plan plan = specimen_plan(demand_, small_, c, false);
+  const DeviceMap map =
+      contiguous(device.first_of_group, num_in_specimen(c), ground_.cluster().num_devices());
+  const Plan plan = specimen_plan(demand_, small_, firsts_, c, false);
+  const std::vector<SpecimenChunk> chunks = chunks_of(firsts_);
   const Setup setup{plan, small_, ground_.cluster(), map, demand_.software, format_of(demand_.precision)};
   const PricedProgram priced(setup, work_, compile_without_buffers(plan, small_, 0), device.example);
-  const Order order = order_of(plan.schedule, {0, 1, 1, kSpecimenChunks});
+  const Order order = order_of(plan.schedule, {0, 1, 1, static_cast<int>(chunks.size())});
   Constants alone = demand_.constants;
-  alone.interference = 0;  // of gradients over context parts, which only the last micro-batch has
+  alone.interference =
+      0;  // of gradients over context parts and replicas, which only the last micro-batch has
   const StageTimes times = run_lanes(priced, order, demand_.software, alone);
 
   auto specimen = std::make_unique<Specimen>();
   const std::vector<double> seconds = priced.price(demand_.constants);
-  double gather = 0;
-  for (std::size_t i = 0; i < seconds.size(); ++i)
-    if (priced.program().instructions[i].op == Op::all_gather) gather = std::max(gather, seconds[i]);
+  double gather = 0, exchange = 0;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const Op op = priced.program().instructions[i].op;
+    if (op == Op::all_gather) gather = std::max(gather, seconds[i]);
+    if (op == Op::dispatch || op == Op::combine) exchange = std::max(exchange, seconds[i]);
+  }
   const double slot =
       priced.is_measured() ? 0 : demand_.constants.slot_seconds * demand_.constants.host_residual;
-  specimen->forward = slot_cost(times.forward, gather, slot);
-  specimen->backward = slot_cost(times.backward, gather, slot);
+  specimen->forward = slot_cost(chunks, times.forward, gather, slot);
+  specimen->backward = slot_cost(chunks, times.backward, gather, slot);
+  // Gradients of tokens go to the experts of the last layer while the head's own weights are worked on.
+  specimen->backward.head -= exchange;
   specimen->before = times.before.seconds;
-  const BlockSeconds layer = seconds_of_block(priced.program(), seconds, kLoneLayer),
-                     embedding = seconds_of_block(priced.program(), seconds, 0),
-                     head = seconds_of_block(priced.program(), seconds, kSpecimenLayers + 1);
+  const auto of_block = [&](SpecimenChunk chunk) {
+    return seconds_of_block(priced.program(), seconds, firsts_[chunk]);
+  };
+  const bool has_two = chunks.size() > 4;
+  const BlockSeconds layer = of_block(one_layer), embedding = of_block(the_embedding),
+                     head = of_block(the_head), dense = has_two ? of_block(one_dense) : layer;
   // The input gradients of a split backward stand one behind the other with their sums; nothing hides these.
   const bool computes_again = c.recompute == RecomputeMode::full;
-  const double again = layer.recompute + (computes_again && c.cp == 1 ? layer.forward_sums / 3 : 0);
-  specimen->input = {slot, layer.input + layer.backward_sums + again, 0, head.input + head.weight};
-  specimen->weight = {slot, layer.weight, embedding.weight, 0};
-  specimen->forward_compute = {0, layer.forward, embedding.forward, head.forward};
-  specimen->backward_compute = {0, layer.input + layer.weight + layer.recompute, embedding.weight,
-                                head.input + head.weight};
+  const auto input = [&](const BlockSeconds& block) {
+    return block.input + block.backward_sums + block.recompute +
+           (computes_again && c.cp == 1 ? block.forward_sums / 3 : 0);
+  };
+  const auto backward = [](const BlockSeconds& block) {
+    return block.input + block.weight + block.recompute;
+  };
+  specimen->input = {slot, input(layer), 0, head.input + std::max(0.0, head.weight - exchange),
+                     input(dense) - input(layer)};
+  specimen->weight = {slot, layer.weight, embedding.weight, 0, dense.weight - layer.weight};
+  specimen->forward_compute = {0, layer.forward, embedding.forward, head.forward,
+                               dense.forward - layer.forward};
+  specimen->backward_compute = {0, backward(layer), embedding.weight, head.input + head.weight,
+                                backward(dense) - backward(layer)};
   specimen->update_layer = layer.update, specimen->update_embedding = embedding.update,
-  specimen->update_head = head.update;
+  specimen->update_head = head.update, specimen->update_dense = dense.update;
 
   const double tokens =
       static_cast<double>(c.microbatch) * static_cast<double>(demand_.sequence_length) / c.cp;
@@ -153,11 +200,19 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
       3 * gather +
       LinkCost(demand_.constants).collective(Collective::gather, ground_.spread(kind, c.tp, 1), whole);
 
-  const Plan stages = specimen_plan(demand_, small_, c, true);
+  const Plan stages = specimen_plan(demand_, small_, firsts_, c, true);
   const Setup apart{stages, small_, ground_.cluster(), map, demand_.software, setup.format};
-  specimen->layer = bytes_of_stage(apart, one_layer, demand_.constants);
-  specimen->embedding = bytes_of_stage(apart, the_embedding, demand_.constants);
-  specimen->head = bytes_of_stage(apart, the_head, demand_.constants);
+  const auto of_stage = [&](SpecimenChunk chunk) {
+    const auto stage = std::find(chunks.begin(), chunks.end(), chunk) - chunks.begin();
+    return bytes_of_stage(apart, static_cast<int>(stage), demand_.constants);
+  };
+  specimen->layer = of_stage(one_layer);
+  const Mixture& mixture = demand_.model.mixture;
+  specimen->layer.experts = 3.0 * static_cast<double>(mixture.experts / c.ep) *
+                            static_cast<double>(mixture.ffn) * static_cast<double>(demand_.model.hidden);
+  specimen->dense = has_two ? of_stage(one_dense) : specimen->layer;
+  specimen->embedding = of_stage(the_embedding);
+  specimen->head = of_stage(the_head);
   return specimen;
 }
 

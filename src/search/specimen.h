@@ -5,25 +5,41 @@
 // on their way, gathered weights, neighbours) only adds to that. So sums of its figures are lower bounds (search/bound.h).
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <memory>
-#include <unordered_map>
+#include <tuple>
+#include <vector>
 
 #include "search/candidate.h"
 #include "search/ground.h"
 
 namespace optimus {
 
-// What a slot of blocks takes, and what of it compute does.
+// Blocks of a slot or a stage. dense: those of the layers that are of the other kind, where a model has two (a mixture's layers
+// without experts).
+struct Held {
+  int layers = 0, dense = 0;
+  bool has_embedding = false, has_head = false;
+};
+
+// What a slot of blocks takes.
 struct SlotCost {
   double base = 0, layer = 0, embedding = 0, head = 0;
-  double of(int layers, bool has_embedding, bool has_head) const {
-    return base + layers * layer + (has_embedding ? embedding : 0) + (has_head ? head : 0);
+  double dense = 0;  // of a layer of the other kind, beyond that of a layer: may be negative
+  double of(const Held& held) const {
+    return base + held.layers * layer + held.dense * dense + (held.has_embedding ? embedding : 0) +
+           (held.has_head ? head : 0);
   }
+  // Of any of the layers.
+  double least_layer() const { return layer + std::min(0.0, dense); }
+  double most_layer() const { return layer + std::max(0.0, dense); }
 };
 
 // Bytes of one block on a device, nothing sharded, one micro-batch.
 struct BlockBytes {
   double weights = 0, gradients = 0, optimizer = 0, kept = 0, brief = 0, elements = 0;
+  double experts = 0;  // of the elements
 };
 
 struct Specimen {
@@ -35,13 +51,15 @@ struct Specimen {
   double before = 0;                                               // host work of stages that read the batch
   double boundary_bytes = 0;                                       // of one message between stages
   double update_layer = 0, update_embedding = 0, update_head = 0;  // optimizer, nothing sharded
+  double update_dense = 0;                                         // of a layer of the other kind
   BlockBytes layer, embedding, head;
+  BlockBytes dense;  // as layer where there is one kind
 };
 
 class Specimens {
  public:
   Specimens(const Demand& demand, const Ground& ground);
-  // Axes that matter: tp, cp, sequence_parallel, microbatch, recompute.
+  // Axes that matter: tp, cp, ep, sequence_parallel, microbatch, recompute.
   const Specimen& of(int kind, const Candidate& candidate);
   int num_made() const { return static_cast<int>(known_.size()); }
 
@@ -52,7 +70,8 @@ class Specimens {
   const Ground& ground_;
   ModelSpec small_;
   ModelWork work_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Specimen>> known_;
+  std::vector<int> firsts_;  // blocks at which the chunks of a specimen begin, and its number of blocks
+  std::map<std::tuple<int, int, int, int, int, int>, std::unique_ptr<Specimen>> known_;
 };
 
 }  // namespace optimus

@@ -18,14 +18,19 @@ struct Board {
 class PipelineRunner {
  public:
   PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                 StageMessages messages)
-      : stages_(stages), sizes_(sizes), messages_(messages), next_(stages.size()), free_(stages.size()) {
+                 StageMessages messages, bool keeps_slots)
+      : stages_(stages),
+        sizes_(sizes),
+        messages_(messages),
+        keeps_slots_(keeps_slots),
+        next_(stages.size()),
+        free_(stages.size()) {
     num_chunks_ = stages.front().times->forward.size();
     const std::vector<double> empty(num_chunks_ * sizes.size(), kNotYet);
     board_.forward.assign(stages.size(), empty), board_.backward.assign(stages.size(), empty);
     counts_.assign(stages.size(), std::vector<double>(kKinds * num_chunks_));
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      result_.slots.emplace_back(stages[s].order->size());
+      if (keeps_slots) result_.slots.emplace_back(stages[s].order->size());
       result_.splits.push_back(stages[s].times->before.split);
       free_[s] = stages[s].times->before.seconds;
     }
@@ -41,7 +46,7 @@ class PipelineRunner {
     }
     for (std::size_t s = 0; s < stages_.size(); ++s)
       ensure(next_[s] == stages_[s].order->size(), "stage {} is stuck at slot {}", s, next_[s]);
-    for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
+    for (std::size_t s = 0; s < stages_.size() && keeps_slots_; ++s) add_splits(s);
     result_.ends = free_;
     return std::move(result_);
   }
@@ -134,7 +139,7 @@ class PipelineRunner {
     }
     split.bubble += start - free_[s];
     const double end = start + time.seconds * size;
-    result_.slots[s][next_[s]] = {start, end};
+    if (keeps_slots_) result_.slots[s][next_[s]] = {start, end};
     free_[s] = end;
     double sent = 0;
     if (slot.work == Work::forward) {
@@ -152,6 +157,7 @@ class PipelineRunner {
   const std::vector<PipelineStage>& stages_;
   const std::vector<double>& sizes_;
   const StageMessages messages_;
+  const bool keeps_slots_;
   std::size_t num_chunks_ = 1;
   std::vector<std::size_t> next_;
   std::vector<double> free_;
@@ -164,8 +170,8 @@ class PipelineRunner {
 }  // namespace
 
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                           StageMessages messages) {
-  return PipelineRunner(stages, sizes, messages).run();
+                           StageMessages messages, bool keeps_slots) {
+  return PipelineRunner(stages, sizes, messages, keeps_slots).run();
 }
 
 }  // namespace optimus

@@ -24,8 +24,8 @@ struct PipelineTimes {
   std::vector<TimeSplit> splits;             // [stage]: of all slots, with bubbles
 };
 
-// sizes: of each micro-batch, in units of the usual one.
+// sizes: of each micro-batch, in units of the usual one. Who wants only the ends need not keep slots and splits.
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                           StageMessages messages);
+                           StageMessages messages, bool keeps_slots = true);
 
 }  // namespace optimus

@@ -186,7 +186,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   return static_cast<int>(classes_.size()) - 1;
 }
 
-StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
+StepSimulator::Clock StepSimulator::time(const Constants& constants, bool keeps_slots) const {
   Clock clock;
   for (const StageClass& one : classes_) {
     StageTimes times = run_lanes(*one.program, one.order, setup_.software, constants);
@@ -205,7 +205,7 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
                         links.message(seen.next[s], classes_[c].forward_bytes),
                         links.message(seen.previous[s], classes_[c].backward_bytes)});
     }
-    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages));
+    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages, keeps_slots));
     for (std::size_t s = 0; s < seen.classes.size(); ++s)
       clock.gate = std::max(clock.gate,
                             clock.pipelines.back().ends[s] +
@@ -218,11 +218,11 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants) const {
 }
 
 double StepSimulator::seconds(const Constants& constants) const {
-  return time(constants).end * (1 + constants.straggling * std::log2(num_nodes_));
+  return time(constants, false).end * (1 + constants.straggling * std::log2(num_nodes_));
 }
 
 StepPrediction StepSimulator::run(const Constants& constants) const {
-  Clock clock = time(constants);
+  Clock clock = time(constants, true);
   StepPrediction step;
   step.seconds = clock.end * (1 + constants.straggling * std::log2(num_nodes_));
   int num_stages = 0;

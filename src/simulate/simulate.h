@@ -76,7 +76,7 @@ class StepSimulator {
 
   void see_pipeline(int number);
   int class_of(int pipeline, int stage);
-  Clock time(const Constants& constants) const;
+  Clock time(const Constants& constants, bool keeps_slots) const;
   void trace_stage(const Clock& clock, int pipeline, int stage, const LaneTrace& lanes,
                    const Constants& constants, std::vector<TracedInstruction>& result) const;
 

@@ -96,7 +96,7 @@ void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrac
 
 std::vector<TracedInstruction> StepSimulator::instructions(const Constants& constants,
                                                            std::size_t most) const {
-  const Clock clock = time(constants);
+  const Clock clock = time(constants, true);
   std::map<int, LaneTrace> lanes;  // [class]
   std::vector<TracedInstruction> result;
   for (int p = 0; p < std::ssize(pipelines_); ++p) {

@@ -58,6 +58,14 @@ class CommandLine(CommandLineTest):
     def test_wrong_usage_is_2_and_names_the_nearest(self):
         self.refused("profile", "--modell", "gpt2", says=["--modell", "--model"], code=2)
         self.refused("profle", says=["profile"], code=2)
+        for words in (["plan", "--model", "gpt2", "--cluster", "h100x8", "--batch", "8"], ["train"], ["profile", "--hardware"],
+                      ["eval", "--model", "gpt2", "--data", "x"], ["generate", "--model", "gpt2"]):
+            self.refused(*words, "--precision", "fp7", says=["--precision", "'fp7' is not one of fp64, fp32, bf16, fp16, fp8"], code=2)
+        self.refused("train", "--recompute", "some", says=["--recompute", "none, selective, full"], code=2)
+        self.refused("train", "--resume", says=["--resume needs a value: --resume RUN"], code=2)
+        self.refused("train", "--resume", "--json", says=["--resume needs a value: --resume RUN"], code=2)
+        self.refused("plan", "--diff", "a.json", says=["--diff needs 2 values: --diff A B"], code=2)
+        self.refused("doctor", "--json=3", says=["--json takes no value"], code=2)
         self.refused("data", "prepair", says=["prepair"], code=2)
         self.refused("profile", "--seq", "many", says=["--seq", "many"], code=2)
         self.refused("profile", "--model", code=2)

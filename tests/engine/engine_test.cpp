@@ -58,8 +58,11 @@ Curve train(const ModelSpec& model, const Plan& plan, int steps, double rate = 1
   engine.loss_scale.value = 1024;  // small enough that no step is skipped
   Curve curve;
   for (int step = 0; step < steps; ++step) {
-    const StepReport report = engine.train_step(
-        make_batch(samples(step * 6, model.vocab), plan, step, step * 6), {.learning_rate = rate});
+    const StepReport report =
+        engine
+            .train_step(make_batch(samples(step * 6, model.vocab), plan, step, step * 6),
+                        {.learning_rate = rate})
+            .value();
     curve.losses.push_back(report.loss), curve.norms.push_back(report.grad_norm);
   }
   return curve;
@@ -117,13 +120,13 @@ TEST(Engine, AStepThatIsNotFiniteChangesNothing) {
   engine.loss_scale.value = 0x1p40;  // gradients of fp16 overflow
   const std::vector<double> before = parameters.get("layers.1.mlp.up.weight", &BlockState::masters);
   const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
-  const StepReport skipped = engine.train_step(batch, {.learning_rate = 1e-2});
+  const StepReport skipped = engine.train_step(batch, {.learning_rate = 1e-2}).value();
   EXPECT_TRUE(skipped.is_skipped);
   EXPECT_EQ(engine.loss_scale.value, 0x1p39);
   EXPECT_EQ(engine.num_updates, 0);
   EXPECT_EQ(parameters.get("layers.1.mlp.up.weight", &BlockState::masters), before);
   engine.loss_scale.value = 1024;
-  const StepReport taken = engine.train_step(batch, {.learning_rate = 1e-2});
+  const StepReport taken = engine.train_step(batch, {.learning_rate = 1e-2}).value();
   EXPECT_FALSE(taken.is_skipped);
   EXPECT_EQ(taken.loss, skipped.loss);
   EXPECT_NE(parameters.get("layers.1.mlp.up.weight", &BlockState::masters), before);
@@ -171,10 +174,10 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
           sample.num_counted = 128;
         }
         const Batch batch = make_batch(data, plan, 0, 0);
-        engine.train_step(batch, {.learning_rate = 1e-3});
+        engine.train_step(batch, {.learning_rate = 1e-3}).value();
         memory.take_largest();
-        engine.train_step(batch, {.learning_rate = 1e-3});
-        engine.train_step(batch, {.learning_rate = 1e-3});
+        engine.train_step(batch, {.learning_rate = 1e-3}).value();
+        engine.train_step(batch, {.learning_rate = 1e-3}).value();
         // A steady step takes nothing worth the name: less than one activation of 256 tokens.
         EXPECT_LT(memory.take_largest(), 256 * 256 * 4) << preset << " " << text(mode);
       }
@@ -252,11 +255,12 @@ TEST(Engine, WeightsAloneAreEnoughForAForward) {
     whole.initialize(5), weights.initialize(5);
     EXPECT_LT(weights.bytes().value * 3, whole.bytes().value);
     const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
-    const double loss = Engine(plan, model, whole, {.device = test_device()}).evaluate(batch);
-    EXPECT_EQ(Engine(plan, model, weights, {.device = test_device()}).evaluate(batch), loss);
+    const double loss =
+        Engine(plan, model, whole, {.device = test_device()}).evaluate(batch).value().loss_sum;
+    EXPECT_EQ(Engine(plan, model, weights, {.device = test_device()}).evaluate(batch).value().loss_sum, loss);
     const Plan lean = plan_of(model, 6, precision, RecomputeMode::full);
     Engine small_engine(lean, model, weights, {.device = test_device()});
-    EXPECT_EQ(small_engine.evaluate(batch), loss);
+    EXPECT_EQ(small_engine.evaluate(batch).value().loss_sum, loss);
     EXPECT_LT(small_engine.arena_bytes(),
               Engine(plan, model, whole, {.device = test_device()}).arena_bytes());
   }
@@ -283,7 +287,7 @@ TEST(Engine, DocumentsThatMustNotSeeEachOtherDoNot) {
     Parameters parameters(plan, model, 0, test_device());
     parameters.initialize(5);
     Engine engine(plan, model, parameters, {.device = test_device()});
-    return engine.train_step(make_batch(data, plan, 0, 0), {.learning_rate = 0});
+    return engine.train_step(make_batch(data, plan, 0, 0), {.learning_rate = 0}).value();
   };
   const StepReport joint = loss({sample(0, 20)}), apart = loss({sample(0, 9), sample(9, 20)});
   EXPECT_NEAR(joint.loss, apart.loss, 1e-12);

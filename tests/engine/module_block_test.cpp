@@ -99,7 +99,9 @@ Learned train_here(const ModuleModel& model, Precision precision, int microbatch
                   {.device = test_device(), .make_custom_block = lent.blocks()});
     for (int step = 0; step < steps; ++step) {
       learned.losses.push_back(
-          engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate).loss);
+          engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate)
+              .value()
+              .loss);
       for (const LogicalTensor& tensor : parameters.tensors())
         if (step == 0) learned.gradients[tensor.name] = parameters.gradient(tensor.name) / kBatch;
     }
@@ -234,7 +236,7 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
       const LentModules lent(model, facts, parameters);
       Engine engine(plan, facts.spec, parameters,
                     {.device = test_device(), .make_custom_block = lent.blocks()});
-      for (int step = 0; step < 2; ++step) engine.train_step(batch, kUpdate);
+      for (int step = 0; step < 2; ++step) engine.train_step(batch, kUpdate).value();
       EXPECT_NEAR(static_cast<double>(memory.peak()) / predicted, 1, 0.02) << text(mode);
     }
   }
@@ -267,9 +269,9 @@ TEST(ModuleBlock, TakesWholeNumbers) {
   const LentModules lent(model, facts, parameters);
   Engine engine(plan, facts.spec, parameters, {.device = test_device(), .make_custom_block = lent.blocks()});
   const Batch batch = read_batch(data, facts, plan, 0, 0, 1);
-  const double first = engine.train_step(batch, kUpdate).loss;
-  for (int step = 0; step < 150; ++step) engine.train_step(batch, kUpdate);
-  EXPECT_LT(engine.evaluate(batch) / kBatch, 0.5 * first);
+  const double first = engine.train_step(batch, kUpdate).value().loss;
+  for (int step = 0; step < 150; ++step) engine.train_step(batch, kUpdate).value();
+  EXPECT_LT(engine.evaluate(batch).value().loss_sum / kBatch, 0.5 * first);
 }
 
 std::string refusal(const ModuleModel& model) {

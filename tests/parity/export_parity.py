@@ -19,7 +19,8 @@ TRAINERS = pathlib.Path(os.environ.get("OPTIMUS_TRAINERS", "/nowhere"))
 
 
 # Layers, heads of keys, ffn, positions.
-MODELS = {"llama3-8b": (32, 8, 14336, 8192), "gpt3-1.3b": (24, 16, 8192, 2048), "qwen3-8b": (36, 8, 12288, 4096), "qwen2.5-7b": (28, 4, 18944, 4096)}
+MODELS = {"llama3-8b": (32, 8, 14336, 8192), "gpt3-1.3b": (24, 16, 8192, 2048), "qwen3-8b": (36, 8, 12288, 4096), "qwen2.5-7b": (28, 4, 18944, 4096),
+          "mixtral-8x7b": (32, 8, 14336, 32768)}
 
 
 def random_plan(source):
@@ -40,8 +41,11 @@ def random_plan(source):
         strategy["shard_group"] = dp * cp // 2
     if strategy["zero"] and source.random() < 0.2:
         strategy["offload"] = True
-    if tp > 1 and source.random() < 0.7:
+    is_mixture = model.startswith("mixtral")
+    if tp > 1 and (source.random() < 0.7 or is_mixture):
         strategy["sequence_parallel"] = True
+    if is_mixture:
+        strategy["ep"] = source.choice([parts for parts in (1, 2, 4, 8) if tp * cp * dp % parts == 0])
     microbatch, count = source.choice([1, 2]), pp * source.choice([1, 2, 3])
     width, parts = tp * cp * dp, pp * chunks
     bounds = [0] + [1 + (layers * i + parts - 1) // parts for i in range(1, parts)] + [layers + 2]
@@ -224,7 +228,7 @@ num-distributed-optimizer-instances no-gradient-accumulation-fusion overlap-grad
 optimizer-cpu-offload use-precision-aware-optimizer grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 micro-batch-size
 global-batch-size train-iters lr min-lr lr-decay-style lr-warmup-iters weight-decay adam-beta1 adam-beta2 clip-grad seed log-interval
 eval-interval eval-iters save save-interval mock-data tokenizer-type""".split()
-RENAMED = {"norm-epsilon": "layernorm_epsilon", "disable-bias-linear": "add_bias_linear", "fp8-format": "fp8",
+RENAMED = {"norm-epsilon": "layernorm_epsilon", "num-experts": "num_moe_experts", "disable-bias-linear": "add_bias_linear", "fp8-format": "fp8",
            "microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage"}
 
 
@@ -254,6 +258,9 @@ def check_megatron(cases):
             num_attention_heads=one("--num-attention-heads"), num_query_groups=one("--num-query-groups"), kv_channels=one("--kv-channels"),
             tensor_model_parallel_size=one("--tensor-model-parallel-size"), pipeline_model_parallel_size=one("--pipeline-model-parallel-size"),
             context_parallel_size=one("--context-parallel-size"), sequence_parallel="--sequence-parallel" in flags,
+            num_moe_experts=one("--num-experts"), expert_model_parallel_size=one("--expert-model-parallel-size", int, 1),
+            expert_tensor_parallel_size=one("--expert-tensor-parallel-size"), moe_router_topk=one("--moe-router-topk", int, 2),
+            moe_ffn_hidden_size=one("--moe-ffn-hidden-size"), moe_grouped_gemm="--moe-grouped-gemm" in flags,
             recompute_granularity=one("--recompute-granularity", str), recompute_method=one("--recompute-method", str),
             recompute_num_layers=one("--recompute-num-layers"), recompute_modules=flags.get("--recompute-modules"),
             bf16="--bf16" in flags, fp16="--fp16" in flags, pipeline_dtype=__import__("torch").float32,

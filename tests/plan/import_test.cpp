@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
+
 #include "base/temporary_folder.h"
 #include "plan/export.h"
 #include "plan/import_build.h"
@@ -160,6 +162,40 @@ TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
   EXPECT_EQ(imported.model.layers, 16);
   EXPECT_EQ(imported.model.vocab, 128256);
   EXPECT_EQ(imported.plan.batch, 8);
+}
+
+// A flag that is listed as understood has been applied, or a note says that it was not.
+TEST(ImportMegatron, FlagsOfANamedModelAreAppliedOrNamed) {
+  const std::string flags =
+      "--vocab-size 1000 --norm-epsilon 1e-6 --untie-embeddings-and-output-weights --rotary-base 500000 "
+      "--optimizer sgd --cp-comm-type a2a --apply-residual-connection-post-layernorm --overlap-grad-reduce";
+  const auto has_note = [](const ImportedPlan& imported, const std::string& part) {
+    return std::any_of(imported.notes.begin(), imported.notes.end(),
+                       [&](const std::string& note) { return contains(note, part); });
+  };
+  const ImportedPlan turned =
+      import_plan(flags, "a.txt", {.model = *find_preset("llama3.2-1b"), .devices = 4});
+  EXPECT_EQ(turned.model.vocab, 1000);
+  EXPECT_EQ(turned.model.norm_eps, 1e-6);
+  EXPECT_FALSE(turned.model.is_tied);
+  EXPECT_EQ(turned.model.rope_theta, 500000);
+  EXPECT_EQ(turned.model.rope_scaling, find_preset("llama3.2-1b")->rope_scaling);
+  EXPECT_TRUE(has_note(turned, "Adam's state"));
+  EXPECT_TRUE(has_note(turned, "'a2a'"));
+  EXPECT_EQ(turned.unknown, std::vector<std::string>{"--apply-residual-connection-post-layernorm"});
+  EXPECT_EQ(turned.ignored, std::vector<std::string>{"--overlap-grad-reduce"});
+  const ImportedPlan learned = import_plan(flags + " --swiglu --disable-bias-linear", "a.txt",
+                                           {.model = *find_preset("gpt2"), .devices = 4});
+  EXPECT_EQ(learned.model.vocab, 1000);
+  EXPECT_TRUE(has_note(learned, "--rotary-base is not applied"));
+  EXPECT_TRUE(has_note(learned, "activation and biases are those of gpt2"));
+  EXPECT_TRUE(learned.model.has_mlp_bias);
+  EXPECT_TRUE(has_note(learned, "--disable-bias-linear is not applied"));
+  const ImportedPlan mixture =
+      import_plan("--num-experts 16 --expert-model-parallel-size 4 --moe-grouped-gemm", "a.txt",
+                  {.model = *find_preset("mixtral-8x7b"), .devices = 8});
+  EXPECT_EQ(mixture.plan.pipelines[0].stages[0].chunks[0].runs[0].strategy.ep, 4);
+  EXPECT_TRUE(has_note(mixture, "--num-experts 16 is not applied"));
 }
 
 TEST(ImportMegatron, StagesBeforeDataParts) {

@@ -83,11 +83,21 @@ bool reads_gradient(const Plan& plan, const Instruction& later, const Instructio
   return false;
 }
 
+// Whether a gather writes what an instruction reads: gathers stand early in the list, also before other uses of their block.
+bool writes_for(const Program& program, const Instruction& gather, const Instruction& later) {
+  for (const Use& written : program.uses(gather))
+    for (const Use& read : program.uses(later))
+      if (written.buffer == read.buffer) return true;
+  return false;
+}
+
 // Weights: gathered before use, and with asynchronous schedules updated in between. PipeDream's backward uses the
 // weights of its forward, which are kept.
-bool reads_weights(const Plan& plan, const Instruction& later, const Instruction& earlier,
-                   bool stands_before) {
+bool reads_weights(const Plan& plan, const Program& program, const Instruction& later,
+                   const Instruction& earlier, bool stands_before) {
   if (earlier.block != later.block) return false;
+  if (earlier.op == Op::gather_parameters && !is_asynchronous(plan.schedule))
+    return later.lane == Lane::compute && writes_for(program, earlier, later);
   if (later.op == Op::gather_parameters) return earlier.op == Op::optimizer && stands_before;
   const bool uses_newest =
       later.op == Op::forward ||
@@ -103,7 +113,7 @@ std::string missing_wait(const Plan& plan, const Program& program) {
     for (std::size_t j = 0; j < list.size(); ++j) {
       if (i == j || order[i][j]) continue;
       if (reads_activation(plan, list[i], list[j], j < i) || reads_gradient(plan, list[i], list[j]) ||
-          reads_weights(plan, list[i], list[j], j < i))
+          reads_weights(plan, program, list[i], list[j], j < i))
         return fmt::format("device {}, {}: {} of block {} (number {}) does not wait for {} (number {})",
                            program.device, text(plan.schedule), text(list[i].op), list[i].block, i,
                            text(list[j].op), j);

@@ -61,10 +61,24 @@ inline std::unique_ptr<Problem> make(const std::string& model, const std::string
   return placed(make_problem(model, standard_cluster(cluster), batch, sequence_length));
 }
 
+// A mixture of experts of a size that small clusters hold: all layers alike, dense ones first, or dense ones between.
+inline void make_small_mixture(ModelSpec& model) {
+  Mixture& mixture = model.mixture;
+  model.hidden = 1024, model.heads = 16, model.kv_heads = model.is_latent() ? 16 : 4, model.ffn = 4096;
+  mixture.experts = pick_of<std::int64_t>({4, 6, 8}), mixture.experts_per_token = 2, mixture.ffn = 1536;
+  mixture.groups = mixture.groups_per_token = 1;
+  if (mixture.shared_ffn > 0) mixture.shared_ffn = mixture.ffn;
+  const auto last = static_cast<int>(model.layers) - 1;
+  if (model.family != Family::mixtral) mixture.first_layer = pick(0, std::min(3, last));
+  if (model.family == Family::qwen3_moe && last >= 1)
+    mixture.first_layer = 0, mixture.every = pick(1, std::min(3, last + 1));
+}
+
 // Up to `most_devices` devices, few layers, memory that is sometimes too little.
 inline std::unique_ptr<Problem> random_problem(int most_devices, int most_layers) {
   const std::string name =
-      pick_of<const char*>({"gpt2", "gpt3-1.3b", "llama3.2-1b", "llama3-8b", "qwen2.5-3b"});
+      pick_of<const char*>({"gpt2", "gpt3-1.3b", "llama3.2-1b", "llama3-8b", "qwen2.5-3b", "mixtral-8x7b",
+                            "qwen3-30b-a3b", "deepseek-v3"});
   HardwareProfile profile =
       standard_cluster(std::string(pick_of<const char*>({"h100", "a100", "v100", "b200", "cpu"})) + "x" +
                        std::to_string(pick(1, most_devices)));
@@ -76,6 +90,7 @@ inline std::unique_ptr<Problem> random_problem(int most_devices, int most_layers
   Problem problem =
       make_problem(name, std::move(profile), pick(1, 24), pick_of<std::int64_t>({256, 512, 1024}));
   problem.model.layers = pick(1, most_layers);
+  if (problem.model.is_mixture()) make_small_mixture(problem.model);
   problem.precision = pick_of({Precision::bf16, Precision::fp32, Precision::bf16});
   if (pick(0, 5) == 0) problem.goal = Goal::cost;
   if (pick(0, 5) == 0) problem.software = find_software("megatron-core-2025");

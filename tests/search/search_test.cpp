@@ -17,14 +17,15 @@ namespace {
 std::string words(const Problem& problem, const Candidate& c) {
   const HardwareProfile& profile = problem.cluster.profile();
   return fmt::format(
-      "{} x{} on {} ({} missing, {} slow, {} GiB), {} {}, batch {} seq {} goal {}: pp{} tp{} cp{} dp{} mb{} "
+      "{} x{} on {} ({} missing, {} slow, {} GiB), {} {}, batch {} seq {} goal {}: pp{} tp{} cp{} dp{} ep{} "
+      "mb{} "
       "zero{} group{} "
       "sp{} {} chunks{} {} fitted{}",
       problem.model.name, problem.model.layers, problem.cluster.name(), profile.missing_devices.size(),
       profile.speed_factors.size(), profile.types.front().memory.value >> 30, problem.software->name,
       text(problem.precision), problem.batch, problem.sequence_length, static_cast<int>(problem.goal), c.pp,
-      c.tp, c.cp, c.dp, c.microbatch, c.zero, c.shard_group, c.sequence_parallel, text(c.schedule), c.chunks,
-      text(c.recompute), c.is_fitted);
+      c.tp, c.cp, c.dp, c.ep, c.microbatch, c.zero, c.shard_group, c.sequence_parallel, text(c.schedule),
+      c.chunks, text(c.recompute), c.is_fitted);
 }
 
 // Everything in the space, one by one.
@@ -37,8 +38,9 @@ Brute brute_force(const Problem& problem) {
   Bounder bounder(demand, *problem.ground);
   Brute brute;
   for (const Candidate& c : all_candidates(demand, *problem.ground)) {
-    const Plan plan = grid_plan(demand, bounder, settled(demand, *problem.ground, bounder, c));
-    if (problem_in(plan, problem.model) || !fill_of(demand, *problem.ground, plan).fits()) continue;
+    if (problem_in(grid_plan(demand, bounder, c), problem.model)) continue;
+    const auto [candidate, plan, fill] = settled(demand, *problem.ground, bounder, c);
+    if (problem_in(plan, problem.model) || !fill.fits()) continue;
     const double rate = rate_of(demand, problem.ground->map(), c.num_devices());
     const double objective = seconds_of(demand, *problem.ground, plan) * rate;
     if (objective < brute.least) brute = {objective, c};
@@ -213,8 +215,27 @@ TEST(Search, SaysWhyNothingFitsAndWhatWould) {
   EXPECT_NE(refusal(*kept).find("would work: "), std::string::npos) << refusal(*kept);
   const auto longer = make("gpt2", "h100x8", 8, 4096);
   EXPECT_NE(refusal(*longer).find("1024"), std::string::npos);
-  EXPECT_NE(refusal(*make("mixtral-8x7b", "h100x64", 256, 4096)).find("mixture of experts"),
-            std::string::npos);
+  const auto uneven = make("mixtral-8x7b", "h100x64", 256, 4096);
+  uneven->constraints.ep = Range{3, 3};
+  EXPECT_EQ(refusal(*uneven), "--ep 3: must divide the 8 experts of mixtral-8x7b; use one of 1, 2, 4, 8");
+  const auto dense = make("llama3-8b", "h100x64", 256, 4096);
+  dense->constraints.ep = Range{2, 4};
+  EXPECT_NE(refusal(*dense).find("has no experts"), std::string::npos) << refusal(*dense);
+}
+
+// Experts are dealt out where their state would not fit otherwise, and as constraints say.
+TEST(Search, DealsOutExperts) {
+  for (const char* name : {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"}) {
+    const auto problem = make(name, std::string("h100x") + (name[0] == 'd' ? "512" : "64"), 256, 4096);
+    const SearchResult result = search(problem->demand(), *problem->ground);
+    EXPECT_EQ(problem_in(result.plan, problem->model), std::nullopt);
+    EXPECT_TRUE(fill_of(problem->demand(), *problem->ground, result.plan).fits());
+    EXPECT_EQ(result.gap, 0) << name;
+    problem->constraints.ep = Range{4, 4};
+    const SearchResult four = search(problem->demand(), *problem->ground);
+    EXPECT_NE(short_text(four.plan).find("ep4"), std::string::npos) << short_text(four.plan);
+    EXPECT_GE(four.step.seconds, result.step.seconds * (1 - 1e-9));
+  }
 }
 
 TEST(Search, ExplainsAlternatives) {

@@ -129,7 +129,7 @@ void run(const Request& request) {
   std::vector<double> losses, norms;
   for (std::int64_t step = 0; step < steps; ++step) {
     const double scale = plan.precision == Precision::fp16 ? engine.loss_scale.value : 1;
-    const StepReport report = engine.train_step(batch, update);
+    const StepReport report = engine.train_step(batch, update).value();
     losses.push_back(report.loss), norms.push_back(report.grad_norm);
     if (step == 0)
       output.add_parameters(parameters, "grad/", &BlockState::gradients,

@@ -1,0 +1,259 @@
+// See c10d_comm.h.
+#include "comm/c10d_comm.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "comm/process_group.h"
+#include "comm/sum.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::chrono::milliseconds kMostBetweenLooks{20};  // for others that arrive
+constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
+
+// Of a rank alone: there is nobody to talk to.
+class LoneLink final : public Link {
+ public:
+  int place() const override { return 0; }
+  int size() const override { return 1; }
+  std::unique_ptr<Transfer> send(int place, const at::Tensor&, int) override { refuse(place); }
+  std::unique_ptr<Transfer> receive(int place, const at::Tensor&, int) override { refuse(place); }
+  void check(int place) override { refuse(place); }
+
+ private:
+  [[noreturn]] static void refuse(int place) {
+    ensure(false, "a message to member {} of a group of one", place);
+    std::abort();
+  }
+};
+
+// On the host: as it is, or its copy there.
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_cpu() ? tensor.to(at::kCPU) : tensor;
+}
+
+class ProcessPending final : public Pending {
+ public:
+  // device_result: where the operation's result goes when it is carried through the host.
+  ProcessPending(std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessOperation> operation,
+                 at::Tensor device_result)
+      : group_(std::move(group)),
+        operation_(std::move(operation)),
+        device_result_(std::move(device_result)) {}
+
+  // What nobody waits for goes on: the others count on this rank's part.
+  ~ProcessPending() override {
+    if (!is_waited_for_) group_->drive(operation_);
+  }
+
+  bool is_done() override {
+    if (!operation_->is_ended()) group_->drive(operation_);
+    return operation_->is_ended();
+  }
+
+  CommOutcome<void> wait(const Deadline& deadline) override {
+    CommOutcome<void> outcome = operation_->wait(deadline);
+    if (outcome && device_result_.defined() && !is_waited_for_)
+      device_result_.copy_(operation_->exchange().operation().to);
+    is_waited_for_ = true;
+    return outcome;
+  }
+
+ private:
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::shared_ptr<ProcessOperation> operation_;
+  const at::Tensor device_result_;
+  bool is_waited_for_ = false;
+};
+
+class ProcessComm final : public Comm {
+ public:
+  ProcessComm(const ProcessCommOptions& options, std::unique_ptr<StoreClient> store)
+      : size_(options.size), store_(std::move(store)), shared_(options.rank) {
+    shared_.store = store_.get(), shared_.sizes = options.sizes;
+  }
+  ~ProcessComm() override {
+    for (auto& [key, group] : groups_) group->close("the rank has ended");
+  }
+
+  int rank() const override { return shared_.rank; }
+  int size() const override { return size_; }
+  const FlightLog& flight_log() const override { return shared_.log; }
+  void abandon(const std::string& reason) override { shared_.abandon(reason); }
+
+  CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override;
+  void drop(int epoch) override;
+
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+                                      std::string_view what) override {
+    return collective(group, all_reduce_operation(std::move(tensor), kind, what));
+  }
+  std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
+                                      std::string_view what) override {
+    return collective(group, all_gather_operation(std::move(from), std::move(to), num_members(group), what));
+  }
+  std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
+                                          std::string_view what) override {
+    return collective(group,
+                      reduce_scatter_operation(std::move(from), std::move(to), num_members(group), what));
+  }
+  std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
+                                     std::string_view what) override {
+    const int place = place_of(root, with_members(group, size_));
+    return collective(group, broadcast_operation(std::move(tensor), place, what));
+  }
+  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return message(peer, tag, message_operation(CommKind::send, std::move(tensor), what));
+  }
+  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return message(peer, tag, message_operation(CommKind::receive, std::move(tensor), what));
+  }
+
+ private:
+  struct Key {
+    int epoch = 0;
+    bool is_for_messages = false;
+    Group group;
+    bool operator<(const Key& other) const {
+      return std::tie(epoch, is_for_messages, group.role, group.members) <
+             std::tie(other.epoch, other.is_for_messages, other.group.role, other.group.members);
+    }
+    std::string text() const {
+      return fmt::format("{}/{}{}/{}", epoch, is_for_messages ? "messages-" : "",
+                         static_cast<int>(group.role), fmt::join(group.members, "-"));
+    }
+  };
+
+  int num_members(const Group& group) const {
+    return static_cast<int>(with_members(group, size_).members.size());
+  }
+  CommOutcome<void> connect(const Key& key, const Deadline& deadline);
+  CommOutcome<void> wait_for_arrival(const Key& key, const Deadline& deadline);
+  CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
+  std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
+  std::unique_ptr<Pending> message(int peer, int tag, CommOperation operation);
+  const std::shared_ptr<ProcessGroup>& find(const Key& key);
+
+  const int size_;
+  const std::unique_ptr<StoreClient> store_;
+  RankShared shared_;
+  int epoch_ = 0;
+  std::map<Key, std::shared_ptr<ProcessGroup>> groups_;  // shared: with operations under way
+};
+
+std::string arrival_key(const std::string& group, int rank) {
+  return fmt::format("arrived/{}/{}", group, rank);
+}
+
+CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reason,
+                                         Deadline::Clock::time_point began) {
+  const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  CommFailure failure{"connect", group_text(key.group, key.epoch), {}, Seconds(waited), reason};
+  for (const int member : key.group.members) {
+    const auto has_come = store_->find(arrival_key(key.text(), member));
+    if (!has_come) break;  // the store itself is gone
+    if (!*has_come) failure.missing.push_back(member);
+  }
+  return failure;
+}
+
+CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
+  const auto began = Deadline::Clock::now();
+  std::vector<std::string> keys;
+  for (const int member : key.group.members) keys.push_back(arrival_key(key.text(), member));
+  if (const auto done = store_->set(arrival_key(key.text(), rank()), ""); !done)
+    return tl::unexpected(connect_failure(key, done.error().why, began));
+  for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMostBetweenLooks)) {
+    const auto is_complete = store_->has_all(keys);
+    if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, began));
+    if (*is_complete) return {};
+    if (const auto reason = shared_.abandoned()) return tl::unexpected(connect_failure(key, *reason, began));
+    if (deadline.has_passed()) return tl::unexpected(connect_failure(key, deadline_text(deadline), began));
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline) {
+  if (groups_.contains(key)) return {};
+  const int size = static_cast<int>(key.group.members.size());
+  std::unique_ptr<Link> link;
+  if (size > 1) {
+    const auto began = Deadline::Clock::now();
+    if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;
+    auto made = store_->link(key.text(), place_of(rank(), key.group), size, deadline);
+    if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
+    link = std::move(*made);
+  } else {
+    link = std::make_unique<LoneLink>();
+  }
+  groups_.emplace(key, std::make_shared<ProcessGroup>(shared_, key.group, key.epoch, std::move(link)));
+  return {};
+}
+
+CommOutcome<void> ProcessComm::connect(int epoch, std::span<const Group> groups, const Deadline& deadline) {
+  epoch_ = epoch;
+  const Group everybody = with_members({Role::world, {}}, size_);
+  if (const auto done = connect({epoch, true, everybody}, deadline); !done) return done;
+  for (const Group& group : own_groups(groups, rank(), size_))
+    if (const auto done = connect({epoch, false, group}, deadline); !done) return done;
+  return {};
+}
+
+void ProcessComm::drop(int epoch) {
+  for (auto& [key, group] : groups_)
+    if (key.epoch == epoch) group->close("the epoch has ended");
+  std::erase_if(groups_, [&](const auto& entry) { return entry.first.epoch == epoch; });
+}
+
+const std::shared_ptr<ProcessGroup>& ProcessComm::find(const Key& key) {
+  const auto found = groups_.find(key);
+  ensure(found != groups_.end(), "rank {}: {} is not connected", rank(), group_text(key.group, key.epoch));
+  return found->second;
+}
+
+std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperation operation) {
+  const std::shared_ptr<ProcessGroup>& members = find({epoch_, false, with_members(group, size_)});
+  at::Tensor device_result;
+  if (!operation.to.is_cpu()) {
+    const bool is_in_place = operation.from.is_same(operation.to);
+    device_result = operation.to;
+    operation.from = on_host(operation.from);
+    operation.to = is_in_place ? operation.from : on_host(operation.to);
+  }
+  return std::make_unique<ProcessPending>(members, members->start(std::move(operation)), device_result);
+}
+
+std::unique_ptr<Pending> ProcessComm::message(int peer, int tag, CommOperation operation) {
+  ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMostTag,
+         "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
+  const std::shared_ptr<ProcessGroup>& everybody =
+      find({epoch_, true, with_members({Role::world, {}}, size_)});
+  at::Tensor device_result;
+  if (operation.to.defined() && !operation.to.is_cpu()) device_result = operation.to;
+  operation.from = on_host(operation.from), operation.to = on_host(operation.to);
+  const std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes()) * 0x9e3779b97f4a7c15U;
+  const int whole_tag = tag << 16 | static_cast<int>(hash >> 48);
+  return std::make_unique<ProcessPending>(
+      everybody, everybody->start_message(std::move(operation), peer, whole_tag), device_result);
+}
+
+}  // namespace
+
+Outcome<std::unique_ptr<Comm>> make_process_comm(const ProcessCommOptions& options,
+                                                 const Deadline& deadline) {
+  ensure(options.rank >= 0 && options.rank < options.size, "rank {} of a world of {}", options.rank,
+         options.size);
+  StoreClient::Place place = options.store;
+  if (place.address.empty()) place.address = "127.0.0.1";
+  auto store = StoreClient::connect(place, deadline);
+  if (!store) return tl::unexpected(store.error());
+  return std::make_unique<ProcessComm>(options, std::move(*store));
+}
+
+}  // namespace optimus

@@ -1,0 +1,267 @@
+// See exchange.h.
+#include "comm/exchange.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/sum.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kSegmentsAhead = 2;  // that are received while one is added up
+
+// Number and hash of what all members must agree on: operations that do not fit never meet, which a deadline tells, rather than
+// writing into each other's memory. The lowest bit tells the two stages of an all_reduce apart.
+int tag_of(const CommOperation& operation, std::int64_t number) {
+  std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes());
+  for (const std::uint64_t more :
+       {static_cast<std::uint64_t>(operation.kind), static_cast<std::uint64_t>(operation.sum),
+        static_cast<std::uint64_t>(operation.root),
+        static_cast<std::uint64_t>((operation.from.defined() ? operation.from : operation.to).scalar_type())})
+    hash = (hash ^ more) * 0x9e3779b97f4a7c15U;
+  return static_cast<int>((number & 0x3fff) << 16 | static_cast<std::int64_t>(hash >> 49) << 1);
+}
+
+}  // namespace
+
+at::Tensor Scratch::take(std::int64_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto fits = std::find_if(free_.begin(), free_.end(),
+                                   [&](const at::Tensor& memory) { return memory.numel() >= bytes; });
+    if (fits != free_.end()) {
+      at::Tensor memory = std::move(*fits);
+      free_.erase(fits);
+      return memory;
+    }
+    if (!free_.empty()) free_.pop_back();  // too small: its place is taken by what is taken now
+  }
+  return at::empty({bytes}, at::kByte);
+}
+
+void Scratch::give_back(at::Tensor memory) {
+  if (!memory.defined()) return;
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(memory));
+}
+
+Exchange::Exchange(CommOperation operation, Link& link, Scratch& scratch, std::int64_t number,
+                   ExchangeSizes sizes)
+    : operation_(std::move(operation)),
+      link_(link),
+      scratch_(scratch),
+      size_(link.size()),
+      place_(link.place()),
+      tag_(tag_of(operation_, number)),
+      sizes_(sizes) {}
+
+Exchange::Exchange(CommOperation message, Link& link, Scratch& scratch, int peer, int tag)
+    : operation_(std::move(message)),
+      link_(link),
+      scratch_(scratch),
+      size_(link.size()),
+      place_(link.place()),
+      tag_(tag),
+      peer_(peer),
+      sizes_{} {}
+
+Exchange::~Exchange() {
+  messages_.clear();  // Gloo must not write into what is lent to another
+  scratch_.give_back(std::move(memory_));
+}
+
+std::vector<int> Exchange::peers() const {
+  std::vector<int> result;
+  for (int i = 1; i < size_; ++i) result.push_back((place_ + i) % size_);
+  return result;
+}
+
+std::size_t Exchange::send(int place, const at::Tensor& row, int tag) {
+  messages_.push_back({link_.send(place, row, tag), place, false, tag != tag_});
+  return messages_.size() - 1;
+}
+
+std::size_t Exchange::receive(int place, const at::Tensor& row, int tag) {
+  messages_.push_back({link_.receive(place, row, tag), place, true, tag != tag_});
+  return messages_.size() - 1;
+}
+
+bool Exchange::is_split() const {
+  return operation_.kind == CommKind::reduce_scatter ||
+         (operation_.kind == CommKind::all_reduce && operation_.bytes() >= sizes_.split_from);
+}
+
+bool Exchange::has_stages() const {
+  if (size_ == 1 || !is_split()) return false;
+  return operation_.kind == CommKind::all_reduce ||
+         num_segments(piece(operation_.from, place_)) > kSegmentsAhead;
+}
+
+at::Tensor Exchange::piece(const at::Tensor& row, int place) const {
+  const std::int64_t begin = row.numel() * place / size_, end = row.numel() * (place + 1) / size_;
+  return row.narrow(0, begin, end - begin);
+}
+
+std::int64_t Exchange::num_segments(const at::Tensor& piece) const {
+  return (static_cast<std::int64_t>(piece.nbytes()) + sizes_.segment - 1) / sizes_.segment;
+}
+
+at::Tensor Exchange::segment(const at::Tensor& piece, std::int64_t index) const {
+  const std::int64_t most = sizes_.segment / static_cast<std::int64_t>(piece.element_size());
+  return piece.narrow(0, index * most, std::min(most, piece.numel() - index * most));
+}
+
+at::Tensor Exchange::scratch_row(std::int64_t slot, std::int64_t bytes) const {
+  const std::int64_t room = memory_.numel() / kAlignment * kAlignment / (kSegmentsAhead * size_);
+  const std::int64_t begin = slot * (room / kAlignment * kAlignment);
+  return memory_.narrow(0, begin, bytes).view(operation_.from.scalar_type());
+}
+
+void Exchange::begin() {
+  if (operation_.bytes() == 0) return;
+  switch (operation_.kind) {
+    case CommKind::connect:
+      return;
+    case CommKind::all_reduce:
+      return is_split() ? begin_pieces() : begin_whole();
+    case CommKind::reduce_scatter:
+      return begin_pieces();
+    case CommKind::all_gather:
+      return begin_gather();
+    case CommKind::broadcast:
+      return begin_broadcast();
+    case CommKind::send:
+      send(peer_, operation_.from, tag_);
+      return;
+    case CommKind::receive:
+      receive(peer_, operation_.to, tag_);
+      return;
+  }
+}
+
+void Exchange::begin_whole() {
+  if (size_ == 1) return;
+  memory_ = scratch_.take(kSegmentsAhead * size_ * (operation_.bytes() + 2 * kAlignment));
+  segments_.emplace_back();
+  for (const int peer : peers())
+    segments_[0].push_back(receive(peer, scratch_row(peer, operation_.bytes()), tag_));
+  for (const int peer : peers()) send(peer, operation_.from, tag_);
+}
+
+// The sum of piece p comes back from member p only after it had our piece p: so it can be received where that still lies.
+void Exchange::begin_pieces() {
+  const at::Tensor own = piece(operation_.from, place_);
+  const std::int64_t longest =
+      std::min<std::int64_t>(sizes_.segment, static_cast<std::int64_t>(own.nbytes()));
+  if (size_ > 1) memory_ = scratch_.take(kSegmentsAhead * size_ * (longest + 2 * kAlignment));
+  for (std::int64_t i = 0; i < std::min(kSegmentsAhead, num_segments(own)); ++i) receive_segment(i);
+  for (const int peer : peers()) {
+    const at::Tensor theirs = piece(operation_.from, peer);
+    for (std::int64_t i = 0; i < num_segments(theirs); ++i) {
+      if (operation_.kind == CommKind::all_reduce) receive(peer, segment(theirs, i), tag_ + 1);
+      send(peer, segment(theirs, i), tag_);
+    }
+  }
+}
+
+void Exchange::begin_gather() {
+  for (const int peer : peers()) receive(peer, piece(operation_.to, peer), tag_);
+  for (const int peer : peers()) send(peer, operation_.from, tag_);
+  copy_row(operation_.from, piece(operation_.to, place_));
+}
+
+void Exchange::begin_broadcast() {
+  if (place_ != operation_.root) {
+    receive(operation_.root, operation_.to, tag_);
+    return;
+  }
+  for (const int peer : peers()) send(peer, operation_.from, tag_);
+}
+
+void Exchange::receive_segment(std::int64_t index) {
+  const std::int64_t bytes =
+      static_cast<std::int64_t>(segment(piece(operation_.from, place_), index).nbytes());
+  segments_.emplace_back();
+  for (const int peer : peers())
+    segments_.back().push_back(
+        receive(peer, scratch_row((index % kSegmentsAhead) * size_ + peer, bytes), tag_));
+}
+
+void Exchange::add_whole() {
+  std::vector<at::Tensor> rows;
+  for (int i = 0; i < size_; ++i)
+    rows.push_back(i == place_ ? operation_.from : scratch_row(i, operation_.bytes()));
+  sum_in_order(rows, operation_.to, operation_.sum);
+}
+
+void Exchange::add_segment(std::int64_t index) {
+  const at::Tensor own = segment(piece(operation_.from, place_), index);
+  std::vector<at::Tensor> rows;
+  for (int i = 0; i < size_; ++i)
+    rows.push_back(i == place_ ? own
+                               : scratch_row((index % kSegmentsAhead) * size_ + i,
+                                             static_cast<std::int64_t>(own.nbytes())));
+  const bool is_all = operation_.kind == CommKind::all_reduce;
+  const at::Tensor to = is_all ? own : segment(operation_.to, index);
+  sum_in_order(rows, to, operation_.sum);
+  if (is_all)
+    for (const int peer : peers()) send(peer, to, tag_ + 1);
+}
+
+void Exchange::wait_for(const Waiting& waiting, Interrupter& interrupter, const Interrupter::Limits& limits) {
+  for (const std::size_t i : waiting) {
+    if (messages_[i].is_done) continue;
+    interrupter.wait(*messages_[i].transfer, link_, messages_[i].place, limits);
+    messages_[i].is_done = true;
+    messages_[i].transfer.reset();
+  }
+}
+
+void Exchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) {
+  if (operation_.bytes() == 0) return;
+  if (is_split()) {
+    const std::int64_t count = num_segments(piece(operation_.from, place_));
+    for (std::int64_t i = 0; i < count; ++i) {
+      wait_for(segments_[static_cast<std::size_t>(i)], interrupter, limits);
+      add_segment(i);
+      if (i + kSegmentsAhead < count) receive_segment(i + kSegmentsAhead);
+    }
+  }
+  Waiting all(messages_.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  wait_for(all, interrupter, limits);
+  if (operation_.kind == CommKind::all_reduce && !is_split()) add_whole();
+}
+
+Exchange::Unfinished Exchange::give_up() {
+  Unfinished result;
+  std::vector<Message*> open;
+  for (Message& message : messages_) {
+    if (message.is_done) continue;
+    message.transfer->interrupt();
+    try {
+      message.transfer->wait(std::chrono::hours(1));
+      open.push_back(&message);
+    } catch (const LinkError&) {
+      result.closed.insert(message.place);
+    }
+  }
+  // Only a wait that runs out can tell whether a message came; it closes the connections, which is wanted. Who sent nothing comes
+  // before who sent no sum, for which it may have waited itself, and before who took nothing.
+  std::set<int> senders, summers, takers;
+  for (Message* message : open) {
+    try {
+      message->is_done = message->transfer->wait(std::chrono::milliseconds(1));
+    } catch (const LinkError&) {
+      (!message->is_receive ? takers : message->is_second ? summers : senders).insert(message->place);
+    }
+  }
+  result.silent = !senders.empty() ? senders : !summers.empty() ? summers : takers;
+  return result;
+}
+
+}  // namespace optimus

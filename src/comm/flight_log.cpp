@@ -1,0 +1,82 @@
+// See flight_log.h.
+#include "comm/flight_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+std::string_view word(FlightState state) {
+  switch (state) {
+    case FlightState::posted:
+      return "under way for";
+    case FlightState::done:
+      return "done in";
+    case FlightState::failed:
+      return "failed after";
+  }
+  return "";
+}
+
+}  // namespace
+
+FlightLog::FlightLog(int rank, std::size_t num_kept)
+    : rank_(rank), num_kept_(num_kept), began_(std::chrono::steady_clock::now()) {
+  ensure(num_kept > 0, "a flight log of no entries");
+  ring_.reserve(num_kept);
+}
+
+Seconds FlightLog::now() const {
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
+}
+
+std::int64_t FlightLog::post(std::string_view kind, std::string_view what, std::string_view group,
+                             std::int64_t bytes) {
+  const Seconds time = now();
+  const std::lock_guard lock(mutex_);
+  const auto place = static_cast<std::size_t>(num_posted_) % num_kept_;
+  if (place == ring_.size()) ring_.emplace_back();
+  FlightEntry& entry = ring_[place];
+  entry.number = num_posted_, entry.bytes = bytes, entry.state = FlightState::posted;
+  entry.began = time, entry.seconds = Seconds(0);
+  entry.operation.assign(kind).append(" of ").append(what);
+  entry.group.assign(group);
+  return num_posted_++;
+}
+
+void FlightLog::end(std::int64_t number, FlightState state) {
+  const Seconds time = now();
+  const std::lock_guard lock(mutex_);
+  FlightEntry& entry = ring_[static_cast<std::size_t>(number) % num_kept_];
+  if (entry.number != number || entry.state != FlightState::posted) return;
+  entry.state = state;
+  entry.seconds = time - entry.began;
+}
+
+std::vector<FlightEntry> FlightLog::entries() const {
+  const Seconds time = now();
+  std::vector<FlightEntry> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = ring_;
+  }
+  for (FlightEntry& entry : all)
+    if (entry.state == FlightState::posted) entry.seconds = time - entry.began;
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+  return all;
+}
+
+std::string FlightLog::text() const {
+  std::string result;
+  for (const FlightEntry& entry : entries())
+    result += fmt::format("rank {} #{} at {:.6f} s: {}, {}, {}: {} {:.6f} s\n", rank_, entry.number,
+                          entry.began.value, entry.operation, entry.group, optimus::text(Bytes(entry.bytes)),
+                          word(entry.state), entry.seconds.value);
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,50 @@
+// The last operations of a rank, as a flight recorder keeps them: what was started, what of it ended, how long it took. Shown
+// when a run fails; it decides nothing. A ring of fixed length whose strings are reused, so a running training does not allocate
+// here. Any thread may read while the rank's own writes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+
+namespace optimus {
+
+enum class FlightState : std::uint8_t { posted, done, failed };
+
+struct FlightEntry {
+  std::int64_t number = 0;  // of this rank's operations, from 0
+  std::string operation, group;
+  std::int64_t bytes = 0;
+  FlightState state = FlightState::posted;
+  Seconds began, seconds;  // since the log was made; until it ended, or until now
+};
+
+class FlightLog {
+ public:
+  explicit FlightLog(int rank, std::size_t num_kept = 64);
+
+  // Returns the operation's number. `kind` "all_reduce", `what` "gradients of block 3".
+  std::int64_t post(std::string_view kind, std::string_view what, std::string_view group, std::int64_t bytes);
+  // An operation that is no longer kept is passed over; one that has ended stays as it was.
+  void end(std::int64_t number, FlightState state);
+
+  std::vector<FlightEntry> entries() const;  // oldest first
+  std::string text() const;                  // one line an operation
+
+ private:
+  Seconds now() const;
+
+  const int rank_;
+  const std::size_t num_kept_;
+  const std::chrono::steady_clock::time_point began_;
+  mutable std::mutex mutex_;
+  std::int64_t num_posted_ = 0;
+  std::vector<FlightEntry> ring_;
+};
+
+}  // namespace optimus

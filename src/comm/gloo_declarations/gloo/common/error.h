@@ -1,0 +1,2 @@
+// Stands for Gloo's header of this name, of which c10d's header uses nothing.
+#pragma once

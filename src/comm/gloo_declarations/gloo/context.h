@@ -1,0 +1,13 @@
+// The name of Gloo's context and the one function of it that c10d's header calls.
+#pragma once
+
+#include <chrono>
+
+namespace gloo {
+
+class Context {
+ public:
+  void setTimeout(std::chrono::milliseconds timeout);
+};
+
+}  // namespace gloo

@@ -1,0 +1,160 @@
+// See operation.h.
+#include "comm/operation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+namespace optimus {
+namespace {
+
+at::Tensor as_row(const at::Tensor& tensor, std::string_view what) {
+  ensure(tensor.defined() && tensor.is_contiguous(), "communication of {}: the tensor must be contiguous",
+         what);
+  return tensor.view({-1});
+}
+
+void ensure_fit(const at::Tensor& part, const at::Tensor& whole, int num_members, std::string_view what) {
+  ensure(part.scalar_type() == whole.scalar_type() && part.device() == whole.device(),
+         "communication of {}: both tensors must be of one type and on one device", what);
+  ensure(part.numel() * num_members == whole.numel(), "communication of {}: {} elements are not {} times {}",
+         what, whole.numel(), num_members, part.numel());
+}
+
+std::string_view role_name(Role role) {
+  switch (role) {
+    case Role::tensor:
+      return "tensor";
+    case Role::context:
+      return "context";
+    case Role::shard:
+      return "shard";
+    case Role::gather:
+      return "gather";
+    case Role::replica:
+      return "replica";
+    case Role::sync:
+      return "sync";
+    case Role::world:
+      return "world";
+    case Role::expert:
+      return "expert";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view name(CommKind kind) {
+  switch (kind) {
+    case CommKind::connect:
+      return "connect";
+    case CommKind::all_reduce:
+      return "all_reduce";
+    case CommKind::all_gather:
+      return "all_gather";
+    case CommKind::reduce_scatter:
+      return "reduce_scatter";
+    case CommKind::broadcast:
+      return "broadcast";
+    case CommKind::send:
+      return "send";
+    case CommKind::receive:
+      return "receive";
+  }
+  return "";
+}
+
+std::string CommOperation::text() const { return fmt::format("{} of {}", name(kind), what); }
+
+std::int64_t CommOperation::bytes() const {
+  return static_cast<std::int64_t>(
+      std::max(from.defined() ? from.nbytes() : 0, to.defined() ? to.nbytes() : 0));
+}
+
+CommOperation all_reduce_operation(at::Tensor tensor, Sum kind, std::string_view what) {
+  const at::Tensor row = as_row(tensor, what);
+  return {.kind = CommKind::all_reduce, .from = row, .to = row, .sum = kind, .what = std::string(what)};
+}
+
+CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what) {
+  ensure_fit(from, to, num_members, what);
+  return {.kind = CommKind::all_gather,
+          .from = as_row(from, what),
+          .to = as_row(to, what),
+          .what = std::string(what)};
+}
+
+CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members,
+                                       std::string_view what) {
+  ensure_fit(to, from, num_members, what);
+  return {.kind = CommKind::reduce_scatter,
+          .from = as_row(from, what),
+          .to = as_row(to, what),
+          .what = std::string(what)};
+}
+
+CommOperation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what) {
+  ensure(root_place >= 0, "broadcast of {}: the root is no member of the group", what);
+  const at::Tensor row = as_row(tensor, what);
+  return {.kind = CommKind::broadcast, .from = row, .to = row, .root = root_place, .what = std::string(what)};
+}
+
+CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view what) {
+  CommOperation operation{.kind = kind, .what = std::string(what)};
+  (kind == CommKind::send ? operation.from : operation.to) = as_row(tensor, what);
+  return operation;
+}
+
+std::string deadline_text(const Deadline& deadline) {
+  return fmt::format("the deadline for {} passed", deadline.name());
+}
+
+std::string group_text(const Group& group, int epoch) {
+  return fmt::format("{} {{{}}}, epoch {}", role_name(group.role), fmt::join(group.members, " "), epoch);
+}
+
+Group with_members(const Group& group, int num_ranks) {
+  Group result = group;
+  if (group.role == Role::world && group.members.empty()) {
+    result.members.resize(static_cast<std::size_t>(num_ranks));
+    std::iota(result.members.begin(), result.members.end(), 0);
+  }
+  return result;
+}
+
+bool comes_before(const Group& a, const Group& b) {
+  return std::tie(a.role, a.members) < std::tie(b.role, b.members);
+}
+
+int place_of(int rank, const Group& group) {
+  const auto found = std::find(group.members.begin(), group.members.end(), rank);
+  return found == group.members.end() ? -1 : static_cast<int>(found - group.members.begin());
+}
+
+std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks) {
+  std::vector<Group> own;
+  for (const Group& group : groups) {
+    Group whole = with_members(group, num_ranks);
+    for (const int member : whole.members)
+      ensure(member >= 0 && member < num_ranks, "{} in a world of {} ranks", group_text(whole, 0), num_ranks);
+    if (place_of(rank, whole) >= 0) own.push_back(std::move(whole));
+  }
+  std::sort(own.begin(), own.end(), comes_before);
+  own.erase(std::unique(own.begin(), own.end()), own.end());
+  return own;
+}
+
+std::string text(const CommFailure& failure) {
+  std::string who;
+  if (!failure.missing.empty())
+    who = fmt::format(", rank{} {} missing", failure.missing.size() == 1 ? "" : "s",
+                      fmt::join(failure.missing, " "));
+  return fmt::format("{} in {}: {} (waited {:.3g} s{})", failure.operation, failure.group, failure.reason,
+                     failure.waited.value, who);
+}
+
+}  // namespace optimus

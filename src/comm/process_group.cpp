@@ -1,0 +1,248 @@
+// See process_group.h.
+#include "comm/process_group.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "comm/c10d_link.h"
+
+namespace optimus {
+namespace {
+
+Seconds seconds_since(Deadline::Clock::time_point began) {
+  return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - began).count());
+}
+
+// The group's thread has no deadline of its own: whoever waits for the operation ends it.
+Deadline no_deadline() { return Deadline::after(Seconds(1e8), "nobody"); }
+
+constexpr Seconds kNotePatience{0.5};
+constexpr std::chrono::milliseconds kNoteEvery{10};
+
+std::string note_key(int epoch, int rank) { return fmt::format("{}/gave-up/{}", epoch, rank); }
+
+// What a rank that gives up leaves for the others: whom it missed, and why. "2 3;the deadline for step 4 passed"
+std::string note_text(const CommFailure& failure) {
+  return fmt::format("{};{}", fmt::join(failure.missing, " "), failure.reason);
+}
+
+std::vector<int> missing_in(const std::string& note) {
+  std::vector<int> result;
+  for (const std::string& word : split(note.substr(0, note.find(';')), ' '))
+    if (!word.empty() && word.size() < 8 && word.find_first_not_of("0123456789") == std::string::npos)
+      result.push_back(std::stoi(word));
+  return result;
+}
+
+}  // namespace
+
+std::optional<std::string> RankShared::abandoned() const {
+  const std::lock_guard lock(mutex_);
+  return abandoned_;
+}
+
+void RankShared::abandon(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!abandoned_) abandoned_ = reason;
+  }
+  interrupter.interrupt_all();
+}
+
+ProcessOperation::ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<Exchange> exchange,
+                                   std::int64_t flight)
+    : group_(std::move(group)),
+      exchange_(std::move(exchange)),
+      flight_(flight),
+      began_(Deadline::Clock::now()) {}
+
+void ProcessOperation::begin() {
+  try {
+    if (const std::optional<std::string> reason = stop_reason())
+      throw LinkError{LinkError::Kind::stopped, -1, *reason};
+    exchange_->begin();
+  } catch (const LinkError& error) {
+    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(began_))));
+  }
+}
+
+bool ProcessOperation::is_ended() {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::ended;
+}
+
+bool ProcessOperation::take() {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::idle && (state_ = State::taken, true);
+}
+
+std::optional<std::string> ProcessOperation::stop_reason() {
+  if (std::optional<std::string> reason = group_->shared().abandoned()) return reason;
+  if (std::optional<std::string> reason = group_->broken()) return reason;
+  const std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+void ProcessOperation::run(const Deadline& deadline) {
+  try {
+    exchange_->run(group_->shared().interrupter, {deadline, [this] { return stop_reason(); }});
+    end({});
+  } catch (const LinkError& error) {
+    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(began_))));
+  }
+}
+
+void ProcessOperation::end(CommOutcome<void> outcome) {
+  group_->shared().log.end(flight_, outcome ? FlightState::done : FlightState::failed);
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::ended;
+    outcome_ = std::move(outcome);
+  }
+  changed_.notify_all();
+}
+
+CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
+  if (take()) run(deadline);
+  std::unique_lock lock(mutex_);
+  const auto is_over = [&] { return state_ == State::ended; };
+  if (!changed_.wait_until(lock, deadline.end(), is_over)) {
+    cancelled_ = deadline_text(deadline);
+    lock.unlock();
+    group_->shared().interrupter.interrupt_all();
+    lock.lock();
+    changed_.wait(lock, is_over);  // the group's thread looks up now and then
+  }
+  return *outcome_;
+}
+
+ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Link> link)
+    : shared_(shared),
+      group_(std::move(group)),
+      epoch_(epoch),
+      text_(group_text(group_, epoch)),
+      link_(std::move(link)) {}
+
+ProcessGroup::~ProcessGroup() { ensure(!driver_.joinable(), "{} was not closed", text_); }
+
+std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> exchange) {
+  const CommOperation& what = exchange->operation();
+  const std::int64_t flight = shared_.log.post(name(what.kind), what.what, text_, what.bytes());
+  const bool has_stages = exchange->has_stages();
+  auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
+  operation->begin();
+  if (has_stages) drive(operation);
+  return operation;
+}
+
+std::shared_ptr<ProcessOperation> ProcessGroup::start(CommOperation operation) {
+  return begin(
+      std::make_unique<Exchange>(std::move(operation), *link_, scratch_, num_started_++, shared_.sizes));
+}
+
+std::shared_ptr<ProcessOperation> ProcessGroup::start_message(CommOperation operation, int peer, int tag) {
+  return begin(std::make_unique<Exchange>(std::move(operation), *link_, scratch_, peer, tag));
+}
+
+void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
+  if (!operation->take()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(operation));
+    if (!driver_.joinable()) driver_ = std::thread([this] { run_driver(); });
+  }
+  changed_.notify_all();
+}
+
+void ProcessGroup::run_driver() {
+  const Deadline deadline = no_deadline();
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return is_over_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const std::shared_ptr<ProcessOperation> next = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    next->run(deadline);
+    lock.lock();
+  }
+}
+
+std::optional<std::string> ProcessGroup::broken() {
+  const std::lock_guard lock(mutex_);
+  return broken_;
+}
+
+void ProcessGroup::break_off(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_) broken_ = reason;
+  }
+  shared_.interrupter.interrupt_all();
+}
+
+void ProcessGroup::close(const std::string& reason) {
+  break_off(reason);
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+  if (driver_.joinable()) driver_.join();
+}
+
+CommFailure ProcessGroup::fail(Exchange& exchange, const LinkError& error, Seconds waited) {
+  CommFailure failure{exchange.operation().text(), text_, {}, waited, error.reason};
+  if (error.kind == LinkError::Kind::stopped && broken()) return failure;  // told by whoever was first
+  break_off(fmt::format("{} had failed: {}", failure.operation, error.reason));
+  // First a note, then the end of the connections: who sees that end finds the note.
+  if (error.place >= 0) failure.missing = {group_.members[static_cast<std::size_t>(error.place)]};
+  leave_note(failure);
+  Exchange::Unfinished left = exchange.give_up();
+  if (error.kind == LinkError::Kind::closed) left.closed.insert(error.place);
+  name_missing(left, failure);
+  leave_note(failure);
+  return failure;
+}
+
+void ProcessGroup::leave_note(const CommFailure& failure) {
+  // A store that is gone cannot be told; the failure itself is on its way.
+  (void)shared_.store->set(note_key(epoch_, shared_.rank), note_text(failure));
+}
+
+std::optional<std::string> ProcessGroup::note_of(int rank) const {
+  const auto note = shared_.store->find(note_key(epoch_, rank));
+  return note ? *note : std::nullopt;
+}
+
+// Of those that went away or said nothing, some only gave up before us, or do so now; they tell whom they missed.
+void ProcessGroup::name_missing(const Exchange::Unfinished& left, CommFailure& failure) const {
+  const bool is_closed = !left.closed.empty();
+  std::set<int> missing, told;
+  for (const int place : is_closed ? left.closed : left.silent)
+    missing.insert(group_.members[static_cast<std::size_t>(place)]);
+  // Who waits with us gives up when we do; who is alone cannot be told from anybody else.
+  const Deadline deadline =
+      Deadline::after(is_closed || missing.size() < 2 ? Seconds(0) : kNotePatience, "notes");
+  do {
+    for (const int rank : std::vector<int>(missing.begin(), missing.end())) {
+      const std::optional<std::string> note = note_of(rank);
+      if (!note) continue;
+      const std::vector<int> theirs = missing_in(*note);
+      told.insert(theirs.begin(), theirs.end());
+      missing.erase(rank);
+      if (is_closed && missing.empty())
+        failure.reason = fmt::format("rank {} gave up: {}", rank, note->substr(note->find(';') + 1));
+    }
+    if (missing.size() > 1) std::this_thread::sleep_for(kNoteEvery);
+  } while (missing.size() > 1 && !deadline.has_passed());
+  if (missing.empty()) missing = told;
+  missing.erase(shared_.rank);
+  failure.missing.assign(missing.begin(), missing.end());
+}
+
+}  // namespace optimus

@@ -1,0 +1,112 @@
+// A group of processes as one rank sees it: its link, its operations under way, and the thread that drives those of several
+// stages. Broken by the first failure and never used again.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/c10d_link.h"
+#include "comm/exchange.h"
+
+namespace optimus {
+
+// What the operations of one rank share. Outlives its groups.
+struct RankShared {
+  int rank = 0;
+  StoreClient* store = nullptr;
+  ExchangeSizes sizes;
+  Interrupter interrupter;
+  FlightLog log;
+
+  explicit RankShared(int own_rank) : rank(own_rank), log(own_rank) {}
+  std::optional<std::string> abandoned() const;
+  void abandon(const std::string& reason);
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<std::string> abandoned_;
+};
+
+class ProcessGroup;
+
+// One operation under way. Run by whoever waits for it, or by the group's thread; by one of them, once.
+class ProcessOperation {
+ public:
+  ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<Exchange> exchange,
+                   std::int64_t flight);
+
+  void begin();
+  bool is_ended();
+  // Takes it to run it; false when somebody has it.
+  bool take();
+  void run(const Deadline& deadline);
+  CommOutcome<void> wait(const Deadline& deadline);
+  const Exchange& exchange() const { return *exchange_; }
+
+ private:
+  enum class State { idle, taken, ended };
+  std::optional<std::string> stop_reason();
+  void end(CommOutcome<void> outcome);
+
+  const std::shared_ptr<ProcessGroup>
+      group_;  // shared: an operation may be under way when its group is dropped
+  const std::unique_ptr<Exchange> exchange_;
+  const std::int64_t flight_;
+  const Deadline::Clock::time_point began_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::idle;
+  std::optional<std::string> cancelled_;
+  std::optional<CommOutcome<void>> outcome_;
+};
+
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
+ public:
+  ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Link> link);
+  ~ProcessGroup();
+
+  const std::string& text() const { return text_; }
+  RankShared& shared() { return shared_; }
+  Link& link() { return *link_; }
+
+  std::shared_ptr<ProcessOperation> start(CommOperation operation);
+  std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
+  // The group's thread runs it when it comes to it.
+  void drive(std::shared_ptr<ProcessOperation> operation);
+  // Ends all that is under way, and the thread.
+  void close(const std::string& reason);
+
+  std::optional<std::string> broken();
+  // After a failure inside the group: breaks it, tells the others through the store, finds out who is missing.
+  CommFailure fail(Exchange& exchange, const LinkError& error, Seconds waited);
+
+ private:
+  void run_driver();
+  void break_off(const std::string& reason);
+  void leave_note(const CommFailure& failure);
+  std::optional<std::string> note_of(int rank) const;
+  void name_missing(const Exchange::Unfinished& left, CommFailure& failure) const;
+  std::shared_ptr<ProcessOperation> begin(std::unique_ptr<Exchange> exchange);
+
+  RankShared& shared_;
+  const Group group_;
+  const int epoch_;
+  const std::string text_;
+  const std::unique_ptr<Link> link_;
+  Scratch scratch_;
+  std::int64_t num_started_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<std::string> broken_;
+  std::deque<std::shared_ptr<ProcessOperation>> queue_;
+  bool is_over_ = false;
+  std::thread driver_;  // from the first operation of several stages on
+};
+
+}  // namespace optimus

@@ -1,0 +1,301 @@
+// See thread_comm.h. Ranks find each other by key and number: the k-th operation of a group is one meeting, the k-th message
+// between two ranks with a tag another.
+#include "comm/thread_comm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "comm/meeting.h"
+#include "comm/operation.h"
+
+namespace optimus {
+namespace {
+
+// Who meets: a group in an epoch, or sender and receiver with a tag.
+struct MeetingKey {
+  int epoch = 0, tag = -1;
+  bool is_message = false;
+  Group group;
+  bool operator<(const MeetingKey& other) const {
+    return std::tie(epoch, tag, is_message, group.role, group.members) <
+           std::tie(other.epoch, other.tag, other.is_message, other.group.role, other.group.members);
+  }
+  std::string text() const {
+    if (!is_message) return group_text(group, epoch);
+    return fmt::format("messages {} to {} with tag {}, epoch {}", group.members[0], group.members[1], tag,
+                       epoch);
+  }
+};
+
+struct Gathering {
+  std::string text;
+  std::map<std::int64_t, std::shared_ptr<Meeting>> open;  // by number; until all have come
+  std::optional<Breach> broken;                           // then nothing goes through it any more
+};
+
+}  // namespace
+
+struct ThreadWorldState {
+  explicit ThreadWorldState(int size)
+      : num_ranks(size), is_taken(static_cast<std::size_t>(size)), has_left(static_cast<std::size_t>(size)) {}
+
+  const int num_ranks;
+  std::mutex mutex;
+  std::map<MeetingKey, Gathering> gatherings;
+  std::vector<bool> is_taken, has_left;
+};
+
+namespace {
+
+Breach left(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
+
+// What a rank's operations and its Comm look at together; under the world's lock.
+struct RankState {
+  std::optional<std::string> abandoned;
+};
+
+// With the world's lock held.
+void break_gathering(Gathering& gathering, const Breach& breach) {
+  if (!gathering.broken) gathering.broken = breach;
+  for (auto& [number, meeting] : gathering.open) meeting->break_off(breach);
+}
+
+void break_meetings_of(ThreadWorldState& world, int rank) {
+  for (auto& [key, gathering] : world.gatherings) {
+    if (place_of(rank, key.group) < 0) continue;
+    for (auto& [number, meeting] : gathering.open)
+      if (!meeting->has_come(place_of(rank, key.group))) meeting->break_off(left(rank));
+  }
+}
+
+class ThreadPending final : public Pending {
+ public:
+  struct Facts {
+    std::shared_ptr<ThreadWorldState> world;
+    std::shared_ptr<RankState> rank;
+    std::shared_ptr<Meeting> meeting;
+    MeetingKey key;
+    int place = 0;
+    FlightLog* log = nullptr;
+    std::int64_t number = 0;
+    std::string operation;
+  };
+  explicit ThreadPending(Facts facts) : f_(std::move(facts)) {}
+
+  bool is_done() override {
+    if (outcome_) return true;
+    std::unique_lock lock(f_.world->mutex);
+    while (work_on_a_part(lock)) {
+    }
+    return has_failed() || (f_.meeting->is_done() && f_.meeting->is_passed());
+  }
+
+  CommOutcome<void> wait(const Deadline& deadline) override {
+    if (!outcome_) {
+      outcome_ = wait_once(deadline);
+      f_.log->end(f_.number, *outcome_ ? FlightState::done : FlightState::failed);
+    }
+    return *outcome_;
+  }
+
+ private:
+  bool has_failed() const { return f_.rank->abandoned || f_.meeting->broken(); }
+
+  bool work_on_a_part(std::unique_lock<std::mutex>& lock) {
+    if (f_.rank->abandoned) return false;
+    const std::optional<std::size_t> part = f_.meeting->take_part();
+    if (!part) return false;
+    lock.unlock();
+    StreamMark mark = f_.meeting->do_part(*part);
+    lock.lock();
+    f_.meeting->end_part(*part, std::move(mark));
+    return true;
+  }
+
+  CommOutcome<void> wait_once(const Deadline& deadline) {
+    const auto began = Deadline::Clock::now();
+    std::unique_lock lock(f_.world->mutex);
+    Meeting& meeting = *f_.meeting;
+    while (!meeting.is_done() && !has_failed()) {
+      if (work_on_a_part(lock)) continue;
+      if (meeting.is_complete()) {
+        meeting.changed.wait(lock);  // the others are at it, and parts wait for nobody
+      } else if (deadline.has_passed()) {
+        give_up(deadline_text(deadline), began);
+      } else {
+        meeting.changed.wait_until(lock, deadline.end());
+      }
+    }
+    // Whoever is in the middle of a part still touches this rank's memory. Parts wait for nobody.
+    meeting.changed.wait(lock, [&] { return !meeting.is_being_worked_on(); });
+    if (!meeting.is_done()) return tl::unexpected(failure_since(began));
+    meeting.await_work(f_.place);
+    return {};
+  }
+
+  // Nobody can count on this group any more: members would disagree about what has happened in it.
+  void give_up(const std::string& reason, Deadline::Clock::time_point began) {
+    const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    const std::vector<int> missing = f_.meeting->missing();
+    f_.meeting->break_off({reason, missing});
+    const int rank = f_.key.group.members[static_cast<std::size_t>(f_.place)];
+    break_gathering(
+        f_.world->gatherings[f_.key],
+        {fmt::format("rank {} gave up on {} after {:.3g} s", rank, f_.operation, waited), missing});
+  }
+
+  CommFailure failure_since(Deadline::Clock::time_point began) const {
+    const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    if (f_.rank->abandoned)
+      return {f_.operation, f_.key.text(), f_.meeting->missing(), Seconds(waited), *f_.rank->abandoned};
+    const Breach breach = f_.meeting->broken().value_or(Breach{});
+    return {f_.operation, f_.key.text(), breach.missing, Seconds(waited), breach.reason};
+  }
+
+  const Facts f_;
+  std::optional<CommOutcome<void>> outcome_;
+};
+
+class ThreadComm final : public Comm {
+ public:
+  ThreadComm(std::shared_ptr<ThreadWorldState> world, int rank)
+      : world_(std::move(world)), rank_(rank), log_(rank), state_(std::make_shared<RankState>()) {}
+
+  ~ThreadComm() override {
+    const std::lock_guard lock(world_->mutex);
+    world_->has_left[static_cast<std::size_t>(rank_)] = true;
+    break_meetings_of(*world_, rank_);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return world_->num_ranks; }
+
+  CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
+    epoch_ = epoch;
+    for (const Group& group : own_groups(groups, rank_, size())) {
+      connected_.insert_or_assign({epoch, group}, 0);
+      const auto met = start({.epoch = epoch, .group = group}, {.what = "a group"})->wait(deadline);
+      if (!met) return met;
+    }
+    return {};
+  }
+
+  void drop(int epoch) override {
+    std::erase_if(connected_, [&](const auto& entry) { return entry.first.epoch == epoch; });
+  }
+
+  void abandon(const std::string& reason) override {
+    const std::lock_guard lock(world_->mutex);
+    if (!state_->abandoned) state_->abandoned = reason;
+    for (auto& [key, gathering] : world_->gatherings)
+      for (auto& [number, meeting] : gathering.open) meeting->changed.notify_all();
+  }
+
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+                                      std::string_view what) override {
+    return collective(group, all_reduce_operation(std::move(tensor), kind, what));
+  }
+  std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
+                                      std::string_view what) override {
+    return collective(group, all_gather_operation(std::move(from), std::move(to), num_members(group), what));
+  }
+  std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
+                                          std::string_view what) override {
+    return collective(group,
+                      reduce_scatter_operation(std::move(from), std::move(to), num_members(group), what));
+  }
+  std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
+                                     std::string_view what) override {
+    const int place = place_of(root, with_members(group, size()));
+    return collective(group, broadcast_operation(std::move(tensor), place, what));
+  }
+  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return message({rank_, peer}, tag, message_operation(CommKind::send, std::move(tensor), what));
+  }
+  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return message({peer, rank_}, tag, message_operation(CommKind::receive, std::move(tensor), what));
+  }
+
+  const FlightLog& flight_log() const override { return log_; }
+
+ private:
+  struct Connected {
+    int epoch = 0;
+    Group group;
+    bool operator<(const Connected& other) const {
+      return epoch != other.epoch ? epoch < other.epoch : comes_before(group, other.group);
+    }
+  };
+
+  int num_members(const Group& group) const {
+    return static_cast<int>(with_members(group, size()).members.size());
+  }
+
+  std::unique_ptr<Pending> collective(const Group& group, CommOperation operation) {
+    const Group whole = with_members(group, size());
+    ensure(connected_.contains({epoch_, whole}), "rank {}: {} is not connected", rank_,
+           group_text(whole, epoch_));
+    return start({.epoch = epoch_, .group = whole}, std::move(operation));
+  }
+
+  std::unique_ptr<Pending> message(std::vector<int> ends, int tag, CommOperation operation) {
+    ensure(ends[0] != ends[1] && std::min(ends[0], ends[1]) >= 0 && std::max(ends[0], ends[1]) < size(),
+           "a message from rank {} to rank {} in a world of {}", ends[0], ends[1], size());
+    return start({.epoch = epoch_, .tag = tag, .is_message = true, .group = {Role::world, std::move(ends)}},
+                 std::move(operation));
+  }
+
+  std::unique_ptr<Pending> start(MeetingKey key, CommOperation operation) {
+    std::string text = operation.text();
+    const std::int64_t flight =
+        log_.post(name(operation.kind), operation.what, key.text(), operation.bytes());
+    const int place = place_of(rank_, key.group);
+    const std::int64_t number = num_started_[key]++;
+    const std::lock_guard lock(world_->mutex);
+    Gathering& gathering = world_->gatherings[key];
+    std::shared_ptr<Meeting>& open = gathering.open[number];
+    if (open == nullptr) open = std::make_shared<Meeting>(key.group.members);
+    const std::shared_ptr<Meeting> meeting = open;
+    if (gathering.broken) meeting->break_off(*gathering.broken);
+    meeting->come(place, std::move(operation));
+    for (const int member : meeting->missing())
+      if (world_->has_left[static_cast<std::size_t>(member)]) meeting->break_off(left(member));
+    if (meeting->broken() && !gathering.broken) break_gathering(gathering, *meeting->broken());
+    if (meeting->is_complete()) gathering.open.erase(number);
+    return std::make_unique<ThreadPending>(
+        ThreadPending::Facts{world_, state_, meeting, std::move(key), place, &log_, flight, std::move(text)});
+  }
+
+  const std::shared_ptr<ThreadWorldState> world_;
+  const int rank_;
+  FlightLog log_;
+  const std::shared_ptr<RankState> state_;
+  int epoch_ = 0;
+  std::map<Connected, int> connected_;
+  std::map<MeetingKey, std::int64_t> num_started_;
+};
+
+}  // namespace
+
+ThreadWorld::ThreadWorld(int num_ranks) : state_(std::make_shared<ThreadWorldState>(num_ranks)) {
+  ensure(num_ranks > 0, "a world of {} ranks", num_ranks);
+}
+
+ThreadWorld::~ThreadWorld() = default;
+
+int ThreadWorld::size() const { return state_->num_ranks; }
+
+std::unique_ptr<Comm> ThreadWorld::comm(int rank) {
+  ensure(rank >= 0 && rank < size(), "rank {} of a world of {}", rank, size());
+  const std::lock_guard lock(state_->mutex);
+  ensure(!state_->is_taken[static_cast<std::size_t>(rank)], "rank {} has its communication already", rank);
+  state_->is_taken[static_cast<std::size_t>(rank)] = true;
+  return std::make_unique<ThreadComm>(state_, rank);
+}
+
+}  // namespace optimus

@@ -1,0 +1,197 @@
+// See block_shape.h.
+#include "engine/block_shape.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// Tensors that one product fills or reads: q | k | v and gate | up, weights and biases.
+const std::vector<std::vector<const char*>>& fused_names() {
+  static const std::vector<std::vector<const char*>> all = {{"attention.q", "attention.k", "attention.v"},
+                                                            {"mlp.gate", "mlp.up"}};
+  return all;
+}
+
+StorageType storage_type(Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return StorageType::fp64;
+    case Precision::fp32:
+      return StorageType::fp32;
+    case Precision::fp16:
+      return StorageType::fp16;
+    case Precision::bf16:
+    case Precision::fp8:
+      return StorageType::bf16;
+  }
+  return StorageType::fp32;
+}
+
+StorageSpec storage_spec(const std::vector<LogicalTensor>& tensors, const ModelSpec& model,
+                         Precision precision) {
+  StorageSpec spec;
+  spec.types.assign(tensors.size(), storage_type(precision));
+  std::map<std::string, int> index;
+  for (std::size_t t = 0; t < tensors.size(); ++t) index[tensors[t].name] = static_cast<int>(t);
+  for (int layer = 0; layer < model.layers; ++layer)
+    for (const std::vector<const char*>& names : fused_names())
+      for (const char* suffix : {".weight", ".bias"}) {
+        std::vector<int> members;
+        for (const char* name : names)
+          if (const auto at = index.find(fmt::format("layers.{}.{}{}", layer, name, suffix));
+              at != index.end())
+            members.push_back(at->second);
+        if (members.size() > 1) spec.fusions.push_back(std::move(members));
+      }
+  return spec;
+}
+
+Plan without_shards(Plan plan) {
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (Chunk& chunk : stage.chunks)
+        for (BlockRun& run : chunk.runs) run.strategy.zero = 0, run.strategy.shard_group = 0;
+  return plan;
+}
+
+// Rows of a part that no lower tensor part of the same group holds, when this belongs to the group's first copy; else none.
+// Key/value heads are held by several parts; what is not cut by all.
+Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, int device) {
+  const Placement& placement = layout.placements[static_cast<std::size_t>(index)].front();
+  const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
+  const auto at = std::find(grid.ranks.begin(), grid.ranks.end(), Rank{device}) - grid.ranks.begin();
+  const int part = static_cast<int>(at) % grid.num_parts;
+  if (at >= grid.num_parts * grid.num_shards) return {};  // another group's, or a further copy
+  const std::int64_t rows = tensor.shape[0];
+  if (placement.cut_dim < 0) return part == 0 ? Span{0, rows} : Span{};
+  const Span own = placement.parts[static_cast<std::size_t>(part)];
+  if (placement.cut_dim > 0) return {0, rows};
+  std::int64_t begin = own.begin;
+  for (int lower = 0; lower < part; ++lower)
+    begin = std::max(begin, placement.parts[static_cast<std::size_t>(lower)].end);
+  return {std::min(begin, own.end) - own.begin, own.size()};
+}
+
+}  // namespace
+
+bool BlockShape::is_sharded(StateKind kind) const {
+  return num_shards > 1 && zero >= (kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3);
+}
+
+Span BlockShape::own_rows(const HeldTensor& tensor) const {
+  return num_shards == 1 ? Span{0, tensor.rows} : shard_span(tensor.rows, num_shards, shard);
+}
+
+std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device) {
+  const std::vector<LogicalTensor> tensors = logical_tensors(model);
+  const StorageSpec spec = storage_spec(tensors, model, plan.precision);
+  const Layout whole_layout = layout_of(without_shards(plan), model, StateKind::weights);
+  const Layout shard_layout = layout_of(plan, model, StateKind::optimizer);
+  const Storage whole = build_storage(whole_layout, RankIndex(whole_layout), Rank{device}, spec);
+  const Storage sharded = build_storage(shard_layout, RankIndex(shard_layout), Rank{device}, spec);
+  ensure(whole.entries.size() == sharded.entries.size(), "{} tensors in {} shards", whole.entries.size(),
+         sharded.entries.size());
+  const Seat seat = seat_of(plan, device);
+  const Stage& stage =
+      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  std::vector<BlockShape> shapes(static_cast<std::size_t>(num_blocks(model)));
+  for (std::size_t e = 0; e < whole.entries.size(); ++e) {
+    const StorageEntry &part = whole.entries[e], &shard = sharded.entries[e];
+    const LogicalTensor& tensor = tensors[static_cast<std::size_t>(part.tensor)];
+    BlockShape& shape = shapes[static_cast<std::size_t>(tensor.block)];
+    const LayerStrategy& strategy = strategy_of(stage, tensor.block);
+    shape.zero = strategy.zero;
+    shape.num_shards = shards_of(stage, strategy, StateKind::optimizer);
+    shape.shard = seat.index / strategy.tp % shape.num_shards;
+    HeldTensor held{.tensor = part.tensor, .name = tensor.name, .box = part.box, .offset = part.offset};
+    held.rows = part.box[0].size(), held.row = part.row_stride;
+    held.shard_offset = shard.offset, held.shard_rows = (held.rows + shape.num_shards - 1) / shape.num_shards;
+    held.counted = counted_rows(shard_layout, tensor, part.tensor, device);
+    held.has_weight_decay = tensor.has_weight_decay, held.is_for_heads = tensor.is_for_heads;
+    shape.tensors.push_back(std::move(held));
+    shape.whole_elements = whole.buffers[static_cast<std::size_t>(part.buffer)].num_elements;
+    shape.shard_elements = sharded.buffers[static_cast<std::size_t>(shard.buffer)].num_elements;
+  }
+  for (BlockShape& shape : shapes)
+    std::sort(shape.tensors.begin(), shape.tensors.end(),
+              [](const HeldTensor& a, const HeldTensor& b) { return a.offset < b.offset; });
+  return shapes;
+}
+
+std::vector<StateRun> update_runs(const BlockShape& shape) {
+  std::vector<StateRun> runs;
+  for (const HeldTensor& tensor : shape.tensors) {
+    const Span rows = shape.own_rows(tensor);
+    if (rows.size() == 0) continue;
+    const StateRun run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row,
+                       tensor.has_weight_decay};
+    // Padding between two tensors is zero and stays zero: where both orders have the same gap, one run goes over it.
+    if (!runs.empty() && runs.back().has_weight_decay == run.has_weight_decay &&
+        run.shard - runs.back().shard == run.whole - runs.back().whole)
+      runs.back().length = run.shard + run.length - runs.back().shard;
+    else
+      runs.push_back(run);
+  }
+  return runs;
+}
+
+std::vector<StateRun> counted_runs(const BlockShape& shape) {
+  std::vector<StateRun> runs;
+  bool goes_on = false;  // nothing but padding since the last run
+  for (const HeldTensor& tensor : shape.tensors) {
+    const Span own = shape.own_rows(tensor);
+    if (own.size() == 0) continue;
+    const Span rows{std::max(own.begin, tensor.counted.begin), std::min(own.end, tensor.counted.end)};
+    if (rows.begin >= rows.end) {
+      goes_on = false;
+      continue;
+    }
+    const StateRun run{tensor.shard_offset + (rows.begin - own.begin) * tensor.row,
+                       tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row};
+    if (goes_on && rows.begin == own.begin)
+      runs.back().length = run.shard + run.length - runs.back().shard;
+    else
+      runs.push_back(run);
+    goes_on = rows.end == own.end;
+  }
+  return runs;
+}
+
+namespace {
+
+// Calls copy(whole piece, shards piece) for pieces [members, elements] that together are all of a tensor: the members with
+// full shards at once, then the one with what is left.
+template <typename Copy>
+void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::Tensor& shards, Copy copy) {
+  const at::Tensor by_member = shards.view({shape.num_shards, shape.shard_elements});
+  for (const HeldTensor& tensor : shape.tensors) {
+    if (tensor.rows == 0 || tensor.row == 0) continue;
+    const std::int64_t piece = tensor.shard_rows * tensor.row, full = tensor.rows / tensor.shard_rows,
+                       rest = (tensor.rows - full * tensor.shard_rows) * tensor.row;
+    const at::Tensor part = whole.narrow(0, tensor.offset, tensor.rows * tensor.row);
+    copy(part.narrow(0, 0, full * piece).view({full, piece}),
+         by_member.narrow(0, 0, full).narrow(1, tensor.shard_offset, piece));
+    if (rest > 0)
+      copy(part.narrow(0, full * piece, rest).view({1, rest}),
+           by_member.narrow(0, full, 1).narrow(1, tensor.shard_offset, rest));
+  }
+}
+
+}  // namespace
+
+void to_shards(const BlockShape& shape, const at::Tensor& whole, at::Tensor& shards) {
+  std::int64_t used = 0;
+  for (const HeldTensor& tensor : shape.tensors) used += tensor.rows * tensor.row;
+  if (used < shards.numel()) shards.zero_();  // padding must not become a part of any sum
+  for_each_piece(shape, whole, shards, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
+}
+
+void from_shards(const BlockShape& shape, const at::Tensor& shards, at::Tensor& whole) {
+  for_each_piece(shape, whole, shards, [](at::Tensor part, const at::Tensor& from) { part.copy_(from); });
+}
+
+}  // namespace optimus

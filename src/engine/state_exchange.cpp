@@ -1,0 +1,179 @@
+// See state_exchange.h.
+#include "engine/state_exchange.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// The first elements of a byte buffer as a flat tensor of another type.
+at::Tensor first_of(const at::Tensor& bytes, std::int64_t count, at::ScalarType type) {
+  return bytes.narrow(0, 0, count * static_cast<std::int64_t>(at::elementSize(type))).view(type);
+}
+
+}  // namespace
+
+StateExchange::StateExchange(const Plan& plan, const ModelSpec& model, const Program& program,
+                             Parameters& parameters, Comm* comm)
+    : plan_(plan),
+      model_(model),
+      program_(program),
+      stage_(plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)]
+                 .stages[static_cast<std::size_t>(program.seat.stage)]),
+      parameters_(parameters),
+      comm_(comm),
+      head_(num_blocks(model) - 1),
+      element_(types_of(plan.precision).element),
+      wide_(types_of(plan.precision).wide) {}
+
+std::string StateExchange::what(const Instruction& next) const {
+  return fmt::format("{} of block {}", next.op == Op::gather_parameters ? "weights" : "gradients",
+                     next.block);
+}
+
+std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const StateBuffers& buffers) {
+  ensure(comm_ != nullptr, "{} in a program of one device", text(next.op));
+  return next.op == Op::gather_parameters ? begin_gather(next, buffers) : begin_reduce(next, buffers);
+}
+
+// Of a tied head the embedding's words come behind its own tensors.
+BlockShape StateExchange::gathered_shape(int block) const {
+  BlockShape shape = parameters_.shape(block);
+  if (block != head_ || !model_.is_tied || shape.zero < 3) return shape;
+  for (const HeldTensor& held : parameters_.shape(0).tensors) {
+    if (!parameters_.tensors()[static_cast<std::size_t>(held.tensor)].is_also_head) continue;
+    HeldTensor words = held;
+    words.offset = shape.whole_elements, words.shard_offset = shape.shard_elements;
+    shape.tensors.push_back(words);
+    shape.whole_elements += words.rows * words.row;
+    shape.shard_elements += words.shard_rows * words.row;
+  }
+  return shape;
+}
+
+// Every member puts its own shard in its place among them.
+std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, const StateBuffers& buffers) {
+  const BlockShape shape = gathered_shape(next.block);
+  const BlockState& state = parameters_.block(next.block);
+  const at::Tensor all = first_of(buffers.room, shape.num_shards * shape.shard_elements, element_);
+  at::Tensor own = all.narrow(0, shape.shard * shape.shard_elements, shape.shard_elements);
+  if (shape.zero == 3) {
+    const std::int64_t first = state.weights.numel();
+    own.narrow(0, 0, first).copy_(state.weights);
+    if (first < shape.shard_elements) {
+      const HeldTensor& words = shape.tensors.back();
+      const at::Tensor& embedding = parameters_.block(0).weights;
+      for (const HeldTensor& held : parameters_.shape(0).tensors)
+        if (held.name == words.name)
+          own.narrow(0, first, shape.shard_elements - first)
+              .copy_(embedding.narrow(0, held.shard_offset, shape.shard_elements - first));
+    }
+  } else {
+    for (const StateRun& run : parameters_.updates(next.block))
+      own.narrow(0, run.shard, run.length).copy_(state.weights.narrow(0, run.whole, run.length));
+  }
+  return comm_->all_gather(program_.groups[static_cast<std::size_t>(next.group)], own, all, what(next));
+}
+
+// Devices are in the order of tensor parts: the members' parts from their places in the stage.
+std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& next) const {
+  const LayerStrategy& s = strategy_of(stage_, next.block);
+  std::vector<int> parts;
+  for (const int device : program_.groups[static_cast<std::size_t>(next.group)].members)
+    parts.push_back(static_cast<int>(std::find(stage_.devices.begin(), stage_.devices.end(), device) -
+                                     stage_.devices.begin()) %
+                    s.tp);
+  const std::vector<Span> keys = tensor_parts(model_, CutUnit::kv_heads, s.tp);
+  const Span mine = keys[static_cast<std::size_t>(program_.seat.index % s.tp)];
+  const auto owners_of = [&](std::int64_t row) {
+    std::vector<int> owners;
+    for (int part = 0; part < s.tp; ++part)
+      if (const Span& span = keys[static_cast<std::size_t>(part)]; span.begin <= row && row < span.end)
+        owners.push_back(part);
+    return owners;
+  };
+  std::vector<Rows> result;
+  const BlockShape& shape = parameters_.shape(next.block);
+  for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
+    const HeldTensor& held = shape.tensors[t];
+    const Cut cut = parameters_.tensors()[static_cast<std::size_t>(held.tensor)].cut;
+    if (cut.unit == CutUnit::none && (s.sequence_parallel || held.is_for_heads) && std::ssize(parts) == s.tp)
+      result.push_back({t, {0, held.rows}});
+    if (cut.unit != CutUnit::kv_heads) continue;
+    for (std::int64_t row = mine.begin; row < mine.end; row += model_.head_dim)
+      if (owners_of(row) == parts && parts.size() > 1)
+        result.push_back({t, {row - mine.begin, row - mine.begin + model_.head_dim}});
+  }
+  return result;
+}
+
+at::Tensor StateExchange::whole_gradients(const Instruction& next, const StateBuffers& buffers) const {
+  if (!buffers.whole.defined()) return parameters_.block(next.block).gradients;
+  return first_of(buffers.whole, parameters_.shape(next.block).whole_elements, wide_);
+}
+
+at::Tensor StateExchange::own_gradients(int block) const {
+  const at::Tensor& gradients = parameters_.block(block).gradients;
+  const BlockShape& shape = parameters_.shape(block);
+  return shape.num_shards == 1 ? gradients : gradients.narrow(0, 0, shape.shard_elements);
+}
+
+template <typename Copy>
+void StateExchange::for_each_partial(const Instruction& next, const StateBuffers& buffers, Copy copy) {
+  const BlockShape& shape = parameters_.shape(next.block);
+  const at::Tensor whole = whole_gradients(next, buffers);
+  const at::Tensor packed =
+      first_of(buffers.room, next.bytes / static_cast<std::int64_t>(at::elementSize(wide_)), wide_);
+  std::int64_t offset = 0;
+  for (const Rows& rows : partial_rows(next)) {
+    const HeldTensor& held = shape.tensors[rows.tensor];
+    const std::int64_t count = rows.rows.size() * held.row;
+    copy(whole.narrow(0, held.offset + rows.rows.begin * held.row, count), packed.narrow(0, offset, count));
+    offset += count;
+  }
+  ensure(offset == packed.numel(), "{} of {} elements are added up by {} parts", offset, packed.numel(),
+         program_.groups[static_cast<std::size_t>(next.group)].members.size());
+}
+
+std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, const StateBuffers& buffers) {
+  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
+  const BlockShape& shape = parameters_.shape(next.block);
+  if (group.role == Role::replica)
+    return comm_->all_reduce(group, own_gradients(next.block), Sum::sum, what(next));
+  if (group.role == Role::tensor) {
+    for_each_partial(next, buffers, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
+    const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
+    return comm_->all_reduce(group, first_of(buffers.room, count, wide_), Sum::sum, what(next));
+  }
+  ensure(group.role == Role::shard, "a sum of gradients over role {}", static_cast<int>(group.role));
+  const std::int64_t all = shape.num_shards * shape.shard_elements;
+  const at::Tensor room = first_of(buffers.room, all + (shape.zero >= 2 ? shape.shard_elements : 0), wide_);
+  at::Tensor shards = room.narrow(0, 0, all);
+  to_shards(shape, whole_gradients(next, buffers), shards);
+  const at::Tensor sum =
+      shape.zero >= 2 ? room.narrow(0, all, shape.shard_elements) : own_gradients(next.block);
+  return comm_->reduce_scatter(group, shards, sum, what(next));
+}
+
+void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
+  const BlockShape& shape = parameters_.shape(next.block);
+  if (next.op == Op::gather_parameters) {
+    const BlockShape gathered = gathered_shape(next.block);
+    at::Tensor whole = gathered.zero == 3 ? first_of(buffers.whole, gathered.whole_elements, element_)
+                                          : parameters_.block(next.block).weights;
+    const at::Tensor all = first_of(buffers.room, gathered.num_shards * gathered.shard_elements, element_);
+    return from_shards(gathered, all, whole);
+  }
+  const Role role = program_.groups[static_cast<std::size_t>(next.group)].role;
+  if (role == Role::tensor)
+    return for_each_partial(next, buffers, [](at::Tensor part, const at::Tensor& from) { part.copy_(from); });
+  if (role != Role::shard || shape.zero < 2) return;
+  const std::int64_t all = shape.num_shards * shape.shard_elements;
+  parameters_.block(next.block)
+      .gradients.add_(
+          first_of(buffers.room, all + shape.shard_elements, wide_).narrow(0, all, shape.shard_elements));
+}
+
+}  // namespace optimus

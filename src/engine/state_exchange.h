@@ -1,0 +1,67 @@
+// Weights and gradients on their way between the devices that share a block's state: gathers of shards, sums of gradients over
+// shards, copies and tensor parts. Begin prepares what is sent, end puts what came where it belongs; in between the Comm works.
+//
+//   zero 0   sum over copies, in place
+//   zero 1   sum over shards: each keeps its own, at the begin of the whole gradients' buffer, whose rest is spent by then
+//   zero 2,3 the same of every micro-batch's whole gradients, added to the own shard
+//
+// Before that, tensor parts add up what each has seen only partly. Read next: block_shape.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/comm.h"
+#include "engine/parameters.h"
+#include "schedule/program.h"
+
+namespace optimus {
+
+// Buffers of one instruction; undefined where it has none.
+struct StateBuffers {
+  at::Tensor whole;  // weights gathered for use, or one micro-batch's gradients: flat, in whole order
+  at::Tensor room;   // where shards lie one behind the other
+};
+
+class StateExchange {
+ public:
+  // comm may be null when the program has no such instruction. All must outlive this.
+  StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters,
+                Comm* comm);
+
+  std::unique_ptr<Pending> begin(const Instruction& next, const StateBuffers& buffers);
+  void end(const Instruction& next, const StateBuffers& buffers);
+
+  // The buffer that holds a gathered head's weights ends with a tied embedding's words, from here on.
+  std::int64_t tied_offset() const { return parameters_.shape(head_).whole_elements; }
+
+ private:
+  // Rows of a tensor that some tensor parts add up.
+  struct Rows {
+    std::size_t tensor = 0;  // of the block's shape
+    Span rows;
+  };
+  BlockShape gathered_shape(int block) const;
+  std::vector<Rows> partial_rows(const Instruction& next) const;
+  at::Tensor whole_gradients(const Instruction& next, const StateBuffers& buffers) const;
+  at::Tensor own_gradients(int block) const;  // the shard, or all
+  template <typename Copy>
+  void for_each_partial(const Instruction& next, const StateBuffers& buffers, Copy copy);
+  std::unique_ptr<Pending> begin_gather(const Instruction& next, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_reduce(const Instruction& next, const StateBuffers& buffers);
+  std::string what(const Instruction& next) const;
+
+  const Plan& plan_;
+  const ModelSpec& model_;
+  const Program& program_;
+  const Stage& stage_;
+  Parameters& parameters_;
+  Comm* comm_;
+  const int head_;
+  const at::ScalarType element_, wide_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,62 @@
+// One device's part of a layer under tensor parallelism: which heads, columns and vocabulary rows it works on, and with sequence
+// parallelism which tokens are its own between products. A device alone has all of it.
+#pragma once
+
+#include <vector>
+
+#include "base/box.h"
+#include "plan/layouts.h"
+#include "plan/plan.h"
+
+namespace optimus {
+
+struct TensorPart {
+  int tp = 1, part = 0;
+  bool is_sequence_parallel = false;
+  Span heads{}, kv_heads{}, vocab{};
+
+  bool is_alone() const { return tp == 1; }
+  bool is_first() const { return part == 0; }
+  // Of a micro-batch of `tokens`: the own slice, where there is one, else all; and how long slices are with padding.
+  Span slice(std::int64_t tokens) const {
+    return is_sequence_parallel ? shard_span(tokens, tp, part) : Span{0, tokens};
+  }
+  std::int64_t padded_slice(std::int64_t tokens) const { return shard_span(tokens, tp, 0).size(); }
+};
+
+inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strategy, int index) {
+  TensorPart part{.tp = strategy.tp, .part = index % strategy.tp};
+  part.is_sequence_parallel = strategy.sequence_parallel;
+  if (model.is_custom()) return part;
+  const auto own = [&](CutUnit unit) {
+    return tensor_parts(model, unit, strategy.tp)[static_cast<std::size_t>(part.part)];
+  };
+  const Span heads = own(CutUnit::heads), kv_heads = own(CutUnit::kv_heads);
+  part.heads = {heads.begin / model.head_dim, heads.end / model.head_dim};
+  part.kv_heads = {kv_heads.begin / model.head_dim, kv_heads.end / model.head_dim};
+  part.vocab = own(CutUnit::vocab);
+  return part;
+}
+
+// Heads of queries that attention can take in one call: as many to each key/value head. Several where a part begins or ends
+// inside the group of a key/value head. Numbers count from the part's first.
+struct HeadRun {
+  std::int64_t first = 0, count = 0, first_kv = 0, num_kv = 0;
+};
+inline std::vector<HeadRun> head_runs(const ModelSpec& model, const TensorPart& part) {
+  const std::int64_t group = model.heads / model.kv_heads;
+  std::vector<HeadRun> runs;
+  for (std::int64_t head = part.heads.begin; head < part.heads.end;) {
+    const std::int64_t kv = head / group, end = std::min((kv + 1) * group, part.heads.end),
+                       count = end - head;
+    HeadRun* last = runs.empty() ? nullptr : &runs.back();
+    if (last != nullptr && last->count / last->num_kv == count)
+      last->count += count, last->num_kv += 1;
+    else
+      runs.push_back({head - part.heads.begin, count, kv - part.kv_heads.begin, 1});
+    head = end;
+  }
+  return runs;
+}
+
+}  // namespace optimus

@@ -1,0 +1,34 @@
+// The part of a training that every rank does, in whatever process it is: its parameters, its engine, the steps. What is decided
+// once for all ranks comes before (prepare_run).
+#pragma once
+
+#include <functional>
+
+#include "base/event.h"
+#include "comm/comm.h"
+#include "observe/status_line.h"
+#include "optimus/train.h"
+#include "run/resume.h"
+#include "run/settings.h"
+
+namespace optimus {
+
+struct PreparedRun {
+  ResumedRun resumed;  // its lock is held by the process that prepares, for as long as the run lasts
+  TrainSettings settings;
+};
+// Resumes or begins, fills in what was left open, refuses what cannot work. Writes nothing but the folder itself.
+PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events);
+
+struct RankPart {
+  Comm& comm;
+  at::Device device;
+  int threads = 1;
+  EventSink& events;
+  StatusLine& line;
+  std::function<void()> step_ended;  // as in Course
+};
+// The run's folder has its settings and plan. Rank 0 keeps the records; its result is the run's.
+TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part);
+
+}  // namespace optimus

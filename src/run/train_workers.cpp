@@ -1,0 +1,130 @@
+// See train_workers.h.
+#include "run/train_workers.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "comm/c10d_link.h"
+#include "engine/device.h"
+#include "observe/progress.h"
+#include "run/training.h"
+#include "run/worker.h"
+#include "run/workers.h"
+
+namespace optimus {
+namespace {
+
+Path hand_over_path(const Path& run) { return run / "logs" / "settings.json"; }
+
+// So that nobody who finds the store's port takes a worker's place by accident.
+std::string random_token() {
+  std::random_device dice;
+  std::string result;
+  for (int i = 0; i < 4; ++i) result += fmt::format("{:08x}", dice());
+  return result;
+}
+
+int num_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::vector<std::string> devices_of(const TrainOptions& options, int size) {
+  const at::Device device = choose_device(options.device);
+  std::vector<std::string> result;
+  for (int rank = 0; rank < size; ++rank)
+    result.push_back(device.is_cuda() ? fmt::format("cuda:{}", rank % std::max(1, num_cuda_devices()))
+                                      : "cpu");
+  return result;
+}
+
+Json to_json(const TrainResult& result) {
+  return {{"run", result.run},
+          {"checkpoint", result.checkpoint},
+          {"steps", result.steps},
+          {"loss", result.loss},
+          {"validation_loss", result.validation_loss ? Json(*result.validation_loss) : Json()},
+          {"tokens_per_second", result.tokens_per_second},
+          {"sample", result.sample}};
+}
+
+TrainResult parse_result(const Json& json) {
+  const JsonView view(json, "the result of rank 0");
+  TrainResult result;
+  result.run = view.at("run").text(), result.checkpoint = view.at("checkpoint").text();
+  result.steps = view.at("steps").integer();
+  result.loss =
+      view.number_or("loss", std::numeric_limits<double>::quiet_NaN());  // JSON has no word for that
+  if (const auto loss = view.find("validation_loss")) result.validation_loss = loss->number();
+  result.tokens_per_second = view.number_or("tokens_per_second", 0);
+  result.sample = view.at("sample").text();
+  return result;
+}
+
+// As the starting process resolved it, from the file that it left.
+PreparedRun take_run_over(const WorkerPlace& place, TrainOptions& options, OptionTable& table) {
+  const Path path = hand_over_path(place.run);
+  const Json document = read_json(path);
+  const JsonView view(document, path.string());
+  take_over(table, view.at("options").raw(), path.string());
+  PreparedRun run;
+  if (const auto checkpoint = view.find("checkpoint")) {
+    run.resumed.checkpoint = checkpoint->text();
+    run.resumed.state =
+        parse_training_state(Checkpoint::open(*run.resumed.checkpoint).small_file(kTrainingStateFile),
+                             (*run.resumed.checkpoint / kTrainingStateFile).string());
+  }
+  options.run = place.run;
+  options.plan = place.run / "plan.json";
+  NullSink quiet;  // what is to be said was said by the starting process
+  run.settings = resolve(options, {.is_gpu = parse_device(place.device).is_cuda()}, &table, quiet,
+                         run.resumed.checkpoint);
+  return run;
+}
+
+}  // namespace
+
+TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
+                               int size, const WorkerCommand& command) {
+  RealFileSystem files;
+  const Path folder = std::filesystem::absolute(run.settings.run);
+  value_or_throw(files.create_folders(folder / "logs"));
+  const Json document = {
+      {"options", hand_over(table)},
+      {"checkpoint",
+       run.resumed.checkpoint ? Json(std::filesystem::absolute(*run.resumed.checkpoint).string()) : Json()}};
+  value_or_throw(write_atomically(files, hand_over_path(folder), document.dump(2) + "\n"));
+  const StoreServer store;
+  const int threads =
+      options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / size);
+  Workers workers({.program = command.program,
+                   .words = command.words,
+                   .run = folder,
+                   .devices = devices_of(options, size),
+                   .threads = threads,
+                   .port = store.port(),
+                   .token = random_token()});
+  return parse_result(workers.wait(command.is_interrupted));
+}
+
+int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
+                    const std::function<bool()>& is_interrupted) {
+  return run_as_worker(place, [&](Comm& comm, StatusLine& line) {
+    const PreparedRun run = take_run_over(place, options, table);
+    LineSink events(line);
+    const Group world{Role::world, {}};
+    done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
+    EndAgreement agreement(comm, options.patience, is_interrupted);
+    const TrainResult result = train_rank(
+        run, options,
+        {comm, parse_device(place.device), place.threads, events, line, [&] { agreement.step_ended(); }});
+    agreement.finish();
+    return to_json(result);
+  });
+}
+
+}  // namespace optimus

@@ -1,0 +1,19 @@
+// A training by several worker processes of this machine: the side that starts them, and the side of a worker.
+#pragma once
+
+#include "run/train.h"
+#include "run/train_rank.h"
+#include "run/worker_protocol.h"
+
+namespace optimus {
+
+// Starts `size` workers and waits for them. The run's folder is begun; options and table hold what was resolved. Throws UserError with one
+// line when a worker fails, Interrupted when the user wanted the end; no process is left either way.
+TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
+                               int size, const WorkerCommand& command);
+
+// In a worker: takes the run's settings over and does the rank's part. Returns the exit code.
+int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
+                    const std::function<bool()>& is_interrupted);
+
+}  // namespace optimus

@@ -1,0 +1,110 @@
+// See worker.h.
+#include "run/worker.h"
+
+#include <ATen/ops/empty.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "comm/c10d_comm.h"
+#include "engine/device.h"
+
+namespace optimus {
+namespace {
+
+const Group kEverybody{Role::world, {}};
+
+// If the parent went away before this was asked for, nobody would tell.
+void live_as_long_as(int parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+}
+
+void send_report(int file, const WorkerReport& report) {
+  const std::string line = text(report) + "\n";
+  for (std::size_t done = 0; done < line.size();) {
+    const ssize_t size = ::write(file, line.data() + done, line.size() - done);
+    if (size <= 0) return;  // nobody reads it any more
+    done += static_cast<std::size_t>(size);
+  }
+}
+
+struct Closer {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+std::unique_ptr<Comm> join(const WorkerPlace& place) {
+  return value_or_throw(
+      make_process_comm({place.rank, place.size, {.port = place.port, .token = place.token}},
+                        Deadline::after(kStartPatience, "joining the run")));
+}
+
+WorkerReport report_of(const WorkerPlace& place, const WorkerBody& body) {
+  const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
+                                                                        : nullptr);
+  StatusLine line(terminal != nullptr ? terminal.get() : stderr);
+  std::unique_ptr<Comm> comm;
+  try {
+    comm = join(place);
+    return {.end = WorkerReport::End::done, .result = body(*comm, line)};
+  } catch (const Interrupted&) {
+    return {.end = WorkerReport::End::interrupted};
+  } catch (const PeersLost& error) {
+    fmt::print(stderr, "{}\n{}", error.what(), comm->flight_log().text());
+    return {WorkerReport::End::lost, error.what(), error.failure.missing, {}};
+  } catch (const UserError& error) {
+    return {WorkerReport::End::failed, error.what(), {}, {}};
+  } catch (const std::bad_alloc&) {
+    return {WorkerReport::End::failed, "out of memory", {}, {}};
+  } catch (const std::exception& error) {
+    return {WorkerReport::End::failed, fmt::format("internal error: {}", error.what()), {}, {}};
+  }
+}
+
+}  // namespace
+
+int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
+  live_as_long_as(place.parent);
+  std::signal(SIGPIPE, SIG_IGN);
+  for (const int file : {place.report, place.terminal})
+    if (file >= 0) ::fcntl(file, F_SETFD, FD_CLOEXEC);
+  set_num_threads(place.threads);
+  const WorkerReport report = report_of(place, body);
+  if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
+  send_report(place.report, report);
+  switch (report.end) {
+    case WorkerReport::End::done:
+      return 0;
+    case WorkerReport::End::interrupted:
+      return 130;
+    case WorkerReport::End::failed:
+    case WorkerReport::End::lost:
+      return 1;
+  }
+  return 1;
+}
+
+EndAgreement::EndAgreement(Comm& comm, Seconds patience, std::function<bool()> is_asked)
+    : comm_(comm), patience_(patience), is_asked_(std::move(is_asked)), word_(at::empty({1}, at::kLong)) {}
+
+EndAgreement::~EndAgreement() = default;
+
+bool EndAgreement::take() {
+  if (under_way_ == nullptr) return false;
+  const std::unique_ptr<Pending> ended = std::move(under_way_);
+  done_or_throw(ended->wait(Deadline::after(patience_, "the end of a step")));
+  return *word_.const_data_ptr<std::int64_t>() != 0;
+}
+
+void EndAgreement::step_ended() {
+  if (take()) throw Interrupted{};
+  *word_.data_ptr<std::int64_t>() = is_asked_() ? 1 : 0;
+  under_way_ = comm_.all_reduce(kEverybody, word_, Sum::maximum, "whether to go on");
+}
+
+void EndAgreement::finish() { take(); }
+
+}  // namespace optimus

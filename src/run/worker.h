@@ -1,0 +1,48 @@
+// One worker of a run: a process that the run's starting process (workers.h) made, with a rank of its own. Joins the others, does
+// its work, and reports how that ended.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+
+#include "base/event.h"
+#include "comm/comm.h"
+#include "observe/status_line.h"
+#include "run/worker_protocol.h"
+
+namespace optimus {
+
+// What the others wait for a rank that starts: reading data takes time, and differs.
+inline constexpr Seconds kStartPatience{600};
+
+// The work of a rank; what it returns goes into the report. line: what a person reads at rank 0, the rank's log elsewhere.
+using WorkerBody = std::function<Json(Comm& comm, StatusLine& line)>;
+
+// Returns the exit code: 0 done, 130 interrupted, 1 failed. Ends with the process that started it, however that ends. A failure
+// also leaves the rank's last operations in its log.
+int run_as_worker(const WorkerPlace& place, const WorkerBody& body);
+
+// Ranks end after the same step or not at all. Each says after every step whether it was asked to end; what they said is known one
+// step later, so nobody waits for it. One thread.
+class EndAgreement {
+ public:
+  // world is connected. is_asked: whether this rank is asked to end.
+  EndAgreement(Comm& comm, Seconds patience, std::function<bool()> is_asked);
+  ~EndAgreement();
+  // After a step, by all ranks. Throws Interrupted on all of them, and PeersLost.
+  void step_ended();
+  // Before what all do after the last step: takes what is still under way.
+  void finish();
+
+ private:
+  bool take();
+
+  Comm& comm_;
+  const Seconds patience_;
+  const std::function<bool()> is_asked_;
+  at::Tensor word_;
+  std::unique_ptr<Pending> under_way_;
+};
+
+}  // namespace optimus

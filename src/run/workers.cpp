@@ -1,0 +1,252 @@
+// See workers.h.
+#include "run/workers.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+
+#include "base/error.h"
+#include "base/event.h"
+#include "base/text.h"
+
+extern char** environ;
+
+namespace optimus {
+namespace {
+
+constexpr int kLookEvery = 50;  // milliseconds
+constexpr std::size_t kLongestReport = 1 << 20;
+
+Path log_path(int rank) { return Path("logs") / fmt::format("rank-{}.log", rank); }
+
+// Arguments and environment as posix_spawn wants them.
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (std::string& word : words) result.push_back(word.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+std::vector<std::string> environment_with(const std::string& place) {
+  std::vector<std::string> result = {std::string(kWorkerVariable) + "=" + place};
+  const std::string_view quiet = "TORCH_CPP_LOG_LEVEL";
+  bool has_level = false;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    has_level |= starts_with(*variable, quiet);
+    if (!starts_with(*variable, std::string(kWorkerVariable) + "=")) result.emplace_back(*variable);
+  }
+  if (!has_level) result.push_back(std::string(quiet) + "=ERROR");
+  return result;
+}
+
+struct SpawnSettings {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  SpawnSettings() { ::posix_spawn_file_actions_init(&actions), ::posix_spawnattr_init(&attributes); }
+  SpawnSettings(const SpawnSettings&) = delete;
+  ~SpawnSettings() { ::posix_spawn_file_actions_destroy(&actions), ::posix_spawnattr_destroy(&attributes); }
+};
+
+// Its report goes to file 3, what a person reads to 4; both stay open in it, nothing else of ours does.
+constexpr int kReportFile = 3, kTerminalFile = 4;
+
+pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
+  WorkerPlace place{rank, static_cast<int>(options.devices.size()), options.port, options.token, options.run};
+  place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
+  place.parent = ::getpid(), place.report = kReportFile, place.terminal = rank == 0 ? kTerminalFile : -1;
+  SpawnSettings how;
+  // Away from the numbers that they are to get, whatever those are now.
+  ::posix_spawn_file_actions_adddup2(&how.actions, report, kReportFile);
+  if (rank == 0) ::posix_spawn_file_actions_adddup2(&how.actions, STDERR_FILENO, kTerminalFile);
+  ::posix_spawn_file_actions_addopen(&how.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&how.actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                     0644);
+  ::posix_spawn_file_actions_adddup2(&how.actions, STDOUT_FILENO, STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&how.actions, kTerminalFile + (rank == 0 ? 1 : 0));
+  ::posix_spawnattr_setflags(&how.attributes, POSIX_SPAWN_SETPGROUP);
+  ::posix_spawnattr_setpgroup(&how.attributes, 0);
+  std::vector<std::string> words = options.words, variables = environment_with(text(place));
+  pid_t pid = 0;
+  const int error = ::posix_spawn(&pid, options.program.c_str(), &how.actions, &how.attributes,
+                                  pointers(words).data(), pointers(variables).data());
+  if (error != 0) throw UserError("worker {} could not be started: {}", rank, ::strerror(error));
+  return pid;
+}
+
+}  // namespace
+
+Workers::Workers(WorkersOptions options) : options_(std::move(options)), all_(options_.devices.size()) {
+  value_or_throw(files_.create_folders(options_.run / "logs"));
+  try {
+    for (std::size_t rank = 0; rank < all_.size(); ++rank) start(static_cast<int>(rank));
+    write_list();
+  } catch (...) {
+    end_all();
+    throw;
+  }
+}
+
+Workers::~Workers() {
+  end_all();
+  write_list();
+}
+
+void Workers::start(int rank) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw UserError("worker {}: no pipe: {}", rank, ::strerror(errno));
+  // dup2 of a file onto itself would leave it to be closed in the worker.
+  const int high = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
+  ::close(ends[1]);
+  Worker& worker = all_[static_cast<std::size_t>(rank)];
+  worker.pipe = ends[0];
+  ::fcntl(worker.pipe, F_SETFL, O_NONBLOCK);
+  try {
+    worker.pid = spawn(options_, rank, high, (options_.run / log_path(rank)).string());
+  } catch (...) {
+    ::close(high);
+    throw;
+  }
+  ::close(high);
+}
+
+void Workers::write_list() const {
+  std::vector<WorkerEntry> live;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank)
+    if (all_[rank].pid > 0 && !all_[rank].status)
+      live.push_back({static_cast<int>(rank), all_[rank].pid, host_name(), options_.devices[rank],
+                      log_path(static_cast<int>(rank))});
+  RealFileSystem files;
+  // That the list cannot be written ends no training.
+  (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
+}
+
+bool Workers::is_over() const {
+  return std::all_of(all_.begin(), all_.end(),
+                     [](const Worker& worker) { return worker.status.has_value(); });
+}
+
+void Workers::read_report(Worker& worker) {
+  char block[4096];
+  ssize_t size = 0;
+  while (worker.pipe >= 0 && (size = ::read(worker.pipe, block, sizeof block)) > 0)
+    if (worker.line.size() < kLongestReport) worker.line.append(block, static_cast<std::size_t>(size));
+  if (worker.pipe >= 0 && size == 0) ::close(worker.pipe), worker.pipe = -1;
+  if (worker.report || !ends_with(worker.line, "\n")) return;
+  try {
+    worker.report = parse_worker_report(worker.line);
+  } catch (const UserError&) {  // it is no report: then how it ended must do
+  }
+}
+
+void Workers::reap(Worker& worker) {
+  int status = 0;
+  if (worker.status || ::waitpid(worker.pid, &status, WNOHANG) != worker.pid) return;
+  read_report(worker);
+  worker.status = status;
+  write_list();
+}
+
+// In the order in which they are seen; those that only lost others come behind whoever failed by itself (why()).
+void Workers::note_failures() {
+  for (Worker& worker : all_) {
+    if (worker.order >= 0 || worker.is_ended_by_us) continue;
+    const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
+                                                worker.report->end == WorkerReport::End::lost);
+    const bool has_died = worker.status && !worker.report;
+    if (has_reported || has_died) worker.order = num_failed_++;
+  }
+}
+
+void Workers::look(int milliseconds) {
+  std::vector<pollfd> files;
+  for (const Worker& worker : all_)
+    if (worker.pipe >= 0) files.push_back({worker.pipe, POLLIN, 0});
+  ::poll(files.data(), files.size(), milliseconds);
+  // The processes first: of one that is gone the whole report can be read.
+  for (Worker& worker : all_) reap(worker);
+  for (Worker& worker : all_) read_report(worker);
+  note_failures();
+}
+
+void Workers::signal_all(int number) {
+  for (const Worker& worker : all_)
+    if (worker.pid > 0 && !worker.status) ::kill(worker.pid, number);
+}
+
+void Workers::end_all() {
+  for (Worker& worker : all_) {
+    if (worker.pid > 0 && !worker.status) {
+      worker.is_ended_by_us = true;
+      ::kill(-worker.pid, SIGKILL), ::kill(worker.pid, SIGKILL);
+      int status = 0;
+      if (::waitpid(worker.pid, &status, 0) == worker.pid) worker.status = status;
+    }
+    if (worker.pipe >= 0) ::close(worker.pipe), worker.pipe = -1;
+  }
+}
+
+Json Workers::wait(const std::function<bool()>& is_interrupted) {
+  bool is_asked_to_end = false;
+  std::optional<Deadline> grace;
+  while (!is_over()) {
+    if (!is_asked_to_end && is_interrupted()) is_asked_to_end = true, signal_all(SIGTERM);
+    look(kLookEvery);
+    if (num_failed_ > 0 && !grace) grace = Deadline::after(options_.grace, "the other workers");
+    if (grace && grace->has_passed()) end_all();
+  }
+  look(0);
+  if (num_failed_ > 0) throw UserError("{}", why());
+  for (const Worker& worker : all_)
+    if (worker.report && worker.report->end == WorkerReport::End::interrupted) throw Interrupted{};
+  return all_[0].report ? all_[0].report->result : Json();
+}
+
+std::string Workers::describe(int rank) const {
+  const Worker& worker = all_[static_cast<std::size_t>(rank)];
+  return fmt::format("rank {} (process {} on {})", rank, worker.pid, host_name());
+}
+
+// Who failed by itself, was ended, or did not answer; and what the others saw of it.
+std::string Workers::why() const {
+  const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
+  int cause = -1;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+    const Worker& worker = all_[rank];
+    const bool is_lost = worker.report && worker.report->end == WorkerReport::End::lost;
+    if (worker.order >= 0 && !is_lost &&
+        (cause < 0 || worker.order < all_[static_cast<std::size_t>(cause)].order))
+      cause = static_cast<int>(rank);
+  }
+  std::map<int, int> votes;
+  std::string seen;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+    const std::optional<WorkerReport>& report = all_[rank].report;
+    if (!report || report->end != WorkerReport::End::lost) continue;
+    for (const int missing : report->missing) ++votes[missing];
+    if (seen.empty()) seen = fmt::format("; rank {} saw: {}", rank, report->why);
+  }
+  if (cause >= 0) {
+    const Worker& worker = all_[static_cast<std::size_t>(cause)];
+    if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
+    const int status = *worker.status;
+    const std::string how = WIFSIGNALED(status) ? fmt::format("was ended by signal {} ({})", WTERMSIG(status),
+                                                              ::strsignal(WTERMSIG(status)))
+                                                : fmt::format("ended with code {}", WEXITSTATUS(status));
+    return fmt::format("{} {}; its log is {}{}", describe(cause), how, log(cause), seen);
+  }
+  const auto most = std::max_element(votes.begin(), votes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != votes.end() && most->first < static_cast<int>(all_.size()))
+    return fmt::format("{} does not answer; its log is {}{}", describe(most->first), log(most->first), seen);
+  return "the workers lost each other" + seen;
+}
+
+}  // namespace optimus

@@ -1,0 +1,182 @@
+// See mixed.h.
+#include "search/mixed.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "plan/validate.h"
+#include "search/refine.h"
+
+namespace optimus {
+
+bool Improver::fits(const Plan& plan) const {
+  return !problem_in(plan, demand_.model) && fill_of(demand_, ground_, plan).fits();
+}
+
+bool Improver::consider(const Plan& plan) {
+  if (problem_in(plan, demand_.model)) return false;
+  const Fill fill = fill_of(demand_, ground_, plan);
+  if (!fill.fits()) return false;
+  const double seconds = seconds_of(demand_, ground_, plan);
+  const double objective = seconds * rate_of(demand_, ground_.map(), num_devices(plan));
+  if (has_plan() && objective >= best_.objective * (1 - 1e-6)) return false;
+  best_ = {plan, seconds, objective, fill};
+  return true;
+}
+
+namespace {
+
+// Whether the block, the n-th layer of its stage (-1: an end of the model), is to change.
+using Choice = std::function<bool(int block, int layer)>;
+using Change = std::function<void(LayerStrategy&)>;
+
+Plan changed(Plan plan, const Choice& is_chosen, const Change& change) {
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages) {
+      int layer = 0;
+      for (Chunk& chunk : stage.chunks) {
+        std::vector<BlockRun> runs;
+        for (const BlockRun& run : chunk.runs)
+          for (int block = run.first; block < run.first + run.count; ++block) {
+            const bool is_end = block == 0 || block + 1 == plan.num_blocks;
+            LayerStrategy strategy = run.strategy;
+            if (is_chosen(block, is_end ? -1 : layer)) change(strategy);
+            if (!is_end) ++layer;
+            if (!runs.empty() && runs.back().strategy == strategy)
+              ++runs.back().count;
+            else
+              runs.push_back({block, 1, strategy});
+          }
+        chunk.runs = std::move(runs);
+      }
+    }
+  return plan;
+}
+
+int most_layers(const Plan& plan) {
+  int most = 0;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages) {
+      int blocks = 0;
+      for (const Chunk& chunk : stage.chunks) blocks += chunk.end() - chunk.first();
+      most = std::max(most, blocks);
+    }
+  return most;
+}
+
+// The largest number in (low, high] for which works(number), which must hold for all smaller ones; low when there is none.
+int largest(int low, int high, const std::function<bool(int)>& works) {
+  while (low < high) {
+    const int middle = high - (high - low) / 2;
+    if (works(middle))
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+const LayerStrategy& first_of(const Plan& plan) {
+  return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
+}
+
+bool is_all(const Plan& plan, const std::function<bool(const LayerStrategy&)>& holds) {
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs)
+          if (!holds(run.strategy)) return false;
+  return true;
+}
+
+// Weights that nobody has to gather, or gradients that are reduced once, in as many layers of each stage as memory allows.
+void shard_less(Improver& improver) {
+  const Plan plan = improver.best().plan;
+  const int zero = first_of(plan).zero;
+  if (zero < 2 || !is_all(plan, [&](const LayerStrategy& s) { return s.zero == zero; })) return;
+  for (int less = zero - 1; less >= 1; --less) {
+    const auto with = [&](int layers) {
+      return changed(
+          plan, [&](int, int layer) { return layer >= 0 && layer < layers; },
+          [&](LayerStrategy& s) { s.zero = less; });
+    };
+    const int layers = largest(0, most_layers(plan), [&](int n) { return improver.fits(with(n)); });
+    if (layers > 0) improver.consider(with(layers));
+  }
+}
+
+// Embedding and head are wide and few: another number of tensor parts may suit them better.
+void cut_ends_otherwise(Improver& improver, const Ground& ground) {
+  const Plan plan = improver.best().plan;
+  if (plan.pipelines.size() != 1) return;
+  const LayerStrategy& usual = first_of(plan);
+  const auto width = static_cast<int>(plan.pipelines.front().stages.front().devices.size());
+  for (const int tp : {1, ground.group_of(0).devices_per_domain}) {
+    if (tp == usual.tp || width % (tp * usual.cp) != 0) continue;
+    const auto change = [&](LayerStrategy& s) {
+      s.tp = tp, s.sequence_parallel = tp > 1 && (usual.sequence_parallel || usual.tp == 1);
+      s.shard_group = 0;
+    };
+    improver.consider(changed(
+        plan, [&](int block, int) { return block + 1 == plan.num_blocks; }, change));
+    improver.consider(changed(
+        plan, [](int, int layer) { return layer < 0; }, change));
+  }
+}
+
+// Sharded parameters in the ends of the model, then in as few layers of each stage as lets it fit.
+void shard_more(Improver& improver, const Plan& plan) {
+  const auto with = [&](int layers) {
+    return changed(
+        plan, [&](int, int layer) { return layer < layers; }, [](LayerStrategy& s) { s.zero = 3; });
+  };
+  const int most = most_layers(plan);
+  if (!improver.fits(with(most))) return;
+  const int spared = largest(0, most, [&](int n) { return improver.fits(with(most - n)); });
+  improver.consider(with(most - spared));
+}
+
+// The smallest groups that fit: larger ones keep fewer inputs, but all of a group is there at a time.
+void recompute_in_groups(Improver& improver, const Plan& plan) {
+  const int most = most_layers(plan);
+  for (const int layers : {2, 3, 4, 6, 8, 12, 16}) {
+    if (layers > most) return;
+    const Plan grouped = changed(
+        plan, [](int, int) { return true; },
+        [&](LayerStrategy& s) {
+          if (s.recompute == RecomputeMode::full) s.recompute_layers = layers;
+        });
+    if (!improver.fits(grouped)) continue;
+    improver.consider(grouped);
+    return;
+  }
+}
+
+}  // namespace
+
+void mix_layers(Improver& improver, const Ground& ground) {
+  shard_less(improver);
+  cut_ends_otherwise(improver, ground);
+}
+
+void make_fit(Improver& improver, const Demand& demand, Bounder& bounder, const GridResult& grid) {
+  constexpr int kMostTries = 4;
+  std::vector<Judged> quick = grid.unfit;
+  if (grid.nearest) quick.push_back(*grid.nearest);
+  std::stable_sort(quick.begin(), quick.end(),
+                   [](const Judged& a, const Judged& b) { return a.objective < b.objective; });
+  const Constraints& constraints = demand.constraints;
+  const bool may_shard = !constraints.no_zero3 && (!constraints.zero || constraints.zero->has(3));
+  int sharded = 0, grouped = 0;
+  for (const Judged& one : quick) {
+    if (improver.has_plan() && one.objective >= improver.best().objective) break;
+    const Candidate& c = one.candidate;
+    const bool is_shared = has_copies(demand, c);
+    if (c.zero < 3 && is_shared && may_shard && sharded++ < kMostTries)
+      shard_more(improver, grid_plan(demand, bounder, c));
+    if (c.recompute == RecomputeMode::full && !c.is_fitted && grouped++ < kMostTries)
+      recompute_in_groups(improver, grid_plan(demand, bounder, c));
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,130 @@
+// Every operation over threads and over Gloo, with the same function as rank.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "comm/bodies.h"
+
+namespace optimus::test {
+namespace {
+
+bool is_long() {
+  const char* const word = std::getenv("OPTIMUS_LONG");
+  return word != nullptr && std::string(word) == "1";
+}
+
+struct CommTest : testing::TestWithParam<std::tuple<Backend, int>> {
+  Backend backend() const { return std::get<0>(GetParam()); }
+  int size() const { return std::get<1>(GetParam()); }
+};
+
+std::string shown_case(const testing::TestParamInfo<CommTest::ParamType>& info) {
+  return text(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
+}
+
+TEST_P(CommTest, EveryOperation) {
+  run_ranks(backend(), size(), [](std::unique_ptr<Comm> comm) { every_operation(*comm); });
+}
+
+TEST_P(CommTest, LargeTensors) {
+  if (size() > 4 && !is_long()) GTEST_SKIP() << "worlds of up to 4 unless OPTIMUS_LONG=1";
+  run_ranks(backend(), size(), [](std::unique_ptr<Comm> comm) { large_tensors(*comm); });
+}
+
+TEST_P(CommTest, Messages) {
+  run_ranks(backend(), size(), [](std::unique_ptr<Comm> comm) { messages(*comm); });
+}
+
+TEST_P(CommTest, RandomInterleavings) {
+  const unsigned cases = is_long() ? 40 : backend() == Backend::threads ? 5 : 1;
+  for (unsigned seed = 0; seed < cases; ++seed)
+    run_ranks(backend(), size(), [&](std::unique_ptr<Comm> comm) {
+      random_interleaving(*comm, 100 * seed + static_cast<unsigned>(size()));
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, CommTest,
+                         testing::Combine(testing::Values(Backend::threads), testing::Range(1, 10)),
+                         shown_case);
+INSTANTIATE_TEST_SUITE_P(Gloo, CommTest,
+                         testing::Combine(testing::Values(Backend::gloo),
+                                          testing::Values(1, 2, 3, 4, 5, 7, 9)),
+                         shown_case);
+
+struct CommTestOfBackend : testing::TestWithParam<Backend> {};
+
+// A shard of a buffer that is gathered into the same buffer, and a sum that is left in it.
+TEST_P(CommTestOfBackend, InPlace) {
+  run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
+    must(comm->connect(0, {{kWorld}}, soon()));
+    const std::vector<int> everybody = {0, 1, 2};
+    at::Tensor whole = row_of(at::kFloat, 7, comm->rank(), 0, 300);
+    const at::Tensor own = whole.narrow(0, 100 * comm->rank(), 100);
+    must(comm->reduce_scatter(kWorld, whole, own, "gradients")->wait(soon()));
+    must(comm->all_gather(kWorld, own, whole, "gradients")->wait(soon()));
+    require(same_bits(whole, sum_of(at::kFloat, 7, everybody, 0, 300, Sum::sum)),
+            "other sums than they must be");
+  });
+}
+
+// Groups of an epoch are other groups than those of the next, and both work until one is dropped.
+TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
+  run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
+    const Group pair{Role::tensor, {0, 2}};
+    must(comm->connect(0, {{kWorld, pair}}, soon()));
+    start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 1).finish();
+    must(comm->connect(1, {{kWorld, pair}}, soon()));
+    comm->drop(0);
+    start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 2).finish();
+    if (comm->rank() != 1) start(*comm, pair, CommKind::all_gather, at::kFloat, 10, 3).finish();
+  });
+}
+
+// is_done() alone takes an operation to its end.
+TEST_P(CommTestOfBackend, PollingIsEnough) {
+  run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
+    must(comm->connect(0, {{kWorld}}, soon()));
+    for (const std::int64_t count : {10, 400'000}) {
+      Started one = start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1);
+      const Deadline deadline = soon();
+      while (!one.pending->is_done()) {
+        require(!deadline.has_passed(), "is_done() never became true");
+        std::this_thread::yield();
+      }
+      one.finish();
+    }
+  });
+}
+
+// Nobody waits for the first; its part of the work is done all the same.
+TEST_P(CommTestOfBackend, AbandonedOperationsDoNotHoldOthersUp) {
+  run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
+    must(comm->connect(0, {{kWorld}}, soon()));
+    for (const std::int64_t count : {10, 400'000}) {
+      Started forgotten = start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1);
+      if (comm->rank() == 1)
+        forgotten = {};
+      else
+        forgotten.finish();
+    }
+    start(*comm, kWorld, CommKind::all_gather, at::kFloat, 10, 2).finish();
+  });
+}
+
+TEST_P(CommTestOfBackend, FlightLogTellsWhatWasDone) {
+  run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
+    must(comm->connect(4, {{kWorld}}, soon()));
+    start(*comm, kWorld, CommKind::all_gather, at::kFloat, 10, 2).finish();
+    const std::vector<FlightEntry> entries = comm->flight_log().entries();
+    const FlightEntry& last = entries.back();
+    require(last.operation == "all_gather of numbers" && last.group == "world {0 1}, epoch 4" &&
+                last.bytes == 80 && last.state == FlightState::done,
+            comm->flight_log().text());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CommTestOfBackend, testing::Values(Backend::threads, Backend::gloo),
+                         [](const auto& one) { return text(one.param); });
+
+}  // namespace
+}  // namespace optimus::test

@@ -1,0 +1,232 @@
+// Ranks as real processes: this program starts itself, with one test that is a rank. What they compute is checked by themselves;
+// some are killed, stopped or end in the middle of an operation, and the others must say so in time.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "base/temporary_folder.h"
+#include "comm/bodies.h"
+
+extern char** environ;
+
+namespace optimus::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kDeadline = 1.5;  // of the operations in which somebody goes missing
+
+std::string setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// One rank for ever, until it fails; says why in one line.
+void until_failure(Comm& comm, CommKind kind, std::int64_t count,
+                   const std::function<void(int step)>& before) {
+  must(comm.connect(0, {{kWorld}}, soon()));
+  const at::Tensor part = at::empty({count}, at::kLong), whole = at::empty({comm.size() * count}, at::kLong);
+  for (int step = 0;; ++step) {
+    before(step);
+    if (step == 3) std::ofstream(setting("OPTIMUS_COMM_REPORT") + "-began") << "\n";
+    const std::unique_ptr<Pending> pending = kind == CommKind::all_reduce
+                                                 ? comm.all_reduce(kWorld, part, Sum::sum, "numbers")
+                                                 : comm.all_gather(kWorld, part, whole, "numbers");
+    const CommOutcome<void> outcome = pending->wait(Deadline::after(Seconds(kDeadline), "a step"));
+    if (outcome) continue;
+    std::ofstream(setting("OPTIMUS_COMM_REPORT")) << text(outcome.error()) << "\n";
+    return;
+  }
+}
+
+void run_body(Comm& comm, const std::string& body) {
+  const auto nothing = [](int) {};
+  const auto end_at_5 = [&](int step) {
+    if (step == 5 && comm.rank() == 1) ::_exit(3);
+  };
+  if (body == "everything") {
+    every_operation(comm);
+    large_tensors(comm);
+    messages(comm);
+    random_interleaving(comm, 5);
+  }
+  if (body == "small") until_failure(comm, CommKind::all_reduce, 10, nothing);
+  if (body == "large") until_failure(comm, CommKind::all_reduce, 4'000'000, nothing);
+  if (body == "exits") until_failure(comm, CommKind::all_gather, 1000, end_at_5);
+}
+
+// The rank itself: runs only when it was started as one.
+TEST(Process, IsOneRank) {
+  const std::string body = setting("OPTIMUS_COMM_BODY");
+  if (body.empty()) GTEST_SKIP() << "started by the other tests of this file";
+  const ProcessCommOptions options{
+      std::stoi(setting("OPTIMUS_COMM_RANK")),
+      std::stoi(setting("OPTIMUS_COMM_SIZE")),
+      {.port = std::stoi(setting("OPTIMUS_COMM_PORT")), .token = setting("OPTIMUS_COMM_BODY")},
+      body == "large" ? ExchangeSizes{} : kSmallSizes};
+  const std::unique_ptr<Comm> comm = value_or_throw(make_process_comm(options, soon()));
+  run_body(*comm, body);
+}
+
+class Ranks {
+ public:
+  Ranks(const std::string& body, int size) : server_(std::make_unique<StoreServer>()) {
+    for (int rank = 0; rank < size; ++rank) pids_.push_back(spawn(body, rank, size));
+  }
+  ~Ranks() {
+    for (const pid_t pid : pids_)
+      if (pid > 0) ::kill(pid, SIGKILL), ::waitpid(pid, nullptr, 0);
+  }
+
+  void signal(int rank, int number) { ::kill(pids_[static_cast<std::size_t>(rank)], number); }
+  int port() const { return server_->port(); }
+  void end_server() { server_.reset(); }
+
+  // The exit code; -number of the signal that ended it; -1000 when it did not end in time.
+  int wait(int rank, double seconds) {
+    pid_t& pid = pids_[static_cast<std::size_t>(rank)];
+    const Deadline deadline = soon(seconds);
+    int status = 0;
+    while (::waitpid(pid, &status, WNOHANG) == 0) {
+      if (deadline.has_passed()) return -1000;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  // Until each has done some steps.
+  void wait_until_under_way() const {
+    const Deadline deadline = soon(60);
+    for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank)
+      while (!std::filesystem::exists(report_path(rank).string() + "-began") && !deadline.has_passed())
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::string report(int rank) const { return content(report_path(rank)); }
+  std::string output(int rank) const { return content(folder_.path() / fmt::format("output-{}", rank)); }
+
+ private:
+  Path report_path(int rank) const { return folder_.path() / fmt::format("report-{}", rank); }
+  static std::string content(const Path& path) {
+    std::ostringstream all;
+    all << std::ifstream(path).rdbuf();
+    return all.str();
+  }
+
+  pid_t spawn(const std::string& body, int rank, int size) {
+    std::vector<std::string> variables = {"OPTIMUS_COMM_BODY=" + body,
+                                          fmt::format("OPTIMUS_COMM_RANK={}", rank),
+                                          fmt::format("OPTIMUS_COMM_SIZE={}", size),
+                                          fmt::format("OPTIMUS_COMM_PORT={}", server_->port()),
+                                          "OPTIMUS_COMM_REPORT=" + report_path(rank).string(),
+                                          "OMP_NUM_THREADS=1"};
+    std::vector<char*> environment;
+    for (std::string& variable : variables) environment.push_back(variable.data());
+    for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
+    environment.push_back(nullptr);
+    std::string program = "/proc/self/exe", filter = "--gtest_filter=Process.IsOneRank";
+    char* const words[] = {program.data(), filter.data(), nullptr};
+    const std::string output = (folder_.path() / fmt::format("output-{}", rank)).string();
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT, 0600);
+    ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    pid_t pid = 0;
+    EXPECT_EQ(::posix_spawn(&pid, program.c_str(), &actions, nullptr, words, environment.data()), 0);
+    ::posix_spawn_file_actions_destroy(&actions);
+    return pid;
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<StoreServer> server_;
+  std::vector<pid_t> pids_;
+};
+
+void expect_all_pass(const std::string& body, int size) {
+  Ranks ranks(body, size);
+  for (int rank = 0; rank < size; ++rank)
+    EXPECT_EQ(ranks.wait(rank, 60), 0) << body << ", rank " << rank << ": " << ranks.output(rank);
+}
+
+TEST(Process, Everything) {
+  for (const int size : {1, 2, 4}) expect_all_pass("everything", size);
+}
+
+void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
+  const auto began = Clock::now();
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank == gone) continue;
+    EXPECT_EQ(ranks.wait(rank, 20), 0) << "rank " << rank << ": " << ranks.output(rank);
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - began).count(), longest);
+    const std::string report = ranks.report(rank);
+    EXPECT_NE(report.find(fmt::format("rank {} missing", gone)), std::string::npos) << report;
+    EXPECT_NE(report.find("of numbers in world {0 1 2}, epoch 0: "), std::string::npos) << report;
+    EXPECT_NE(report.find("(waited "), std::string::npos) << report;
+  }
+}
+
+// The others notice well before the deadline would tell them, by the closed connection.
+TEST(Process, KilledPeer) {
+  for (const char* body : {"small", "large"}) {
+    Ranks ranks(body, 3);
+    ranks.wait_until_under_way();
+    ranks.signal(1, SIGKILL);
+    expect_others_tell(ranks, 3, 1, kDeadline + 1);
+    EXPECT_EQ(ranks.wait(1, 5), -SIGKILL);
+  }
+}
+
+TEST(Process, StoppedPeer) {
+  for (const char* body : {"small", "large"}) {
+    Ranks ranks(body, 3);
+    ranks.wait_until_under_way();
+    ranks.signal(2, SIGSTOP);
+    expect_others_tell(ranks, 3, 2, kDeadline + 2);
+  }
+}
+
+TEST(Process, PeerThatExits) {
+  Ranks ranks("exits", 3);
+  EXPECT_EQ(ranks.wait(1, 20), 3) << ranks.output(1);
+  expect_others_tell(ranks, 3, 1, kDeadline + 1);
+}
+
+// A port that nobody listens at can be bound again at once.
+TEST(Process, PortIsFreeAfterwards) {
+  Ranks ranks("small", 2);
+  ranks.wait_until_under_way();
+  const int port = ranks.port();
+  ranks.signal(0, SIGKILL);
+  EXPECT_EQ(ranks.wait(1, 20), 0) << ranks.output(1);
+  ranks.end_server();
+  const int handle = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  EXPECT_NE(::connect(handle, reinterpret_cast<sockaddr*>(&address), sizeof address), 0) << "still listening";
+  ::close(handle);
+}
+
+// Without the store ranks that are connected go on; a failure is then told without its help.
+TEST(Process, StoreThatIsGone) {
+  Ranks ranks("small", 3);
+  ranks.wait_until_under_way();
+  ranks.end_server();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ranks.signal(0, SIGKILL);
+  for (const int rank : {1, 2}) {
+    EXPECT_EQ(ranks.wait(rank, 20), 0) << ranks.output(rank);
+    EXPECT_NE(ranks.report(rank).find("missing"), std::string::npos) << ranks.report(rank);
+  }
+}
+
+}  // namespace
+}  // namespace optimus::test
