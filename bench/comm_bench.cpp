@@ -113,7 +113,7 @@ class Bench {
 
   const int rank_, size_;
   std::unique_ptr<StoreClient> client_;
-  std::unique_ptr<Link> link_;
+  std::unique_ptr<Wire> link_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   Scratch scratch_;
   Interrupter interrupter_;

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kMostBetweenLooks{20};  // for others that a
 constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
 
 // Of a rank alone: there is nobody to talk to.
-class LoneLink final : public Link {
+class LoneLink final : public Wire {
  public:
   int place() const override { return 0; }
   int size() const override { return 1; }
@@ -182,7 +182,7 @@ CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& 
 CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline) {
   if (groups_.contains(key)) return {};
   const int size = static_cast<int>(key.group.members.size());
-  std::unique_ptr<Link> link;
+  std::unique_ptr<Wire> link;
   if (size > 1) {
     const auto began = Deadline::Clock::now();
     if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;

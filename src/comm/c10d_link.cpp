@@ -121,7 +121,7 @@ class GlooTransfer final : public Transfer {
   bool is_done_ = false;
 };
 
-class GlooLink final : public Link {
+class GlooLink final : public Wire {
  public:
   explicit GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
       : group_(std::move(group)), retired_(std::make_shared<Retired>()), empty_(at::empty({1}, at::kByte)) {}
@@ -224,9 +224,9 @@ Outcome<bool> StoreClient::has_all(const std::vector<std::string>& keys) {
   return outcome_of("the store", [&] { return parts_->store->check(keys); });
 }
 
-Outcome<std::unique_ptr<Link>> StoreClient::link(const std::string& key, int place, int size,
+Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int place, int size,
                                                  const Deadline& deadline) {
-  return outcome_of("connecting", [&]() -> std::unique_ptr<Link> {
+  return outcome_of("connecting", [&]() -> std::unique_ptr<Wire> {
     auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
     options->devices = {parts_->device};
     options->threads = 1;

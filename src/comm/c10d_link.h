@@ -46,7 +46,7 @@ class StoreClient {
   Outcome<bool> has_all(const std::vector<std::string>& keys);
 
   // Connects to the other members under a key that they all use, each once. All must be about to call this.
-  Outcome<std::unique_ptr<Link>> link(const std::string& key, int place, int size, const Deadline& deadline);
+  Outcome<std::unique_ptr<Wire>> link(const std::string& key, int place, int size, const Deadline& deadline);
 
  private:
   struct Parts;

@@ -49,7 +49,7 @@ void Scratch::give_back(at::Tensor memory) {
   free_.push_back(std::move(memory));
 }
 
-Exchange::Exchange(CommOperation operation, Link& link, Scratch& scratch, std::int64_t number,
+Exchange::Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
                    ExchangeSizes sizes)
     : operation_(std::move(operation)),
       link_(link),
@@ -59,7 +59,7 @@ Exchange::Exchange(CommOperation operation, Link& link, Scratch& scratch, std::i
       tag_(tag_of(operation_, number)),
       sizes_(sizes) {}
 
-Exchange::Exchange(CommOperation message, Link& link, Scratch& scratch, int peer, int tag)
+Exchange::Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag)
     : operation_(std::move(message)),
       link_(link),
       scratch_(scratch),

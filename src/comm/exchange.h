@@ -49,9 +49,9 @@ class Scratch {
 class Exchange {
  public:
   // number: of the operation in its group. link and scratch must outlive this.
-  Exchange(CommOperation operation, Link& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
+  Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
   // A message to or from the member at `peer`, with a tag of its own.
-  Exchange(CommOperation message, Link& link, Scratch& scratch, int peer, int tag);
+  Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
   ~Exchange();
 
   const CommOperation& operation() const { return operation_; }
@@ -99,7 +99,7 @@ class Exchange {
   std::vector<int> peers() const;
 
   const CommOperation operation_;
-  Link& link_;
+  Wire& link_;
   Scratch& scratch_;
   const int size_, place_;
   const int tag_, peer_ = -1;

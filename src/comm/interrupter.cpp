@@ -40,7 +40,7 @@ void Interrupter::interrupt_all() {
   for (Transfer* transfer : waited_for_) transfer->interrupt();
 }
 
-void Interrupter::wait(Transfer& transfer, Link& link, int place, const Limits& limits) {
+void Interrupter::wait(Transfer& transfer, Wire& link, int place, const Limits& limits) {
   {
     const std::lock_guard lock(mutex_);
     waited_for_.push_back(&transfer);

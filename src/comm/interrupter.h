@@ -29,7 +29,7 @@ class Interrupter {
     std::function<std::optional<std::string>()> stop;  // a reason to end, from whoever has one
   };
   // Until the transfer with the member at `place` is done. Throws LinkError: closed, deadline or stopped.
-  void wait(Transfer& transfer, Link& link, int place, const Limits& limits);
+  void wait(Transfer& transfer, Wire& link, int place, const Limits& limits);
 
  private:
   void run();

@@ -31,9 +31,9 @@ class Transfer {
 
 // Connections to all members of a group, which are known by their places in it. Between two members, messages of one tag arrive in
 // the order of sending.
-class Link {
+class Wire {
  public:
-  virtual ~Link() = default;
+  virtual ~Wire() = default;
   virtual int place() const = 0;
   virtual int size() const = 0;
   // Rows of at least one element on processors; memory must not change until the transfer is done. Throws LinkError.

@@ -120,7 +120,7 @@ CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
   return *outcome_;
 }
 
-ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Link> link)
+ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Wire> link)
     : shared_(shared),
       group_(std::move(group)),
       epoch_(epoch),

@@ -68,12 +68,12 @@ class ProcessOperation {
 
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
-  ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Link> link);
+  ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Wire> link);
   ~ProcessGroup();
 
   const std::string& text() const { return text_; }
   RankShared& shared() { return shared_; }
-  Link& link() { return *link_; }
+  Wire& link() { return *link_; }
 
   std::shared_ptr<ProcessOperation> start(CommOperation operation);
   std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
@@ -98,7 +98,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   const Group group_;
   const int epoch_;
   const std::string text_;
-  const std::unique_ptr<Link> link_;
+  const std::unique_ptr<Wire> link_;
   Scratch scratch_;
   std::int64_t num_started_ = 0;
   std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -89,6 +90,23 @@ void LossScale::update(bool is_finite) {
   }
 }
 
+Group world_of(const Plan& plan, int num_ranks) {
+  Group world;
+  if (num_devices(plan) == num_ranks) return world;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      world.members.insert(world.members.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(world.members.begin(), world.members.end());
+  return world;
+}
+
+std::vector<Group> Engine::groups() const {
+  std::vector<Group> result = program_.groups;
+  for (Group& group : result)
+    if (group.role == Role::world) group = world_;
+  return result;
+}
+
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
   validate(plan, model, "the plan");
   if (model.is_mixture())
@@ -125,6 +143,7 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       types_(types_of(plan.precision)),
       program_(compile(plan_, model_,
                        options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
+      world_(world_of(plan_, options.comm == nullptr ? 1 : options.comm->size())),
       stage_(stage_at(plan_, program_.seat)),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
@@ -290,7 +309,8 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
 // The first weight gradient of a block in a step is written over what the last step left; the rest is cleared. Not where
 // gradients are on their way to shards, and not where a device may have nothing to compute in the first micro-batch.
 void Engine::mark_first_passes() {
-  const std::vector<int>& sizes = plan_.pipelines[static_cast<std::size_t>(program_.seat.pipeline)].microbatches;
+  const std::vector<int>& sizes =
+      plan_.pipelines[static_cast<std::size_t>(program_.seat.pipeline)].microbatches;
   const bool has_work = own_sequences(plan_, program_.device, sizes.front()).size() > 0;
   std::set<std::pair<int, Part>> seen;
   std::vector<at::Tensor> written;
@@ -304,7 +324,8 @@ void Engine::mark_first_passes() {
     if (!seen.emplace(next.block, next.part).second) continue;
     passes_[i].is_first = true;
     for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->first_written())
-      if (const at::Tensor& sums = (*passes_[i].weights)[name].gradient; sums.defined()) written.push_back(sums);
+      if (const at::Tensor& sums = (*passes_[i].weights)[name].gradient; sums.defined())
+        written.push_back(sums);
   }
   clear_between(written);
 }
@@ -339,8 +360,8 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   CommOutcome<void> done;
   const auto work = [&] { done = run({}); };
   if (can_record(batch))
-    recording_.run({scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip},
-                   work);
+    recording_.run(
+        {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip}, work);
   else
     work();
   if (!done) return tl::unexpected(done.error());
@@ -556,7 +577,7 @@ std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const P
 CommOutcome<void> Engine::sum_over_devices() {
   if (options_.comm == nullptr) return {};
   const std::unique_ptr<Pending> sum = options_.comm->all_reduce(
-      Group{}, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums), Sum::sum, "loss and gradient norm");
+      world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums), Sum::sum, "loss and gradient norm");
   return sum->wait(Deadline::after(options_.patience, "step_gate"));
 }
 
@@ -600,7 +621,8 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
-  return Evaluation{number(numbers, StepNumber::loss_sum), std::llround(number(numbers, StepNumber::num_counted))};
+  return Evaluation{number(numbers, StepNumber::loss_sum),
+                    std::llround(number(numbers, StepNumber::num_counted))};
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {

@@ -69,6 +69,9 @@ struct EngineOptions {
   Seconds patience = Seconds(600);  // for any one collective
 };
 
+// Everybody who works on the plan, among so many ranks: some may be idle.
+Group world_of(const Plan& plan, int num_ranks);
+
 // Throws UserError, in one sentence, when the plan needs what this engine cannot do.
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model);
 
@@ -89,6 +92,8 @@ class Engine {
 
   at::Device device() const { return options_.device; }
   const Program& program() const { return program_; }
+  // Those of the program, for Comm::connect.
+  std::vector<Group> groups() const;
   Bytes arena_bytes() const;  // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 
@@ -143,14 +148,16 @@ class Engine {
   const EngineOptions options_;
   const ElementTypes types_;
   const Program program_;
+  const Group world_;
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
-  at::Tensor numbers_, host_numbers_;  // of the step under way (kernels/step_numbers.h); the host's side of them
-  at::Tensor loss_sum_, square_sum_;   // two of them
+  at::Tensor numbers_,
+      host_numbers_;  // of the step under way (kernels/step_numbers.h); the host's side of them
+  at::Tensor loss_sum_, square_sum_;  // two of them
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
   std::vector<SlabTensors> slabs_;              // [buffer]
@@ -158,8 +165,8 @@ class Engine {
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
   std::vector<Pass> passes_;               // [instruction]
-  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
-  std::vector<at::Tensor> cleared_sums_;        // accumulators that each step begins at zero
+  std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
+  std::vector<at::Tensor> cleared_sums_;   // accumulators that each step begins at zero
   std::vector<bool> is_forward_;           // [instruction]: of a forward slot
   std::vector<DeviceMicrobatch> microbatches_;
   StateExchange state_;

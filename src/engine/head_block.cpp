@@ -161,9 +161,7 @@ class HeadBlock final : public Block {
   at::Tensor transform_input(const Pass& pass) const {
     return pass[model_.norm_place == NormPlace::pre ? "head.norm.output" : "head.input"];
   }
-  const char* output_name() const {
-    return model_.is_tied ? "embedding.words.weight" : "head.output.weight";
-  }
+  const char* output_name() const { return model_.is_tied ? "embedding.words.weight" : "head.output.weight"; }
   WeightView output(const Pass& pass) const { return (*pass.weights)[output_name()]; }
   WeightView output_bias(const Pass& pass) const { return (*pass.weights)["head.output.bias"]; }
   void normalize(const Pass& pass, const std::string& name, at::Tensor& y) const {

@@ -50,7 +50,8 @@ class LayerBlock final : public Block {
   }
 
   std::vector<std::string> first_written() const override {
-    return {"attention.qkv.weight", "attention.out.weight", std::string(up_name()) + ".weight", "mlp.down.weight"};
+    return {"attention.qkv.weight", "attention.out.weight", std::string(up_name()) + ".weight",
+            "mlp.down.weight"};
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
@@ -250,7 +251,8 @@ class LayerBlock final : public Block {
     if (adds) d_input.copy_(stream);
     tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds);
     if (!part_.is_alone()) return;
-    is_pre() ? through_norm2(pass, d_input, stream, middle) : through_norm(pass, "norm1", d_input, {}, middle);
+    is_pre() ? through_norm2(pass, d_input, stream, middle)
+             : through_norm(pass, "norm1", d_input, {}, middle);
   }
   void end_backward_mlp(const Pass& pass) {
     at::Tensor middle = pass["middle.gradient"],
@@ -264,7 +266,8 @@ class LayerBlock final : public Block {
   bool has_sums_in_norm() const {
     return is_pre() && model_.hidden_dropout == 0 && model_.has_out_bias && model_.has_mlp_bias;
   }
-  void through_norm2(const Pass& pass, const at::Tensor& dy, const at::Tensor& stream, at::Tensor& middle) const {
+  void through_norm2(const Pass& pass, const at::Tensor& dy, const at::Tensor& stream,
+                     at::Tensor& middle) const {
     if (!has_sums_in_norm()) return through_norm(pass, "norm2", dy, stream, middle);
     Weights norm = weights(pass, "norm2");
     StreamSums sums{weights(pass, "mlp.down").bias_gradient, weights(pass, "attention.out").bias_gradient};

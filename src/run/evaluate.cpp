@@ -64,7 +64,7 @@ void refuse_nonsense(const EvalOptions& options) {
 }  // namespace
 
 LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
-                   std::int64_t most_windows, EventSink& events) {
+                   std::int64_t most_windows, EventSink& events, int rank) {
   const std::int64_t length = plan.sequence_length;
   const std::int64_t windows = std::min(most_windows, num_windows(range, length));
   LossSum total;
@@ -73,9 +73,8 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
     std::vector<Sample> samples;
     for (std::int64_t w = first; w < first + plan.batch; ++w)
       samples.push_back(w < windows ? read_window(range, w, length, model) : uncounted(samples.front()));
-    const Batch batch = make_batch(samples, plan, 0, 0);
-    total.sum += value_or_throw(engine.evaluate(batch)).loss_sum;
-    total.count += batch.num_counted;
+    const Evaluation some = value_or_throw(engine.evaluate(make_batch(samples, plan, 0, 0, rank)));
+    total.sum += some.loss_sum, total.count += some.num_counted;
   }
   return total;
 }

@@ -17,7 +17,7 @@ struct LossSum {
 // Over the first windows of a range, at most so many, plan.batch at a time. Throws UserError when a token is outside the
 // vocabulary.
 LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
-                   std::int64_t most_windows, EventSink& events);
+                   std::int64_t most_windows, EventSink& events, int rank = 0);
 
 struct EvalResult {
   double loss = 0, perplexity = 0;

@@ -82,7 +82,10 @@ Bytes total_memory(at::Device device) {
 }
 
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device) {
-  const Bytes needed = predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device);
+  // Workers on processors share the memory of their machine.
+  const int sharing = device.is_cuda() ? 1 : num_devices(plan);
+  const Bytes needed =
+      Bytes(predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * sharing);
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
     throw UserError(

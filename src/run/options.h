@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "data/samples.h"
 #include "model/options.h"
+#include "search/demand.h"
 
 namespace optimus {
 
@@ -40,6 +41,7 @@ struct TrainOptions {
   std::int64_t threads = 0;
   Seconds patience{300};  // for workers that do not answer
   Path plan;
+  Constraints layout;  // of the plan that is chosen
   bool is_static = false;
 
   Path resume;                     // a run

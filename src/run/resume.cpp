@@ -15,9 +15,16 @@ namespace {
 struct Dropped {
   std::vector<const char*> given, dropped;
 };
+// Devices, the plan and what it must be like belong together.
+const std::vector<const char*>& layout_options() {
+  static const std::vector<const char*> all = {"devices",    "plan",    "tp",      "pp",       "dp",
+                                               "cp",         "ep",      "zero",    "schedule", "chunks",
+                                               "max-memory", "offload", "no-zero3"};
+  return all;
+}
 const std::vector<Dropped>& dropped_options() {
   static const std::vector<Dropped> all = {
-      {{"devices", "plan"}, {"devices", "plan"}},
+      {layout_options(), layout_options()},
       {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
       {{"recompute"}, {"recompute-layers"}},
       {{"batch", "seq", "microbatch", "recompute", "precision"}, {"plan"}},

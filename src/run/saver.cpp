@@ -29,30 +29,37 @@ at::Tensor BlockState::*member_of(StateField field) {
   return nullptr;
 }
 
-// What rank 0, the only one today, has in memory are whole boxes of its layout.
-std::vector<HeldBox> own_boxes(const Layout& layout) { return boxes_to_store(layout).at(0); }
+// What a rank stores or reads: no box twice.
+std::vector<HeldBox> own_boxes(const Layout& layout, int rank) {
+  return boxes_to_store(layout).at(static_cast<std::size_t>(rank));
+}
 
+// A box of what a rank holds of a tensor.
 at::Tensor values_of(const Parameters& parameters, const HeldBox& held, StateField field) {
-  const at::Tensor view =
-      parameters.view(parameters.tensors()[static_cast<std::size_t>(held.tensor)].name, member_of(field));
-  ensure(view.defined() && view.numel() == held.box.num_elements() && view.is_contiguous(),
-         "a part of what is held of tensor {}", held.tensor);
-  return view;
+  const std::string& name = parameters.tensors()[static_cast<std::size_t>(held.tensor)].name;
+  at::Tensor values = parameters.view(name, member_of(field));
+  const Box own = parameters.box(name, member_of(field));
+  ensure(values.defined() && own.contains(held.box), "{} of {} is not held here", text(held.box), name);
+  for (int d = 0; d < own.num_dims; ++d)
+    values = values.narrow(d, held.box[d].begin - own[d].begin, held.box[d].size());
+  return values;
 }
 
 }  // namespace
 
-Saver::Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters)
+Saver::Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
+             Agreement ranks)
     : target_(std::move(target)),
       layout_(layout_of(plan, model, StateKind::optimizer)),
-      parameters_(parameters) {}
+      parameters_(parameters),
+      ranks_(ranks) {}
 
 Saver::~Saver() {
-  if (under_way_.valid()) under_way_.wait();
+  if (under_way_ && under_way_->written.valid()) under_way_->written.wait();
 }
 
 void Saver::make_pieces() {
-  const std::vector<HeldBox> boxes = own_boxes(layout_);
+  const std::vector<HeldBox> boxes = own_boxes(layout_, ranks_.rank());
   for (const StateField field : kStateFields)
     for (const HeldBox& held : boxes) {
       const LogicalTensor& tensor = parameters_.tensors()[static_cast<std::size_t>(held.tensor)];
@@ -71,67 +78,119 @@ void Saver::make_pieces() {
 }
 
 void Saver::begin(const TrainingState& state) {
-  if (under_way_.valid()) ended_ = under_way_.get();
+  if (under_way_) ended_ = finish();
   const Clock::time_point began = Clock::now();
   if (pieces_.empty()) make_pieces();
   for (Piece& piece : pieces_) piece.copy.copy_(piece.source);
-  const Seconds pause = since(began);
-  under_way_ = std::async(std::launch::async, [this, state, pause] {
+  UnderWay& save = under_way_.emplace();
+  save.state = state, save.pause = since(began);
+  std::string folder;
+  if (ranks_.rank() == 0) {
+    const Outcome<Path> made = begin_checkpoint(target_.files, target_.run, state.step);
+    folder = made ? made->string() : "";
+    if (!made) save.why = made.error().why;
+  }
+  save.folder = ranks_.from_first(folder, "the checkpoint's folder");
+  if (save.folder.empty()) return;
+  save.written = std::async(std::launch::async, [this, state, to = save.folder] {
     const Clock::time_point start = Clock::now();
-    SaveResult result{{.step = state.step, .pause = pause}, write(state)};
-    result.metrics.write = since(start);
-    if (result.saved) result.metrics.bytes = result.saved->bytes;
-    return result;
+    UnderWay::Written written{write_shards(target_.files, to, Rank{ranks_.rank()}, stored_), {}, {}};
+    if (ranks_.is_alone() && written.bytes) written.put_together = put_together(state, to);
+    written.seconds = since(start);
+    return written;
   });
 }
 
-Outcome<SavedCheckpoint> Saver::write(const TrainingState& state) {
-  std::vector<SmallFile> small_files = target_.small_files;
-  small_files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
-  Outcome<SavedCheckpoint> saved =
-      save_checkpoint(target_.files, target_.run, state.step, stored_, std::move(small_files));
-  if (!saved) return saved;
+// All ranks have written, or one could not.
+SaveResult Saver::finish() {
+  UnderWay save = std::move(*under_way_);
+  under_way_.reset();
+  SaveResult result{{.step = save.state.step, .pause = save.pause}, failure("{}", save.why)};
+  if (save.folder.empty()) return result;
+  const UnderWay::Written own = save.written.get();
+  result.metrics.write = own.seconds;
+  result.saved = commit(save, own);
+  if (result.saved) result.metrics.bytes = result.saved->bytes;
+  return result;
+}
+
+Outcome<SavedCheckpoint> Saver::commit(const UnderWay& save, const UnderWay::Written& own) {
+  if (ranks_.any(!own.bytes, "shards written")) {
+    if (ranks_.rank() == 0) abandon_checkpoint(target_.files, save.folder);
+    return own.bytes ? failure("another rank could not write its part")
+                     : failure("{}", own.bytes.error().why);
+  }
+  const double bytes = ranks_.sum(static_cast<double>(own.bytes->value), "bytes written");
+  std::string folder, why = "rank 0 could not put it together";
+  if (ranks_.rank() == 0) {
+    const Outcome<Path> done = own.put_together ? *own.put_together : put_together(save.state, save.folder);
+    folder = done ? done->string() : "";
+    if (!done) why = done.error().why;
+  }
+  folder = ranks_.from_first(folder, "the checkpoint");
+  if (folder.empty()) return failure("{}", why);
+  return SavedCheckpoint{folder, Bytes(static_cast<std::int64_t>(bytes))};
+}
+
+// From what all have written; old checkpoints go. By one rank.
+Outcome<Path> Saver::put_together(const TrainingState& state, const Path& folder) {
+  CommitOptions options{.num_writers = ranks_.size(), .files = target_.small_files};
+  options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
+  Outcome<Path> done = commit_checkpoint(target_.files, folder, options);
+  if (!done) {
+    abandon_checkpoint(target_.files, folder);
+    return done;
+  }
   Retention retention = target_.retention;
   retention.newest = state.step;  // later ones are what this run has passed over as damaged
   // Those that cannot be removed take room and do no harm; the next save tries again.
   apply_retention(target_.files, target_.run, retention);
-  return saved;
+  return done;
 }
 
 std::optional<SaveResult> Saver::take_ended(bool wait) {
   if (ended_ && !wait) return std::exchange(ended_, std::nullopt);
-  if (under_way_.valid() &&
-      (wait || under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready))
-    ended_ = under_way_.get();
+  if (under_way_) {
+    const bool is_open = under_way_->written.valid() &&
+                         under_way_->written.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+    if (wait || !ranks_.any(is_open, "a save under way")) ended_ = finish();
+  }
   return std::exchange(ended_, std::nullopt);
 }
 
-void restore(const Checkpoint& checkpoint, const Plan& plan, const ModelSpec& model, Restored what,
-             Parameters& parameters) {
+void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters) {
   const std::size_t stored = checkpoint.manifest().tensors.size(), wanted = parameters.tensors().size();
   if (stored != wanted)
     throw UserError("{} holds {} tensors, {} has {}; it is of another model", checkpoint.folder().string(),
                     stored, model.name, wanted);
-  for (const HeldBox& held : own_boxes(layout_of(plan, model, StateKind::optimizer))) {
-    const LogicalTensor& tensor = parameters.tensors()[static_cast<std::size_t>(held.tensor)];
+  for (const LogicalTensor& tensor : parameters.tensors()) {
+    if (!parameters.master(tensor.name).defined()) continue;  // of another stage
     if (const CheckpointTensor* found = checkpoint.find(tensor.name);
         found == nullptr || found->shape != tensor.shape)
       throw UserError("{}: {} is {}, {} has it as {}; the checkpoint is of another model",
                       checkpoint.folder().string(), tensor.name,
                       found == nullptr ? "not there" : text(found->shape), model.name, text(tensor.shape));
-    for (const StateField field : kStateFields) {
-      if (what == Restored::weights && field != StateField::master) continue;
-      at::Tensor target = values_of(parameters, held, field);
-      at::Tensor values = at::empty(target.sizes(), target.options().device(at::kCPU));
+    const auto read = [&](StateField field, at::Tensor BlockState::*member) {
+      at::Tensor target = parameters.view(tensor.name, member);
+      const Box box = parameters.box(tensor.name, member);
+      if (box.is_empty()) return;
+      // Weights are rounded from masters, as an update rounds them.
+      const at::ScalarType type = target.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      at::Tensor values = at::empty(target.sizes(), at::TensorOptions(type));
       const auto count = static_cast<std::size_t>(values.numel());
-      if (values.scalar_type() == at::kDouble)
-        checkpoint.read(field, tensor.name, held.box, std::span(values.data_ptr<double>(), count));
+      if (type == at::kDouble)
+        checkpoint.read(field, tensor.name, box, std::span(values.data_ptr<double>(), count));
       else
-        checkpoint.read(field, tensor.name, held.box, std::span(values.data_ptr<float>(), count));
+        checkpoint.read(field, tensor.name, box, std::span(values.data_ptr<float>(), count));
       target.copy_(values);
-    }
+    };
+    read(StateField::master, &BlockState::masters);
+    if (!parameters.weight(tensor.name).is_alias_of(parameters.master(tensor.name)))
+      read(StateField::master, &BlockState::weights);
+    if (what == Restored::weights) continue;
+    read(StateField::first, &BlockState::first);
+    read(StateField::second, &BlockState::second);
   }
-  parameters.round_masters();
 }
 
 }  // namespace optimus

@@ -1,5 +1,7 @@
 // Saves a running training: copies its state, which is all that the training waits for, and writes the copy on a thread while
-// training goes on. A save that fails is reported and does not end the run. Read next: checkpoint/save.h.
+// training goes on. A save that fails is reported and does not end the run. Of several ranks each writes its own boxes, no box
+// twice, and rank 0 puts the checkpoint together when all have written; every rank calls everything at the same place.
+// Read next: checkpoint/save.h.
 #pragma once
 
 #include <future>
@@ -12,6 +14,7 @@
 #include "checkpoint/training_state.h"
 #include "engine/parameters.h"
 #include "observe/metrics.h"
+#include "run/agree.h"
 
 namespace optimus {
 
@@ -30,8 +33,13 @@ class Saver {
     std::vector<SmallFile> small_files;  // beside state.json
   };
   // parameters must outlive the saver. Memory for the copy is taken at the first save.
-  Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters);
+  Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
+        Agreement ranks = {nullptr, {}, Seconds(0)});
   ~Saver();  // waits for a save under way
+
+  bool is_alone() const { return ranks_.is_alone(); }
+  // What rank 0 thinks: clocks differ.
+  bool agree(bool is_due) const { return ranks_.any(is_due && ranks_.rank() == 0, "whether to save"); }
 
   // Waits for a save under way (its result can be taken afterwards), copies the state and begins to write it.
   void begin(const TrainingState& state);
@@ -43,22 +51,36 @@ class Saver {
     StatePiece stored;
     at::Tensor source, copy;
   };
+  struct UnderWay {
+    TrainingState state;
+    Seconds pause;
+    Path folder;  // empty: it could not be made
+    std::string why;
+    struct Written {
+      Outcome<Bytes> bytes;
+      Seconds seconds;
+      std::optional<Outcome<Path>> put_together;  // by a rank that is alone
+    };
+    std::future<Written> written;
+  };
   void make_pieces();
-  Outcome<SavedCheckpoint> write(const TrainingState& state);
+  SaveResult finish();
+  Outcome<SavedCheckpoint> commit(const UnderWay& save, const UnderWay::Written& own);
+  Outcome<Path> put_together(const TrainingState& state, const Path& folder);
 
   const Target target_;
   const Layout layout_;
   const Parameters& parameters_;
   std::vector<Piece> pieces_;
   std::vector<StatePiece> stored_;
-  std::future<SaveResult> under_way_;
+  const Agreement ranks_;
+  std::optional<UnderWay> under_way_;
   std::optional<SaveResult> ended_;
 };
 
 // Fills masters and, unless only weights are wanted, moments from a checkpoint of the same model, whatever plan saved it.
 // Throws UserError, naming the checkpoint and the tensor, when it is of another model.
 enum class Restored { everything, weights };
-void restore(const Checkpoint& checkpoint, const Plan& plan, const ModelSpec& model, Restored what,
-             Parameters& parameters);
+void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters);
 
 }  // namespace optimus

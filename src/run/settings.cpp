@@ -10,6 +10,7 @@
 #include "model/presets.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
+#include "run/choose_plan.h"
 #include "run/demo_text.h"
 #include "run/save_rule.h"
 #include "schedule/sizes.h"
@@ -155,6 +156,11 @@ double usual_learning_rate(const ModelSpec& model) {
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
+bool has_layout(const Constraints& c) {
+  return c.tp || c.pp || c.dp || c.cp || c.ep || c.zero || c.chunks || !c.schedule.empty() || c.max_memory ||
+         c.offload || c.no_zero3;
+}
+
 Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                   OptionTable* table) {
   if (!options.plan.empty()) {
@@ -169,6 +175,10 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
     return plan;
   }
   const std::int64_t length = *options.sequence_length, batch = *options.batch;
+  if ((options.devices > 1 || has_layout(options.layout)) && !model.is_custom()) {
+    const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
+    return choose_plan(options, model, device, recompute != nullptr && recompute->origin > Origin::built_in);
+  }
   // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.
   const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
   const std::int64_t some = choose(table, "microbatch", options.microbatch,

@@ -34,6 +34,8 @@ struct TrainSettings {
 // What the device is like, as far as choices depend on it.
 struct DeviceFacts {
   bool is_gpu = false;
+  std::string type = "cpu";       // as standard clusters name it
+  std::optional<Bytes> memory{};  // that one device may take
 };
 
 // Fills in the options that were left open and tells the table where they came from (table may be null). A resumed run has

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "checkpoint/hf_folder.h"
 #include "cluster/open.h"
+#include "cluster/standard.h"
 #include "comm/thread_comm.h"
 #include "data/text_stream.h"
 #include "engine/engine.h"
@@ -26,12 +27,12 @@ namespace optimus {
 namespace {
 
 // Mean validation loss over the first windows of the held-out part: at most a few batches.
-std::optional<double> validation_loss(Engine& engine, const TrainSettings& settings) {
+std::optional<double> validation_loss(Engine& engine, const TrainSettings& settings, int rank) {
   constexpr std::int64_t kMostBatches = 4;
   if (!settings.validation || !settings.model.is_causal) return std::nullopt;
   NullSink quiet;
   const LossSum total = sum_losses(engine, settings.plan, settings.model, *settings.validation,
-                                   kMostBatches * settings.plan.batch, quiet);
+                                   kMostBatches * settings.plan.batch, quiet, rank);
   return total.count > 0 ? std::optional(total.mean()) : std::nullopt;
 }
 
@@ -119,13 +120,38 @@ void export_model(const TrainSettings& settings, const Parameters& parameters, F
   line.print(fmt::format("exported to {}", folder.string()));
 }
 
+// For what one device does with the weights of many.
+Plan one_device_plan(const TrainSettings& settings) {
+  return uniform_plan(
+      settings.model,
+      {.batch = 1, .sequence_length = settings.plan.sequence_length, .precision = settings.plan.precision});
+}
+
+// The export that was asked for, and a sample of text.
+void show_what_was_learned(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
+                           const RankPart& part, TrainResult& result) {
+  RealFileSystem files;
+  if (options.export_format == ExportFormat::hf)
+    export_model(settings, parameters, files, part.events, part.line);
+  result.sample = sample_text(settings, options, parameters, part.device);
+}
+
+DeviceFacts facts_of(at::Device device, const TrainOptions& options) {
+  DeviceFacts facts{.is_gpu = device.is_cuda()};
+  if (const std::optional<DeviceType> type = find_type_in(device_name(device))) facts.type = type->name;
+  if (const std::optional<Bytes> free = free_memory(device))
+    facts.memory = Bytes(free->value / (device.is_cuda() ? 1 : std::max<std::int64_t>(1, options.devices)));
+  return facts;
+}
+
 }  // namespace
 
 PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events) {
   PreparedRun run;
   if (!options.resume.empty()) run.resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
-  run.settings = resolve(options, {.is_gpu = device.is_cuda()}, table, events, run.resumed.checkpoint);
+  run.settings = resolve(options, facts_of(device, options), table, events, run.resumed.checkpoint);
+  ensure_engine_supports(run.settings.plan, run.settings.model);
   refuse_finished(run.settings, run.resumed.state);
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);
@@ -142,39 +168,45 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
   RealFileSystem files;
   Parameters parameters(settings.plan, settings.model, part.comm.rank(), device);
   if (run.resumed.checkpoint)
-    restore(Checkpoint::open(*run.resumed.checkpoint), settings.plan, settings.model, Restored::everything,
-            parameters);
+    restore(Checkpoint::open(*run.resumed.checkpoint), settings.model, Restored::everything, parameters);
   else if (settings.weights != nullptr)
     load_weights(*settings.weights, parameters, part.events);
   else
     parameters.initialize(options.seed);
-  Engine engine(settings.plan, settings.model, parameters,
-                {.device = device,
-                 .seed = options.seed,
-                 .product_record = measured_cluster_path().parent_path() / "products.json"});
+  const bool is_alone = num_devices(settings.plan) == 1;
+  EngineOptions engine_options{.device = device, .seed = options.seed};
+  engine_options.product_record = measured_cluster_path().parent_path() / "products.json";
+  engine_options.rank = part.comm.rank(), engine_options.patience = options.patience;
+  if (!is_alone) engine_options.comm = &part.comm;
+  Engine engine(settings.plan, settings.model, parameters, engine_options);
+  if (!is_alone)
+    done_or_throw(part.comm.connect(0, engine.groups(), Deadline::after(options.patience, "connecting")));
   say_what_runs(settings, device, part.threads, part.line);
   say_what_to_expect(settings, device, part.events, part.line);
   const Course course{
       [&](std::int64_t step, std::int64_t first) {
-        return read_batch(*settings.samples, settings.plan, step, first);
+        return read_batch(*settings.samples, settings.plan, step, first, part.comm.rank());
       },
-      [&](Engine& trained) { return validation_loss(trained, settings); },
+      [&](Engine& trained) { return validation_loss(trained, settings, part.comm.rank()); },
       part.step_ended,
   };
   std::optional<RunFolder> records;
-  std::optional<Saver> saver;
-  if (keeps_records) {
-    records = open_records(settings.run, files, state.step);
-    saver.emplace(
-        Saver::Target{files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
-        settings.plan, settings.model, parameters);
-  }
+  if (keeps_records) records = open_records(settings.run, files, state.step);
+  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
+              settings.plan, settings.model, parameters,
+              {is_alone ? nullptr : &part.comm, world_of(settings.plan, part.comm.size()), options.patience});
   TrainResult result = Training(options, settings, course, engine, parameters, state, part.events, part.line)
-                           .run(records ? &*records : nullptr, saver ? &*saver : nullptr);
+                           .run(records ? &*records : nullptr, saver);
   if (!keeps_records) return result;
-  if (options.export_format == ExportFormat::hf)
-    export_model(settings, parameters, files, part.events, part.line);
-  result.sample = sample_text(settings, options, parameters, device);
+  if (is_alone) {
+    show_what_was_learned(settings, options, parameters, part, result);
+    return result;
+  }
+  // Each rank has a part; the checkpoint has all.
+  const Plan whole = one_device_plan(settings);
+  Parameters all(whole, settings.model, 0, device, Keeping::weights);
+  restore(Checkpoint::open(result.checkpoint), settings.model, Restored::weights, all);
+  show_what_was_learned(settings, options, all, part, result);
   return result;
 }
 

@@ -41,8 +41,7 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   Parameters parameters(settings.plan, settings.model, 0, device);
   const LentModules lent(model, facts, parameters);
   if (resumed.checkpoint)
-    restore(Checkpoint::open(*resumed.checkpoint), settings.plan, settings.model, Restored::everything,
-            parameters);
+    restore(Checkpoint::open(*resumed.checkpoint), settings.model, Restored::everything, parameters);
   Engine engine(settings.plan, settings.model, parameters,
                 {.device = device, .seed = options.seed, .make_custom_block = lent.blocks()});
   if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
@@ -56,7 +55,7 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   Saver saver({files, settings.run, {options.keep_last, options.keep_every}, {}}, settings.plan,
               settings.model, parameters);
   return Training(options, settings, course, engine, parameters, resumed.state, events, line)
-      .run(&folder, &saver);
+      .run(&folder, saver);
 }
 
 }  // namespace optimus

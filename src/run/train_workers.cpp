@@ -86,6 +86,12 @@ PreparedRun take_run_over(const WorkerPlace& place, TrainOptions& options, Optio
   return run;
 }
 
+// A worker that the plan has no use for: it ends with the others.
+void be_idle(const PreparedRun& run, EndAgreement& agreement) {
+  for (std::int64_t step = run.resumed.state.step + 1; step < run.settings.steps; ++step)
+    agreement.step_ended();
+}
+
 }  // namespace
 
 TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
@@ -119,11 +125,15 @@ int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable
     const Group world{Role::world, {}};
     done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
     EndAgreement agreement(comm, options.patience, is_interrupted);
-    const TrainResult result = train_rank(
-        run, options,
-        {comm, parse_device(place.device), place.threads, events, line, [&] { agreement.step_ended(); }});
+    const auto step_ended = [&] { agreement.step_ended(); };
+    Json result;
+    if (place.rank < num_devices(run.settings.plan))
+      result = to_json(train_rank(
+          run, options, {comm, parse_device(place.device), place.threads, events, line, step_ended}));
+    else
+      be_idle(run, agreement);
     agreement.finish();
-    return to_json(result);
+    return result;
   });
 }
 

@@ -114,7 +114,7 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
   engine_.loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
 }
 
-TrainResult Training::run(RunFolder* folder, Saver* saver) {
+TrainResult Training::run(RunFolder* folder, Saver& saver) {
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
   std::int64_t num_tokens = 0;
@@ -136,7 +136,8 @@ TrainResult Training::run(RunFolder* folder, Saver* saver) {
     throw;
   } catch (const UserError&) {  // data that cannot be read: what was learned until then is kept
     progress_.finish();
-    if (num_tokens > 0) line_.print(fmt::format("saved in {}", save_last(saver).string()));
+    if (num_tokens > 0 && saver.is_alone())
+      line_.print(fmt::format("saved in {}", save_last(saver).string()));
     throw;
   }
   progress_.finish();
@@ -153,24 +154,24 @@ TrainingState Training::state() const {
   return state;
 }
 
-void Training::save_if_due(Saver* saver) {
-  if (saver == nullptr) return;
-  const std::optional<SaveResult> ended = saver->take_ended(false);
+void Training::save_if_due(Saver& saver) {
+  const std::optional<SaveResult> ended = saver.take_ended(false);
   if (ended && ended->saved) saved_ = ended->metrics;
   if (ended && !ended->saved)
     events_.report(Warning{fmt::format("the checkpoint of step {} was not written, training goes on: {}",
                                        ended->metrics.step, ended->saved.error().why)});
-  if (step_ == settings_.steps || !is_due(save_rule_, step_, Seconds(seconds_since(last_save_)))) return;
-  saver->begin(state());
+  if (step_ == settings_.steps) return;
+  const bool is_time = is_due(save_rule_, step_, Seconds(seconds_since(last_save_)));
+  if (save_rule_.period.value > 0 ? !saver.agree(is_time) : !is_time) return;
+  saver.begin(state());
   last_save_ = std::chrono::steady_clock::now();
 }
 
-Path Training::save_last(Saver* saver) {
-  if (saver == nullptr) return {};
-  std::optional<SaveResult> last = saver->take_ended(true);
+Path Training::save_last(Saver& saver) {
+  std::optional<SaveResult> last = saver.take_ended(true);
   if (!last || !last->saved || last->metrics.step != step_) {
-    saver->begin(state());
-    last = saver->take_ended(true);
+    saver.begin(state());
+    last = saver.take_ended(true);
   }
   if (!last->saved)
     throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
@@ -187,11 +188,11 @@ StepMetrics Training::one_step() {
     next_ = std::async(std::launch::async,
                        [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
   const StepReport report = value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
-                                                                       .beta1 = options_.beta1,
-                                                                       .beta2 = options_.beta2,
-                                                                       .epsilon = options_.epsilon,
-                                                                       .weight_decay = options_.weight_decay,
-                                                                       .clip = options_.clip}));
+                                                                      .beta1 = options_.beta1,
+                                                                      .beta2 = options_.beta2,
+                                                                      .epsilon = options_.epsilon,
+                                                                      .weight_decay = options_.weight_decay,
+                                                                      .clip = options_.clip}));
   StepMetrics metrics{
       .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
   metrics.tokens = report.num_tokens;

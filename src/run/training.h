@@ -56,14 +56,14 @@ class Training {
 
   // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint. folder and
   // saver are null at ranks that keep no records.
-  TrainResult run(RunFolder* folder, Saver* saver);
+  TrainResult run(RunFolder* folder, Saver& saver);
 
  private:
   StepMetrics one_step();
   void record(const StepMetrics& metrics, RunFolder* folder);
-  void save_if_due(Saver* saver);
+  void save_if_due(Saver& saver);
   // Writes what the run ends with. Throws UserError when that cannot be done.
-  Path save_last(Saver* saver);
+  Path save_last(Saver& saver);
   TrainingState state() const;
 
   const TrainOptions& options_;

@@ -3,10 +3,10 @@
 
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 
 #include "comm/c10d_comm.h"
@@ -49,9 +49,9 @@ WorkerReport report_of(const WorkerPlace& place, const WorkerBody& body) {
   std::unique_ptr<Comm> comm;
   try {
     comm = join(place);
-    return {.end = WorkerReport::End::done, .result = body(*comm, line)};
+    return {WorkerReport::End::done, "", {}, body(*comm, line)};
   } catch (const Interrupted&) {
-    return {.end = WorkerReport::End::interrupted};
+    return {WorkerReport::End::interrupted, "", {}, {}};
   } catch (const PeersLost& error) {
     fmt::print(stderr, "{}\n{}", error.what(), comm->flight_log().text());
     return {WorkerReport::End::lost, error.what(), error.failure.missing, {}};

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "base/event.h"
@@ -59,7 +60,9 @@ struct SpawnSettings {
 constexpr int kReportFile = 3, kTerminalFile = 4;
 
 pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
-  WorkerPlace place{rank, static_cast<int>(options.devices.size()), options.port, options.token, options.run};
+  WorkerPlace place;
+  place.rank = rank, place.size = static_cast<int>(options.devices.size());
+  place.port = options.port, place.token = options.token, place.run = options.run;
   place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
   place.parent = ::getpid(), place.report = kReportFile, place.terminal = rank == 0 ? kTerminalFile : -1;
   SpawnSettings how;
@@ -200,13 +203,22 @@ Json Workers::wait(const std::function<bool()>& is_interrupted) {
     if (!is_asked_to_end && is_interrupted()) is_asked_to_end = true, signal_all(SIGTERM);
     look(kLookEvery);
     if (num_failed_ > 0 && !grace) grace = Deadline::after(options_.grace, "the other workers");
-    if (grace && grace->has_passed()) end_all();
+    if (grace && (grace->has_passed() || only_missing_run())) end_all();
   }
   look(0);
   if (num_failed_ > 0) throw UserError("{}", why());
   for (const Worker& worker : all_)
     if (worker.report && worker.report->end == WorkerReport::End::interrupted) throw Interrupted{};
   return all_[0].report ? all_[0].report->result : Json();
+}
+
+bool Workers::only_missing_run() const {
+  std::set<int> missing;
+  for (const Worker& worker : all_)
+    if (worker.report) missing.insert(worker.report->missing.begin(), worker.report->missing.end());
+  for (std::size_t rank = 0; rank < all_.size(); ++rank)
+    if (!all_[rank].status && !missing.contains(static_cast<int>(rank))) return false;
+  return true;
 }
 
 std::string Workers::describe(int rank) const {

@@ -26,7 +26,7 @@ struct WorkersOptions {
   std::vector<std::string> devices;  // of each worker
   int threads = 1;                   // of each
   int port = 0;                      // of the store
-  std::string token;
+  std::string token{};
   Seconds grace{10};  // for the others, after the first has failed
 };
 
@@ -63,6 +63,8 @@ class Workers {
   void end_all();
   void write_list() const;
   bool is_over() const;
+  // Whether all that still run are those whom the others have missed: there is nothing to wait for.
+  bool only_missing_run() const;
   std::string why() const;
   std::string describe(int rank) const;
 

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""A training by several worker processes, from outside: what the folder says of them, and what happens when one is killed, stopped or
+the run is interrupted. Needs $OPTIMUS (the binary) and nothing but Python's standard library."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from command_line import OPTIMUS, CommandLineTest, run
+
+SHAPE = "--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1".split()
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Workers(CommandLineTest):
+    def setUp(self):
+        super().setUp()
+        self.text = self.write("text.txt", "".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
+
+    def words(self, name, steps, *more):
+        return ["train", *SHAPE, "--steps", steps, "--data", self.text, "--run", self.folder / name, *more]
+
+    def plan_of_one(self):
+        """A plan for one device: the other worker is idle, which any engine can do."""
+        run(*self.words("alone", 12))
+        return self.folder / "alone" / "plan.json"
+
+    def start(self, *words):
+        process = subprocess.Popen([OPTIMUS, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        return process
+
+    def rows(self, name):
+        try:
+            lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines]
+
+    def curve(self, name):
+        return [(row["step"], row["loss"], row["grad_norm"]) for row in self.rows(name)]
+
+    def wait_for_steps(self, process, name, count):
+        end = time.time() + 60
+        while time.time() < end and process.poll() is None and len(self.rows(name)) < count:
+            time.sleep(0.01)
+        self.assertIsNone(process.poll(), process.poll() is not None and process.communicate()[1])
+
+    def workers(self, name):
+        return json.loads((self.folder / name / "workers.json").read_text())["workers"]
+
+    def expect_end(self, process, code, pids, name):
+        out, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, code, errors)
+        end = time.time() + 5
+        while any(map(is_alive, pids)) and time.time() < end:
+            time.sleep(0.01)
+        self.assertEqual([pid for pid in pids if is_alive(pid)], [])
+        self.assertEqual(self.workers(name), [])
+        return out, [line for line in errors.splitlines() if line.startswith("optimus: ")]
+
+    def begin(self, name, steps=100000, *more):
+        process = self.start(*self.words(name, steps, "--devices", 2, "--plan", self.plan_of_one(), *more))
+        self.wait_for_steps(process, name, 3)
+        workers = self.workers(name)
+        self.assertEqual([worker["rank"] for worker in workers], [0, 1])
+        self.assertTrue(all(is_alive(worker["pid"]) for worker in workers))
+        self.assertTrue(all((self.folder / name / worker["log"]).exists() for worker in workers))
+        return process, [worker["pid"] for worker in workers]
+
+    def test_an_idle_worker_changes_nothing(self):
+        plan = self.plan_of_one()
+        done = run(*self.words("two", 12, "--devices", 2, "--plan", plan, "--json"))
+        self.assertEqual(json.loads(done.stdout)["steps"], 12)
+        self.assertEqual(self.curve("two"), self.curve("alone"))
+        self.assertEqual(self.workers("two"), [])
+        self.refused(*self.words("two", 12, "--devices", 2, "--plan", plan), says=["holds a run already"])
+
+    def test_killed(self):
+        process, pids = self.begin("run")
+        os.kill(pids[1], signal.SIGKILL)
+        _, lines = self.expect_end(process, 1, pids, "run")
+        self.assertEqual(len(lines), 1, lines)
+        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 saw: all_reduce of whether to go on in world {0 1}, epoch 0"):
+            self.assertIn(word, lines[0])
+
+    def test_stopped(self):
+        process, pids = self.begin("run", 100000, "--patience", "1s")
+        os.kill(pids[1], signal.SIGSTOP)
+        _, lines = self.expect_end(process, 1, pids, "run")
+        self.assertEqual(len(lines), 1, lines)
+        for word in (f"rank 1 (process {pids[1]} on ", "does not answer", "rank 1 missing"):
+            self.assertIn(word, lines[0])
+
+    def test_interrupted_and_resumed(self):
+        process, pids = self.begin("run", 400, "--save-every", "0")
+        process.send_signal(signal.SIGINT)
+        self.expect_end(process, 130, pids, "run")
+        self.assertLess(len(self.rows("run")), 400)
+        run("train", "--resume", self.folder / "run")
+        run(*self.words("whole", 400))
+        self.assertEqual(self.curve("run"), self.curve("whole"))
+
+    def test_workers_end_with_the_command(self):
+        process, pids = self.begin("run")
+        process.kill()
+        process.communicate(timeout=20)
+        end = time.time() + 5
+        while any(map(is_alive, pids)) and time.time() < end:
+            time.sleep(0.01)
+        self.assertEqual([pid for pid in pids if is_alive(pid)], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
