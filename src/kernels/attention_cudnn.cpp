@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <vector>
 
 // The frontend's own variable, by which it finds the cuDNN that PyTorch has loaded.
@@ -177,7 +178,8 @@ struct CudnnAttention::State {
 };
 
 CudnnAttention::CudnnAttention() : state_(std::make_unique<State>()) {
-  if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
+  static std::once_flag once;  // ranks may be threads
+  std::call_once(once, [] { fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL); });
 }
 CudnnAttention::~CudnnAttention() = default;
 bool CudnnAttention::is_built() { return true; }

@@ -11,23 +11,30 @@
 #include <string>
 
 #include "base/error.h"
+#include "kernels/attention_cudnn.h"
 #include "schedule/program.h"
 
 namespace optimus {
 
 namespace {
 
-// On CUDA, fused attention returns gradients in tensors of its own, which are then copied, and sums the queries' in fp32; cuBLAS
-// has its workspace. The sum was found from the allocator's peaks of six runs on an H200 (5 to 42 GiB) and comes within 0.5 % of
-// those, and within 1 % of eleven others (2 to 48 GiB; docs/testing.md).
+// On CUDA, fused attention sums the queries' gradients in fp32 and, where heads share keys and values, has those of every head
+// before it adds them up; through PyTorch (CudnnAttention not built) it also returns all of them in tensors of its own, which
+// are then copied. Products have their workspace. With PyTorch's the sum comes within 0.5 % of the allocator's peaks of six
+// runs on an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without within 0.5 % of five (22
+// to 68 GiB; docs/performance.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
   const bool is_narrow = plan.precision == Precision::bf16 || plan.precision == Precision::fp16;
   if (!device.is_cuda() || !is_narrow || model.heads == 0) return Bytes(0);
   const std::vector<int>& microbatches = plan.pipelines[0].microbatches;
   const std::int64_t tokens =
       *std::max_element(microbatches.begin(), microbatches.end()) * plan.sequence_length;
-  const std::int64_t a_token =
-      (model.query_width() + 2 * model.kv_width()) * bytes_of(plan.precision) + model.query_width() * 4;
+  const std::int64_t element = bytes_of(plan.precision);
+  std::int64_t a_token = model.query_width() * 4;
+  if (CudnnAttention::is_built())
+    a_token += model.kv_heads < model.heads ? 2 * model.query_width() * element : 0;
+  else
+    a_token += (model.query_width() + 2 * model.kv_width()) * element;
   return Bytes(tokens * a_token + (std::int64_t{64} << 20));
 }
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/hf_folder.h"
+#include "cluster/open.h"
 #include "cluster/standard.h"
 #include "comm/thread_comm.h"
 #include "data/text_stream.h"
@@ -174,6 +175,7 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
     parameters.initialize(options.seed);
   const bool is_alone = num_devices(settings.plan) == 1;
   EngineOptions engine_options{.device = device, .seed = options.seed};
+  engine_options.product_record = measured_cluster_path().parent_path() / "products.json";
   engine_options.rank = part.comm.rank(), engine_options.patience = options.patience;
   if (!is_alone) engine_options.comm = &part.comm;
   Engine engine(settings.plan, settings.model, parameters, engine_options);

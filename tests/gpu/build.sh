@@ -9,12 +9,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 torch=$(python3 -c 'import torch; print(torch.__path__[0])')
 cuda=${CUDA_HOME:-/usr/local/cuda}
 flags=(-std=c++20 -O2 -DNDEBUG -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PER_OPERATOR_HEADERS -Isrc -Iinclude -Itests -I"$cuda/include"
-  -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
+  -isystem src/comm/gloo_declarations -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
 # cuDNN without copies, where its frontend is among the headers (attention_cudnn.h).
 cudnn=$torch/../nvidia/cudnn/include
 if [ -d "$headers/cudnn/include" ]; then flags+=(-DOPTIMUS_CUDNN -idirafter "$headers/cudnn/include" -idirafter "$cudnn" -idirafter "$torch/../nvidia/cu13/include"); fi
 sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/cost/*.cpp src/simulate/*.cpp src/checkpoint/*.cpp
-  src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/kernels/*.cpp src/engine/*.cpp
+  src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/comm/*.cpp src/kernels/*.cpp src/engine/*.cpp
   src/run/memory.cpp src/run/probe_machine.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
 # Whole model folders need tokenizers, which need libraries that such a machine lacks.
 for source in "${!sources[@]}"; do

@@ -1,5 +1,5 @@
-// Every kernel of CudaKernels, in each element type, against PlainKernels in fp64 on the same numbers and device; then their
-// speed (kernels_speed.h). Prints a line a kernel; exits with 1 when one is wrong.
+// Every kernel of CudaKernels, in each element type, against PlainKernels in fp64 on the same numbers and device, and products
+// and attention (products_check.h); then the kernels' speed (kernels_speed.h). Prints a line a kernel; exits with 1 when one is wrong.
 //
 //   kernels_check [--no-speed] [--bf16]     --bf16: that type alone, as for compute-sanitizer, under which all take long
 #include <ATen/Context.h>
@@ -15,6 +15,7 @@
 
 #include "gpu/device_tensors.h"
 #include "gpu/kernels_speed.h"
+#include "gpu/products_check.h"
 #include "kernels/kernels.h"
 
 using namespace optimus;
@@ -136,10 +137,10 @@ class Check {
     wide_near("norm weight gradient", dw, plain_dw);
     wide_near("norm bias gradient", db, plain_db);
     if (residual.defined()) wide_near("sums beside a norm", sums.residual, plain_sums.residual);
-    // RMS norms and odd widths sum what was rounded: each of the column's elements by half a unit in its last place.
+    // RMS norms and odd widths sum what was rounded, each of a column's elements by up to half a unit in its last place: near_ of it.
     if (size_.rows == 0) return;
     const double rounding =
-        near_ / 2 * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
+        near_ * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
     differences_.compare("sums beside a norm", type_, sums.output, plain_sums.output, wide_near_ + rounding);
   }
 
@@ -396,6 +397,7 @@ int main(int argc, char** argv) {
   const std::set<std::string> words(argv + 1, argv + argc);
   for (const at::ScalarType type : kTypes)
     if (type == at::kBFloat16 || !words.contains("--bf16")) Check(type, differences).run();
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) ProductsCheck(type, differences).run();
   const bool is_right = differences.print();
   if (!words.contains("--no-speed")) print_speed();
   return is_right ? 0 : 1;

@@ -1,0 +1,121 @@
+// Products and attention on CUDA in 16-bit types, each against ATen in fp64 on the same numbers: the algorithms that were found
+// fastest here, cuDNN without copies, and what they fall back to.
+#pragma once
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <array>
+
+#include "engine/products.h"
+#include "gpu/device_tensors.h"
+#include "kernels/attention.h"
+
+namespace optimus::test {
+
+class ProductsCheck {
+ public:
+  ProductsCheck(at::ScalarType type, Differences& differences) : type_(type), differences_(differences) {}
+
+  void run() {
+    // Shapes of a small layer; with widths that are in no 16 bytes, which go to ATen; one row.
+    for (const auto& [rows, in, out] : std::vector<std::array<std::int64_t, 3>>{
+             {384, 256, 512}, {1000, 768, 2304}, {128, 64, 72}, {33, 50, 131}, {1, 128, 64}, {77, 1001, 40}})
+      products(rows, in, out);
+    for (const bool is_causal : {true, false})
+      for (const std::int64_t dim : {64, 128, 24})
+        for (const std::int64_t kv_heads : {4, 2})
+          attention({2, 192, 4, kv_heads, dim, is_causal, 1 / std::sqrt(static_cast<double>(dim))});
+  }
+
+ private:
+  void near(const std::string& what, const at::Tensor& got, const at::Tensor& expected, double limit) {
+    differences_.compare(what, type_, got, expected, limit);
+  }
+
+  void products(std::int64_t rows, std::int64_t in, std::int64_t out) {
+    const double near_once = tolerance(type_);  // fp32 sums, rounded once
+    // Sums of `rows` products of which each is exact: errors of 2^-24 that a tensor core's truncation makes one-sided.
+    const double wide_limit = std::ldexp(static_cast<double>(rows), -23) + 1e-6;
+    const at::Tensor x = random_rows(rows, in, type_, 8), weight = random_tensor({out, in}, type_),
+                     bias = random_tensor({out}, type_), stream = random_tensor({rows, out}, type_), none;
+    const at::Tensor exact = in_double(x).mm(in_double(weight).t());
+    at::Tensor y = at::empty({rows, out}, x.options());
+    for (int i = 0; i < 2; ++i) {  // measured, then as kept
+      products_->forward(x, weight, {}, y);
+      near("product", y, exact, near_once);
+      products_->forward(x, weight, bias, y);
+      near("product and bias", y, exact + in_double(bias), near_once);
+      products_->forward_onto(x, weight, bias, stream, y);
+      near("product onto a stream", y, exact + in_double(bias) + in_double(stream),
+           2 * near_once);  // ATen rounds twice
+      y.copy_(stream);
+      products_->forward(x, weight, {}, y, true);
+      near("product onto a stream", y, exact + in_double(stream), 2 * near_once);
+      gradients(x, weight, wide_limit);
+    }
+  }
+
+  void gradients(const at::Tensor& x, const at::Tensor& weight, double wide_limit) {
+    const std::int64_t rows = x.size(0), in = x.size(1), out = weight.size(0);
+    const at::Tensor dy = random_tensor({rows, out}, type_), before = random_tensor({rows, in}, type_);
+    const at::Tensor exact = in_double(dy).mm(in_double(weight));
+    at::Tensor dx = before.clone();
+    products_->input_gradient(dy, weight, dx, true);
+    near("input gradient", dx, exact + in_double(before), tolerance(type_));
+    products_->input_gradient(dy, weight, dx);
+    near("input gradient", dx, exact, tolerance(type_));
+    // The library's tanh is good to 2^-11, before the result is rounded.
+    if (products_->input_gradient_through(Activation::gelu_tanh, dy, weight, before, dx))
+      near("input gradient, gelu", dx, at::gelu_backward(exact, in_double(before), "tanh"),
+           tolerance(type_) + std::ldexp(1, -10));
+    at::Tensor sums = random_tensor({out, in}, at::kFloat);
+    const at::Tensor product = in_double(dy).t().mm(in_double(x)), old = in_double(sums);
+    products_->weight_gradient(dy, x, sums);
+    near("weight gradient", sums, old + product, wide_limit);
+    products_->weight_gradient(dy, x, sums, /*adds=*/false);
+    near("weight gradient", sums, product, wide_limit);
+  }
+
+  void attention(const AttentionShape& shape) {
+    // Probabilities and their gradients are rounded inside the kernels too: several roundings add up (attention_test.cpp).
+    const double limit = type_ == at::kBFloat16 ? std::ldexp(1, -6) : std::ldexp(1, -9);
+    const std::int64_t rows = shape.sequences * shape.length, dim = shape.head_dim;
+    const std::vector<std::int64_t> widths = {shape.heads * dim, shape.kv_heads * dim, shape.kv_heads * dim};
+    const at::Tensor buffer = random_tensor({rows, widths[0] + 2 * widths[1]}, type_),
+                     gradients = at::zeros_like(buffer),
+                     dout = random_tensor({rows, shape.heads, dim}, type_);
+    const auto heads = [&](const at::Tensor& joint, int which) {
+      const std::int64_t begin = which == 0 ? 0 : widths[0] + (which - 1) * widths[1];
+      return joint.narrow(1, begin, widths[static_cast<std::size_t>(which)]).unflatten(1, {-1, dim});
+    };
+    const at::Tensor q = heads(buffer, 0), k = heads(buffer, 1), v = heads(buffer, 2);
+    at::Tensor dq = heads(gradients, 0), dk = heads(gradients, 1), dv = heads(gradients, 2);
+    at::Tensor out = at::zeros_like(dout), sums = at::zeros({shape.sequences, shape.heads, shape.length},
+                                                            out.options().dtype(at::kFloat));
+    AttentionTask task;
+    task.shape = shape;
+    ours_->forward(task, q, k, v, out, sums);
+    ours_->backward(task, dout, q, k, v, out, sums, dq, dk, dv);
+    at::Tensor plain_out = in_double(out), plain_sums = in_double(sums), plain_dq = in_double(q),
+               plain_dk = in_double(k), plain_dv = in_double(v);
+    plain_->forward(task, in_double(q), in_double(k), in_double(v), plain_out, plain_sums);
+    plain_->backward(task, in_double(dout), in_double(q), in_double(k), in_double(v), plain_out, plain_sums,
+                     plain_dq, plain_dk, plain_dv);
+    near("attention", out, plain_out, limit);
+    near("attention sums", sums, plain_sums, 1e-4);
+    near("attention dq", dq, plain_dq, limit);
+    near("attention dk", dk, plain_dk, limit);
+    near("attention dv", dv, plain_dv, limit);
+  }
+
+  const at::ScalarType type_;
+  Differences& differences_;
+  const std::unique_ptr<Products> products_ = make_products(at::Device(at::kCUDA, 0), type_);
+  const std::unique_ptr<Attention> ours_ = make_attention(at::Device(at::kCUDA, 0), type_),
+                                   plain_ = make_plain_attention();
+};
+
+}  // namespace optimus::test
