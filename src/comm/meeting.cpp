@@ -140,6 +140,11 @@ void Meeting::await_work(int place) const {
     for (const StreamMark& mark : marks) mark.await(device);
 }
 
+void Meeting::release(int place) {
+  CommOperation& own = sides_[static_cast<std::size_t>(place)].operation;
+  own.from.reset(), own.to.reset();
+}
+
 bool Meeting::is_passed() const {
   return std::all_of(marks_.begin(), marks_.end(), [](const auto& marks) {
     return std::all_of(marks.begin(), marks.end(), [](const StreamMark& mark) { return mark.is_passed(); });

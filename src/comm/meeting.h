@@ -48,6 +48,8 @@ class Meeting {
 
   // Of a meeting that is done: the caller's stream waits for all that was done to and with its tensors.
   void await_work(int place) const;
+  // Of a meeting that is done: the member's tensors are held no longer, though others may still look at the meeting.
+  void release(int place);
   // Whether the device has finished, too.
   bool is_passed() const;
 

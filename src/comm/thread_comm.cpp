@@ -135,6 +135,7 @@ class ThreadPending final : public Pending {
     meeting.changed.wait(lock, [&] { return !meeting.is_being_worked_on(); });
     if (!meeting.is_done()) return tl::unexpected(failure_since(began));
     meeting.await_work(f_.place);
+    meeting.release(f_.place);
     return {};
   }
 
