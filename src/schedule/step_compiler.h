@@ -142,8 +142,9 @@ class StepCompiler {
   std::vector<KnownRoutes> known_routes_;
   const LayerStrategy* tensor_group_of_ = nullptr;
   int last_tensor_group_ = -1;
-  std::map<std::pair<int, const LayerStrategy*>, std::map<std::vector<int>, Bytes>> partial_;  // [pattern, strategy]
-  Frontier buddies_;                  // gradients of others' shards that this device repeats the update of
+  std::map<std::pair<int, const LayerStrategy*>, std::map<std::vector<int>, Bytes>>
+      partial_;                 // [pattern, strategy]
+  Frontier buddies_;            // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction
   std::map<std::tuple<SlabKind, int, const LayerStrategy*, int>, Bytes> slab_sizes_;
