@@ -6,8 +6,9 @@
 //   …                                                  // other work goes on meanwhile
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
-// Three ways to carry it, behind one interface: threads of one process (thread_comm.h; tests, several ranks on one GPU),
-// Gloo between processes and NCCL between GPUs (both c10d_comm.h). A group of one rank runs the same code.
+// Two ways to carry it, behind one interface: threads of one process (thread_comm.h; tests, several ranks on one GPU) and
+// Gloo's messages between processes (c10d_comm.h), through which tensors on GPUs go by way of host memory; NCCL is not there
+// yet. A group of one rank runs the same code.
 //
 // One thread calls a Comm; several may each have one. Members of a group must start its operations in the same order.
 // Every operation is written into the flight log, the last ones of each rank, which a failed run shows.

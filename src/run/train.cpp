@@ -152,6 +152,8 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   const at::Device device = choose_device(options.device);
   run.settings = resolve(options, facts_of(device, options), table, events, run.resumed.checkpoint);
   ensure_engine_supports(run.settings.plan, run.settings.model);
+  if (run.resumed.checkpoint)
+    ensure_same_model(Checkpoint::open(*run.resumed.checkpoint), run.settings.model);
   refuse_finished(run.settings, run.resumed.state);
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);

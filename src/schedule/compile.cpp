@@ -148,7 +148,8 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
       ready = recompute(microbatch, block, std::move(ready));  // with the weights that the backward needs
     else if (kind(block) != BlockKind::custom || block + 1 < plan_.num_blocks)
-      ready = gather_parameters(block, std::move(ready));  // autograd of a last block still has those of its forward
+      ready = gather_parameters(block,
+                                std::move(ready));  // autograd of a last block still has those of its forward
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
   }
   if (chunk.first() > 0) {

@@ -182,8 +182,8 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
   use_slabs(added);
   use_graph(added);
   // Weight gradients need no weights; the embedding's come through its norm, a custom block's through autograd.
-  const bool needs_weights = op != Op::backward_weight || kind(block) == BlockKind::embedding ||
-                             kind(block) == BlockKind::custom;
+  const bool needs_weights =
+      op != Op::backward_weight || kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
     builder_.use(whole->second, false);
   return index;
