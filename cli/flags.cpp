@@ -40,8 +40,8 @@ void add_to(CLI::App& app, Given& given) {
   throw UsageError("unknown option {}{}", in_quotes(flag), hint.empty() ? "; see --help" : hint);
 }
 
-// The words do not fit the options: which of them, in our own words.
-[[noreturn]] void refuse_words(OptionTable& table, const std::vector<std::string>& words) {
+// Values that are missing, or too many; the name of an option is no value of the one before it.
+void check_values(OptionTable& table, const std::vector<std::string>& words) {
   const auto is_option = [&](const std::string& word) {
     return word.starts_with("--") && table.find(word.substr(2, word.find('=') - 2)) != nullptr;
   };
@@ -49,7 +49,8 @@ void add_to(CLI::App& app, Given& given) {
     if (!is_option(words[i])) continue;
     const std::size_t equals = words[i].find('=');
     const Option& option = *table.find(words[i].substr(2, equals - 2));
-    if (is_switch(option) && equals != std::string::npos)
+    if (is_switch(option) && equals != std::string::npos && words[i].substr(equals) != "=true" &&
+        words[i].substr(equals) != "=false")
       throw UsageError("--{} takes no value, found {}", option.name, in_quotes(words[i].substr(equals + 1)));
     if (is_switch(option) || option.is_positional || equals != std::string::npos) continue;
     const auto needed = static_cast<std::size_t>(std::max(1, option.list_length));
@@ -60,12 +61,12 @@ void add_to(CLI::App& app, Given& given) {
                        needed == 1 ? "a value" : fmt::format("{} values", needed), option.name,
                        option.value_name);
   }
-  throw UsageError("the options cannot be read; see --help");
 }
 
 }  // namespace
 
 void read_flags(OptionTable& table, const std::vector<std::string>& words) {
+  check_values(table, words);
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
@@ -75,7 +76,7 @@ void read_flags(OptionTable& table, const std::vector<std::string>& words) {
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ParseError&) {
-    refuse_words(table, words);
+    throw UsageError("the options cannot be read; see --help");
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
   for (Given& given : all) {

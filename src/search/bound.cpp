@@ -179,11 +179,15 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   const bool reduces = software.overlaps_reduce && !is_split;
   if (c.zero >= 2 && reduces) beside_backward += t.shard.of(held);
   const double interference = demand_.constants.interference, most = 0.5 * own.backward_compute.of(held);
-  cost.forward += std::min(beside_forward * interference, 0.5 * own.forward_compute.of(held));
-  const double usual = std::min(beside_backward * interference, most);
+  // What slows a slot down at its end hides what the next begins with.
+  const auto slowed = [&](double beside, double limit) {
+    return std::max(0.0, std::min(beside * interference, limit) - own.first_collective);
+  };
+  cost.forward += slowed(beside_forward, 0.5 * own.forward_compute.of(held));
+  const double usual = slowed(beside_backward, most);
   cost.backward += usual;
   const double last = beside_backward + t.replica.of(held) + (c.zero < 2 ? t.shard.of(held) : 0);
-  if (reduces) cost.interference = std::min(last * interference, most) - usual;
+  if (reduces) cost.interference = slowed(last, most) - usual;
   return cost;
 }
 

@@ -206,6 +206,7 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   specimen->forward = slot_cost(chunks, times.forward, hidden.forward, slot);
   specimen->backward = slot_cost(chunks, times.backward, hidden.backward, slot);
   specimen->hidden_by_weights = gather - hidden.forward;
+  specimen->first_collective = std::max(gather, exchange);
   for (SlotCost* cost : {&specimen->forward, &specimen->backward})
     cost->head -= std::max(0.0, gather - (cost == &specimen->forward ? hidden.forward : hidden.backward));
   // Gradients of tokens go to the experts of the last layer while the head's own weights are worked on.

@@ -43,8 +43,9 @@ struct BlockBytes {
 };
 
 struct Specimen {
-  SlotCost forward, backward;  // backward: with weight gradients
-  SlotCost input, weight;      // the two halves of a split backward
+  SlotCost forward, backward;   // backward: with weight gradients
+  SlotCost input, weight;       // the two halves of a split backward
+  double first_collective = 0;  // the longest that a slot may begin with
   double hidden_by_weights =
       0;  // of a forward behind one that has weight gradients alone, beyond what is left out above
   SlotCost forward_compute, backward_compute;  // without communication
