@@ -234,8 +234,7 @@ TEST(Search, DealsOutExperts) {
     const SearchResult result = search(problem->demand(), *problem->ground);
     EXPECT_EQ(problem_in(result.plan, problem->model), std::nullopt);
     EXPECT_TRUE(fill_of(problem->demand(), *problem->ground, result.plan).fits());
-    // Of the largest the search may stop at its limit of simulations, and says how far from the best it can be.
-    EXPECT_LE(result.gap, name[0] == 'd' ? 0.03 : 0) << name;
+    EXPECT_EQ(result.gap, 0) << name;
     problem->constraints.ep = Range{4, 4};
     const SearchResult four = search(problem->demand(), *problem->ground);
     EXPECT_NE(short_text(four.plan).find("ep4"), std::string::npos) << short_text(four.plan);
