@@ -179,15 +179,16 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   const bool reduces = software.overlaps_reduce && !is_split;
   if (c.zero >= 2 && reduces) beside_backward += t.shard.of(held);
   const double interference = demand_.constants.interference, most = 0.5 * own.backward_compute.of(held);
-  // What slows a slot down at its end hides what the next begins with.
-  const auto slowed = [&](double beside, double limit) {
-    return std::max(0.0, std::min(beside * interference, limit) - own.first_collective);
+  // What slows a slot down at its end hides what the next begins with: a forward's, tokens on their way to experts or a gather; a
+  // backward's, what is left of a gather.
+  const auto slowed = [&](double beside, double limit, double hides) {
+    return std::max(0.0, std::min(beside * interference, limit) - hides);
   };
-  cost.forward += slowed(beside_forward, 0.5 * own.forward_compute.of(held));
-  const double usual = slowed(beside_backward, most);
+  cost.forward += slowed(beside_forward, 0.5 * own.forward_compute.of(held), own.first_collective);
+  const double usual = slowed(beside_backward, most, own.hidden_by_weights);
   cost.backward += usual;
   const double last = beside_backward + t.replica.of(held) + (c.zero < 2 ? t.shard.of(held) : 0);
-  if (reduces) cost.interference = slowed(last, most) - usual;
+  if (reduces) cost.interference = slowed(last, most, own.hidden_by_weights) - usual;
   return cost;
 }
 
