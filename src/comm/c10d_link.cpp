@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -163,7 +164,19 @@ struct StoreServer::Parts {
   c10::intrusive_ptr<c10d::TCPStore> store;
 };
 
+namespace {
+
+// Gloo writes to sockets whose other end may be gone. That is a failure like others, told by the write; its signal would end the
+// process, unless somebody has said what to do then.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
 StoreServer::StoreServer() : parts_(std::make_unique<Parts>()) {
+  ignore_broken_pipes();
   const int listener = loopback_listener();
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port_of(listener));
@@ -191,6 +204,7 @@ StoreClient::StoreClient(std::unique_ptr<Parts> parts) : parts_(std::move(parts)
 StoreClient::~StoreClient() = default;
 
 Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, const Deadline& deadline) {
+  ignore_broken_pipes();
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.port);
   options.waitWorkers = false, options.timeout = remaining(deadline);

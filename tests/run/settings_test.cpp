@@ -102,7 +102,8 @@ TEST_F(Settings, NonsenseIsRefusedWithItsName) {
   refuses([](TrainOptions& o) { o.learning_rate = -1; }, "--lr");
   refuses([](TrainOptions& o) { o.microbatch = 9, o.batch = 8; }, "--microbatch");
   refuses([](TrainOptions& o) { o.sequence_length = 5000; }, "5000");
-  refuses([](TrainOptions& o) { o.devices = 4; }, "--devices");
+  refuses([](TrainOptions& o) { o.devices = 0; }, "--devices");
+  refuses([](TrainOptions& o) { o.devices = 5000; }, "--devices");
   refuses([](TrainOptions& o) { o.data = {"/no/such/file"}; }, "/no/such/file");
   refuses([](TrainOptions& o) { o.model.model = "bert-base"; }, "mask");
 }
