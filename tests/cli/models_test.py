@@ -68,7 +68,7 @@ class Models(CommandLineTest):
             (["--batch", "0"], "--batch"),
             (["--precision", "fp7"], "fp7"),
             (["--device", "tpu"], "tpu"),
-            (["--devices", "3"], "--devices"),
+            (["--devices", "2", "--pp", "2"], "--pp 1"),
             (["--plan", self.folder / "none.json"], "none.json"),
             (["--data", self.folder / "none.txt"], "none.txt"),
             (["--seq", "999999"], "999999"),
@@ -171,7 +171,7 @@ class Models(CommandLineTest):
         self.refused("eval", "--model", export, "--data", text, "--seq", 65, says=["65", "64 positions"])
         self.refused("eval", "--model", export, "--data", self.write("short.txt", "abc"), "--seq", 8, says=["short.txt", "4 tokens"])
         self.refused("eval", "--model", export, "--data", text, "--seq", 0, says=["--seq"], code=2)
-        self.refused("eval", "--model", export, "--data", text, "--precision", "fp7", says=["fp7"])
+        self.refused("eval", "--model", export, "--data", text, "--precision", "fp7", says=["fp7"], code=2)
         self.refused("eval", "--model", export, says=["--data"], code=2)
         self.write("big.bin", struct.pack("<4H", 1, 2, 300, 4)), self.write("big.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2) + struct.pack("<iqqq", 4, 0, 0, 1))
         self.refused("eval", "--model", export, "--data", self.folder / "big", "--seq", 3, says=["300", "257"])
