@@ -4,6 +4,7 @@ the run is interrupted. Needs $OPTIMUS (the binary) and nothing but Python's sta
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -84,6 +85,18 @@ class Workers(CommandLineTest):
         self.assertEqual(self.curve("two"), self.curve("alone"))
         self.assertEqual(self.workers("two"), [])
         self.refused(*self.words("two", 12, "--devices", 2, "--plan", plan), says=["holds a run already"])
+
+    def test_any_plan_goes_on_with_what_another_saved(self):
+        run(*self.words("whole", 12, "--precision", "fp64"))
+        run(*self.words("two", 12, "--precision", "fp64", "--devices", 2, "--tp", 2, "--save-every", 6, "--keep-last", 0))
+        shutil.rmtree(self.folder / "two" / "checkpoints" / "step-12")
+        for devices, words in ((1, []), (3, ["--dp", 3, "--zero", 3]), (4, ["--tp", 2, "--dp", 2, "--zero", 1])):
+            name = f"on-{devices}"
+            shutil.copytree(self.folder / "two", self.folder / name)
+            run("train", "--resume", self.folder / name, "--devices", devices, *words)
+            self.assertEqual([row["step"] for row in self.rows(name)], list(range(1, 13)))
+            for ours, whole in zip(self.rows(name), self.rows("whole")):  # fp64, another order of sums: as in parallel_test.cpp
+                self.assertAlmostEqual(ours["loss"] / whole["loss"], 1, delta=1e-9)
 
     def test_killed(self):
         process, pids = self.begin("run")

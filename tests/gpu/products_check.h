@@ -36,9 +36,7 @@ class ProductsCheck {
   }
 
   void products(std::int64_t rows, std::int64_t in, std::int64_t out) {
-    // fp32 sums, rounded once; ATen, which takes widths that are in no 16 bytes, may round parts of a sum before.
-    const bool is_atens = in % 8 != 0 || out % 8 != 0;
-    const double near_once = (is_atens ? 2 : 1) * tolerance(type_);
+    const double near_once = tolerance(type_);  // fp32 sums, rounded once
     // Sums of `rows` products of which each is exact: errors of 2^-24 that a tensor core's truncation makes one-sided.
     const double wide_limit = std::ldexp(static_cast<double>(rows), -23) + 1e-6;
     const at::Tensor x = random_rows(rows, in, type_, 8), weight = random_tensor({out, in}, type_),
@@ -52,10 +50,10 @@ class ProductsCheck {
       near("product and bias", y, exact + in_double(bias), near_once);
       products_->forward_onto(x, weight, bias, stream, y);
       near("product onto a stream", y, exact + in_double(bias) + in_double(stream),
-           2 * tolerance(type_));  // ATen rounds twice
+           2 * near_once);  // ATen rounds twice
       y.copy_(stream);
       products_->forward(x, weight, {}, y, true);
-      near("product onto a stream", y, exact + in_double(stream), 2 * tolerance(type_));
+      near("product onto a stream", y, exact + in_double(stream), 2 * near_once);
       gradients(x, weight, wide_limit);
     }
   }
