@@ -20,6 +20,7 @@
 #include "comm/comm.h"
 #include "engine/batch.h"
 #include "engine/block.h"
+#include "engine/instruction_log.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
@@ -103,6 +104,9 @@ class Engine {
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
   LossScale loss_scale;
+
+  // Where the times of instructions go, while somebody wants them.
+  InstructionLog* instruction_log = nullptr;
 
  private:
   struct Run {
