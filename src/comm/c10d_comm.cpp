@@ -65,6 +65,8 @@ class ProcessPending final : public Pending {
     return outcome;
   }
 
+  std::optional<Deadline::Clock::time_point> ended() const override { return operation_->ended(); }
+
  private:
   const std::shared_ptr<ProcessGroup> group_;
   const std::shared_ptr<ProcessOperation> operation_;

@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,6 +68,8 @@ class Pending {
   virtual bool is_done() = 0;  // never blocks
   // On CUDA the calling thread's current stream waits, the host does not (except for time-outs).
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
+  // After wait(): when the work was over, which may be long before. Nothing: that is not known.
+  virtual std::optional<Deadline::Clock::time_point> ended() const { return std::nullopt; }
 };
 
 class Comm {

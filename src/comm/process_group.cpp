@@ -101,6 +101,7 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::ended;
+    ended_ = Deadline::Clock::now();
     outcome_ = std::move(outcome);
   }
   changed_.notify_all();

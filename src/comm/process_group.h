@@ -48,6 +48,8 @@ class ProcessOperation {
   void run(const Deadline& deadline);
   CommOutcome<void> wait(const Deadline& deadline);
   const Exchange& exchange() const { return *exchange_; }
+  // Of one that has been waited for.
+  Deadline::Clock::time_point ended() const { return ended_; }
 
  private:
   enum class State { idle, taken, ended };
@@ -59,6 +61,7 @@ class ProcessOperation {
   const std::unique_ptr<Exchange> exchange_;
   const std::int64_t flight_;
   const Deadline::Clock::time_point began_;
+  Deadline::Clock::time_point ended_;
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::idle;

@@ -42,7 +42,8 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
 // Not with what changes from step to step and reaches kernels as an argument (keys of dropout, segments), nor with autograd or
 // other devices.
 bool Engine::can_record(const Batch& batch) const {
-  if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() || options_.comm != nullptr)
+  if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() ||
+      options_.comm != nullptr || instruction_log != nullptr)
     return false;
   if (model_.embedding_dropout > 0 || model_.hidden_dropout > 0 || model_.attention_dropout > 0) return false;
   for (const Microbatch& microbatch : batch.microbatches)
@@ -126,7 +127,9 @@ CommOutcome<void> Engine::run(const Run& how) {
     // Also before what is left out: buffers are planned to be free from there on.
     if (CommOutcome<void> done = end_before(i); !done) return done;
     if (how.is_forward_only && !is_forward_[i]) continue;
+    if (instruction_log != nullptr) instruction_log->begin(i);
     if (CommOutcome<void> done = execute(i); !done) return done;
+    if (instruction_log != nullptr) instruction_log->executed(i, under_way_[i].get());
   }
   for (std::size_t i = 0; i < under_way_.size(); ++i)
     if (CommOutcome<void> done = end(static_cast<int>(i)); !done) return done;
@@ -204,6 +207,7 @@ CommOutcome<void> Engine::end(int index) {
              is_of_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
   if (is_of_state) state_.end(ended, buffers_of(at));
   if (is_of_block) blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
+  if (instruction_log != nullptr) instruction_log->end(at, *pending);
   return {};
 }
 

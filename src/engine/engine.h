@@ -21,6 +21,7 @@
 #include "engine/batch.h"
 #include "engine/block.h"
 #include "engine/crossing.h"
+#include "engine/instruction_log.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
@@ -104,6 +105,9 @@ class Engine {
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
   LossScale loss_scale;
+
+  // Where the times of instructions go, while somebody wants them.
+  InstructionLog* instruction_log = nullptr;
 
  private:
   struct Run {
