@@ -16,7 +16,8 @@
 namespace optimus {
 
 struct Microbatch {
-  std::vector<Span> context;  // positions of each sequence that are the device's; none: all (context parallelism)
+  std::vector<Span>
+      context;  // positions of each sequence that are the device's; none: all (context parallelism)
   std::vector<std::int64_t> ids, targets;  // [sequences, own positions]; targets -1 where nothing counts
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> samples;       // global sample number of each sequence

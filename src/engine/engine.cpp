@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/cache.h"
+#include "engine/ring_pass.h"
 
 namespace optimus {
 
@@ -140,7 +141,8 @@ CommOutcome<void> Engine::end_before(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   for (const int wait : program_.waits(next))
     if (CommOutcome<void> done = end(wait); !done) return done;
-  const bool is_in_order = next.lane != Lane::compute && next.lane != Lane::host && next.lane != Lane::transfer;
+  const bool is_in_order =
+      next.lane != Lane::compute && next.lane != Lane::host && next.lane != Lane::transfer;
   if (!is_in_order) return {};
   return end(std::exchange(last_on_lane_[static_cast<std::size_t>(next.lane)], static_cast<int>(index)));
 }
@@ -167,8 +169,8 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:
-      under_way_[index] =
-          is_join ? crossings_.begin_join(index) : begin_exchange(next, pass_of(index));
+    case Op::ring_exchange:
+      under_way_[index] = is_join ? crossings_.begin_join(index) : begin_exchange(next, pass_of(index));
       break;
     case Op::send:
       under_way_[index] = crossings_.begin_send(index);
@@ -186,7 +188,6 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::optimizer:
       update_block(next.block);
       break;
-    case Op::ring_exchange:
     case Op::dispatch:
     case Op::combine:
     case Op::send_buddy:
@@ -257,6 +258,8 @@ std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const P
       return options_.comm->all_gather(group, exchange.from, exchange.to, what);
     case Exchange::Kind::scatter:
       return options_.comm->reduce_scatter(group, exchange.from, exchange.to, what);
+    case Exchange::Kind::ring:
+      return pass_on(*options_.comm, group, exchange.passed_on, what);
   }
   return nullptr;
 }

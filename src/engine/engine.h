@@ -158,6 +158,7 @@ class Engine {
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
+  std::unique_ptr<RingAttention> ring_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
@@ -167,14 +168,14 @@ class Engine {
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
   std::vector<SlabTensors> slabs_;              // [buffer]
-  std::vector<at::Tensor> flats_;    // [buffer]: weights, gradients and activations on their way
-  std::vector<at::Tensor> leaving_;  // [buffer]: [tokens, width] of those that leave
+  std::vector<at::Tensor> flats_;               // [buffer]: weights, gradients and activations on their way
+  std::vector<at::Tensor> leaving_;             // [buffer]: [tokens, width] of those that leave
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
-  std::vector<Pass> passes_;               // [instruction]
-  std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
-  std::vector<at::Tensor> cleared_sums_;   // accumulators that each step begins at zero
-  std::vector<bool> is_forward_;           // [instruction]: of a forward slot
+  std::vector<Pass> passes_;                    // [instruction]
+  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
+  std::vector<at::Tensor> cleared_sums_;        // accumulators that each step begins at zero
+  std::vector<bool> is_forward_;                // [instruction]: of a forward slot
   std::vector<DeviceMicrobatch> microbatches_;  // as in Batch
   Crossings crossings_;
   StateExchange state_;

@@ -112,13 +112,13 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stag
   if (model.is_tied && has_both_ends) {
     const LayerStrategy &first = strategy_of(stage, 0), &last = strategy_of(stage, plan.num_blocks - 1);
     if (first.tp != last.tp || first.zero != last.zero || first.shard_group != last.shard_group)
-      throw UserError("blocks 0 and {} share the embedding and are split differently: they must be split alike",
-                      plan.num_blocks - 1);
+      throw UserError(
+          "blocks 0 and {} share the embedding and are split differently: they must be split alike",
+          plan.num_blocks - 1);
   }
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
       const LayerStrategy& s = run.strategy;
-      if (s.cp > 1) throw UserError("cp {}: context parallelism cannot be run yet, use 1", s.cp);
       // What autograd keeps of weights must be where it was when the backward comes.
       const bool is_kept_by_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
       if (is_kept_by_autograd && s.recompute != RecomputeMode::full)
@@ -157,8 +157,9 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       stage_(pipeline_.stages[static_cast<std::size_t>(program_.seat.stage)]),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
+      ring_(make_ring_attention(options.device)),
       products_(make_products(options.device, types_.element, options.product_record)),
-      tools_{model_, types_, *kernels_, *attention_, *products_, {}, {}},
+      tools_{model_, types_, *kernels_, *attention_, *ring_, *products_, {}, {}},
       crossings_(plan_, model_, program_, flats_, types_.element, options.comm),
       state_(plan_, model_, program_, parameters, options.comm),
       recording_(options.device) {
@@ -285,7 +286,7 @@ void Engine::make_passes() {
           &microbatches_[split * num_microbatches + static_cast<std::size_t>(instruction.microbatch)];
       pass.own_length = own_length(splits[split], program_.seat.index, plan_.sequence_length);
     }
-    pass.sequence_length = plan_.sequence_length;
+    pass.sequence_length = plan_.sequence_length, pass.hop = instruction.hop;
     pass.dropout = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("dropout");
     pass.is_recompute = instruction.op == Op::recompute ||
                         (instruction.lane == Lane::tensor && instruction.serves == Op::recompute);
@@ -322,7 +323,9 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
     else if (buffer.kind == BufferKind::whole_gradients)
       (is_own ? key.gradients : key.tied) = use.buffer;
     else if (buffer.kind == BufferKind::leaving) {
-      if (use.is_write) (is_of_backward(instruction) ? pass.below : pass.next) = &leaving_[static_cast<std::size_t>(use.buffer)];
+      if (use.is_write)
+        (is_of_backward(instruction) ? pass.below : pass.next) =
+            &leaving_[static_cast<std::size_t>(use.buffer)];
     } else if (is_flat(buffer.kind))
       continue;
     else if (is_own)
@@ -350,7 +353,8 @@ void Engine::mark_first_passes() {
     // A device may have nothing to compute in a small micro-batch.
     const Side side{static_cast<int>(stage_.devices.size()), strategy};
     const int sequences = pipeline_.microbatches[static_cast<std::size_t>(next.microbatch)];
-    if (share_of(side, program_.seat.index, sequences, plan_.sequence_length, false).num_tokens() == 0) continue;
+    if (share_of(side, program_.seat.index, sequences, plan_.sequence_length, false).num_tokens() == 0)
+      continue;
     if (!seen.emplace(next.block, next.part).second) continue;
     passes_[i].is_first = true;
     for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->first_written())

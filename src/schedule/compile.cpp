@@ -45,9 +45,7 @@ namespace {
 // way while something else is computed. Everything else keeps its order, and they among themselves.
 Program with_early_arrivals(Program program) {
   const std::vector<Instruction>& old = program.instructions;
-  const auto is_moved = [](const Instruction& at) {
-    return at.lane == Lane::gather || at.op == Op::receive;
-  };
+  const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
   std::vector<std::pair<int, int>> places;  // behind which instruction (-1: at the begin), which to move
   int gather_behind = -1, receive_behind = -1;
   for (int i = 0; i < std::ssize(old); ++i) {

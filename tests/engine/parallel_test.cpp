@@ -1,8 +1,8 @@
 // Parallel = equal: a plan of several devices, each a thread, learns what one device learns. fp64, so that nothing but the order
 // of sums is left: after a few steps of AdamW every weight agrees within 1e-9 of its tensor's norm (DESIGN: 1e-9 after 20 steps).
 //
-// Random plans over tensor and data parallelism, ZeRO, hybrid sharding, sequence parallelism, accumulation, recompute and batches
-// that do not divide; GPT-2, Llama with grouped heads, Qwen 3 with norms of heads, BERT. Dropout is on.
+// Random plans over tensor, pipeline, context and data parallelism, ZeRO, hybrid sharding, sequence parallelism, schedules,
+// accumulation, recompute and batches that do not divide; GPT-2, Llama with grouped heads, Qwen 3 with norms of heads, BERT. Dropout is on.
 #include <ATen/ops/from_blob.h>
 #include <gtest/gtest.h>
 
@@ -199,7 +199,19 @@ TEST(Parallel, PipelinesEqualOneDevice) {
         shape.schedule = schedule;
         if (schedule == Schedule::interleaved) shape.chunks = 2;
         SCOPED_TRACE(preset);
-        expect_equal_to_one_device(model_of(preset, 4, 2, 4), shape);
+        expect_equal_to_one_device(model_of(preset, 4, 2, 6), shape);
+      }
+}
+
+TEST(Parallel, ContextParallelEqualsOneDevice) {
+  for (const char* preset : {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"})
+    for (const int cp : {2, 3, 5})
+      for (const int tp : {1, 2}) {
+        UniformPlan shape{.microbatch = 2, .batch = 3};
+        shape.strategy.cp = cp, shape.strategy.tp = tp, shape.strategy.sequence_parallel = cp == 2;
+        if (tp == 1) shape.strategy.sequence_parallel = false;
+        SCOPED_TRACE(preset);
+        if (cp * tp <= 8) expect_equal_to_one_device(model_of(preset, 4, 2), shape);
       }
 }
 
@@ -223,10 +235,11 @@ UniformPlan random_shape(const RandomKey& key, std::int64_t heads) {
   LayerStrategy& s = shape.strategy;
   s.tp = 1 + below(std::min<std::uint64_t>(4, static_cast<std::uint64_t>(heads)));
   shape.pp = 1 + below(static_cast<std::uint64_t>(8 / s.tp));
-  shape.dp = 1 + below(static_cast<std::uint64_t>(8 / s.tp / shape.pp));
+  s.cp = 1 + below(static_cast<std::uint64_t>(8 / s.tp / shape.pp));
+  shape.dp = 1 + below(static_cast<std::uint64_t>(8 / s.tp / shape.pp / s.cp));
   if (shape.pp > 1) {
     shape.schedule = static_cast<Schedule>(below(4));
-    if (shape.schedule == Schedule::interleaved) shape.chunks = 1 + below(3);
+    if (shape.schedule == Schedule::interleaved) shape.chunks = 2 + below(2);
   }
   s.sequence_parallel = s.tp > 1 && below(2) == 1;
   s.zero = below(4);
