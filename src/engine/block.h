@@ -60,7 +60,8 @@ struct Pass {
   const at::Tensor* next = nullptr;  // where the block's output goes: what the block above keeps as its input
   const at::Tensor* below = nullptr;  // where its input gradient goes
   const DeviceMicrobatch* microbatch = nullptr;
-  std::int64_t sequence_length = 0, step = 0;
+  std::int64_t sequence_length = 0, own_length = 0;  // of a sequence, and of its positions that are here
+  std::int64_t step = 0;
   RandomKey dropout;                 // of the seed
   bool is_training = true;           // dropout happens
   bool is_recompute = false;         // forward: only what the backward needs

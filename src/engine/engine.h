@@ -20,6 +20,7 @@
 #include "comm/comm.h"
 #include "engine/batch.h"
 #include "engine/block.h"
+#include "engine/crossing.h"
 #include "engine/instruction_log.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
@@ -153,6 +154,7 @@ class Engine {
   const ElementTypes types_;
   const Program program_;
   const Group world_;
+  const Pipeline& pipeline_;
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
@@ -165,14 +167,16 @@ class Engine {
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
   std::vector<SlabTensors> slabs_;              // [buffer]
-  std::vector<at::Tensor> flats_;               // [buffer]: weights and gradients on their way
+  std::vector<at::Tensor> flats_;    // [buffer]: weights, gradients and activations on their way
+  std::vector<at::Tensor> leaving_;  // [buffer]: [tokens, width] of those that leave
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
   std::vector<Pass> passes_;               // [instruction]
   std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
   std::vector<at::Tensor> cleared_sums_;   // accumulators that each step begins at zero
   std::vector<bool> is_forward_;           // [instruction]: of a forward slot
-  std::vector<DeviceMicrobatch> microbatches_;
+  std::vector<DeviceMicrobatch> microbatches_;  // as in Batch
+  Crossings crossings_;
   StateExchange state_;
   StepGraph recording_;
 

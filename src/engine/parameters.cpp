@@ -158,7 +158,8 @@ void Parameters::initialize(std::int64_t seed) {
       at::Tensor target = view(tensor.name, member);
       fill(tensor, key, box(tensor.name, member), values);
       target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
-      if (block(tensor.block).masters.is_same(block(tensor.block).weights)) break;
+      const BlockState& state = block(places_.at(tensor.name).first);
+      if (state.masters.is_same(state.weights)) break;
     }
   }
 }

@@ -87,9 +87,20 @@ class NarrowProducts final : public AtenProducts {
   }
 };
 
-// bf16 or fp16 on CUDA: the product's own fp32 sums are added to the accumulator, nothing is rounded in between.
+// bf16 or fp16 on CUDA: sums are fp32's until they are written, and rounded once. Parts of a sum would be added in 16 bits where
+// ATen lets the library; and a bias that it hands over with a product whose rows are in no 16 bytes is added to the rounded
+// result, in a pass of its own (seen in cuBLASLt 13.1), so here it is what the product is added to.
 class WideSumProducts final : public AtenProducts {
  public:
+  WideSumProducts() {
+    at::globalContext().setAllowBF16ReductionCuBLAS(false);
+    at::globalContext().setAllowFP16ReductionCuBLAS(false);
+  }
+  void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
+               bool adds) override {
+    if (bias.defined()) y.copy_(bias.expand_as(y));
+    AtenProducts::forward(x, weight, {}, y, adds || bias.defined());
+  }
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     if (adds)
       at::addmm_out(gradient, gradient, dy.t(), x, at::kFloat);

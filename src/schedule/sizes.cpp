@@ -117,7 +117,8 @@ Bytes DeviceSizes::laid_out(int block, StateKind kind, bool is_sharded) const {
     elements += (own + step - 1) / step * step * copies;
   };
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) add(tensor);
-  if (block == plan_.num_blocks - 1 && model_.is_tied && kind == StateKind::weights)
+  const bool with_embedding = kind == StateKind::weights || !has_one_copy_of_tied_embedding_;
+  if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
       if (tensor.is_also_head) add(tensor);
   return Bytes(elements * width);
@@ -287,6 +288,12 @@ Bytes DeviceSizes::boundary(int block, int sequences, std::int64_t width) const 
 
 Bytes DeviceSizes::whole_activation(int block, int sequences) const {
   return Bytes(share(block, sequences, false).num_tokens() * model_.hidden * bytes_of(plan_.precision));
+}
+
+Bytes DeviceSizes::joined(int block, int sequences, std::int64_t width) const {
+  const int tp = strategy_of(stage_, block).tp;
+  return Bytes(share(block, sequences, false).num_tokens() * ((width + tp - 1) / tp) * tp *
+               bytes_of(plan_.precision));
 }
 
 Bytes DeviceSizes::ring(int block, int sequences) const {

@@ -48,6 +48,8 @@ class DeviceSizes {
   // `width` elements a token between blocks, on this device (its slice with sequence parallelism), and the whole of its group.
   Bytes boundary(int block, int sequences, std::int64_t width) const;
   Bytes whole_activation(int block, int sequences) const;
+  // What the tensor parts received of it, each its slice of the features, padded to equal length.
+  Bytes joined(int block, int sequences, std::int64_t width) const;
   // Keys and values of one context part, which go round the ring.
   Bytes ring(int block, int sequences) const;
   // The tokens that go to experts from here: each as often as it has experts.

@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::int64_t kLength = 12;
 
-ModelSpec model_of(const std::string& preset, std::int64_t heads, std::int64_t kv_heads) {
-  ModelOverrides overrides{.layers = 2,
+ModelSpec model_of(const std::string& preset, std::int64_t heads, std::int64_t kv_heads, int layers = 2) {
+  ModelOverrides overrides{.layers = layers,
                            .hidden = 4 * heads,
                            .heads = heads,
                            .head_dim = 4,
@@ -190,6 +190,19 @@ TEST(Parallel, TensorParallelEqualsOneDevice) {
       }
 }
 
+TEST(Parallel, PipelinesEqualOneDevice) {
+  for (const char* preset : {"gpt2", "llama3-8b", "bert-base"})
+    for (const Schedule schedule :
+         {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zero_bubble})
+      for (const int pp : {2, 3}) {
+        UniformPlan shape{.pp = pp, .microbatch = 1, .batch = 5};
+        shape.schedule = schedule;
+        if (schedule == Schedule::interleaved) shape.chunks = 2;
+        SCOPED_TRACE(preset);
+        expect_equal_to_one_device(model_of(preset, 4, 2, 4), shape);
+      }
+}
+
 TEST(Parallel, DataParallelAndZeroEqualOneDevice) {
   for (const char* preset : {"gpt2", "llama3-8b", "bert-base"})
     for (const int zero : {0, 1, 2, 3})
@@ -209,7 +222,12 @@ UniformPlan random_shape(const RandomKey& key, std::int64_t heads) {
   UniformPlan shape;
   LayerStrategy& s = shape.strategy;
   s.tp = 1 + below(std::min<std::uint64_t>(4, static_cast<std::uint64_t>(heads)));
-  shape.dp = 1 + below(static_cast<std::uint64_t>(8 / s.tp));
+  shape.pp = 1 + below(static_cast<std::uint64_t>(8 / s.tp));
+  shape.dp = 1 + below(static_cast<std::uint64_t>(8 / s.tp / shape.pp));
+  if (shape.pp > 1) {
+    shape.schedule = static_cast<Schedule>(below(4));
+    if (shape.schedule == Schedule::interleaved) shape.chunks = 1 + below(3);
+  }
   s.sequence_parallel = s.tp > 1 && below(2) == 1;
   s.zero = below(4);
   if (s.zero > 0 && shape.dp % 2 == 0 && below(2) == 1) s.shard_group = 2;
@@ -232,7 +250,9 @@ TEST(Parallel, RandomPlansEqualOneDevice) {
     const std::int64_t kv = 1 + static_cast<std::int64_t>(random_below(own, 101, 3)),
                        heads = kv * (1 + static_cast<std::int64_t>(random_below(own, 102, 3)));
     SCOPED_TRACE(fmt::format("plan {} of {}, {} heads, {} of keys", i, preset, heads, kv));
-    expect_equal_to_one_device(model_of(preset, heads, kv), random_shape(own, heads), 3);
+    const UniformPlan shape = random_shape(own, heads);
+    const int layers = std::max(2, shape.pp * shape.chunks) + static_cast<int>(random_below(own, 103, 2));
+    expect_equal_to_one_device(model_of(preset, heads, kv, layers), shape, 3);
   }
 }
 

@@ -64,7 +64,7 @@ class ProductsCheck {
     const at::Tensor exact = in_double(dy).mm(in_double(weight));
     at::Tensor dx = before.clone();
     products_->input_gradient(dy, weight, dx, true);
-    near("input gradient", dx, exact + in_double(before), tolerance(type_));
+    near("input gradient, added", dx, exact + in_double(before), tolerance(type_));
     products_->input_gradient(dy, weight, dx);
     near("input gradient", dx, exact, tolerance(type_));
     // The library's tanh is good to 2^-11, before the result is rounded.
