@@ -26,6 +26,20 @@ int tag_of(const CommOperation& operation, std::int64_t number) {
   return static_cast<int>((number & 0x3fff) << 16 | static_cast<std::int64_t>(hash >> 49) << 1);
 }
 
+// Members as a binomial tree below place 0: above a place stands the one without its lowest bit, below it lie the next ones up to
+// that bit, in one piece.
+int place_above(int place) { return place & (place - 1); }
+int num_below(int place, int size) {
+  const int most = place == 0 ? size : place & -place;
+  return std::min(most, size - place);
+}
+// Those with most below them first: they have the longest way to go.
+std::vector<int> places_below(int place, int size) {
+  std::vector<int> result;
+  for (int bit = 1; bit < num_below(place, size); bit *= 2) result.insert(result.begin(), place + bit);
+  return result;
+}
+
 }  // namespace
 
 at::Tensor Scratch::take(std::int64_t bytes) {
@@ -90,12 +104,20 @@ std::size_t Exchange::receive(int place, const at::Tensor& row, int tag) {
   return messages_.size() - 1;
 }
 
+bool Exchange::is_tree() const {
+  if (size_ <= sizes_.most_direct) return false;
+  return operation_.kind == CommKind::broadcast ||
+         (operation_.kind == CommKind::all_reduce && operation_.bytes() <= sizes_.tree_up_to);
+}
+
 bool Exchange::is_split() const {
-  return operation_.kind == CommKind::reduce_scatter ||
-         (operation_.kind == CommKind::all_reduce && operation_.bytes() >= sizes_.split_from);
+  if (operation_.kind == CommKind::reduce_scatter) return true;
+  if (operation_.kind != CommKind::all_reduce || is_tree()) return false;
+  return operation_.bytes() >= sizes_.split_from || size_ > sizes_.most_direct;
 }
 
 bool Exchange::has_stages() const {
+  if (is_tree()) return true;
   if (size_ == 1 || !is_split()) return false;
   return operation_.kind == CommKind::all_reduce ||
          num_segments(piece(operation_.from, place_)) > kSegmentsAhead;
@@ -123,6 +145,7 @@ at::Tensor Exchange::scratch_row(std::int64_t slot, std::int64_t bytes) const {
 
 void Exchange::begin() {
   if (operation_.bytes() == 0) return;
+  if (is_tree()) return begin_tree();
   switch (operation_.kind) {
     case CommKind::connect:
       return;
@@ -182,6 +205,55 @@ void Exchange::begin_broadcast() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
+// Rows of some members that have come up the tree.
+at::Tensor Exchange::tree_rows(int begin, int end) const {
+  const std::int64_t bytes = operation_.bytes();
+  return memory_.narrow(0, (begin - place_) * bytes, (end - begin) * bytes)
+      .view(operation_.from.scalar_type());
+}
+
+// Places of a broadcast are counted from its root.
+void Exchange::begin_tree() {
+  segments_.resize(2);  // what comes from below, and from above
+  if (operation_.kind == CommKind::broadcast) {
+    const int own = (place_ - operation_.root + size_) % size_;
+    if (own != 0)
+      segments_[1] = {receive((place_above(own) + operation_.root) % size_, operation_.to, tag_)};
+    else
+      send_down();
+    return;
+  }
+  memory_ = scratch_.take(num_below(place_, size_) * operation_.bytes());
+  copy_row(operation_.from, tree_rows(place_, place_ + 1));
+  for (const int below : places_below(place_, size_))
+    segments_[0].push_back(receive(below, tree_rows(below, below + num_below(below, size_)), tag_));
+  if (place_ == 0) return;
+  // The sum may come only after all rows have gone up, own ones too: where it is received they are needed no more.
+  segments_[1] = {receive(place_above(place_), operation_.to, tag_ + 1)};
+  if (segments_[0].empty()) send(place_above(place_), tree_rows(place_, place_ + 1), tag_);
+}
+
+void Exchange::send_down() {
+  const bool is_sum = operation_.kind == CommKind::all_reduce;
+  const int root = is_sum ? 0 : operation_.root, own = (place_ - root + size_) % size_;
+  for (const int below : places_below(own, size_))
+    send((below + root) % size_, operation_.to, is_sum ? tag_ + 1 : tag_);
+}
+
+void Exchange::run_tree(Interrupter& interrupter, const Interrupter::Limits& limits) {
+  wait_for(segments_[0], interrupter, limits);
+  const bool is_sum = operation_.kind == CommKind::all_reduce;
+  if (is_sum && place_ == 0) {
+    std::vector<at::Tensor> rows;
+    for (int i = 0; i < size_; ++i) rows.push_back(tree_rows(i, i + 1));
+    sum_in_order(rows, operation_.to, operation_.sum);
+  } else if (is_sum && !segments_[0].empty()) {
+    send(place_above(place_), tree_rows(place_, place_ + num_below(place_, size_)), tag_);
+  }
+  wait_for(segments_[1], interrupter, limits);
+  if (is_sum || place_ != operation_.root) send_down();
+}
+
 void Exchange::receive_segment(std::int64_t index) {
   const std::int64_t bytes =
       static_cast<std::int64_t>(segment(piece(operation_.from, place_), index).nbytes());
@@ -223,6 +295,7 @@ void Exchange::wait_for(const Waiting& waiting, Interrupter& interrupter, const 
 
 void Exchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) {
   if (operation_.bytes() == 0) return;
+  if (is_tree()) run_tree(interrupter, limits);
   if (is_split()) {
     const std::int64_t count = num_segments(piece(operation_.from, place_));
     for (std::int64_t i = 0; i < count; ++i) {
@@ -234,11 +307,12 @@ void Exchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) 
   Waiting all(messages_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   wait_for(all, interrupter, limits);
-  if (operation_.kind == CommKind::all_reduce && !is_split()) add_whole();
+  if (operation_.kind == CommKind::all_reduce && !is_split() && !is_tree()) add_whole();
 }
 
 Exchange::Unfinished Exchange::give_up() {
   Unfinished result;
+  result.is_relayed = is_tree();
   std::vector<Message*> open;
   for (Message& message : messages_) {
     if (message.is_done) continue;

@@ -226,9 +226,10 @@ void ProcessGroup::name_missing(const Exchange::Unfinished& left, CommFailure& f
   std::set<int> missing, told;
   for (const int place : is_closed ? left.closed : left.silent)
     missing.insert(group_.members[static_cast<std::size_t>(place)]);
-  // Who waits with us gives up when we do; who is alone cannot be told from anybody else.
+  // Who waits with us gives up when we do; who is alone cannot be told from anybody else, unless it passes on what others say.
+  const std::size_t few = left.is_relayed ? 0 : 1;
   const Deadline deadline =
-      Deadline::after(is_closed || missing.size() < 2 ? Seconds(0) : kNotePatience, "notes");
+      Deadline::after(is_closed || missing.size() <= few ? Seconds(0) : kNotePatience, "notes");
   do {
     for (const int rank : std::vector<int>(missing.begin(), missing.end())) {
       const std::optional<std::string> note = note_of(rank);
@@ -239,8 +240,8 @@ void ProcessGroup::name_missing(const Exchange::Unfinished& left, CommFailure& f
       if (is_closed && missing.empty())
         failure.reason = fmt::format("rank {} gave up: {}", rank, note->substr(note->find(';') + 1));
     }
-    if (missing.size() > 1) std::this_thread::sleep_for(kNoteEvery);
-  } while (missing.size() > 1 && !deadline.has_passed());
+    if (missing.size() > few) std::this_thread::sleep_for(kNoteEvery);
+  } while (missing.size() > few && !deadline.has_passed());
   if (missing.empty()) missing = told;
   missing.erase(shared_.rank);
   failure.missing.assign(missing.begin(), missing.end());

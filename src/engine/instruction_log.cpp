@@ -25,6 +25,10 @@ void InstructionLog::begin_times() {
   origin_.event->synchronize();
 }
 
+double InstructionLog::elapsed() const {
+  return std::chrono::duration<double>(Clock::now() - origin_.time).count();
+}
+
 double InstructionLog::seconds(const Mark& mark) const {
   if (mark.event == nullptr) return std::chrono::duration<double>(mark.time - origin_.time).count();
   mark.event->synchronize();

@@ -21,6 +21,7 @@ class InstructionLog {
   explicit InstructionLog(at::Device device);
   // Waits for the device.
   void begin_times();
+  double elapsed() const;  // by the host's clock
 
   void begin(std::size_t instruction);
   // Its call has returned. Unless something of it is under way that is its end.

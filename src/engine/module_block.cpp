@@ -113,6 +113,25 @@ class ModuleBlock final : public Block {
 
 }  // namespace
 
+ModuleModel copy_of(const ModuleModel& model) {
+  ModuleModel result = model;
+  for (ModulePart& part : result.parts) {
+    if (part.module == nullptr) continue;
+    if (part.copy == nullptr)
+      throw UserError(
+          "{}: part {} has a module and no way to copy it, which several devices need; give it by "
+          "ModuleModel::add, or set copy",
+          model.name, part.name);
+    try {
+      part = part.copy();
+    } catch (const c10::Error& error) {
+      throw UserError("{}: part {} cannot be copied for several devices: {}", model.name, part.name,
+                      error.what_without_backtrace());
+    }
+  }
+  return result;
+}
+
 // A tensor of a module, what it was, and the parameter whose view it is now (none: converted only).
 struct LentModules::Lent {
   at::Tensor tensor, before;
