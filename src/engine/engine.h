@@ -136,6 +136,7 @@ class Engine {
   void compute(const Instruction& next, const Pass& pass);
   std::unique_ptr<Pending> begin_exchange(const Instruction& next, const Pass& pass);
   CommOutcome<void> sum_over_devices();
+  CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
   void update_block(int block);
   Pass pass_of(std::size_t index) const;
