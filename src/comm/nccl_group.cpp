@@ -242,7 +242,7 @@ void NcclGroup::look_locked() {
     if (passed == cudaErrorNotReady) break;
     if (passed != cudaSuccess) return fail(fmt::format("CUDA says {}", cudaGetErrorString(passed)));
     ended.is_ended = true;
-    ended.operation.from = ended.operation.to = {};
+    ended.operation.from = ended.operation.to = at::Tensor();
     shared_.log.end(ended.flight, FlightState::done);
     under_way_.pop_front();
   }
