@@ -148,14 +148,15 @@ void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std
   if (tensor.init.kind != InitKind::normal || values.empty()) return;
   const RandomKey own = key.with(tensor.name);
   const std::int64_t rows = box.num_dims > 0 ? box.dims[0].size() : 1, row = box.num_elements() / rows;
-  at::parallel_for(0, rows, std::max<std::int64_t>(1, (1 << 16) / row), [&](std::int64_t from, std::int64_t to) {
-    Box part = box;
-    part.dims[0] = {box.dims[0].begin + from, box.dims[0].begin + to};
-    const std::span<double> piece = std::span(values).subspan(static_cast<std::size_t>(from * row),
-                                                              static_cast<std::size_t>((to - from) * row));
-    fill_normal(own, tensor.shape, part, piece);
-    for (double& value : piece) value *= tensor.init.deviation;
-  });
+  at::parallel_for(0, rows, std::max<std::int64_t>(1, (1 << 16) / row),
+                   [&](std::int64_t from, std::int64_t to) {
+                     Box part = box;
+                     part.dims[0] = {box.dims[0].begin + from, box.dims[0].begin + to};
+                     const std::span<double> piece = std::span(values).subspan(
+                         static_cast<std::size_t>(from * row), static_cast<std::size_t>((to - from) * row));
+                     fill_normal(own, tensor.shape, part, piece);
+                     for (double& value : piece) value *= tensor.init.deviation;
+                   });
 }
 
 }  // namespace
