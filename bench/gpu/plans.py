@@ -11,7 +11,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bench_common as bc  # noqa: E402
 
-SELECTIVE_LAYERS = {"gpt2-1.5b": 12, "llama-8b8l-4k": 5}
+SELECTIVE_LAYERS = {"gpt2-1.5b": 12, "llama-8b8l-4k": 4}
 MODELS = {"gpt2-124m": "gpt2", "gpt2-1.5b": "gpt2-xl", "llama-1b-2k": "llama3-8b", "llama-1b-4k": "llama3-8b", "llama-8b8l-4k": "llama3-8b",
           "tiny-gpt2": "gpt2", "tiny-llama": "llama3-8b"}
 

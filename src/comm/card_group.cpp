@@ -55,7 +55,7 @@ void CardWatch::run() {
   while (!changed_.wait_for(lock, kBetweenLooks, [&] { return is_over_; })) {
     const std::vector<std::shared_ptr<CardGroup>> all = groups_;
     lock.unlock();
-    for (const std::shared_ptr<CardGroup>& group : all) group->look();
+    for (const std::shared_ptr<CardGroup>& group : all) group->look(), group->bury();
     lock.lock();
   }
 }

@@ -3,9 +3,9 @@
 // tags, so those go through the processor's memory (c10d_comm.h).
 //
 // A group's operations run on a stream of its own, behind what the current stream was given so far, and beside what it is given
-// then. Nobody blocks inside NCCL: communicators are told not to, and a thread of the rank looks after what is under way. It ends
-// an operation whose deadline has passed, whose group is abandoned or whose other side is gone by aborting the communicator,
-// which is never used again.
+// then. Nobody blocks inside NCCL: communicators are told not to, and a thread of the rank looks after what is under way. An
+// operation whose deadline has passed, whose run is abandoned or whose other side is gone fails, and that thread aborts the
+// communicator, which is never used again.
 //
 // Compiled where PyTorch has CUDA and NCCL's header is beside it (OPTIMUS_NCCL); elsewhere has_nccl() is false.
 #pragma once
@@ -34,8 +34,10 @@ class CardGroup {
   virtual ~CardGroup() = default;
   // Started, not waited for: wait() makes the current stream wait and returns; it fails when the operation is known to have failed.
   virtual std::unique_ptr<Pending> start(CommOperation operation) = 0;
-  // Takes note of what has ended, and ends what must. Any thread.
+  // Takes note of what has ended and of what has failed. Any thread.
   virtual void look() = 0;
+  // Ends what has failed on the device too, and waits for it.
+  virtual void bury() = 0;
   virtual bool is_idle() = 0;
   // Those under way get the deadline where they have none.
   virtual void limit(const Deadline& deadline) = 0;

@@ -73,7 +73,7 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
         text_(group_text(group_, epoch)),
         device_(device),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
-  ~NcclGroup() override { end_communicator(); }
+  ~NcclGroup() override { close("nobody needs it any more"); }
 
   Outcome<void> connect(const ncclUniqueId& id, const Deadline& deadline) {
     const c10::cuda::CUDAGuard guard(device_);
@@ -85,7 +85,7 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
       return failure("NCCL says {}", ncclGetErrorString(begun));
     const std::string problem = until_answered(deadline);
     if (problem.empty()) return {};
-    end_communicator();
+    close(problem);
     return failure("{}", problem);
   }
 
@@ -112,11 +112,22 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
     return {};
   }
   void close(const std::string& reason) override {
-    const std::lock_guard lock(mutex_);
-    look_locked();
-    if (!under_way_.empty()) fail(reason);
-    end_communicator();
-    if (broken_.empty()) broken_ = reason;
+    {
+      const std::lock_guard lock(mutex_);
+      look_locked();
+      if (!under_way_.empty()) fail(reason);
+      if (broken_.empty()) broken_ = reason;
+    }
+    bury();
+  }
+  // Not under the lock: it waits for what the device has at hand, and others must hear of the failure meanwhile.
+  void bury() override {
+    ncclComm_t dead = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!broken_.empty()) dead = std::exchange(comm_, nullptr);
+    }
+    if (dead != nullptr) ncclCommAbort(dead);
   }
 
  private:
@@ -125,9 +136,6 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
   void look_locked();
   void fail(const std::string& reason);
   std::vector<int> silent_members(const std::string& reason) const;
-  void end_communicator() {
-    if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
-  }
 
   RankShared& shared_;
   const Group group_;
@@ -246,16 +254,15 @@ void NcclGroup::look_locked() {
     shared_.log.end(ended.flight, FlightState::done);
     under_way_.pop_front();
   }
-  if (under_way_.empty() || comm_ == nullptr) return;
+  if (under_way_.empty() || !broken_.empty()) return;
   if (const Answer answer(comm_); !answer.is_good() && !answer.is_under_way()) return fail(answer.text());
   if (const std::optional<std::string> reason = shared_.abandoned()) return fail(*reason);
   const std::optional<Deadline>& deadline = under_way_.front()->deadline;
   if (deadline && deadline->has_passed()) fail(deadline_text(*deadline));
 }
 
-// Whatever is under way fails; the communicator's kernels end when it is aborted.
+// Whatever is under way fails. The communicator's kernels end when it is buried.
 void NcclGroup::fail(const std::string& reason) {
-  end_communicator();
   const bool is_first = broken_.empty();
   const std::vector<int> missing = is_first ? silent_members(reason) : std::vector<int>();
   for (const std::shared_ptr<CardOperation>& operation : under_way_) {
