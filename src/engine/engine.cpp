@@ -37,6 +37,7 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   else
     work();
   if (!done) return tl::unexpected(done.error());
+  if (done = settle(); !done) return tl::unexpected(done.error());
   return end_step();
 }
 
@@ -281,6 +282,12 @@ CommOutcome<void> Engine::sum_over_devices() {
   return sum->wait(Deadline::after(options_.patience, "step_gate"));
 }
 
+// Nothing that was computed counts before all that came from others has ended well.
+CommOutcome<void> Engine::settle() {
+  if (options_.comm == nullptr) return {};
+  return options_.comm->settle(Deadline::after(options_.patience, "the end of a step"));
+}
+
 // Each element of the model's gradient is counted on one device. What comes of it stays on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
@@ -319,6 +326,7 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
   if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
     return tl::unexpected(done.error());
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
+  if (const CommOutcome<void> done = settle(); !done) return tl::unexpected(done.error());
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
   return Evaluation{number(numbers, StepNumber::loss_sum),

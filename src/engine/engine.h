@@ -142,6 +142,7 @@ class Engine {
   void take_arrivals(std::size_t index, const Pass& pass);
   std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
+  CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
   void update_block(int block);
   Pass pass_of(std::size_t index) const;
