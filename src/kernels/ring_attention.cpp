@@ -95,8 +95,7 @@ void check_ring_task(const RingTask& task) {
 }
 
 std::unique_ptr<RingAttention> make_ring_attention(at::Device device) {
-  (void)device;
-  return make_plain_ring_attention();
+  return device.is_cpu() ? make_host_ring_attention() : make_plain_ring_attention();
 }
 
 }  // namespace optimus

@@ -67,7 +67,9 @@ class RingAttention {
                         at::Tensor& dv) const = 0;
 };
 
-std::unique_ptr<RingAttention> make_plain_ring_attention();
+constexpr std::int64_t kMaxScoreBytes = 64 << 20;  // that the plain one has of scores at a time
+std::unique_ptr<RingAttention> make_plain_ring_attention(std::int64_t max_score_bytes = kMaxScoreBytes);
+std::unique_ptr<RingAttention> make_host_ring_attention();
 // The fastest there is for a device.
 std::unique_ptr<RingAttention> make_ring_attention(at::Device device);
 
