@@ -166,10 +166,13 @@ class BackwardThread {
   // The first rows of scratch to rows `row` onwards of a head.
   void put(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
            std::int64_t count) const {
-    if (results_ == Results::added)
-      for (std::int64_t i = 0; i < count; ++i) add_out(from, i, Head<W>(to, row, head), i);
-    else
-      for (std::int64_t i = 0; i < count; ++i) copy_out(from, i, W{1}, Head<T>(to, row, head), i);
+    if (results_ == Results::added) {
+      const Head<W> rows(to, row, head);
+      for (std::int64_t i = 0; i < count; ++i) add_out(from, i, rows, i);
+    } else {
+      const Head<T> rows(to, row, head);
+      for (std::int64_t i = 0; i < count; ++i) copy_out(from, i, W{1}, rows, i);
+    }
   }
 
   std::int64_t group() const { return task_.shape.heads / task_.shape.kv_heads; }
