@@ -50,7 +50,7 @@ class HostRingAttention final : public RingAttention {
  public:
   void forward(const RingTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
-    check_ring_task(task);
+    check_ring_task(task, q, k);
     const AttentionTensors all{out, q, k, v, out, logsumexp, q, k, v};
     host_attention_forward(task, all, Results::added);
   }
@@ -58,7 +58,7 @@ class HostRingAttention final : public RingAttention {
   void backward(const RingTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
-    check_ring_task(task);
+    check_ring_task(task, q, k);
     const AttentionTensors all{dout, q, k, v, out, logsumexp, dq, dk, dv};
     host_attention_backward(task, all, Results::added);
   }

@@ -121,7 +121,6 @@ class RingBlock {
 // Calls visit(RingBlock) for all blocks of a task.
 template <typename Visit>
 void for_each_block(const RingTask& task, const at::Tensor& q, std::int64_t max_score_bytes, Visit visit) {
-  check_ring_task(task);
   const std::int64_t element_size = q.scalar_type() == at::kDouble ? 8 : 4;
   for (const AlikePieces& alike : alike_pieces(task.pieces)) {
     const std::int64_t row_bytes =
@@ -138,6 +137,7 @@ class PlainRingAttention final : public RingAttention {
 
   void forward(const RingTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
+    check_ring_task(task, q, k);
     for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
       const at::Tensor scores = block.scores(widened(block.of_queries(q)), widened(block.of_keys(k)));
       const at::Tensor before = block.statistics(logsumexp);
@@ -154,6 +154,7 @@ class PlainRingAttention final : public RingAttention {
   void backward(const RingTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
+    check_ring_task(task, q, k);
     for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
       const at::Tensor query = widened(block.of_queries(q)), key = widened(block.of_keys(k));
       const at::Tensor upstream = widened(block.of_queries(dout)), groups = block.grouped(upstream);
