@@ -6,7 +6,9 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/cache.h"
@@ -159,7 +161,10 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::recompute:
     case Op::backward_input:
     case Op::backward_weight:
-      compute(index);
+      if (options_.pace)
+        compute_paced(index);
+      else
+        compute(index);
       break;
     case Op::all_gather:
     case Op::reduce_scatter:
@@ -238,6 +243,13 @@ void Engine::compute(std::size_t index) {
     block.backward_input(next.part, pass);
   else
     block.backward_weight(next.part, pass);
+}
+
+void Engine::compute_paced(std::size_t index) {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration<double>(options_.pace(program_.instructions[index]).value);
+  compute(index);
+  std::this_thread::sleep_until(end);
 }
 
 // What came from blocks elsewhere goes where the block reads it.
