@@ -4,7 +4,7 @@
 //
 // The model is a preset ("gpt2", "llama3-8b"), a Hugging Face folder or a config.json; the data a text or jsonl file, a folder
 // or a token-file prefix. Everything else has a default that is chosen from model, data and hardware; TrainOptions
-// (run/options.h) lists what can be said. Throws UserError, with one line that says what is wrong and what would be right.
+// (run/options.h) lists what can be said. With `devices` several ranks train as threads of the program. Throws UserError, with one line that says what is wrong and what would be right.
 #pragma once
 
 #include <optional>

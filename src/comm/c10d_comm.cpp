@@ -66,6 +66,8 @@ class ProcessPending final : public Pending {
     return outcome;
   }
 
+  std::optional<Deadline::Clock::time_point> ended() const override { return operation_->ended(); }
+
  private:
   const std::shared_ptr<ProcessGroup> group_;
   const std::shared_ptr<ProcessOperation> operation_;
@@ -180,14 +182,18 @@ CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reas
   return failure;
 }
 
+// The last to come tells the others, so that nobody asks after each of them.
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
   const auto began = Deadline::Clock::now();
-  std::vector<std::string> keys;
-  for (const int member : key.group.members) keys.push_back(arrival_key(key.text(), member));
-  if (const auto done = store_->set(arrival_key(key.text(), rank()), card_); !done)
-    return tl::unexpected(connect_failure(key, done.error().why, began));
+  const std::string all = fmt::format("arrived/{}/all", key.text());
+  Outcome<void> said = store_->set(arrival_key(key.text(), rank()), card_);
+  const Outcome<std::int64_t> count =
+      said ? store_->count(fmt::format("arrived/{}/number", key.text())) : Outcome<std::int64_t>(0);
+  if (said && count && *count == std::ssize(key.group.members)) said = store_->set(all, "");
+  if (!said || !count)
+    return tl::unexpected(connect_failure(key, (said ? count.error() : said.error()).why, began));
   for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMostBetweenLooks)) {
-    const auto is_complete = store_->has_all(keys);
+    const auto is_complete = store_->find(all);
     if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, began));
     if (*is_complete) return {};
     if (const auto reason = shared_.abandoned()) return tl::unexpected(connect_failure(key, *reason, began));

@@ -234,8 +234,8 @@ Outcome<std::optional<std::string>> StoreClient::find(const std::string& key) {
   });
 }
 
-Outcome<bool> StoreClient::has_all(const std::vector<std::string>& keys) {
-  return outcome_of("the store", [&] { return parts_->store->check(keys); });
+Outcome<std::int64_t> StoreClient::count(const std::string& key) {
+  return outcome_of("the store", [&] { return parts_->store->add(key, 1); });
 }
 
 Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int place, int size,

@@ -42,8 +42,8 @@ class StoreClient {
   Outcome<void> set(const std::string& key, const std::string& value);
   // Nothing when the key is not there.
   Outcome<std::optional<std::string>> find(const std::string& key);
-  // Whether all keys are there.
-  Outcome<bool> has_all(const std::vector<std::string>& keys);
+  // One more of those who come under this key; how many there are then.
+  Outcome<std::int64_t> count(const std::string& key);
 
   // Connects to the other members under a key that they all use, each once. All must be about to call this.
   Outcome<std::unique_ptr<Wire>> link(const std::string& key, int place, int size, const Deadline& deadline);

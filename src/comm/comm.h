@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -68,6 +69,8 @@ class Pending {
   // On CUDA the calling thread's current stream waits, the host does not (except for time-outs). What goes wrong on the device
   // afterwards is told by Comm::settle, and by every later operation of the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
+  // After wait(): when the work was over, which may be long before. Nothing: that is not known.
+  virtual std::optional<Deadline::Clock::time_point> ended() const { return std::nullopt; }
 };
 
 class Comm {

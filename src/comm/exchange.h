@@ -1,11 +1,14 @@
-// Collectives built from messages: what one member sends, receives and adds. Every member talks to every other directly; sums are
-// taken in the order of members by one of them, or alike by all, so all get the same bits.
+// Collectives built from messages: what one member sends, receives and adds. Sums are taken in the order of members by one of them,
+// or alike by all, so all get the same bits.
 //
 //   all_gather       everybody sends its row to everybody, straight into place
 //   reduce_scatter   everybody sends piece p to member p, which adds them up, some at a time
 //   all_reduce       small: everybody sends all to everybody, all add up alike
 //                    large: reduce_scatter, and each sum goes out to everybody as soon as it is there
 //   broadcast        the root sends to everybody
+//
+// In groups of many, where everybody to everybody would be too many messages for a few bytes, both go along a tree, whose depth is
+// the logarithm of the group: small all_reduces send rows up, which the first member adds, and the sum down.
 //
 // Not here: groups, deadlines, who is missing (c10d_comm.cpp).
 #pragma once
@@ -33,6 +36,9 @@ namespace optimus {
 struct ExchangeSizes {
   std::int64_t split_from = 512 << 10;  // an all_reduce of so many bytes goes by pieces
   std::int64_t segment = 4 << 20;       // bytes of a piece that are added up at a time
+  int most_direct = 8;                  // members; more send little along a tree
+  std::int64_t tree_up_to =
+      4 << 10;  // bytes of an all_reduce along the tree: its root holds as much of each member
 };
 
 // Memory that is lent to operations and taken back: fresh memory costs more than adding it up. Any thread.
@@ -46,13 +52,14 @@ class Scratch {
   std::vector<at::Tensor> free_;
 };
 
-class Exchange {
+class MemberExchange {
  public:
   // number: of the operation in its group. link and scratch must outlive this.
-  Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
+  MemberExchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
+                 ExchangeSizes sizes);
   // A message to or from the member at `peer`, with a tag of its own.
-  Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
-  ~Exchange();
+  MemberExchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
+  ~MemberExchange();
 
   const CommOperation& operation() const { return operation_; }
   // Whether it stands still unless somebody runs it.
@@ -66,6 +73,7 @@ class Exchange {
   // After a LinkError: who has not done its part. Closes the link's connections, so that the others learn of it.
   struct Unfinished {
     std::set<int> closed, silent;  // places
+    bool is_relayed = false;       // who is silent may only wait for somebody else
   };
   Unfinished give_up();
 
@@ -83,6 +91,7 @@ class Exchange {
   void wait_for(const Waiting& waiting, Interrupter& interrupter, const Interrupter::Limits& limits);
 
   bool is_split() const;
+  bool is_tree() const;
   at::Tensor piece(const at::Tensor& row, int place) const;
   at::Tensor segment(const at::Tensor& piece, std::int64_t index) const;
   std::int64_t num_segments(const at::Tensor& piece) const;
@@ -92,6 +101,10 @@ class Exchange {
   void begin_pieces();  // reduce_scatter, all_reduce of much
   void begin_gather();
   void begin_broadcast();
+  void begin_tree();
+  void run_tree(Interrupter& interrupter, const Interrupter::Limits& limits);
+  void send_down();
+  at::Tensor tree_rows(int begin, int end) const;
   void receive_segment(std::int64_t index);
   void add_whole();
   void add_segment(std::int64_t index);

@@ -39,13 +39,14 @@ void Meeting::come(int place, CommOperation operation) {
   Side& side = sides_[static_cast<std::size_t>(place)];
   ensure(!side.has_come, "rank {} comes twice to {}", members_[static_cast<std::size_t>(place)],
          operation.text());
-  for (std::size_t i = 0; i < sides_.size(); ++i)
-    if (const Side& other = sides_[i]; other.has_come && !fit(other.operation, operation))
-      break_off({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
-                             members_[static_cast<std::size_t>(place)], operation.text(),
-                             optimus::text(Bytes(operation.bytes())), members_[i], other.operation.text(),
-                             optimus::text(Bytes(other.operation.bytes()))),
-                 {}});
+  // All others fit the first.
+  if (const Side& other = sides_[first_]; num_come_ > 0 && !fit(other.operation, operation))
+    break_off({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
+                           members_[static_cast<std::size_t>(place)], operation.text(),
+                           optimus::text(Bytes(operation.bytes())), members_[first_], other.operation.text(),
+                           optimus::text(Bytes(other.operation.bytes()))),
+               {}});
+  if (num_come_ == 0) first_ = static_cast<std::size_t>(place);
   const at::Tensor& tensor = operation.from.defined() ? operation.from : operation.to;
   if (tensor.defined()) side.is_ready = StreamMark::of(tensor.device());
   if (operation.kind == CommKind::all_reduce) num_stages_ = 2;

@@ -68,7 +68,7 @@ class Meeting {
   const std::vector<int> members_;
   std::vector<Side> sides_;
   std::array<std::vector<StreamMark>, 2> marks_;  // [stage][part]: behind the part
-  std::size_t num_come_ = 0;
+  std::size_t num_come_ = 0, first_ = 0;          // the place of who came first
   std::size_t stage_ = 0, num_stages_ = 1;
   std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // of this stage
   std::optional<Breach> broken_;

@@ -48,6 +48,7 @@ struct ThreadWorldState {
   std::mutex mutex;
   std::map<MeetingKey, Gathering> gatherings;
   std::vector<bool> is_taken, has_left;
+  int num_left = 0;
 };
 
 namespace {
@@ -170,6 +171,7 @@ class ThreadComm final : public Comm {
   ~ThreadComm() override {
     const std::lock_guard lock(world_->mutex);
     world_->has_left[static_cast<std::size_t>(rank_)] = true;
+    ++world_->num_left;
     break_meetings_of(*world_, rank_);
   }
 
@@ -264,8 +266,9 @@ class ThreadComm final : public Comm {
     const std::shared_ptr<Meeting> meeting = open;
     if (gathering.broken) meeting->break_off(*gathering.broken);
     meeting->come(place, std::move(operation));
-    for (const int member : meeting->missing())
-      if (world_->has_left[static_cast<std::size_t>(member)]) meeting->break_off(left(member));
+    if (world_->num_left > 0)
+      for (const int member : meeting->missing())
+        if (world_->has_left[static_cast<std::size_t>(member)]) meeting->break_off(left(member));
     if (meeting->broken() && !gathering.broken) break_gathering(gathering, *meeting->broken());
     if (meeting->is_complete()) gathering.open.erase(number);
     return std::make_unique<ThreadPending>(

@@ -1,23 +1,27 @@
 // See batch.h.
 #include "engine/batch.h"
 
+#include <algorithm>
+#include <map>
+
 #include "base/error.h"
-#include "schedule/share.h"
 
 namespace optimus {
 namespace {
 
-void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number,
-            Batch& batch) {
+// The device's positions of a sample, of all that the plan's length has room for.
+void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
   const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
   ensure(used >= 1 && used <= length, "a sample of {} tokens in sequences of {}", used, length);
   microbatch.samples.push_back(number);
-  for (std::int64_t i = 0; i < length; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    microbatch.ids.push_back(i < used ? sample.inputs[at] : 0);
-    microbatch.targets.push_back(i < used ? sample.targets[at] : kNoTarget);
-    microbatch.positions.push_back(i < used ? sample.positions[at] : 0);
-  }
+  const std::vector<Span> all = {{0, length}};
+  for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
+    for (std::int64_t i = span.begin; i < span.end; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      microbatch.ids.push_back(i < used ? sample.inputs[at] : 0);
+      microbatch.targets.push_back(i < used ? sample.targets[at] : kNoTarget);
+      microbatch.positions.push_back(i < used ? sample.positions[at] : 0);
+    }
   // Documents that must not see each other are where positions begin anew; otherwise the sample is one segment.
   std::int64_t begin = 0;
   for (std::int64_t i = 1; i <= used; ++i)
@@ -25,8 +29,16 @@ void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, s
       microbatch.segments.push_back({row, begin, i});
       begin = i;
     }
-  batch.num_tokens += used;
-  batch.num_counted += sample.num_counted;
+}
+
+void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
+  const auto used = std::ssize(sample.inputs);
+  const std::vector<Span> all = {{0, used}};
+  for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
+    for (std::int64_t i = span.begin; i < std::min(span.end, used); ++i) {
+      ++batch.num_tokens;
+      batch.num_counted += sample.targets[static_cast<std::size_t>(i)] != kNoTarget;
+    }
 }
 
 // When every sequence is one whole segment, none needs to be named.
@@ -37,14 +49,27 @@ void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
   microbatch.segments.clear();
 }
 
+bool is_split_alike(const LayerStrategy& a, const LayerStrategy& b) { return a.tp == b.tp && a.cp == b.cp; }
+
 }  // namespace
 
-Span own_sequences(const Plan& plan, int device, int sequences) {
-  const Seat seat = seat_of(plan, device);
-  const Stage& stage =
-      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
-  const Side side{static_cast<int>(stage.devices.size()), strategy_of(stage, stage.chunks.front().first())};
-  return share_of(side, seat.index, sequences, plan.sequence_length, false).samples;
+std::vector<Side> splits_of(const Stage& stage) {
+  std::vector<Side> result;
+  for (const Chunk& chunk : stage.chunks)
+    for (const BlockRun& run : chunk.runs)
+      if (std::none_of(result.begin(), result.end(),
+                       [&](const Side& side) { return is_split_alike(side.strategy, run.strategy); }))
+        result.push_back({static_cast<int>(stage.devices.size()), run.strategy});
+  return result;
+}
+
+int split_of(const Stage& stage, int block) {
+  const LayerStrategy& strategy = strategy_of(stage, block);
+  const std::vector<Side> splits = splits_of(stage);
+  return static_cast<int>(
+      std::find_if(splits.begin(), splits.end(),
+                   [&](const Side& side) { return is_split_alike(side.strategy, strategy); }) -
+      splits.begin());
 }
 
 namespace {
@@ -54,19 +79,38 @@ template <typename Read>
 Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device, Read read) {
   Batch batch;
   batch.step = step, batch.sequence_length = plan.sequence_length;
-  std::int64_t before = 0;
-  for (const int size : plan.pipelines.front().microbatches) {
-    Microbatch& microbatch = batch.microbatches.emplace_back();
-    const Span own = own_sequences(plan, device, size);
-    for (std::int64_t i = before + own.begin; i < before + own.end; ++i)
-      append(microbatch, read(i), plan.sequence_length, first_sample + i, batch);
-    drop_trivial_segments(microbatch, plan.sequence_length);
-    before += size;
+  const Seat seat = seat_of(plan, device);
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
+  const int counted = split_of(stage, stage.chunks.back().end() - 1);
+  int number = 0;
+  for (const Side& split : splits_of(stage)) {
+    std::int64_t before = num_sequences_before(plan, seat.pipeline);
+    for (const int size : pipeline.microbatches) {
+      Microbatch& microbatch = batch.microbatches.emplace_back();
+      const ActivationShare own = share_of(split, seat.index, size, plan.sequence_length, false);
+      if (split.strategy.cp > 1) microbatch.context = own.positions;
+      for (std::int64_t i = before + own.samples.begin; i < before + own.samples.end; ++i) {
+        const Sample& sample = read(i);
+        append(microbatch, sample, plan.sequence_length, first_sample + i);
+        if (number == counted) count(microbatch, sample, batch);
+      }
+      drop_trivial_segments(microbatch, plan.sequence_length);
+      before += size;
+    }
+    ++number;
   }
   return batch;
 }
 
 }  // namespace
+
+std::int64_t num_sequences_before(const Plan& plan, int pipeline) {
+  std::int64_t sum = 0;
+  for (int p = 0; p < pipeline; ++p)
+    for (const int size : plan.pipelines[static_cast<std::size_t>(p)].microbatches) sum += size;
+  return sum;
+}
 
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
                  std::int64_t first_sample, int device) {
@@ -76,8 +120,12 @@ Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int6
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device) {
-  return deal_out(plan, step, first_sample, device,
-                  [&](std::int64_t i) { return samples.read(first_sample + i); });
+  std::map<std::int64_t, Sample> known;  // blocks that split differently share most of what they read
+  return deal_out(plan, step, first_sample, device, [&](std::int64_t i) -> const Sample& {
+    const auto [at, is_new] = known.try_emplace(i);
+    if (is_new) at->second = samples.read(first_sample + i);
+    return at->second;
+  });
 }
 
 }  // namespace optimus

@@ -11,18 +11,22 @@
 #include "data/samples.h"
 #include "kernels/attention.h"
 #include "plan/plan.h"
+#include "schedule/share.h"
 
 namespace optimus {
 
 struct Microbatch {
-  std::vector<std::int64_t> ids, targets;  // [sequences, length]; targets -1 where nothing counts
+  std::vector<Span>
+      context;  // positions of each sequence that are the device's; none: all (context parallelism)
+  std::vector<std::int64_t> ids, targets;  // [sequences, own positions]; targets -1 where nothing counts
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> samples;       // global sample number of each sequence
-  std::vector<AttentionSegment> segments;  // empty: every sequence as a whole
+  std::vector<AttentionSegment> segments;  // by positions in the sequence; empty: every sequence as a whole
   at::Tensor inputs, labels;  // of models made of modules, [samples, …]; then all but `samples` is empty
 };
 
-// What one device reads of a step: its own sequences of each micro-batch. Counts are of these.
+// What one device reads of a step: its own sequences of each micro-batch of its pipeline. Where its blocks split micro-batches in
+// several ways, all micro-batches in one way, then all in the next. Counts are of what its last block works on.
 struct Batch {
   std::int64_t step = 0;  // from 0
   std::int64_t sequence_length = 0;
@@ -31,10 +35,15 @@ struct Batch {
   std::int64_t num_counted = 0;  // targets that count
 };
 
-// The sequences of a micro-batch of `sequences` that a device of the plan works on.
-Span own_sequences(const Plan& plan, int device, int sequences);
+// The ways in which the blocks of a stage split micro-batches over its devices, in the order of blocks.
+std::vector<Side> splits_of(const Stage& stage);
+// The number of a block's among them.
+int split_of(const Stage& stage, int block);
 
-// Samples first_sample … of the data, dealt to the micro-batches of the plan's one pipeline in order; those of one device.
+// Sequences of a step that pipelines before this one take.
+std::int64_t num_sequences_before(const Plan& plan, int pipeline);
+
+// Samples first_sample … of the data, dealt to the micro-batches of the plan's pipelines in order; those of one device.
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device = 0);
 // The same from given sequences of all devices, for evaluation and tests: micro-batch sizes as the plan says.

@@ -39,6 +39,18 @@ Exchange Block::begin_exchange(const Instruction& collective, const Pass&) {
 }
 void Block::end_exchange(const Instruction&, const Pass&) {}
 
+namespace {
+
+PositionMap positions_of(const Pass& pass) {
+  const std::vector<Span>& spans = pass.microbatch->host->context;
+  if (spans.empty()) return {};
+  PositionMap map{.first = spans[0].begin};
+  if (spans.size() > 1) map.jump_at = spans[0].size(), map.jump = spans[1].begin - spans[0].end;
+  return map;
+}
+
+}  // namespace
+
 DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site,
                          std::int64_t first_row) {
   if (!pass.is_training || rate == 0) return {};
@@ -46,7 +58,10 @@ DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_v
           pass.dropout.with(static_cast<std::uint64_t>(pass.step))
               .with(static_cast<std::uint64_t>(layer + 1))
               .with(site),
-          pass.microbatch->host->samples, pass.sequence_length, first_row};
+          pass.microbatch->host->samples,
+          pass.own_length,
+          first_row,
+          positions_of(pass)};
 }
 
 at::Tensor padded_to(const at::Tensor& tensor, std::int64_t rows) {

@@ -86,24 +86,41 @@ Span BlockShape::own_rows(const HeldTensor& tensor) const {
   return num_shards == 1 ? Span{0, tensor.rows} : shard_span(tensor.rows, num_shards, shard);
 }
 
+namespace {
+
+// A tied embedding belongs to the first block, or to the head in a stage that has no first block.
+Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
+                       int head) {
+  if (stage.chunks.front().first() == 0) return layout;
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    if (tensors[t].is_also_head) layout.tensors[t].block = head;
+  return layout;
+}
+
+}  // namespace
+
 std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device) {
   const std::vector<LogicalTensor> tensors = logical_tensors(model);
   const StorageSpec spec = storage_spec(tensors, model, plan.precision);
-  const Layout whole_layout = layout_of(without_shards(plan), model, StateKind::weights);
-  const Layout shard_layout = layout_of(plan, model, StateKind::optimizer);
+  const Seat seat = seat_of(plan, device);
+  const Stage& stage =
+      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  const auto own = [&](Layout layout) {
+    return with_own_copies(std::move(layout), tensors, stage, plan.num_blocks - 1);
+  };
+  const Layout whole_layout = own(layout_of(without_shards(plan), model, StateKind::weights));
+  const Layout shard_layout = own(layout_of(plan, model, StateKind::optimizer));
   const Storage whole = build_storage(whole_layout, RankIndex(whole_layout), Rank{device}, spec);
   const Storage sharded = build_storage(shard_layout, RankIndex(shard_layout), Rank{device}, spec);
   ensure(whole.entries.size() == sharded.entries.size(), "{} tensors in {} shards", whole.entries.size(),
          sharded.entries.size());
-  const Seat seat = seat_of(plan, device);
-  const Stage& stage =
-      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
   std::vector<BlockShape> shapes(static_cast<std::size_t>(num_blocks(model)));
   for (std::size_t e = 0; e < whole.entries.size(); ++e) {
     const StorageEntry &part = whole.entries[e], &shard = sharded.entries[e];
     const LogicalTensor& tensor = tensors[static_cast<std::size_t>(part.tensor)];
-    BlockShape& shape = shapes[static_cast<std::size_t>(tensor.block)];
-    const LayerStrategy& strategy = strategy_of(stage, tensor.block);
+    const int block = whole_layout.tensors[static_cast<std::size_t>(part.tensor)].block;
+    BlockShape& shape = shapes[static_cast<std::size_t>(block)];
+    const LayerStrategy& strategy = strategy_of(stage, block);
     shape.zero = strategy.zero;
     shape.num_shards = shards_of(stage, strategy, StateKind::optimizer);
     shape.shard = seat.index / strategy.tp % shape.num_shards;

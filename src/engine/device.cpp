@@ -62,11 +62,13 @@ ElementTypes types_of(Precision precision) {
   return {};
 }
 
+int num_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 int set_num_threads(int count) {
-  if (count <= 0) {
-    cpu_set_t set;
-    count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  }
+  if (count <= 0) count = num_cores();
   at::set_num_threads(count);
   return count;
 }

@@ -23,6 +23,8 @@ struct ElementTypes {
 };
 ElementTypes types_of(Precision precision);
 
+// That this process may run on.
+int num_cores();
 // Threads that kernels on the processor use; 0: as many as there are cores for this process. Returns what was set.
 int set_num_threads(int count);
 

@@ -20,6 +20,8 @@
 #include "comm/comm.h"
 #include "engine/batch.h"
 #include "engine/block.h"
+#include "engine/crossing.h"
+#include "engine/instruction_log.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
@@ -104,6 +106,9 @@ class Engine {
   std::int64_t num_updates = 0;
   LossScale loss_scale;
 
+  // Where the times of instructions go, while somebody wants them.
+  InstructionLog* instruction_log = nullptr;
+
  private:
   struct Run {
     bool is_forward_only = false;
@@ -133,8 +138,9 @@ class Engine {
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
-  void compute(const Instruction& next, const Pass& pass);
-  std::unique_ptr<Pending> begin_exchange(const Instruction& next, const Pass& pass);
+  void compute(std::size_t index);
+  void take_arrivals(std::size_t index, const Pass& pass);
+  std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
   CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
@@ -150,9 +156,11 @@ class Engine {
   const ElementTypes types_;
   const Program program_;
   const Group world_;
+  const Pipeline& pipeline_;
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
+  std::unique_ptr<RingAttention> ring_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
@@ -162,14 +170,16 @@ class Engine {
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
   std::vector<SlabTensors> slabs_;              // [buffer]
-  std::vector<at::Tensor> flats_;               // [buffer]: weights and gradients on their way
+  std::vector<at::Tensor> flats_;               // [buffer]: weights, gradients and activations on their way
+  std::vector<at::Tensor> leaving_;             // [buffer]: [tokens, width] of those that leave
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
-  std::vector<Pass> passes_;               // [instruction]
-  std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
-  std::vector<at::Tensor> cleared_sums_;   // accumulators that each step begins at zero
-  std::vector<bool> is_forward_;           // [instruction]: of a forward slot
-  std::vector<DeviceMicrobatch> microbatches_;
+  std::vector<Pass> passes_;                    // [instruction]
+  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
+  std::vector<at::Tensor> cleared_sums_;        // accumulators that each step begins at zero
+  std::vector<bool> is_forward_;                // [instruction]: of a forward slot
+  std::vector<DeviceMicrobatch> microbatches_;  // as in Batch
+  Crossings crossings_;
   StateExchange state_;
   StepGraph recording_;
 

@@ -113,6 +113,25 @@ class ModuleBlock final : public Block {
 
 }  // namespace
 
+ModuleModel copy_of(const ModuleModel& model) {
+  ModuleModel result = model;
+  for (ModulePart& part : result.parts) {
+    if (part.module == nullptr) continue;
+    if (part.copy == nullptr)
+      throw UserError(
+          "{}: part {} has a module and no way to copy it, which several devices need; give it by "
+          "ModuleModel::add, or set copy",
+          model.name, part.name);
+    try {
+      part = part.copy();
+    } catch (const c10::Error& error) {
+      throw UserError("{}: part {} cannot be copied for several devices: {}", model.name, part.name,
+                      error.what_without_backtrace());
+    }
+  }
+  return result;
+}
+
 // A tensor of a module, what it was, and the parameter whose view it is now (none: converted only).
 struct LentModules::Lent {
   at::Tensor tensor, before;
@@ -139,6 +158,7 @@ LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Par
 
 // Masters where this device has all of them, else weights, else the rows of its shard.
 void LentModules::take_back(Lent& lent) const {
+  if (parameters_.find(lent.parameter) == nullptr) return;  // another stage has trained it
   const at::Tensor master = parameters_.master(lent.parameter), weight = parameters_.weight(lent.parameter);
   const std::int64_t all = lent.before.numel();
   if (master.numel() == all || weight.numel() == all) {
@@ -170,13 +190,20 @@ Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& p
   Batch batch;
   batch.step = step, batch.sequence_length = 1;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
-  std::int64_t next = first_sample;
-  for (const int size : plan.pipelines.front().microbatches) {
+  const Seat seat = seat_of(plan, device);
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
+  // Stages between the first part and the last see neither inputs nor targets.
+  const bool reads = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
+  std::int64_t next = first_sample + num_sequences_before(plan, seat.pipeline);
+  for (const int size : pipeline.microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
-    const Span own = own_sequences(plan, device, size);
+    const Span own = share_of(splits_of(stage).front(), seat.index, size, 1, false).samples;
     for (int i = 0; i < size; ++i, ++next) {
       if (i < own.begin || i >= own.end) continue;
+      microbatch.samples.push_back(next);
+      if (!reads) continue;
       const Permutation order(key.with(static_cast<std::uint64_t>(next / data.num_samples)),
                               data.num_samples);
       const std::int64_t number = order(next % data.num_samples);
@@ -185,10 +212,9 @@ Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& p
           sample.target.sizes() != at::IntArrayRef(facts.target_shape))
         throw UserError("sample {} has another shape than sample 0; all samples must have one shape", number);
       inputs.push_back(sample.input), labels.push_back(sample.target);
-      microbatch.samples.push_back(next);
     }
     batch.num_tokens += own.size(), batch.num_counted += own.size();
-    if (own.size() > 0) microbatch.inputs = at::stack(inputs), microbatch.labels = at::stack(labels);
+    if (!inputs.empty()) microbatch.inputs = at::stack(inputs), microbatch.labels = at::stack(labels);
   }
   return batch;
 }

@@ -30,6 +30,9 @@ struct ModulePart {
   std::string name;                             // "conv1": of the block, and in front of its parameters
   std::shared_ptr<torch::nn::Module> module{};  // owned together with the caller; null: no parameters
   std::function<at::Tensor(const at::Tensor& input)> forward;  // [samples, …] -> [samples, …]
+  // Another part with a module of its own that has the same values, for another rank of this process. Null where there is no
+  // module: then one function is called by all ranks.
+  std::function<ModulePart()> copy{};
 };
 
 struct ModuleModel {
@@ -40,10 +43,22 @@ struct ModuleModel {
 
   template <typename Holder>  // torch::nn::Linear and the like
   void add(std::string part, Holder module) {
-    parts.push_back({std::move(part), module.ptr(),
-                     [module](const at::Tensor& input) mutable { return module->forward(input); }});
+    parts.push_back(part_of(std::move(part), std::move(module)));
+  }
+
+ private:
+  template <typename Holder>
+  static ModulePart part_of(std::string name, Holder module) {
+    return {name, module.ptr(), [module](const at::Tensor& input) mutable { return module->forward(input); },
+            [name, module] {
+              using Contained = typename Holder::ContainedType;
+              return part_of(name, Holder(std::dynamic_pointer_cast<Contained>(module->clone())));
+            }};
   }
 };
+
+// For another rank of this process. Throws UserError where a part has a module and cannot be copied.
+ModuleModel copy_of(const ModuleModel& model);
 
 struct ModuleSample {
   at::Tensor input, target;  // without a dimension for samples; the same shapes in all samples

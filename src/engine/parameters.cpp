@@ -173,7 +173,8 @@ void Parameters::initialize(std::int64_t seed) {
       if (filled != own) fill(tensor, key, own, values);
       filled = own;
       target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
-      if (block(tensor.block).masters.is_same(block(tensor.block).weights)) break;
+      const BlockState& state = block(places_.at(tensor.name).first);
+      if (state.masters.is_same(state.weights)) break;
     }
   }
 }

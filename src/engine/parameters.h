@@ -82,11 +82,13 @@ class Parameters {
   const BlockShape& shape(int index) const { return shapes_[static_cast<std::size_t>(index)]; }
   std::span<const StateRun> updates(int block) const { return updates_[static_cast<std::size_t>(block)]; }
   std::span<const StateRun> counted(int block) const { return counted_[static_cast<std::size_t>(block)]; }
+  const HeldTensor* find(const std::string& name) const;  // null when the device holds nothing of it
+  // Whose buffers a held tensor lies in. A tied embedding lies with the head in a stage that has no first block.
+  int block_of(const std::string& name) const { return places_.at(name).first; }
   void zero_gradients();
   Bytes bytes() const;
 
  private:
-  const HeldTensor* find(const std::string& name) const;
   bool is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const;
   void set_from(const std::string& name, const at::Tensor& whole);
 

@@ -26,7 +26,56 @@ StateExchange::StateExchange(const Plan& plan, const ModelSpec& model, const Pro
       comm_(comm),
       head_(num_blocks(model) - 1),
       element_(types_of(plan.precision).element),
-      wide_(types_of(plan.precision).wide) {}
+      wide_(types_of(plan.precision).wide) {
+  find_shared_pieces();
+}
+
+void StateExchange::find_shared_pieces() {
+  const bool is_trained = parameters_.block(stage_.chunks.back().end() - 1).gradients.defined();
+  if (!is_trained || comm_ == nullptr) return;
+  for (const SharedSum& sum : shared_sums(plan_, model_, program_.device)) {
+    std::vector<SharedPiece>& pieces = shared_[{sum.block, sum.members}];
+    for (const HeldBox& shared : sum.boxes) pieces.push_back(shared_piece(shared, sum.members));
+  }
+}
+
+// Of tensor parts with equal copies the lowest contributes.
+StateExchange::SharedPiece StateExchange::shared_piece(const HeldBox& shared,
+                                                       const std::vector<int>& members) const {
+  const std::string& name = parameters_.tensors()[static_cast<std::size_t>(shared.tensor)].name;
+  const int block = parameters_.block_of(name);
+  const BlockShape& shape = parameters_.shape(block);
+  const HeldTensor& held = *parameters_.find(name);
+  Box own = held.box;
+  const Span rows = shape.own_rows(held);
+  own[0] = {held.box[0].begin + rows.begin, held.box[0].begin + rows.end};
+  std::vector<std::int64_t> sizes;
+  for (int d = 0; d < own.num_dims; ++d) sizes.push_back(own[d].size());
+  SharedPiece piece;
+  piece.gradient =
+      parameters_.block(block)
+          .gradients.narrow(0, shape.num_shards == 1 ? held.offset : held.shard_offset, own.num_elements())
+          .view(sizes);
+  for (int d = 0; d < own.num_dims; ++d)
+    piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own[d].begin, shared.box[d].size());
+  const int tp = strategy_of(stage_, block).tp, first = program_.seat.index / tp * tp;
+  for (int index = first; index < program_.seat.index; ++index)
+    if (std::binary_search(members.begin(), members.end(), stage_.devices[static_cast<std::size_t>(index)]))
+      piece.contributes = false;
+  return piece;
+}
+
+// A tied embedding that another stage holds too comes first among a block's tensors, and is not summed with the others.
+std::int64_t StateExchange::end_of_shared(int block) const {
+  const bool has_both_ends =
+      stage_.chunks.front().first() == 0 && stage_.chunks.back().end() == plan_.num_blocks;
+  const BlockShape& shape = parameters_.shape(block);
+  const LogicalTensor& first = parameters_.tensors()[static_cast<std::size_t>(shape.tensors.front().tensor)];
+  if (has_both_ends || !first.is_also_head) return 0;
+  const bool is_whole = shape.num_shards == 1;
+  if (shape.tensors.size() == 1) return is_whole ? shape.whole_elements : shape.shard_elements;
+  return is_whole ? shape.tensors[1].offset : shape.tensors[1].shard_offset;
+}
 
 std::string StateExchange::what(const Instruction& next) const {
   return fmt::format("{} of block {}", next.op == Op::gather_parameters ? "weights" : "gradients",
@@ -35,6 +84,7 @@ std::string StateExchange::what(const Instruction& next) const {
 
 std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const StateBuffers& buffers) {
   ensure(comm_ != nullptr, "{} in a program of one device", text(next.op));
+  if (next.op == Op::sync_gradients) return begin_sync(next, buffers);
   if (gathered_shape(next.block).tensors.empty()) return nullptr;  // a custom block without parameters
   return next.op == Op::gather_parameters ? begin_gather(next, buffers) : begin_reduce(next, buffers);
 }
@@ -42,7 +92,8 @@ std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const Sta
 // Of a tied head the embedding's words come behind its own tensors.
 BlockShape StateExchange::gathered_shape(int block) const {
   BlockShape shape = parameters_.shape(block);
-  if (block != head_ || !model_.is_tied || shape.zero < 3) return shape;
+  const bool is_elsewhere = stage_.chunks.front().first() > 0;  // then the head has a copy of its own
+  if (block != head_ || !model_.is_tied || shape.zero < 3 || is_elsewhere) return shape;
   for (const HeldTensor& held : parameters_.shape(0).tensors) {
     if (!parameters_.tensors()[static_cast<std::size_t>(held.tensor)].is_also_head) continue;
     HeldTensor words = held;
@@ -141,8 +192,11 @@ void StateExchange::for_each_partial(const Instruction& next, const StateBuffers
 std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, const StateBuffers& buffers) {
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   const BlockShape& shape = parameters_.shape(next.block);
-  if (group.role == Role::replica)
-    return comm_->all_reduce(group, own_gradients(next.block), Sum::sum, what(next));
+  if (group.role == Role::replica) {
+    const at::Tensor all = own_gradients(next.block);
+    const std::int64_t begin = end_of_shared(next.block);
+    return comm_->all_reduce(group, all.narrow(0, begin, all.numel() - begin), Sum::sum, what(next));
+  }
   if (group.role == Role::tensor) {
     for_each_partial(next, buffers, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
     const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
@@ -158,7 +212,36 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, co
   return comm_->reduce_scatter(group, shards, sum, what(next));
 }
 
+std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& next, const StateBuffers& buffers) {
+  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
+  const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
+  const at::Tensor packed = first_of(buffers.room, count, wide_);
+  std::int64_t offset = 0;
+  for (const SharedPiece& piece : shared_.at({next.block, group.members})) {
+    at::Tensor to = packed.narrow(0, offset, piece.gradient.numel()).view(piece.gradient.sizes());
+    if (piece.contributes)
+      to.copy_(piece.gradient);
+    else
+      to.zero_();
+    offset += piece.gradient.numel();
+  }
+  return comm_->all_reduce(group, packed, Sum::sum, what(next));
+}
+
+void StateExchange::end_sync(const Instruction& next, const StateBuffers& buffers) {
+  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
+  const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
+  const at::Tensor packed = first_of(buffers.room, count, wide_);
+  std::int64_t offset = 0;
+  for (const SharedPiece& piece : shared_.at({next.block, group.members})) {
+    at::Tensor to = piece.gradient;
+    to.copy_(packed.narrow(0, offset, to.numel()).view(to.sizes()));
+    offset += to.numel();
+  }
+}
+
 void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
+  if (next.op == Op::sync_gradients) return end_sync(next, buffers);
   const BlockShape& shape = parameters_.shape(next.block);
   if (next.op == Op::gather_parameters) {
     const BlockShape gathered = gathered_shape(next.block);

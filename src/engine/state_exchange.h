@@ -5,7 +5,8 @@
 //   zero 1   sum over shards: each keeps its own, at the begin of the whole gradients' buffer, whose rest is spent by then
 //   zero 2,3 the same of every micro-batch's whole gradients, added to the own shard
 //
-// Before that, tensor parts add up what each has seen only partly. Read next: block_shape.h.
+// Before that, tensor parts add up what each has seen only partly. Last of all, what other stages or pipelines hold too is added
+// up with them (schedule/shared_sums.h). Read next: block_shape.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +18,7 @@
 #include "comm/comm.h"
 #include "engine/parameters.h"
 #include "schedule/program.h"
+#include "schedule/shared_sums.h"
 
 namespace optimus {
 
@@ -52,7 +54,17 @@ class StateExchange {
   void for_each_partial(const Instruction& next, const StateBuffers& buffers, Copy copy);
   std::unique_ptr<Pending> begin_gather(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_reduce(const Instruction& next, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_sync(const Instruction& next, const StateBuffers& buffers);
+  void end_sync(const Instruction& next, const StateBuffers& buffers);
   std::string what(const Instruction& next) const;
+  // A piece of the own gradients that is added up with other stages or pipelines.
+  struct SharedPiece {
+    at::Tensor gradient;  // a view
+    bool contributes = true;
+  };
+  void find_shared_pieces();
+  SharedPiece shared_piece(const HeldBox& shared, const std::vector<int>& members) const;
+  std::int64_t end_of_shared(int block) const;
 
   const Plan& plan_;
   const ModelSpec& model_;
@@ -62,6 +74,7 @@ class StateExchange {
   Comm* comm_;
   const int head_;
   const at::ScalarType element_, wide_;
+  std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_;  // by block and members
 };
 
 }  // namespace optimus

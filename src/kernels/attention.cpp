@@ -8,15 +8,18 @@
 
 namespace optimus {
 
-std::vector<AttentionSegment> segments_of(const AttentionTask& task) {
-  const AttentionShape& shape = task.shape;
+void check_attention(const AttentionShape& shape, const AttentionDropout& dropout) {
   ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads in groups of {}", shape.heads,
          shape.kv_heads);
-  const AttentionDropout& dropout = task.dropout;
   ensure(dropout.rate == 0 || (static_cast<std::int64_t>(dropout.samples.size()) >= shape.sequences &&
                                dropout.max_positions >= shape.length),
          "attention dropout for {} samples of {} positions, given {} sequences of {}", dropout.samples.size(),
          dropout.max_positions, shape.sequences, shape.length);
+}
+
+std::vector<AttentionSegment> segments_of(const AttentionTask& task) {
+  const AttentionShape& shape = task.shape;
+  check_attention(shape, task.dropout);
   for (const AttentionSegment& segment : task.segments)
     ensure(segment.sequence >= 0 && segment.sequence < shape.sequences && segment.begin >= 0 &&
                segment.begin <= segment.end && segment.end <= shape.length,

@@ -67,11 +67,16 @@ std::unique_ptr<Attention> make_host_attention();
 // The fastest there is for a device and element type.
 std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type);
 
-// For implementations: the task's segments, or those that it means by having none. Checks them, and the dropout's samples.
+// For implementations: aborts where heads do not fall into groups, or the dropout does not cover the sequences.
+void check_attention(const AttentionShape& shape, const AttentionDropout& dropout);
+// The task's segments, or those that it means by having none. Checks them, and the dropout's samples.
 std::vector<AttentionSegment> segments_of(const AttentionTask& task);
 // Zeroes the rows of a [sequences * length, ..] tensor that no segment covers.
 void zero_gaps(const AttentionTask& task, at::Tensor& tensor);
 // The segment's rows of a [sequences * length, heads, head_dim] tensor.
 at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment, const at::Tensor& tensor);
+// 0 or 1 / (1 - rate) for each score of a sequence's heads, fp64 in host memory: [heads, queries, keys].
+at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
+                           Span queries, Span keys);
 
 }  // namespace optimus

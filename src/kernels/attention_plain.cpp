@@ -46,18 +46,9 @@ class PlainSegment {
 
   // 0 or 1 / (1 - rate) for each score, or undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
-    const AttentionDropout& dropout = task_.dropout;
-    if (dropout.rate == 0) return {};
-    at::Tensor uniform = at::empty(like.sizes(), at::kDouble);
-    const RandomKey key = dropout.key.with(
-        static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(segment_.sequence)]));
+    if (task_.dropout.rate == 0) return {};
     const Span here{segment_.begin, segment_.end};
-    const std::int64_t size = length() * length();
-    for (std::int64_t head = 0; head < task_.shape.heads; ++head)
-      fill_uniform(key.with(static_cast<std::uint64_t>(dropout.first_head + head)),
-                   {dropout.max_positions, dropout.max_positions}, {here, here},
-                   std::span(uniform.data_ptr<double>() + head * size, static_cast<std::size_t>(size)));
-    return (uniform.ge(dropout.rate).to(at::kDouble) / (1 - dropout.rate))
+    return dropout_factors(task_.dropout, segment_.sequence, task_.shape.heads, here, here)
         .to(like.device(), like.scalar_type());
   }
 
@@ -114,6 +105,19 @@ class PlainAttention final : public Attention {
 };
 
 }  // namespace
+
+at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
+                           Span queries, Span keys) {
+  at::Tensor uniform = at::empty({heads, queries.size(), keys.size()}, at::kDouble);
+  const std::int64_t sample = dropout.samples[static_cast<std::size_t>(sequence)];
+  const RandomKey key = dropout.key.with(static_cast<std::uint64_t>(sample));
+  const std::int64_t size = queries.size() * keys.size();
+  for (std::int64_t head = 0; head < heads; ++head)
+    fill_uniform(key.with(static_cast<std::uint64_t>(dropout.first_head + head)),
+                 {dropout.max_positions, dropout.max_positions}, {queries, keys},
+                 std::span(uniform.data_ptr<double>() + head * size, static_cast<std::size_t>(size)));
+  return uniform.ge(dropout.rate).to(at::kDouble) / (1 - dropout.rate);
+}
 
 std::unique_ptr<Attention> make_plain_attention() { return std::make_unique<PlainAttention>(); }
 

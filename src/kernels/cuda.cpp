@@ -356,6 +356,8 @@ class CudaKernels final : public Kernels {
       task.y = part_of(whole.y, row - begin, num_rows, size);
       task.residual = part_of(whole.residual, row - begin, num_rows, size);
       task.rate = dropout.rate, task.sequence_length = length, task.first_row = row - first * length;
+      const PositionMap& map = dropout.positions;
+      task.first_position = map.first, task.jump_at = std::min(map.jump_at, length), task.jump = map.jump;
       launch(cuda::add, task, keys);
     }
   }

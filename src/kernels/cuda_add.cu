@@ -54,7 +54,7 @@ struct AddArguments {
   RowsOf<T> x, residual, y;
   const T* bias;
   std::int64_t num_rows, num_packs;
-  unsigned sequence_length, first_row;
+  unsigned sequence_length, first_row, first_position, jump_at, jump;
   std::uint32_t threshold;  // of 24 bits, below which a number drops its element
   Wide<T> scale;            // of what is kept
 };
@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(256)
     }
     if constexpr (kDrops) {
       const unsigned place = of.first_row + static_cast<unsigned>(row), sequence = place / of.sequence_length,
-                     position = place - sequence * of.sequence_length;
+                     number = place - sequence * of.sequence_length,
+                     position = of.first_position + number + (number >= of.jump_at ? of.jump : 0u);
       const std::uint64_t element = static_cast<std::uint64_t>(position) * (of.num_packs * kPack) + at;
       drop(sum.at, keys.of_sequence[sequence], element, of.threshold, of.scale);
     }
@@ -102,6 +103,9 @@ void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys) {
                              task.x.width / pack(),
                              static_cast<unsigned>(task.sequence_length),
                              static_cast<unsigned>(task.first_row),
+                             static_cast<unsigned>(task.first_position),
+                             static_cast<unsigned>(task.jump_at),
+                             static_cast<unsigned>(task.jump),
                              static_cast<std::uint32_t>(std::ceil(task.rate * 0x1p24)),
                              static_cast<Wide<T>>(1 / (1 - task.rate))};
     const PlaneShape shape = plane_shape(of.num_rows, of.num_packs);

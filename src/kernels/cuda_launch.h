@@ -113,6 +113,8 @@ struct AddTask {
   double rate = 0;
   std::int64_t sequence_length = 1;
   std::int64_t first_row = 0;  // of the sequences' rows, the first of x
+  // Row r of a sequence is its position first_position + r, from row jump_at on + jump.
+  std::int64_t first_position = 0, jump_at = 0, jump = 0;
 };
 // keys: not read when the rate is 0; else of rows / sequence_length sequences.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);

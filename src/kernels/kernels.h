@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -35,12 +36,20 @@ struct StreamSums {
 // A dropout site: element (row, column) of a [rows, width] tensor is dropped when its uniform number is below `rate`, else
 // scaled by 1 / (1 - rate). The number is element (position * width + column) of the key of the row's sample,
 // key.with(global sample), so that masks do not depend on micro-batches or ranks.
+// From rows of a sequence to its positions: one after the other, with one jump where a device has two spans of it (context
+// parallelism).
+struct PositionMap {
+  std::int64_t first = 0, jump_at = std::numeric_limits<std::int64_t>::max(), jump = 0;
+  std::int64_t operator()(std::int64_t row) const { return first + row + (row >= jump_at ? jump : 0); }
+};
+
 struct DropoutSite {
   double rate = 0;
   RandomKey key{};                      // of (seed, step, layer, site)
   std::vector<std::int64_t> samples{};  // global sample of each sequence
   std::int64_t sequence_length = 0;     // rows of a sequence
   std::int64_t first_row = 0;           // of these sequences' rows, the tensor's first
+  PositionMap positions{};
 };
 
 // AdamW as torch.optim.AdamW: decoupled decay. What changes from step to step is among the step's numbers.

@@ -54,10 +54,10 @@ at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   const std::int64_t num_rows = like.size(0), width = like.size(1);
   at::Tensor uniform = at::empty({num_rows, width}, at::kDouble);
   for (std::int64_t row = 0; row < num_rows; ++row) {
-    const std::int64_t at = site.first_row + row, position = at % site.sequence_length;
+    const std::int64_t at = site.first_row + row, position = site.positions(at % site.sequence_length);
     const auto sample =
         static_cast<std::uint64_t>(site.samples.at(static_cast<std::size_t>(at / site.sequence_length)));
-    fill_uniform(site.key.with(sample), {site.sequence_length, width}, {{position, position + 1}, {0, width}},
+    fill_uniform(site.key.with(sample), {position + 1, width}, {{position, position + 1}, {0, width}},
                  std::span(uniform.data_ptr<double>() + row * width, static_cast<std::size_t>(width)));
   }
   return (uniform.ge(site.rate).to(at::kDouble) / (1 - site.rate)).to(like.device(), like.scalar_type());

@@ -1,14 +1,21 @@
 // The plan of a training on several devices that nobody wrote: the planner's best among those that the engine can run.
 #pragma once
 
+#include <optional>
+
 #include "plan/plan.h"
 #include "run/options.h"
 #include "run/settings.h"
 
 namespace optimus {
 
-// Batch, sequence length and precision are resolved. All devices are used. Throws UserError when nothing fits.
+// Batch, sequence length and precision are resolved. All of options.devices are used. Throws UserError when nothing fits.
 Plan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  bool is_recompute_given);
+
+// Where nobody said how many devices: a plan for all that are there, or for as many as model and batch can use. Nothing when that
+// is one. Throws UserError when what was asked of the plan cannot be.
+std::optional<Plan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
+                                        const DeviceFacts& device, bool is_recompute_given);
 
 }  // namespace optimus

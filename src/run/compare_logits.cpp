@@ -22,15 +22,19 @@ constexpr std::int64_t kTokens = 32;
 class RoundedWeights final : public WeightSource {
  public:
   RoundedWeights(const WeightSource& source, ElementType stored) : source_(source), stored_(stored) {}
-  void read(const LogicalTensor& tensor, std::span<float> out) const override { round(tensor, out); }
-  void read(const LogicalTensor& tensor, std::span<double> out) const override { round(tensor, out); }
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override {
+    round(tensor, box, out);
+  }
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const override {
+    round(tensor, box, out);
+  }
   ElementType type() const override { return source_.type(); }
   std::string name() const override { return source_.name(); }
 
  private:
   template <typename Real>
-  void round(const LogicalTensor& tensor, std::span<Real> out) const {
-    source_.read(tensor, out);
+  void round(const LogicalTensor& tensor, const Box& box, std::span<Real> out) const {
+    source_.read_box(tensor, box, out);
     std::vector<std::byte> bytes(out.size() * static_cast<std::size_t>(width(stored_)));
     encode(stored_, std::span<const Real>(out), bytes);
     decode(stored_, bytes, out);

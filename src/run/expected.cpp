@@ -3,9 +3,39 @@
 
 #include "base/error.h"
 #include "cluster/open.h"
-#include "simulate/simulate.h"
+#include "simulate/report.h"
 
 namespace optimus {
+namespace {
+
+bool has_measured(const DeviceType& type, Precision precision) {
+  return DeviceCost(type, 1, our_software(), fitted_constants()).measured(format_of(precision).format) !=
+         nullptr;
+}
+
+// One of several equal parts of a processor.
+DeviceType part_of(DeviceType type, int num_parts) {
+  for (double* rate :
+       {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})
+    *rate /= num_parts;
+  for (KernelTimes& times : type.kernels)
+    for (auto& [name, table] : times.tables)
+      for (double& rate : table.rates) rate /= num_parts;
+  return type;
+}
+
+// As many devices of the measured type, joined as the measured machine is.
+Cluster measured_cluster(const DeviceType& type, int num_devices) {
+  HardwareProfile profile = open_cluster("here").profile();
+  profile.types = {type};
+  profile.groups.resize(1);
+  NodeGroup& group = profile.groups.front();
+  group.type = 0;
+  group.num_devices = group.devices_per_node = group.devices_per_domain = num_devices;
+  return Cluster(profile);
+}
+
+}  // namespace
 
 std::optional<DeviceType> measured_type(const std::string& name, EventSink& events) {
   std::error_code ignored;
@@ -31,10 +61,25 @@ std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& 
   group.domain_link = group.node_link = group.host_link = group.network.nic = unused;
   const Cluster cluster(profile);
   const DeviceMap map = DeviceMap::identity(1);
-  const ProductFormat format = format_of(plan.precision);
-  if (DeviceCost(type, 1, our_software(), fitted_constants()).measured(format.format) == nullptr)
-    return std::nullopt;
-  return StepSimulator({plan, model, cluster, map, our_software(), format}).seconds(fitted_constants());
+  if (!has_measured(type, plan.precision)) return std::nullopt;
+  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+      .seconds(fitted_constants());
+}
+
+std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, const Plan& plan,
+                                          const ModelSpec& model, EventSink& events) {
+  if (model.is_custom()) return std::nullopt;
+  const int size = num_devices(plan);
+  const std::optional<DeviceType> type = measured_type(name, events);
+  const bool is_measured = type && has_measured(*type, plan.precision);
+  const Cluster cluster = is_measured ? measured_cluster(is_gpu ? *type : part_of(*type, size), size)
+                                      : open_cluster(fmt::format("{}x{}", name, size));
+  const DeviceMap map = DeviceMap::identity(size);
+  const StepSimulator simulator({plan, model, cluster, map, our_software(), format_of(plan.precision)});
+  return ExpectedStep{
+      is_measured ? "what was measured of this machine"
+                  : fmt::format("what is usual of {}; optimus profile --hardware measures", name),
+      simulator.run(fitted_constants()), simulator.instructions(fitted_constants(), kMostTraced)};
 }
 
 }  // namespace optimus

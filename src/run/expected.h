@@ -7,6 +7,7 @@
 #include "base/event.h"
 #include "cluster/hardware.h"
 #include "plan/plan.h"
+#include "simulate/simulate.h"
 
 namespace optimus {
 
@@ -16,5 +17,16 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
 // Seconds of a step of a plan of one device; nothing when kernels of its precision were not measured, or the model is no
 // transformer.
 std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& plan, const ModelSpec& model);
+
+// The step of any plan, instruction by instruction, on devices of one type of this machine: as it was measured, else as standard
+// clusters have it. Several workers on a processor share what was measured of all of it.
+struct ExpectedStep {
+  std::string by;  // what the figures come from
+  StepPrediction step;
+  std::vector<TracedInstruction> instructions;
+};
+// Nothing for a model that is no transformer.
+std::optional<ExpectedStep> expected_step(const std::string& type, bool is_gpu, const Plan& plan,
+                                          const ModelSpec& model, EventSink& events);
 
 }  // namespace optimus

@@ -40,11 +40,11 @@ class HfWeights final : public WeightSource {
       : folder_(std::move(folder)), type_(common_type(folder_)) {
     check_hf_weights(folder_, spec, events);
   }
-  void read(const LogicalTensor& tensor, std::span<float> out) const override {
-    read_logical(folder_, tensor, out);
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override {
+    read_logical(folder_, tensor, box, out);
   }
-  void read(const LogicalTensor& tensor, std::span<double> out) const override {
-    read_logical(folder_, tensor, out);
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const override {
+    read_logical(folder_, tensor, box, out);
   }
   ElementType type() const override { return type_; }
   std::string name() const override { return "folder " + folder_.path().string(); }
@@ -66,11 +66,11 @@ class CheckpointWeights final : public WeightSource {
       type_.add(checkpoint_.type_of(StateField::master, tensor.name));
     }
   }
-  void read(const LogicalTensor& tensor, std::span<float> out) const override {
-    checkpoint_.read(StateField::master, tensor.name, Box(tensor.shape), out);
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override {
+    checkpoint_.read(StateField::master, tensor.name, box, out);
   }
-  void read(const LogicalTensor& tensor, std::span<double> out) const override {
-    checkpoint_.read(StateField::master, tensor.name, Box(tensor.shape), out);
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const override {
+    checkpoint_.read(StateField::master, tensor.name, box, out);
   }
   ElementType type() const override { return type_.get(); }
   std::string name() const override { return "checkpoint " + checkpoint_.folder().string(); }

@@ -19,9 +19,16 @@ namespace optimus {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // One logical tensor, row-major. Throws UserError.
-  virtual void read(const LogicalTensor& tensor, std::span<float> out) const = 0;
-  virtual void read(const LogicalTensor& tensor, std::span<double> out) const = 0;
+  // The values of a box of one logical tensor, row-major; nothing else of it is read. Throws UserError.
+  virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const = 0;
+  virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const = 0;
+  // All of it.
+  void read(const LogicalTensor& tensor, std::span<float> out) const {
+    read_box(tensor, Box(tensor.shape), out);
+  }
+  void read(const LogicalTensor& tensor, std::span<double> out) const {
+    read_box(tensor, Box(tensor.shape), out);
+  }
   // Holds every value exactly.
   virtual ElementType type() const = 0;
   // Where they lie, for people: "folder tiny-llama".

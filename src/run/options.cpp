@@ -5,6 +5,11 @@
 
 namespace optimus {
 
+bool has_layout(const Constraints& c) {
+  return c.tp || c.pp || c.dp || c.cp || c.ep || c.zero || c.chunks || !c.schedule.empty() || c.max_memory ||
+         c.offload || c.no_zero3;
+}
+
 void declare(OptionTable& table, TrainOptions& o) {
   declare(table, o.model);
   table.add("from-scratch", o.from_scratch, "start from random weights though the model's folder has some");
@@ -46,7 +51,10 @@ void declare(OptionTable& table, TrainOptions& o) {
             "with full: layers that keep one input together (default: what needs least memory)");
   table.add("dropout", o.dropout, "P", "dropout rate everywhere (default: the model's)");
   declare(table, o.samples);
-  table.add("devices", o.devices, "N", "devices to train on, each with a worker process of its own");
+  table.add(
+      "devices", o.devices, "N",
+      "workers to train with, each a process with a device of its own (default: all GPUs, else as many as "
+      "there are cores)");
   table.add("patience", o.patience, "T", "how long a worker that does not answer is waited for");
   table.add("device", o.device, "cpu|cuda", "where to compute (default: a GPU where there is one)");
   table.add("threads", o.threads, "N",
@@ -60,6 +68,11 @@ void declare(OptionTable& table, TrainOptions& o) {
             "save a checkpoint every N steps or so often; 0: only at the end");
   table.add("keep-last", o.keep_last, "N", "checkpoints to keep; 0: all");
   table.add("keep-every", o.keep_every, "N", "keep those of every N-th step besides; 0: none");
+  table
+      .add("profile", o.profile, "FILE",
+           "write every instruction of a few steps on every rank in time, for Perfetto, and compare with the "
+           "prediction")
+      .is_saved = false;
   table.add("eval-every", o.eval_every, "N", "validation loss every N steps (0: at the end only)");
   table.add("validation", o.validation, "F", "fraction of the data that is held out for it");
   table.add("sample", o.sample_tokens, "N", "tokens of text to generate at the end; 0: none");

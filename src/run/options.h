@@ -36,7 +36,8 @@ struct TrainOptions {
   std::optional<double> dropout;
   SampleOptions samples;
 
-  std::int64_t devices = 1;
+  // None: of the command all GPUs, or as many workers as there are cores; in a program, whose ranks are threads, one.
+  std::optional<std::int64_t> devices;
   std::string device;  // cpu, cuda, cuda:N; empty: CUDA where there is one
   std::int64_t threads = 0;
   Seconds patience{300};  // for workers that do not answer
@@ -48,11 +49,15 @@ struct TrainOptions {
   std::string save_every = "30m";  // steps, or a duration
   std::int64_t keep_last = 2, keep_every = 0;
 
+  Path profile;  // where instructions of a few steps are shown in time; empty: nowhere
+
   std::int64_t eval_every = 0;
   double validation = 0.05;  // fraction of the data
   std::int64_t sample_tokens = 250;
   ExportFormat export_format = ExportFormat::none;  // what is written into the run's folder export at the end
 };
 void declare(OptionTable& table, TrainOptions& options);
+// Whether anything was said of the plan that is chosen.
+bool has_layout(const Constraints& constraints);
 
 }  // namespace optimus

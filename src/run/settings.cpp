@@ -47,8 +47,8 @@ void refuse_nonsense(const TrainOptions& o) {
   within("weight-decay", o.weight_decay, 0, 10), within("clip", o.clip, 0, 1e9),
       within("epsilon", o.epsilon, 0, 1);
   within("beta1", o.beta1, 0, 0.999999), within("beta2", o.beta2, 0, 0.999999999);
-  if (o.devices > 4096)
-    throw UsageError("--devices {}: at most 4096 workers are started on one machine", o.devices);
+  if (o.devices.value_or(1) > 4096)
+    throw UsageError("--devices {}: at most 4096 workers are started on one machine", *o.devices);
 }
 
 // Takes a value that nobody gave, and tells the table that it was chosen here.
@@ -156,11 +156,6 @@ double usual_learning_rate(const ModelSpec& model) {
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
-bool has_layout(const Constraints& c) {
-  return c.tp || c.pp || c.dp || c.cp || c.ep || c.zero || c.chunks || !c.schedule.empty() || c.max_memory ||
-         c.offload || c.no_zero3;
-}
-
 Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                   OptionTable* table) {
   if (!options.plan.empty()) {
@@ -172,25 +167,35 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
                       options.plan.string(), plan.batch, plan.sequence_length,
                       options.batch.value_or(plan.batch),
                       options.sequence_length.value_or(plan.sequence_length));
+    choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
     return plan;
   }
   const std::int64_t length = *options.sequence_length, batch = *options.batch;
-  if ((options.devices > 1 || has_layout(options.layout)) && !model.is_custom()) {
+  if (!model.is_custom()) {
     const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
-    return choose_plan(options, model, device, recompute != nullptr && recompute->origin > Origin::built_in);
+    const bool is_recompute_given = recompute != nullptr && recompute->origin > Origin::built_in;
+    if (!options.devices)
+      if (std::optional<Plan> plan = choose_plan_for_all(options, model, device, is_recompute_given)) {
+        choose(table, "devices", options.devices, std::int64_t{num_devices(*plan)});
+        return *std::move(plan);
+      }
+    choose(table, "devices", options.devices, std::int64_t{1});
+    if (*options.devices > 1 || has_layout(options.layout))
+      return choose_plan(options, model, device, is_recompute_given);
   }
+  const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
   // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.
   const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
-  const std::int64_t some = choose(table, "microbatch", options.microbatch,
-                                   std::clamp<std::int64_t>(tokens / length, 1, batch / options.devices));
+  const std::int64_t some =
+      choose(table, "microbatch", options.microbatch,
+             std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices)));
   if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
-  if (batch % options.devices != 0)
-    throw UsageError("--batch {} is not a multiple of --devices {}", batch, options.devices);
-  UniformPlan shape{.dp = static_cast<int>(options.devices),
+  UniformPlan shape{.dp = static_cast<int>(devices),
                     .microbatch = static_cast<int>(some),
                     .batch = batch,
                     .sequence_length = length};
   shape.precision = parse_precision(options.precision, "--precision");
+  if (options.layout.zero) shape.strategy.zero = options.layout.zero->least;
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {
     const std::int64_t best = least_recompute_layers(uniform_plan(model, shape), model);
@@ -227,6 +232,19 @@ LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int
   return {options.shape, rate, rate * options.least_learning_rate, warmup, steps};
 }
 
+// Modules are copied and their state is shared out; inside they cannot be cut.
+void refuse_layout_of_modules(TrainOptions& options) {
+  const Constraints& c = options.layout;
+  const auto is_more = [](const std::optional<Range>& range) { return range && range->least > 1; };
+  if (is_more(c.tp) || is_more(c.pp) || is_more(c.cp) || is_more(c.ep) || is_more(c.chunks))
+    throw UserError("a model of modules is split by dp and zero alone; leave tp, pp, cp, ep and chunks away");
+  if (!c.dp) return;
+  if (!options.devices) options.devices = c.dp->least;
+  if (!c.dp->has(static_cast<int>(*options.devices)))
+    throw UserError("dp {} of a model of modules on {} devices; they must be the same", c.dp->least,
+                    *options.devices);
+}
+
 }  // namespace
 
 Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, OptionTable* table) {
@@ -256,8 +274,10 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
   options.sequence_length = 1;
   if (options.plan.empty()) {
     choose(nullptr, "batch", options.batch, std::int64_t{32});
-    choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, *options.batch));
+    const std::int64_t share = std::max<std::int64_t>(1, *options.batch / options.devices.value_or(1));
+    choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, share));
   }
+  refuse_layout_of_modules(options);
   settings.plan = resolve_plan(options, settings.model, {}, nullptr);
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
   settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
@@ -293,7 +313,12 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
            is_demo(options) ? kDemoSequence : std::min<std::int64_t>(longest, 1024));
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
+  const bool is_default = !options.devices && options.plan.empty();
   settings.plan = resolve_plan(options, settings.model, device, table);
+  if (is_default && *options.devices < device.count)
+    settings.devices_note =
+        fmt::format("{} of {} devices used: no plan shares batch {} of {} among more", *options.devices,
+                    device.count, settings.plan.batch, settings.model.name);
   settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
   Data data = open_all(options, *settings.tokenizer, settings.plan.sequence_length, events);
   settings.validation = data.validation, settings.data_name = data.name;

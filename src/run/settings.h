@@ -2,6 +2,7 @@
 // plan, numbers for all that was left open. What cannot work is refused here.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -26,6 +27,7 @@ struct TrainSettings {
   Path origin;                            // the folder that the model came from; empty for a preset
   std::string data_name;
   Plan plan;
+  std::string devices_note;  // why there are fewer devices than could be; one line, mostly empty
   std::int64_t steps = 0;
   LearningRate learning_rate;
   Path run;
@@ -35,7 +37,11 @@ struct TrainSettings {
 struct DeviceFacts {
   bool is_gpu = false;
   std::string type = "cpu";       // as standard clusters name it
-  std::optional<Bytes> memory{};  // that one device may take
+  int count = 1;                  // that are used when nobody says how many
+  std::optional<Bytes> memory{};  // of one GPU; of a processor what all workers share
+  std::optional<Bytes> memory_of_each(int num_devices) const {
+    return memory && !is_gpu ? Bytes(memory->value / std::max(1, num_devices)) : memory;
+  }
 };
 
 // Fills in the options that were left open and tells the table where they came from (table may be null). A resumed run has

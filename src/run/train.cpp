@@ -6,7 +6,6 @@
 #include "checkpoint/hf_folder.h"
 #include "cluster/open.h"
 #include "cluster/standard.h"
-#include "comm/thread_comm.h"
 #include "data/text_stream.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
@@ -15,10 +14,12 @@
 #include "run/evaluate.h"
 #include "run/expected.h"
 #include "run/memory.h"
+#include "run/profile.h"
 #include "run/resume.h"
 #include "run/saver.h"
 #include "run/settings.h"
 #include "run/train_rank.h"
+#include "run/train_threads.h"
 #include "run/train_workers.h"
 #include "run/training.h"
 #include "run/weights.h"
@@ -79,6 +80,16 @@ void make_absolute(std::vector<std::string>& data) {
     data[i] = std::filesystem::absolute(data[i]).string();
 }
 
+// Workers and this process are to mean the same file, and it is better to know now that there is no place for it.
+void place_profile(TrainOptions& options) {
+  if (options.profile.empty()) return;
+  options.profile = std::filesystem::absolute(options.profile);
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.profile.parent_path(), error))
+    throw UserError("--profile {}: the folder {} is not there", options.profile.string(),
+                    options.profile.parent_path().string());
+}
+
 void refuse_finished(const TrainSettings& settings, const TrainingState& state) {
   if (state.step >= settings.steps)
     throw UserError("{} has done its {} steps; say --steps with a larger number to go on",
@@ -136,21 +147,29 @@ void show_what_was_learned(const TrainSettings& settings, const TrainOptions& op
   result.sample = sample_text(settings, options, parameters, part.device);
 }
 
-DeviceFacts facts_of(at::Device device, const TrainOptions& options) {
+// All GPUs, unless one was named; else a worker for each core, or for as many cores as it was given threads.
+int num_usual_devices(at::Device device, const TrainOptions& options) {
+  if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
+  return std::max(1, num_cores() / static_cast<int>(std::max<std::int64_t>(1, options.threads)));
+}
+
+DeviceFacts facts_of(at::Device device) {
   DeviceFacts facts{.is_gpu = device.is_cuda()};
   if (const std::optional<DeviceType> type = find_type_in(device_name(device))) facts.type = type->name;
-  if (const std::optional<Bytes> free = free_memory(device))
-    facts.memory = Bytes(free->value / (device.is_cuda() ? 1 : std::max<std::int64_t>(1, options.devices)));
+  facts.memory = free_memory(device);
   return facts;
 }
 
 }  // namespace
 
-PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events) {
+PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
+                        bool has_workers) {
   PreparedRun run;
   if (!options.resume.empty()) run.resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
-  run.settings = resolve(options, facts_of(device, options), table, events, run.resumed.checkpoint);
+  DeviceFacts facts = facts_of(device);
+  if (has_workers) facts.count = num_usual_devices(device, options);
+  run.settings = resolve(options, facts, table, events, run.resumed.checkpoint);
   ensure_engine_supports(run.settings.plan, run.settings.model);
   if (run.resumed.checkpoint)
     ensure_same_model(Checkpoint::open(*run.resumed.checkpoint), run.settings.model);
@@ -158,6 +177,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);
   make_absolute(options.data);
+  place_profile(options);
   if (!run.resumed.lock.is_held()) run.resumed.lock = FolderLock::take(run.settings.run);
   return run;
 }
@@ -192,13 +212,18 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
       [&](Engine& trained) { return validation_loss(trained, settings, part.comm.rank()); },
       part.step_ended,
   };
+  const Agreement ranks(is_alone ? nullptr : &part.comm, world_of(settings.plan, part.comm.size()),
+                        options.patience);
   std::optional<RunFolder> records;
   if (keeps_records) records = open_records(settings.run, files, state.step);
   Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
-              settings.plan, settings.model, parameters,
-              {is_alone ? nullptr : &part.comm, world_of(settings.plan, part.comm.size()), options.patience});
+              settings.plan, settings.model, parameters, ranks);
+  std::optional<Profiler> profiler;
+  if (!options.profile.empty())
+    profiler.emplace(ProfileOptions{options.profile, settings.run, state.step, settings.steps}, settings.plan,
+                     settings.model, engine, parameters, ranks, part.events, part.line);
   TrainResult result = Training(options, settings, course, engine, parameters, state, part.events, part.line)
-                           .run(records ? &*records : nullptr, saver);
+                           .run(records ? &*records : nullptr, saver, profiler ? &*profiler : nullptr);
   if (!keeps_records) return result;
   if (is_alone) {
     show_what_was_learned(settings, options, parameters, part, result);
@@ -215,16 +240,13 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers) {
   RealFileSystem files;
-  const PreparedRun run = prepare_run(options, table, files, events);
-  const int size = std::max(static_cast<int>(options.devices), num_devices(run.settings.plan));
-  if (size > 1 && (workers == nullptr || table == nullptr))
-    throw UserError("{} devices: a run of several workers is started by the command `optimus train`", size);
+  const PreparedRun run = prepare_run(options, table, files, events, workers != nullptr);
+  const int size = std::max(static_cast<int>(*options.devices), num_devices(run.settings.plan));
   begin_run_folder(run.settings, options, table, files);
-  if (size > 1) return train_with_workers(run, options, *table, size, *workers);
-  ThreadWorld alone(1);
-  const std::unique_ptr<Comm> comm = alone.comm(0);
-  const int threads = set_num_threads(static_cast<int>(options.threads));
-  return train_rank(run, options, {*comm, choose_device(options.device), threads, events, line, {}});
+  if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
+  if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
+  return train_with_threads(run.settings.run, options, num_devices(run.settings.plan), events, line,
+                            [&](const RankPart& part) { return train_rank(run, options, part); });
 }
 
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options) {

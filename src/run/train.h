@@ -18,7 +18,7 @@ struct WorkerCommand {
 
 // table: where the options were declared, so that settings.toml tells the origin of each; may be null. Progress and warnings
 // go to events and line; events may throw Interrupted, after which the run folder is whole up to the last step.
-// A run on several devices needs a command for its workers; without one it is refused.
+// A run on several devices has its workers as processes where there is a command for them, else as threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);
 

@@ -17,8 +17,10 @@ struct PreparedRun {
   ResumedRun resumed;  // its lock is held by the process that prepares, for as long as the run lasts
   TrainSettings settings;
 };
-// Resumes or begins, fills in what was left open, refuses what cannot work. Writes nothing but the folder itself.
-PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events);
+// Resumes or begins, fills in what was left open, refuses what cannot work. Writes nothing but the folder itself. Where nobody said
+// how many devices: as many as there are when ranks are worker processes, else one.
+PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
+                        bool has_workers);
 
 struct RankPart {
   Comm& comm;

@@ -1,8 +1,6 @@
 // See train_workers.h.
 #include "run/train_workers.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <random>
 
@@ -11,6 +9,7 @@
 #include "comm/c10d_link.h"
 #include "engine/device.h"
 #include "observe/progress.h"
+#include "run/train_threads.h"
 #include "run/training.h"
 #include "run/worker.h"
 #include "run/workers.h"
@@ -25,20 +24,6 @@ std::string random_token() {
   std::random_device dice;
   std::string result;
   for (int i = 0; i < 4; ++i) result += fmt::format("{:08x}", dice());
-  return result;
-}
-
-int num_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-std::vector<std::string> devices_of(const TrainOptions& options, int size) {
-  const at::Device device = choose_device(options.device);
-  std::vector<std::string> result;
-  for (int rank = 0; rank < size; ++rank)
-    result.push_back(device.is_cuda() ? fmt::format("cuda:{}", rank % std::max(1, num_cuda_devices()))
-                                      : "cpu");
   return result;
 }
 
@@ -110,11 +95,13 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
   Workers workers({.program = command.program,
                    .words = command.words,
                    .run = folder,
-                   .devices = devices_of(options, size),
+                   .devices = devices_of_ranks(options.device, size),
                    .threads = threads,
                    .port = store.port(),
                    .token = random_token()});
-  return parse_result(workers.wait(command.is_interrupted));
+  TrainResult result = parse_result(workers.wait(command.is_interrupted));
+  result.run = run.settings.run.string();  // as the user called it
+  return result;
 }
 
 int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,

@@ -11,6 +11,7 @@
 #include "cluster/standard.h"
 #include "plan/plan_json.h"
 #include "run/expected.h"
+#include "run/profile.h"
 
 namespace optimus {
 namespace {
@@ -86,10 +87,14 @@ RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_ste
 
 void say_how_it_runs(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {
   const std::vector<int>& microbatches = settings.plan.pipelines[0].microbatches;
+  const int workers = num_devices(settings.plan);
+  std::string how = workers > 1 ? fmt::format(", {} workers", workers) : "";
+  if (device.is_cpu())
+    how += fmt::format(", {} thread{}{}", threads, threads == 1 ? "" : "s", workers > 1 ? " each" : "");
   line.print(fmt::format("plan {}: batch {} as {} x {}, {} on {}{}", plan_hash(settings.plan),
                          settings.plan.batch, microbatches.size(), microbatches[0],
-                         text(settings.plan.precision), device.str(),
-                         device.is_cpu() ? fmt::format(", {} threads", threads) : ""));
+                         text(settings.plan.precision),
+                         workers > 1 && device.is_cuda() ? "cuda" : device.str(), how));
   line.print(fmt::format("run {}", settings.run.string()));
 }
 
@@ -114,7 +119,8 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
   engine_.loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
 }
 
-TrainResult Training::run(RunFolder* folder, Saver& saver) {
+TrainResult Training::run(RunFolder* folder, Saver& saver, Profiler* profiler) {
+  profiler_ = profiler;
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
   std::int64_t num_tokens = 0;
@@ -187,6 +193,7 @@ StepMetrics Training::one_step() {
   if (!is_last)  // read while this step is computed
     next_ = std::async(std::launch::async,
                        [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
+  if (profiler_ != nullptr) profiler_->before(step_);
   const StepReport report = value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
                                                                       .beta1 = options_.beta1,
                                                                       .beta2 = options_.beta2,
@@ -197,6 +204,7 @@ StepMetrics Training::one_step() {
       .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
   metrics.tokens = report.num_tokens;
   metrics.seconds = Seconds(seconds_since(began));
+  if (profiler_ != nullptr) profiler_->after(step_);
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
   metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
   if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / *peak_flops_;

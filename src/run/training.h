@@ -19,6 +19,8 @@
 
 namespace optimus {
 
+class Profiler;
+
 // The files of a run.
 struct RunFolder {
   MetricsFile metrics;
@@ -54,9 +56,9 @@ class Training {
   Training(const TrainOptions& options, const TrainSettings& settings, Course course, Engine& engine,
            const Parameters& parameters, const TrainingState& start, EventSink& events, StatusLine& line);
 
-  // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint. folder and
-  // saver are null at ranks that keep no records.
-  TrainResult run(RunFolder* folder, Saver& saver);
+  // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint. folder is
+  // null at ranks that keep no records, profiler where no step is looked at closer.
+  TrainResult run(RunFolder* folder, Saver& saver, Profiler* profiler = nullptr);
 
  private:
   StepMetrics one_step();
@@ -77,6 +79,7 @@ class Training {
   const std::optional<double> peak_flops_;
   const SaveRule save_rule_;
   StatusLine& line_;
+  Profiler* profiler_ = nullptr;
   std::int64_t step_, next_sample_;  // done; not yet seen
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next line of metrics

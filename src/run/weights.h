@@ -7,7 +7,8 @@
 
 namespace optimus {
 
-// Fills all parameters. One tensor at a time is in memory beside them. Throws UserError.
+// Fills all parameters that are held here, and reads no more than those. One of them at a time is in memory beside them. Throws
+// UserError.
 void load_weights(const WeightSource& source, Parameters& parameters, EventSink& events);
 
 // Parameters as a source of weights: their masters, which no precision of training has rounded. They must outlive this.
@@ -15,8 +16,8 @@ class ParameterWeights final : public WeightSource {
  public:
   ParameterWeights(const Parameters& parameters, Precision precision)
       : parameters_(parameters), precision_(precision) {}
-  void read(const LogicalTensor& tensor, std::span<float> out) const override;
-  void read(const LogicalTensor& tensor, std::span<double> out) const override;
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override;
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const override;
   ElementType type() const override {
     return precision_ == Precision::fp64 ? ElementType::f64 : ElementType::f32;
   }

@@ -124,6 +124,8 @@ void take_over(OptionTable& table, const Json& options, const std::string& sourc
   }
 }
 
+Path log_path(int rank) { return Path("logs") / fmt::format("rank-{}.log", rank); }
+
 std::string workers_json(const std::vector<WorkerEntry>& workers) {
   OrderedJson list = OrderedJson::array();
   for (const WorkerEntry& worker : workers)

@@ -55,6 +55,7 @@ struct WorkerEntry {
   std::string host, device;
   Path log;  // in the run's folder
 };
+Path log_path(int rank);
 std::string workers_json(const std::vector<WorkerEntry>& workers);
 std::string host_name();
 

@@ -26,8 +26,6 @@ namespace {
 constexpr int kLookEvery = 50;  // milliseconds
 constexpr std::size_t kLongestReport = 1 << 20;
 
-Path log_path(int rank) { return Path("logs") / fmt::format("rank-{}.log", rank); }
-
 // Arguments and environment as posix_spawn wants them.
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;

@@ -1,6 +1,7 @@
 // From a plan to a device's step program: the slots of the schedule in order, each as receives, parameter gathers,
 // blocks and sends; then the end of the step.
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "schedule/step_compiler.h"
@@ -40,19 +41,23 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
 
 namespace {
 
-// Moves gathers of parameters up in the list, to where nothing keeps them waiting any more, so that they are under way while
-// the block before is computed. Everything else keeps its order.
-Program with_early_gathers(Program program) {
+// Moves gathers of parameters and receives up in the list, to where nothing keeps them waiting any more, so that they are under
+// way while something else is computed. Everything else keeps its order, and they among themselves.
+Program with_early_arrivals(Program program) {
   const std::vector<Instruction>& old = program.instructions;
-  std::vector<std::pair<int, int>> places;  // behind which instruction (-1: at the begin), which gather
-  int behind = -1;
+  const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
+  std::vector<std::pair<int, int>> places;  // behind which instruction (-1: at the begin), which to move
+  int gather_behind = -1, receive_behind = -1;
   for (int i = 0; i < std::ssize(old); ++i) {
     const Instruction& at = old[static_cast<std::size_t>(i)];
-    if (at.lane != Lane::gather) continue;
+    if (!is_moved(at)) continue;
+    int& behind = at.op == Op::receive ? receive_behind : gather_behind;
     for (const int wait : program.waits(at)) behind = std::max(behind, wait);
     places.emplace_back(behind, i);
   }
   if (places.empty()) return program;
+  std::stable_sort(places.begin(), places.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<int> order;
   auto next = places.begin();
   const auto place = [&](int i) {
@@ -60,7 +65,7 @@ Program with_early_gathers(Program program) {
   };
   place(-1);
   for (int i = 0; i < std::ssize(old); ++i) {
-    if (old[static_cast<std::size_t>(i)].lane != Lane::gather) order.push_back(i);
+    if (!is_moved(old[static_cast<std::size_t>(i)])) order.push_back(i);
     place(i);
   }
   std::vector<int> moved_to(old.size());
@@ -89,7 +94,7 @@ Program StepCompiler::compile() {
   }
   builder_.begin_slot(-1);
   if (!is_asynchronous(plan_.schedule)) finish_step();
-  return has_buffers_ ? with_early_gathers(builder_.take()) : builder_.take();
+  return has_buffers_ ? with_early_arrivals(builder_.take()) : builder_.take();
 }
 
 void StepCompiler::slot(const Slot& slot) {
@@ -184,44 +189,124 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
                              bool is_backward, const Frontier& ready) {
   const LayerStrategy &from_strategy = strategy_of(from, from_block),
                       &to_strategy = strategy_of(to, to_block);
-  const bool is_inside = &from == &to;
-  if (is_inside && is_same_split(from_strategy, to_strategy)) return ready;
-  const Side from_side{static_cast<int>(from.devices.size()), from_strategy};
-  const Side to_side{static_cast<int>(to.devices.size()), to_strategy};
-  const int bytes = bytes_of(plan_.precision);
-  const std::int64_t width = output_width(model_, std::min(from_block, to_block));
-  const auto message = [&](Op op, int peer, const Route& route) {
-    Instruction instruction{
-        .op = op, .lane = Lane::transfer, .is_backward = is_backward, .microbatch = microbatch};
-    instruction.block = &from == &stage_ ? from_block : to_block;
-    instruction.chunk = chunk_of(instruction.block);
-    instruction.peer = peer;
-    instruction.bytes = route.num_elements * bytes;
-    return instruction;
-  };
-  if (&from == &stage_)
-    for (const Route& route : routes(true, from_side, to_side, sequences(microbatch), width))
-      if (const int peer = to.devices[static_cast<std::size_t>(route.peer)]; peer != device_)
-        builder_.add(message(Op::send, peer, route), ready);
+  if (&from == &to && is_same_split(from_strategy, to_strategy)) return ready;
+  const Crossing crossing{from,
+                          to,
+                          from_block,
+                          to_block,
+                          {static_cast<int>(from.devices.size()), from_strategy},
+                          {static_cast<int>(to.devices.size()), to_strategy},
+                          output_width(model_, std::min(from_block, to_block))};
+  if (&from == &stage_) send(crossing, microbatch, is_backward, ready);
   if (&to != &stage_) return {};
-  Frontier arrived = is_inside ? ready : Frontier{};
-  boundary_ = -1, boundary_is_gradient_ = is_backward;
-  // Two buffers for each direction: a receive waits until the one before the last has been read.
-  Frontier room;
-  if (const auto& readers = boundary_readers_[is_backward]; readers.size() >= 2)
-    room = {readers[readers.size() - 2]};
-  for (const Route& route : routes(false, from_side, to_side, sequences(microbatch), width))
-    if (const int peer = from.devices[static_cast<std::size_t>(route.peer)]; peer != device_) {
-      arrived.push_back(builder_.add(message(Op::receive, peer, route), room));
-      if (boundary_ < 0)
-        boundary_ = builder_.buffer(BufferKind::boundary, to_block, microbatch,
-                                    sizes_.boundary(to_block, sequences(microbatch), width));
-      builder_.use(boundary_, true);
-    }
-  if (to_strategy.tp == 1 || to_strategy.sequence_parallel) return arrived;
-  const Bytes whole = sizes_.whole_activation(to_block, sequences(microbatch));
-  return {tensor_collective(Op::all_gather, {Op::receive, Part::whole, microbatch, to_block, is_backward},
-                            whole, arrived)};
+  Frontier arrived = receive(crossing, microbatch, is_backward);
+  if (crossing.is_inside()) {
+    // What stays on this device is copied where it is wanted.
+    arrived.insert(arrived.end(), ready.begin(), ready.end());
+    if (has_buffers_)
+      arrivals_[{is_backward, to_block, microbatch}].push_back(leaving(from_block, microbatch, is_backward));
+  }
+  return join_parts(crossing, microbatch, is_backward, std::move(arrived));
+}
+
+namespace {
+
+Instruction message(Op op, int peer, int microbatch, bool is_backward, std::int64_t bytes) {
+  Instruction instruction{
+      .op = op, .lane = Lane::transfer, .is_backward = is_backward, .microbatch = microbatch};
+  instruction.peer = peer, instruction.bytes = bytes;
+  return instruction;
+}
+
+}  // namespace
+
+// Of two crossings of one kind messages may be on their way: a send waits for those of the one before the last.
+Frontier StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward, Frontier ready) {
+  std::vector<Frontier>& sent = sent_[{is_backward, &crossing.to}];
+  if (sent.size() >= 2) {
+    const Frontier& before = sent[sent.size() - 2];
+    ready.insert(ready.end(), before.begin(), before.end());
+  }
+  Frontier messages;
+  const Bytes all = sizes_.boundary(crossing.from_block, sequences(microbatch), crossing.width);
+  for (const Route& route :
+       routes(true, crossing.from_side, crossing.to_side, sequences(microbatch), crossing.width)) {
+    const int peer = crossing.to.devices[static_cast<std::size_t>(route.peer)];
+    if (peer == device_) continue;
+    const std::int64_t bytes = route.num_elements * bytes_of(plan_.precision);
+    Instruction instruction = message(Op::send, peer, microbatch, is_backward, bytes);
+    instruction.block = crossing.from_block, instruction.chunk = chunk_of(crossing.from_block);
+    messages.push_back(builder_.add(instruction, ready));
+    if (!has_buffers_) continue;
+    builder_.use(leaving(crossing.from_block, microbatch, is_backward), false);
+    // All of it goes as it is; some of it is packed first.
+    if (bytes < all.value)
+      builder_.use(builder_.buffer(BufferKind::message, crossing.from_block, microbatch, Bytes(bytes)), true);
+  }
+  sent.push_back(messages);
+  return messages;
+}
+
+// Likewise: a receive waits until what came before the last has been read.
+Frontier StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
+  std::vector<int>& buffers = arrivals_[{is_backward, crossing.to_block, microbatch}];
+  Frontier room, arrived;
+  if (const auto& readers = readers_[is_backward]; readers.size() >= 2) room = {readers[readers.size() - 2]};
+  for (const Route& route :
+       routes(false, crossing.from_side, crossing.to_side, sequences(microbatch), crossing.width)) {
+    const int peer = crossing.from.devices[static_cast<std::size_t>(route.peer)];
+    if (peer == device_) continue;
+    const std::int64_t bytes = route.num_elements * bytes_of(plan_.precision);
+    Instruction instruction = message(Op::receive, peer, microbatch, is_backward, bytes);
+    instruction.block = crossing.to_block, instruction.chunk = chunk_of(crossing.to_block);
+    arrived.push_back(builder_.add(instruction, room));
+    if (!has_buffers_) continue;
+    buffers.push_back(builder_.buffer(BufferKind::message, crossing.to_block, microbatch, Bytes(bytes)));
+    builder_.use(buffers.back(), true);
+  }
+  return arrived;
+}
+
+// Tensor parts receive a slice each, so that no byte crosses a slow link twice; here they put them together.
+Frontier StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
+                                  Frontier arrived) {
+  const LayerStrategy& strategy = crossing.to_side.strategy;
+  if (strategy.tp == 1 || strategy.sequence_parallel) return arrived;
+  const int block = crossing.to_block;
+  const Bytes whole = sizes_.whole_activation(block, sequences(microbatch));
+  const int gather = tensor_collective(
+      Op::all_gather, {Op::receive, Part::whole, microbatch, block, is_backward}, whole, arrived);
+  if (has_buffers_) {
+    std::vector<int>& arrivals = arrivals_[{is_backward, block, microbatch}];
+    for (const int buffer : arrivals) builder_.use(buffer, false);
+    const int joined = builder_.buffer(BufferKind::joined, block, microbatch,
+                                       sizes_.joined(block, sequences(microbatch), crossing.width));
+    builder_.use(joined, true);
+    arrivals = {joined};
+  }
+  return {gather};
+}
+
+int StepCompiler::leaving(int block, int microbatch, bool is_backward) {
+  const auto [at, is_new] = leaving_.try_emplace({is_backward, block, microbatch}, -1);
+  if (is_new)
+    at->second = builder_.buffer(
+        BufferKind::leaving, block, microbatch,
+        sizes_.boundary(block, sequences(microbatch), output_width(model_, is_backward ? block - 1 : block)));
+  return at->second;
+}
+
+// A forward again does not read the gradient that its backward waits for.
+void StepCompiler::use_arrivals(const Instruction& by) {
+  const Op op = by.lane == Lane::tensor ? by.serves : by.op;
+  if (op != Op::forward && op != Op::backward_input && op != Op::backward_weight) return;
+  const bool is_backward = op != Op::forward;
+  const auto at = arrivals_.find({is_backward, by.block, by.microbatch});
+  if (at == arrivals_.end()) return;
+  for (const int buffer : std::exchange(at->second, {})) builder_.use(buffer, false);
+  if (by.lane == Lane::tensor) return;
+  readers_[is_backward].push_back(last_compute_);
+  arrivals_.erase(at);
 }
 
 const std::vector<Route>& StepCompiler::routes(bool is_out, const Side& from, const Side& to, int sequences,

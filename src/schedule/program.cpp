@@ -75,7 +75,9 @@ Cause cause_of(BufferKind kind) {
     case BufferKind::graph_work:
     case BufferKind::whole_gradients:
     case BufferKind::exchange:
-    case BufferKind::boundary:
+    case BufferKind::leaving:
+    case BufferKind::message:
+    case BufferKind::joined:
       return Cause::buffers;
   }
   return Cause::buffers;

@@ -8,7 +8,8 @@
 //
 // Whoever runs a program on one thread goes through the list in order: it computes, and starts collectives and messages
 // without waiting for their end; before an instruction it ends those that it waits for and the one before it on its lane.
-// Gathers of parameters stand early in the list for that reason, where there is room for what they gather.
+// Gathers of parameters and receives stand early in the list for that reason, where there is room for what they bring; of
+// messages on their way there are two in each direction at most.
 //
 // What the engine does inside an instruction and what the cost model charges follow from (op, part, block) and the
 // plan; messages carry their bytes.
@@ -95,7 +96,9 @@ enum class BufferKind : std::uint8_t {
   graph_work,       // custom blocks: what autograd takes beside that in a forward or backward
   whole_gradients,  // of weights, before they are cut into shards
   exchange,  // shards of all members, one behind the other, on their way to whole weights or from whole gradients
-  boundary,  // an activation or gradient on its way between stages
+  leaving,  // a block's output, or the gradient of its input, whose next block is elsewhere or split differently
+  message,  // what one device sends another of it, or receives
+  joined,   // what the tensor parts of a group received, one behind the other
 };
 
 struct Buffer {

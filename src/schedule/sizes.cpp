@@ -117,7 +117,8 @@ Bytes DeviceSizes::laid_out(int block, StateKind kind, bool is_sharded) const {
     elements += (own + step - 1) / step * step * copies;
   };
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) add(tensor);
-  if (block == plan_.num_blocks - 1 && model_.is_tied && kind == StateKind::weights)
+  const bool with_embedding = kind == StateKind::weights || !has_one_copy_of_tied_embedding_;
+  if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
       if (tensor.is_also_head) add(tensor);
   return Bytes(elements * width);
@@ -218,6 +219,12 @@ Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
       block_kind(model_, block) == BlockKind::layer)
     add(slab, block, tokens, {"norm2.output", static_cast<double>(model_.hidden), KeptType::activation});
   add_whole(slab, block, tokens, is_kept);
+  if (const RingShape ring = ring_shape(block, sequences); ring.rows > 0 && !is_kept) {
+    for (const char* name : {"ring.0", "ring.1"})
+      slab.add(name, ring.rows, ring.columns, KeptType::activation);
+    add(slab, block, tokens,
+        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), KeptType::fp32, CutUnit::heads});
+  }
   return slab.take();
 }
 
@@ -251,6 +258,9 @@ Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_wei
     for (const char* name : {"mlp.whole.gradient", "attention.whole.gradient"}) add_whole_gradient(name);
   if (s.sequence_parallel && is_for_weights && kind == BlockKind::embedding)
     add_whole_gradient("embedding.whole.gradient");
+  if (const RingShape ring = ring_shape(block, sequences); ring.rows > 0 && !is_for_weights)
+    for (const char* name : {"ring.gradient.0", "ring.gradient.1"})
+      slab.add(name, ring.rows, ring.columns, KeptType::fp32);
   return slab.take();
 }
 
@@ -289,14 +299,31 @@ Bytes DeviceSizes::whole_activation(int block, int sequences) const {
   return Bytes(share(block, sequences, false).num_tokens() * model_.hidden * bytes_of(plan_.precision));
 }
 
-Bytes DeviceSizes::ring(int block, int sequences) const {
+Bytes DeviceSizes::joined(int block, int sequences, std::int64_t width) const {
+  const int tp = strategy_of(stage_, block).tp;
+  return Bytes(share(block, sequences, false).num_tokens() * ((width + tp - 1) / tp) * tp *
+               bytes_of(plan_.precision));
+}
+
+DeviceSizes::RingShape DeviceSizes::ring_shape(int block, int sequences) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
+  if (strategy.cp == 1 || block_kind(model_, block) != BlockKind::layer) return {};
   const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
                        fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
   // Padded to the longest part, so that all messages of a ring are equal.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
-  const std::int64_t tokens = share(block, sequences, false).samples.size() * positions;
-  return Bytes(static_cast<std::int64_t>(static_cast<double>(tokens) * width * bytes_of(plan_.precision)));
+  return {share(block, sequences, false).samples.size() * positions, std::llround(width)};
+}
+
+Bytes DeviceSizes::ring(int block, int sequences) const {
+  const RingShape shape = ring_shape(block, sequences);
+  return Bytes(shape.rows * shape.columns * bytes_of(plan_.precision));
+}
+
+// Summed hop by hop, so they are kept wide.
+Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
+  const RingShape shape = ring_shape(block, sequences);
+  return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
 }
 
 Bytes DeviceSizes::dispatched(int block, int sequences) const {

@@ -29,6 +29,14 @@ class StepCompiler {
   };
   Neighbour before(int chunk) const;
   Neighbour after(int chunk) const;
+  // What goes from a block of one stage to a block of another, or of the same that is split differently.
+  struct Crossing {
+    const Stage &from, &to;
+    int from_block, to_block;
+    Side from_side, to_side;
+    std::int64_t width;  // elements a token
+    bool is_inside() const { return &from == &to; }
+  };
   // An activation (or its gradient) goes from block `from_block` of `from` to block `to_block` of `to`; this device is in
   // one of them or in both. Returns what the receiving block waits for.
   Frontier cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
@@ -36,6 +44,12 @@ class StepCompiler {
   // Chunks cross in few ways, again and again. The reference is good until the next call.
   const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
+  Frontier send(const Crossing& crossing, int microbatch, bool is_backward, Frontier ready);
+  Frontier receive(const Crossing& crossing, int microbatch, bool is_backward);
+  Frontier join_parts(const Crossing& crossing, int microbatch, bool is_backward, Frontier arrived);
+  int leaving(int block, int microbatch, bool is_backward);
+  // By the instruction added last, a compute or a collective that serves it: what arrived for it.
+  void use_arrivals(const Instruction& by);
   Frontier gather_parameters(int block, Frontier waits);
 
   // step_compute.cpp
@@ -59,7 +73,7 @@ class StepCompiler {
     bool is_backward = false;  // of a gradient
   };
   int tensor_collective(Op op, const Served& served, Bytes bytes, const Frontier& waits);
-  int ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits);
+  int ring(Op op, int microbatch, int block, int hop, const Frontier& waits);
   Frontier gather_sequence(const Served& served, Frontier ready);
   Frontier reduce_partial(const Served& served, Frontier ready);
 
@@ -116,9 +130,10 @@ class StepCompiler {
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
-  int boundary_ = -1;  // the buffer of what arrived last, until a compute reads it
-  bool boundary_is_gradient_ = false;
-  bool needs_sync_ = false;  // gradients of a block also come from other pipelines
+  using CrossingKey = std::tuple<bool, int, int>;     // gradient?, block, micro-batch
+  std::map<CrossingKey, std::vector<int>> arrivals_;  // buffers of what arrived, until a compute has read it
+  std::map<CrossingKey, int> leaving_;                // buffers of what goes elsewhere
+  bool needs_sync_ = false;                           // gradients of a block also come from other pipelines
 
   // Buffers. Passing activations of the forward and of the backward are two.
   std::map<BlockMicrobatch, int> kept_, brief_kept_, passing_, again_, gradients_, passing_gradients_,
@@ -127,8 +142,8 @@ class StepCompiler {
   // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
   std::map<BlockMicrobatch, Frontier> arrived_;
   std::map<BlockMicrobatch, Frontier> handed_on_;  // to a chunk of the same stage
-  std::map<bool, std::vector<int>>
-      boundary_readers_;              // gradient? -> the computes that read what was received
+  std::map<bool, std::vector<int>> readers_;       // gradient? -> the computes that read what was received
+  std::map<std::pair<bool, const Stage*>, std::vector<Frontier>> sent_;  // gradient?, to whom -> messages
   std::map<int, int> gathered_;       // block -> buffer of its whole weights, ZeRO 3
   std::vector<int> recent_computes_;  // the last compute of each block passed
   std::map<int, int> weights_left_;   // block -> micro-batches whose weight gradient is still to come

@@ -88,7 +88,7 @@ void StepCompiler::use_slabs(Instruction of) {
   if (is_collective) of.op = of.serves;
   const int block = of.block, microbatch = of.microbatch;
   const auto is_neighbour = [&](int other) {
-    return chunk_of(other) == of.chunk && is_same_split(strategy(block), strategy(other));
+    return chunk_of(other) >= 0 && is_same_split(strategy(block), strategy(other));
   };
   const bool is_first_part =
                  of.part == Part::whole || of.part == Part::attention || of.part == Part::attention_input,
@@ -97,8 +97,12 @@ void StepCompiler::use_slabs(Instruction of) {
   use_slab(is_forward ? kept_by_forward(block) : kept_, SlabKind::kept, block, microbatch, is_forward);
   if (is_forward) {
     use_slab(passing_, SlabKind::passing, block, microbatch, true);
-    if (is_last_part && block + 1 < plan_.num_blocks && is_neighbour(block + 1))
-      use_slab(kept_by_forward(block + 1), SlabKind::kept, block + 1, microbatch, true);
+    if (is_last_part && block + 1 < plan_.num_blocks) {
+      if (is_neighbour(block + 1))
+        use_slab(kept_by_forward(block + 1), SlabKind::kept, block + 1, microbatch, true);
+      else
+        builder_.use(leaving(block, microbatch, false), true);
+    }
     if (is_head && !is_collective) {
       use_slab(logits_, SlabKind::logits, block, microbatch, true);
       if (strategy(block).tp == 1) use_whole_gradients(block, microbatch);  // the loss comes with them
@@ -114,8 +118,12 @@ void StepCompiler::use_slabs(Instruction of) {
   use_slab(gradients_, SlabKind::gradients, block, microbatch, of.op == Op::backward_input || is_collective);
   if (of.op == Op::backward_input) {
     use_slab(passing_gradients_, SlabKind::passing_gradients, block, microbatch, true);
-    if (is_first_part && block > 0 && is_neighbour(block - 1))
-      use_slab(gradients_, SlabKind::gradients, block - 1, microbatch, true);
+    if (is_first_part && block > 0) {
+      if (is_neighbour(block - 1))
+        use_slab(gradients_, SlabKind::gradients, block - 1, microbatch, true);
+      else
+        builder_.use(leaving(block, microbatch, true), true);
+    }
     if (is_head && !is_collective && strategy(block).tp > 1)
       use_slab(logits_again_, SlabKind::logits, block, microbatch, true);
   }
@@ -173,12 +181,9 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
                                   .hop = hop},
                                  waits);
   last_compute_ = index;
-  if (boundary_ >= 0) {
-    builder_.use(std::exchange(boundary_, -1), false);
-    boundary_readers_[boundary_is_gradient_].push_back(index);
-  }
-  if (!has_buffers_) return index;
   const Instruction added = builder_.program().instructions.back();
+  use_arrivals(added);
+  if (!has_buffers_) return index;
   use_slabs(added);
   use_graph(added);
   // Weight gradients need no weights; the embedding's come through its norm, a custom block's through autograd.
@@ -201,20 +206,31 @@ int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, co
   instruction.bytes = bytes.value;
   last_tensor_ = builder_.add(instruction, waits);
   if (!has_buffers_ || served.op == Op::receive) return last_tensor_;
+  use_arrivals(instruction);
   use_slabs(instruction);
   if (const auto whole = gathered_.find(served.block); whole != gathered_.end())
     builder_.use(whole->second, false);
   return last_tensor_;
 }
 
-int StepCompiler::ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits) {
-  Instruction instruction{
-      .op = Op::ring_exchange, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
+// Keys and values go one further round the ring; backward with their gradients, which the last exchange brings home alone.
+int StepCompiler::ring(Op op, int microbatch, int block, int hop, const Frontier& waits) {
+  const bool is_backward = op == Op::backward_input, is_last = hop + 1 == strategy(block).cp;
+  Instruction instruction{.op = Op::ring_exchange,
+                          .lane = Lane::tensor,
+                          .part = Part::attention_hop,
+                          .is_backward = is_backward,
+                          .serves = op,
+                          .microbatch = microbatch};
   instruction.chunk = chunk_of(block), instruction.block = block, instruction.hop = hop;
   instruction.group = context_group(block);
-  // Backward: keys and values go round with their gradients.
-  instruction.bytes = sizes_.ring(block, sequences(microbatch)).value * (is_backward ? 2 : 1);
-  return last_tensor_ = builder_.add(instruction, waits);
+  const int n = sequences(microbatch);
+  const Bytes keys = is_backward && is_last ? Bytes(0) : sizes_.ring(block, n),
+              gradients = is_backward ? sizes_.ring_gradients(block, n) : Bytes(0);
+  instruction.bytes = (keys + gradients).value;
+  last_tensor_ = builder_.add(instruction, waits);
+  if (has_buffers_) use_slabs(instruction);
+  return last_tensor_;
 }
 
 Frontier StepCompiler::gather_sequence(const Served& served, Frontier ready) {
@@ -240,7 +256,7 @@ Frontier StepCompiler::forward_attention(int microbatch, int block, const Fronti
   for (int hop = 0; hop < cp; ++hop) {
     // The next keys and values travel while these are worked on, and no further ahead: two buffers are enough.
     const Frontier here = keys;
-    if (hop + 1 < cp) keys = {ring(microbatch, block, hop, false, {here.front(), before})};
+    if (hop + 1 < cp) keys = {ring(op, microbatch, block, hop, {here.front(), before})};
     before = compute(op, Part::attention_hop, microbatch, block, here, hop);
   }
   return {compute(op, Part::attention_output, microbatch, block, {})};
@@ -321,7 +337,7 @@ Frontier StepCompiler::backward_attention_input(int microbatch, int block, const
   Frontier keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, ready)};
   for (int hop = 0; hop < cp; ++hop)
     // The gradients of keys and values travel with them and come home with the last exchange.
-    keys = {ring(microbatch, block, hop, true,
+    keys = {ring(Op::backward_input, microbatch, block, hop,
                  {compute(Op::backward_input, Part::attention_hop, microbatch, block, keys, hop)})};
   return {compute(Op::backward_input, Part::attention_input, microbatch, block, keys)};
 }

@@ -8,7 +8,7 @@
 // they share), the lowest of them contributes it to that sum and the others contribute nothing.
 #include <algorithm>
 
-#include "layout/sync.h"
+#include "schedule/shared_sums.h"
 #include "schedule/step_compiler.h"
 
 namespace optimus {
@@ -87,43 +87,12 @@ void StepCompiler::use_exchange(int block, Bytes bytes) {
 }
 
 void StepCompiler::sync_gradients() {
-  // What this device holds together with devices of other stages or pipelines: a tied embedding, and everything when
-  // there are several pipelines. Replicas inside the pipeline are members too, so they are not summed before.
-  // Of one pipeline's tensors only a tied embedding has owners in two stages; most devices need not look.
-  const bool holds_an_end =
-      stage_.chunks.front().first() == 0 || stage_.chunks.back().end() == plan_.num_blocks;
-  const bool are_ends_alike = pipeline_.stages.size() == 1 && strategy(0) == strategy(plan_.num_blocks - 1);
-  if (!needs_sync_ && (!model_.is_tied || !holds_an_end || are_ends_alike)) return;
-  Layout layout = layout_of(plan_, model_, StateKind::optimizer);
-  std::vector<std::size_t> shared;
-  for (std::size_t t = 0; t < layout.tensors.size(); ++t)
-    if (needs_sync_ || layout.placements[t].size() > 1) shared.push_back(t);
-  if (shared.empty()) return;
-  Layout joint;
-  joint.grids = layout.grids;
-  for (const std::size_t t : shared) {
-    joint.tensors.push_back(layout.tensors[t]);
-    joint.placements.push_back(layout.placements[t]);
-  }
-  const SyncPlan sums = sync(joint);
-  // One sum per block and group; every device meets them in the same order, the last block first.
-  std::map<std::pair<int, std::vector<int>>, std::int64_t> bytes;
-  for (const Reduction& reduction : sums.reductions) {
-    const std::vector<Rank>& owners = sums.groups[static_cast<std::size_t>(reduction.group)];
-    if (!std::binary_search(owners.begin(), owners.end(), Rank{device_}) || owners.size() == 1) continue;
-    std::vector<int> members;
-    for (const Rank rank : owners) members.push_back(rank.value);
-    const int block = joint.tensors[static_cast<std::size_t>(reduction.tensor)].block;
-    bytes[{-block, std::move(members)}] +=
-        sums.boxes[static_cast<std::size_t>(reduction.box)].num_elements() *
-        state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
-  }
-  for (const auto& [key, size] : bytes) {
-    const auto& [negative_block, members] = key;
-    Instruction instruction{.op = Op::sync_gradients, .lane = Lane::reduce, .block = -negative_block};
-    instruction.group = builder_.group(Role::sync, members);
-    instruction.bytes = size;
-    last_reduce_ = reduced_[-negative_block] = builder_.add(instruction, all_computed());
+  for (const SharedSum& sum : shared_sums(plan_, model_, device_)) {
+    Instruction instruction{.op = Op::sync_gradients, .lane = Lane::reduce, .block = sum.block};
+    instruction.group = builder_.group(Role::sync, sum.members);
+    instruction.bytes = sum.bytes.value;
+    last_reduce_ = reduced_[sum.block] = builder_.add(instruction, all_computed());
+    use_exchange(sum.block, sum.bytes);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "cost/instruction_cost.h"
 #include "schedule/order.h"
+#include "simulate/instruction_time.h"
 
 namespace optimus {
 
@@ -39,10 +40,6 @@ StageTimes run_lanes(const PricedProgram& program, const Order& order, const Sof
 
 // Every instruction of the same run, in seconds from the begin of its slot (or of what comes before the first slot, before the
 // gate, behind it).
-struct InstructionTime {
-  int instruction = 0;  // of the program
-  double start = 0, end = 0;
-};
 struct LaneTrace {
   std::vector<InstructionTime> before, before_gate, after_gate;
   std::vector<std::vector<InstructionTime>> slots;

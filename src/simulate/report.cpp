@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "base/trace_events.h"
 #include "plan/describe.h"
 
 namespace optimus {
@@ -119,39 +120,28 @@ std::string draw_step(const StepPrediction& step, int columns) {
 }
 
 std::string perfetto_text(const StepPrediction& step, const std::vector<TracedInstruction>& instructions) {
-  // Stage s has threads s * kThreads (slots) and one for each lane behind it.
-  constexpr std::size_t kThreads = 10;
-  std::string result = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  const auto name = [&](const char* kind, std::size_t pid, std::size_t tid, const std::string& value) {
-    result +=
-        fmt::format("{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}},\n",
-                    kind, pid, tid, value);
-  };
-  const auto event = [&](const std::string& what, std::size_t pid, std::size_t tid, double start,
-                         double end) {
-    result +=
-        fmt::format("{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
-                    what, pid, tid, start * 1e6, std::max(0.0, end - start) * 1e6);
-  };
+  // Stage s has tracks s * kTracks (slots) and one for each lane behind it.
+  constexpr std::size_t kTracks = 10;
+  TraceEvents trace;
   for (std::size_t p = 0; p < step.pipelines.size(); ++p) {
-    name("process_name", p, 0, fmt::format("pipeline {}", p));
+    trace.name_process(p, fmt::format("pipeline {}", p));
     for (std::size_t s = 0; s < step.pipelines[p].slots.size(); ++s) {
-      name("thread_name", p, s * kThreads, fmt::format("stage {}", s));
+      trace.name_track(p, s * kTracks, fmt::format("stage {}", s));
       const std::vector<SlotSpan>& slots = step.pipelines[p].slots[s];
       for (std::size_t i = 0; i < slots.size(); ++i)
-        event(slot_name(step.orders[p][s][i]), p, s * kThreads, slots[i].start, slots[i].end);
-      event("reduce, update", p, s * kThreads, step.pipelines[p].ends[s], step.seconds);
+        trace.span(slot_name(step.orders[p][s][i]), p, s * kTracks, slots[i].start, slots[i].end);
+      trace.span("reduce, update", p, s * kTracks, step.pipelines[p].ends[s], step.seconds);
     }
   }
   std::set<std::pair<std::size_t, std::size_t>> named;
   for (const TracedInstruction& one : instructions) {
     const auto p = static_cast<std::size_t>(one.pipeline), stage = static_cast<std::size_t>(one.stage);
-    const std::size_t thread = stage * kThreads + 1 + static_cast<std::size_t>(one.lane);
-    if (named.insert({p, thread}).second)
-      name("thread_name", p, thread, fmt::format("stage {} {}", stage, text(one.lane)));
-    event(one.name, p, thread, one.start, one.end);
+    const std::size_t track = stage * kTracks + 1 + static_cast<std::size_t>(one.lane);
+    if (named.insert({p, track}).second)
+      trace.name_track(p, track, fmt::format("stage {} {}", stage, text(one.lane)));
+    trace.span(one.name, p, track, one.start, one.end);
   }
-  return result + "{\"name\":\"step\",\"ph\":\"i\",\"s\":\"g\",\"pid\":0,\"tid\":0,\"ts\":0}]}\n";
+  return trace.text();
 }
 
 }  // namespace optimus

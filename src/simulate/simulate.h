@@ -38,6 +38,7 @@ struct TracedInstruction {
   int pipeline = 0, stage = 0;
   Lane lane = Lane::compute;
   std::string name;  // "backward_weight layer 3 mlp, micro-batch 7"
+  std::string kind;  // "backward_weight layer mlp"
   double start = 0, end = 0;
 };
 

@@ -7,24 +7,10 @@
 #include <map>
 
 #include "simulate/clock.h"
+#include "simulate/instruction_name.h"
 
 namespace optimus {
 namespace {
-
-std::string name_of(const Instruction& at, const ModelSpec& model, int microbatch) {
-  std::string name = text(at.op);
-  if (at.is_backward && at.lane != Lane::compute) name += " gradient";
-  if (at.block >= 0) {
-    const BlockKind kind = block_kind(model, at.block);
-    name += kind == BlockKind::layer    ? fmt::format(" layer {}", at.block - 1)
-            : kind == BlockKind::custom ? fmt::format(" block {}", at.block)
-                                        : " " + text(kind);
-  }
-  if (at.part != Part::whole) name += " " + text(at.part);
-  if (at.hop >= 0) name += fmt::format(" {}", at.hop);
-  if (microbatch >= 0) name += fmt::format(", micro-batch {}", microbatch);
-  return name;
-}
 
 // The slot of the short order that tells how long a slot of the whole one takes (simulate/lanes.cpp: keep).
 int example_of(const Slot& slot, int last_microbatch, const Order& order) {
@@ -63,7 +49,9 @@ void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrac
     double& lane = free[static_cast<std::size_t>(at.lane)];
     const double start = std::max(lane, begin + time.start * scale), length = (time.end - time.start) * scale;
     lane = start + length;
-    if (length > 0) result.push_back({p, s, at.lane, name_of(at, setup_.model, microbatch), start, lane});
+    if (length > 0)
+      result.push_back({p, s, at.lane, instruction_name(at, setup_.model, microbatch),
+                        instruction_kind(at, setup_.model), start, lane});
   };
   for (const InstructionTime& time : lanes.before) put(time, 0, 1, -1);
   const Order& order = seen.orders[static_cast<std::size_t>(s)];
@@ -86,8 +74,8 @@ void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrac
     lane = start + message;
     result.push_back(
         {p, s, Lane::transfer,
-         fmt::format("send{}, micro-batch {}", is_forward ? "" : " gradient", order[i].microbatch), start,
-         lane});
+         fmt::format("send{}, micro-batch {}", is_forward ? "" : " gradient", order[i].microbatch),
+         is_forward ? "send" : "send gradient", start, lane});
   }
   for (const InstructionTime& time : lanes.before_gate)
     put(time, times.ends[static_cast<std::size_t>(s)], 1, -1);

@@ -32,7 +32,7 @@ class Workers(CommandLineTest):
 
     def plan_of_one(self):
         """A plan for one device: the other worker is idle, which any engine can do."""
-        run(*self.words("alone", 12))
+        run(*self.words("alone", 12, "--devices", 1))
         return self.folder / "alone" / "plan.json"
 
     def start(self, *words):
@@ -86,8 +86,69 @@ class Workers(CommandLineTest):
         self.assertEqual(self.workers("two"), [])
         self.refused(*self.words("two", 12, "--devices", 2, "--plan", plan), says=["holds a run already"])
 
+    def test_a_worker_for_each_core(self):
+        """Also where one process is enough the list is there, while it runs."""
+        cores = len(os.sched_getaffinity(0))
+        for count, words in ((min(cores, 6), []), (1, ["--devices", 1])):
+            name = f"default-{count}-{len(words)}"
+            process = self.start(*self.words(name, 100000, *words))
+            self.wait_for_steps(process, name, 2)
+            workers = self.workers(name)
+            self.assertEqual([worker["rank"] for worker in workers], list(range(count)))
+            for worker in workers:
+                self.assertEqual(set(worker), {"rank", "pid", "host", "device", "log"})
+                self.assertTrue(is_alive(worker["pid"]))
+                self.assertTrue((self.folder / name / worker["log"]).exists())
+            pids = [worker["pid"] for worker in workers]
+            self.assertEqual(len(set(pids)), count)
+            process.send_signal(signal.SIGINT)
+            self.expect_end(process, 130, pids, name)
+            self.assertIn(f"devices = {count}", (self.folder / name / "settings.toml").read_text())
+
+    def test_few_sequences_use_few_workers(self):
+        if len(os.sched_getaffinity(0)) == 1:
+            self.skipTest("this machine has one core")
+        done = run(*self.words("run", 2, "--heads", 1, "--hidden", 16, "--batch", 1))
+        lines = [line for line in done.stderr.splitlines() if "devices used" in line]
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertIn("1 of ", lines[0])
+
+    def test_profile(self):
+        """Every instruction of every rank in time, beside the prediction."""
+        for name, words in (("one", ["--devices", 1]), ("tp", ["--devices", 2, "--tp", 2]), ("zero", ["--devices", 2, "--dp", 2, "--zero", 3])):
+            file = self.folder / f"{name}.json"
+            done = run(*self.words(name, 8, *words, "--profile", file, "--json"))
+            self.assertEqual(json.loads(done.stdout)["steps"], 8)
+            self.assertIn("ui.perfetto.dev", done.stderr)
+            trace = json.loads(file.read_text())
+            ranks = 1 if name == "one" else 2
+            tracks, spans = {}, []
+            for event in trace["traceEvents"]:
+                if event["name"] == "thread_name":
+                    tracks[event["pid"], event["tid"]] = event["args"]["name"]
+                if event["ph"] == "X":
+                    spans.append((event["pid"], tracks[event["pid"], event["tid"]], event["name"], event["ts"], event["ts"] + event["dur"]))
+            lanes = {"one": {"compute", "reduce"}, "tp": {"compute", "tensor", "reduce"}, "zero": {"compute", "gather", "reduce"}}[name]
+            self.assertEqual({(rank, lane) for rank, lane, *_ in spans}, {(rank, lane) for rank in range(ranks) for lane in lanes | {"steps"}})
+            for rank in range(ranks):
+                steps = [(what, begin, end) for at, lane, what, begin, end in spans if (at, lane) == (rank, "steps")]
+                self.assertEqual([step[0] for step in steps], ["step 4", "step 5", "step 6"])
+                for at, lane, what, begin, end in spans:
+                    if at == rank and lane == "compute":  # 1 µs: the file's times have so many digits
+                        self.assertTrue(any(step[1] - 1 <= begin and end <= step[2] + 1 for step in steps), what)
+            profile = trace["profile"]
+            self.assertEqual(len(profile["ranks"]), ranks)
+            kinds = {row["kind"]: row for row in profile["instructions"]}
+            for kind in ("forward layer mlp", "backward_weight layer attention", "optimizer layer"):
+                self.assertGreater(kinds[kind]["measured"], 0)
+                self.assertGreater(kinds[kind]["predicted"], 0)
+            for rank in profile["ranks"]:
+                memory = rank["memory_bytes"]
+                self.assertAlmostEqual(memory["measured"]["total"] / memory["predicted"]["total"], 1, delta=0.1)
+        self.refused(*self.words("bad", 8, "--profile", self.folder / "no" / "file.json"), says=["--profile", "is not there"])
+
     def test_any_plan_goes_on_with_what_another_saved(self):
-        run(*self.words("whole", 12, "--precision", "fp64"))
+        run(*self.words("whole", 12, "--precision", "fp64", "--devices", 1))
         run(*self.words("two", 12, "--precision", "fp64", "--devices", 2, "--tp", 2, "--save-every", 6, "--keep-last", 0))
         shutil.rmtree(self.folder / "two" / "checkpoints" / "step-12")
         for devices, words in ((1, []), (3, ["--dp", 3, "--zero", 3]), (4, ["--tp", 2, "--dp", 2, "--zero", 1])):
@@ -120,7 +181,7 @@ class Workers(CommandLineTest):
         self.expect_end(process, 130, pids, "run")
         self.assertLess(len(self.rows("run")), 80)
         run("train", "--resume", self.folder / "run")
-        run(*self.words("whole", 80))
+        run(*self.words("whole", 80, "--devices", 1))
         self.assertEqual(self.curve("run"), self.curve("whole"))
 
     def test_workers_end_with_the_command(self):

@@ -51,6 +51,10 @@ INSTANTIATE_TEST_SUITE_P(Gloo, CommTest,
                                           testing::Values(1, 2, 3, 4, 5, 7, 9)),
                          shown_case);
 
+INSTANTIATE_TEST_SUITE_P(Trees, CommTest,
+                         testing::Combine(testing::Values(Backend::trees), testing::Values(2, 3, 5, 6, 8)),
+                         shown_case);
+
 struct CommTestOfBackend : testing::TestWithParam<Backend> {};
 
 // A shard of a buffer that is gathered into the same buffer, and a sum that is left in it.
@@ -123,7 +127,8 @@ TEST_P(CommTestOfBackend, FlightLogTellsWhatWasDone) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CommTestOfBackend, testing::Values(Backend::threads, Backend::gloo),
+INSTANTIATE_TEST_SUITE_P(Backends, CommTestOfBackend,
+                         testing::Values(Backend::threads, Backend::gloo, Backend::trees),
                          [](const auto& one) { return text(one.param); });
 
 }  // namespace

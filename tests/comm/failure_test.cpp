@@ -140,7 +140,8 @@ TEST_P(FailureTest, WrongOrder) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, FailureTest, testing::Values(Backend::threads, Backend::gloo),
+INSTANTIATE_TEST_SUITE_P(Backends, FailureTest,
+                         testing::Values(Backend::threads, Backend::gloo, Backend::trees),
                          [](const auto& one) { return text(one.param); });
 
 TEST(ThreadFailure, WrongOrderIsExplained) {

@@ -18,8 +18,10 @@
 
 namespace optimus::test {
 
-enum class Backend { threads, gloo };
-inline std::string text(Backend backend) { return backend == Backend::threads ? "threads" : "gloo"; }
+enum class Backend { threads, gloo, trees };  // trees: gloo, as in groups of many members
+inline std::string text(Backend backend) {
+  return backend == Backend::threads ? "threads" : backend == Backend::gloo ? "gloo" : "trees";
+}
 
 inline Deadline soon(double seconds = 20) { return Deadline::after(Seconds(seconds), "a test"); }
 
@@ -27,6 +29,8 @@ inline const Group kWorld{Role::world, {}};
 
 // So that small tensors go all ways.
 inline constexpr ExchangeSizes kSmallSizes{.split_from = 4 << 10, .segment = 64 << 10};
+inline constexpr ExchangeSizes kTreeSizes{
+    .split_from = 4 << 10, .segment = 64 << 10, .most_direct = 1, .tree_up_to = 1 << 10};
 
 // Each rank is handed its Comm, connected to nothing, and may give it away to end it early.
 using RankBody = std::function<void(std::unique_ptr<Comm> comm)>;
@@ -34,7 +38,7 @@ using RankBody = std::function<void(std::unique_ptr<Comm> comm)>;
 inline void run_ranks(Backend backend, int size, const RankBody& body) {
   ThreadWorld world(size);
   std::unique_ptr<StoreServer> server;
-  if (backend == Backend::gloo) server = std::make_unique<StoreServer>();
+  if (backend != Backend::threads) server = std::make_unique<StoreServer>();
   std::vector<std::string> problems(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
@@ -44,8 +48,11 @@ inline void run_ranks(Backend backend, int size, const RankBody& body) {
         if (backend == Backend::threads)
           comm = world.comm(rank);
         else
-          comm = value_or_throw(make_process_comm(
-              {rank, size, {.port = server->port(), .token = "test"}, kSmallSizes}, soon()));
+          comm = value_or_throw(make_process_comm({rank,
+                                                   size,
+                                                   {.port = server->port(), .token = "test"},
+                                                   backend == Backend::trees ? kTreeSizes : kSmallSizes},
+                                                  soon()));
         body(std::move(comm));
       } catch (const std::exception& error) {
         problems[static_cast<std::size_t>(rank)] = error.what();

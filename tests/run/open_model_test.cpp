@@ -20,16 +20,20 @@ namespace {
 // Numbers that need more than 16 bits.
 class RandomWeights final : public WeightSource {
  public:
-  void read(const LogicalTensor& tensor, std::span<float> out) const override { fill(tensor, out); }
-  void read(const LogicalTensor& tensor, std::span<double> out) const override { fill(tensor, out); }
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override {
+    fill(tensor, box, out);
+  }
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const override {
+    fill(tensor, box, out);
+  }
   ElementType type() const override { return ElementType::f32; }
   std::string name() const override { return "random"; }
 
  private:
   template <typename Real>
-  static void fill(const LogicalTensor& tensor, std::span<Real> out) {
+  static void fill(const LogicalTensor& tensor, const Box& box, std::span<Real> out) {
     std::vector<float> values(out.size());
-    fill_normal(RandomKey(3).with(tensor.name), tensor.shape, Box(tensor.shape), std::span<float>(values));
+    fill_normal(RandomKey(3).with(tensor.name), tensor.shape, box, std::span<float>(values));
     std::transform(values.begin(), values.end(), out.begin(), [](float v) { return Real(0.3F * v); });
   }
 };

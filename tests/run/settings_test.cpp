@@ -83,6 +83,48 @@ TEST_F(Settings, WhatIsLeftOpenIsChosenAndSaid) {
   EXPECT_EQ(table.find("seq")->origin, Origin::flag);
 }
 
+TEST_F(Settings, AllDevicesAreUsedThatCanBe) {
+  const auto used = [&](DeviceFacts facts, TrainOptions some) {
+    NullSink events;
+    const TrainSettings settings = resolve(some, facts, nullptr, events);
+    EXPECT_EQ(*some.devices, num_devices(settings.plan));
+    EXPECT_EQ(settings.devices_note.empty(), *some.devices == facts.count) << settings.devices_note;
+    return *some.devices;
+  };
+  TrainOptions some = options();
+  some.batch = 8;
+  EXPECT_EQ(used({.count = 1}, some), 1);
+  EXPECT_EQ(used({.count = 2}, some), 2);
+  EXPECT_EQ(used({.count = 5}, some), 5);
+  // 2 heads and 8 sequences: more than 16 have nothing to do.
+  EXPECT_LE(used({.count = 64}, some), 16);
+  EXPECT_GE(used({.count = 64}, some), 2);
+  some.batch = 1;
+  some.model.overrides.heads = 1;
+  some.model.overrides.hidden = 16;
+  EXPECT_EQ(used({.count = 3}, some), 1);
+}
+
+TEST_F(Settings, WhoSaysHowManyDevicesGetsThem) {
+  NullSink events;
+  TrainOptions some = options();
+  some.batch = 8, some.devices = 1;
+  TrainSettings settings = resolve(some, {.count = 4}, nullptr, events);
+  EXPECT_EQ(num_devices(settings.plan), 1);
+  EXPECT_EQ(settings.devices_note, "");
+  some = options();
+  some.batch = 8, some.devices = 3;
+  EXPECT_EQ(num_devices(resolve(some, {.count = 1}, nullptr, events).plan), 3);
+  // What was asked of the plan is not given up for devices, nor the other way round.
+  some = options();
+  some.batch = 8, some.layout.tp = Range{2, 2};
+  settings = resolve(some, {.count = 2}, nullptr, events);
+  EXPECT_EQ(strategy_of(settings.plan.pipelines[0].stages[0], 0).tp, 2);
+  some = options();
+  some.batch = 8, some.layout.tp = Range{2, 2};
+  EXPECT_THROW(resolve(some, {.count = 1}, nullptr, events), UserError);
+}
+
 TEST_F(Settings, NonsenseIsRefusedWithItsName) {
   const auto refuses = [&](auto change, const std::string& word) {
     TrainOptions some = options();

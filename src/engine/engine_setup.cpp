@@ -1,0 +1,388 @@
+// Making an engine: blocks, memory, and for each instruction what it works on. engine.cpp runs it.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "model/rope.h"
+#include "plan/validate.h"
+#include "schedule/order.h"
+#include "schedule/sizes.h"
+
+namespace optimus {
+namespace {
+
+// Tokens of a sequence that a device has under a split.
+std::int64_t own_length(const Side& side, int index, std::int64_t sequence_length) {
+  std::int64_t sum = 0;
+  for (const Span& span : share_of(side, index, 1, sequence_length, false).positions) sum += span.size();
+  return sum;
+}
+
+Plan runnable(const Plan& plan, const ModelSpec& model, const EngineOptions& options) {
+  ensure_engine_supports(plan, model);
+  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices without a Comm",
+         num_devices(plan));
+  return plan;
+}
+
+// [positions, head_dim / 2]
+std::pair<at::Tensor, at::Tensor> rope_tables(const ModelSpec& model, std::int64_t positions,
+                                              ElementTypes types, at::Device device) {
+  if (model.positions != PositionKind::rope || model.is_custom()) return {};
+  const std::vector<double> frequencies = rope_frequencies(model);
+  const auto half = std::ssize(frequencies);
+  at::Tensor cosine = at::empty({positions, half}, at::kDouble),
+             sine = at::empty({positions, half}, at::kDouble);
+  for (std::int64_t p = 0; p < positions; ++p)
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
+      cosine.data_ptr<double>()[p * half + i] = std::cos(angle);
+      sine.data_ptr<double>()[p * half + i] = std::sin(angle);
+    }
+  const at::TensorOptions options = at::TensorOptions(types.wide).device(device);
+  return {cosine.to(options), sine.to(options)};
+}
+
+Slab slab_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
+  switch (buffer.kind) {
+    case BufferKind::kept_activations:
+      return sizes.kept(buffer.block, sequences);
+    case BufferKind::passing_activations:
+      return sizes.passing(buffer.block, sequences);
+    case BufferKind::kept_gradients:
+      return sizes.gradients(buffer.block, sequences);
+    case BufferKind::passing_gradients:
+      return sizes.passing_gradients(buffer.block, sequences);
+    case BufferKind::logits:
+      return sizes.logits(buffer.block, sequences);
+    case BufferKind::weights:
+    case BufferKind::gathered_weights:
+    case BufferKind::stashed_weights:
+    case BufferKind::gradients:
+    case BufferKind::optimizer_state:
+    case BufferKind::buddy_state:
+    case BufferKind::whole_gradients:
+    case BufferKind::exchange:
+    case BufferKind::leaving:
+    case BufferKind::message:
+    case BufferKind::joined:
+    case BufferKind::graph:
+    case BufferKind::graph_work:
+      return {};
+  }
+  return {};
+}
+
+bool is_flat(BufferKind kind) {
+  return kind == BufferKind::gathered_weights || kind == BufferKind::whole_gradients ||
+         kind == BufferKind::exchange || kind == BufferKind::leaving || kind == BufferKind::message ||
+         kind == BufferKind::joined;
+}
+
+}  // namespace
+
+Group world_of(const Plan& plan, int num_ranks) {
+  Group world;
+  if (num_devices(plan) == num_ranks) return world;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      world.members.insert(world.members.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(world.members.begin(), world.members.end());
+  return world;
+}
+
+std::vector<Group> Engine::groups() const {
+  std::vector<Group> result = program_.groups;
+  for (Group& group : result)
+    if (group.role == Role::world) group = world_;
+  return result;
+}
+
+namespace {
+
+void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+  const bool has_both_ends =
+      stage.chunks.front().first() == 0 && stage.chunks.back().end() == plan.num_blocks;
+  if (model.is_tied && has_both_ends) {
+    const LayerStrategy &first = strategy_of(stage, 0), &last = strategy_of(stage, plan.num_blocks - 1);
+    if (first.tp != last.tp || first.zero != last.zero || first.shard_group != last.shard_group)
+      throw UserError(
+          "blocks 0 and {} share the embedding and are split differently: they must be split alike",
+          plan.num_blocks - 1);
+  }
+  for (const Chunk& chunk : stage.chunks)
+    for (const BlockRun& run : chunk.runs) {
+      const LayerStrategy& s = run.strategy;
+      // What autograd keeps of weights must be where it was when the backward comes.
+      const bool is_kept_by_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
+      if (is_kept_by_autograd && s.recompute != RecomputeMode::full)
+        throw UserError("zero 3 of a model of modules needs --recompute full, or use zero 2");
+      if (s.offload) throw UserError("offload: optimizer state cannot be kept in host memory yet");
+    }
+}
+
+}  // namespace
+
+void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
+  validate(plan, model, "the plan");
+  if (model.is_mixture())
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+                    model.name);
+  if (is_asynchronous(plan.schedule))
+    throw UserError("schedule {}: synchronous schedules can be run today", text(plan.schedule));
+  if (plan.buddy > 0)
+    throw UserError("buddy {}: copies of sharded state cannot be kept yet, use 0", plan.buddy);
+  if (bytes_of(plan.accumulators) < 4)
+    throw UserError("accumulators of {}: gradients are added up in fp32, use that", text(plan.accumulators));
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages) ensure_engine_supports(plan, model, stage);
+}
+
+Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters, const EngineOptions& options)
+    : plan_(runnable(plan, model, options)),
+      model_(model),
+      parameters_(parameters),
+      options_(options),
+      types_(types_of(plan.precision)),
+      program_(compile(plan_, model_,
+                       options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
+      world_(world_of(plan_, options.comm == nullptr ? 1 : options.comm->size())),
+      pipeline_(plan_.pipelines[static_cast<std::size_t>(program_.seat.pipeline)]),
+      stage_(pipeline_.stages[static_cast<std::size_t>(program_.seat.stage)]),
+      kernels_(make_kernels(options.device)),
+      attention_(make_attention(options.device, types_.element)),
+      ring_(make_ring_attention(options.device)),
+      products_(make_products(options.device, types_.element, options.product_record)),
+      tools_{model_, types_, *kernels_, *attention_, *ring_, *products_, {}, {}},
+      crossings_(plan_, model_, program_, flats_, types_.element, options.comm),
+      state_(plan_, model_, program_, parameters, options.comm),
+      recording_(options.device) {
+  std::tie(tools_.cosine, tools_.sine) =
+      rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
+  make_blocks();
+  make_memory();
+  make_passes();
+  mark_first_passes();
+}
+
+Engine::~Engine() = default;
+
+void Engine::make_blocks() {
+  blocks_.resize(static_cast<std::size_t>(plan_.num_blocks));
+  for (const Chunk& chunk : stage_.chunks)
+    for (int block = chunk.first(); block < chunk.end(); ++block) {
+      const LayerStrategy& strategy = strategy_of(stage_, block);
+      const TensorPart part = tensor_part(model_, strategy, program_.seat.index);
+      std::unique_ptr<Block>& made = blocks_[static_cast<std::size_t>(block)];
+      switch (block_kind(model_, block)) {
+        case BlockKind::embedding:
+          made = make_embedding_block(tools_, part);
+          break;
+        case BlockKind::layer:
+          made = make_layer_block(tools_, block, strategy, part);
+          break;
+        case BlockKind::head:
+          made = make_head_block(tools_, part);
+          break;
+        case BlockKind::custom:
+          ensure(options_.make_custom_block != nullptr, "an engine for custom blocks without them");
+          made = options_.make_custom_block(block, strategy.recompute);
+          break;
+      }
+    }
+}
+
+void Engine::make_memory() {
+  const Arena planned = plan_arena(program_);
+  outside_ = planned.outside;
+  arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
+  numbers_ = at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).device(options_.device));
+  host_numbers_ =
+      at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).pinned_memory(options_.device.is_cuda()));
+  loss_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::loss_sum), 1);
+  square_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::square_sum), 1);
+  const DeviceSizes sizes(plan_, model_, program_.seat);
+  const std::vector<int>& sequences = pipeline_.microbatches;
+  slabs_.resize(program_.buffers.size()), flats_.resize(program_.buffers.size());
+  leaving_.resize(program_.buffers.size());
+  for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
+    const Buffer& buffer = program_.buffers[b];
+    if (planned.offsets[b] < 0) continue;
+    const at::Tensor memory = arena_.narrow(0, planned.offsets[b], buffer.bytes.value);
+    if (is_flat(buffer.kind)) flats_[b] = memory;
+    if (buffer.kind == BufferKind::leaving)
+      leaving_[b] = crossings_.leaving(static_cast<int>(b));
+    else if (!is_flat(buffer.kind) && buffer.microbatch >= 0)
+      slabs_[b] = SlabTensors(slab_of(sizes, buffer, sequences[static_cast<std::size_t>(buffer.microbatch)]),
+                              memory, types_);
+  }
+  microbatches_.resize(splits_of(stage_).size() * sequences.size());
+}
+
+// A flat tensor inside a buffer of bytes.
+at::Tensor Engine::flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const {
+  const auto width = static_cast<std::int64_t>(at::elementSize(type));
+  return flats_[static_cast<std::size_t>(buffer)].narrow(0, offset * width, count * width).view(type);
+}
+
+// The whole weights or gradients of a block: in a buffer of the step, or where they always are; undefined where neither is.
+at::Tensor Engine::whole(int block, int buffer, StateKind kind) const {
+  const BlockShape& shape = parameters_.shape(block);
+  const bool is_weights = kind == StateKind::weights;
+  if (buffer >= 0) return flat(buffer, 0, shape.whole_elements, is_weights ? types_.element : types_.wide);
+  if (shape.is_sharded(kind)) return {};
+  return is_weights ? parameters_.block(block).weights : parameters_.block(block).gradients;
+}
+
+// Made once for each set of buffers that a block's tensors lie in.
+const BlockViews* Engine::views(const ViewKey& key) {
+  const BlockViews*& found = known_views_[key];
+  if (found != nullptr) return found;
+  BlockViews made;
+  if (!parameters_.shape(key.block).tensors.empty())
+    made = parameters_.views(key.block, whole(key.block, key.weights, StateKind::weights),
+                             whole(key.block, key.gradients, StateKind::gradients));
+  // A stage without the first block has a copy of a tied embedding among the head's own tensors.
+  const bool is_tied_here = model_.is_tied && stage_.chunks.front().first() == 0;
+  if (block_kind(model_, key.block) == BlockKind::head && is_tied_here) {
+    constexpr const char* kWords = "embedding.words.weight";
+    WeightView words = parameters_.views(0, whole(0, -1, StateKind::weights),
+                                         whole(0, key.tied, StateKind::gradients))[kWords];
+    if (key.weights >= 0) {
+      const std::int64_t rows =
+          tensor_part(model_, strategy_of(stage_, key.block), program_.seat.index).vocab.size();
+      words.weight = flat(key.weights, state_.tied_offset(), rows * model_.hidden, types_.element)
+                         .view({rows, model_.hidden});
+    }
+    made.add(kWords, words);
+  }
+  views_.push_back(std::make_unique<BlockViews>(std::move(made)));
+  return found = views_.back().get();
+}
+
+// Each instruction with what it works on.
+void Engine::make_passes() {
+  const std::size_t num_microbatches = pipeline_.microbatches.size();
+  const StagePosition position{program_.seat.stage, static_cast<int>(pipeline_.stages.size()),
+                               static_cast<int>(num_microbatches), static_cast<int>(stage_.chunks.size())};
+  const std::vector<Side> splits = splits_of(stage_);
+  const std::vector<Slot> slots = order_of(plan_.schedule, position);
+  std::vector<bool> is_cleared(program_.buffers.size());
+  cleared_.resize(program_.instructions.size());
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    Pass& pass = passes_.emplace_back();
+    is_forward_.push_back(instruction.slot >= 0 &&
+                          slots[static_cast<std::size_t>(instruction.slot)].work == Work::forward);
+    if (instruction.microbatch >= 0 && instruction.block >= 0) {
+      const auto split = static_cast<std::size_t>(split_of(stage_, instruction.block));
+      pass.microbatch =
+          &microbatches_[split * num_microbatches + static_cast<std::size_t>(instruction.microbatch)];
+      pass.own_length = own_length(splits[split], program_.seat.index, plan_.sequence_length);
+    }
+    pass.sequence_length = plan_.sequence_length, pass.hop = instruction.hop;
+    pass.dropout = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("dropout");
+    pass.is_recompute = instruction.op == Op::recompute ||
+                        (instruction.lane == Lane::tensor && instruction.serves == Op::recompute);
+    pass.loss = &loss_sum_;
+    const ViewKey key = add_buffers(instruction, pass);
+    for (const int buffer : {key.gradients, key.tied})
+      if (buffer >= 0 && !is_cleared[static_cast<std::size_t>(buffer)]) {
+        cleared_[i].push_back(buffer);
+        is_cleared[static_cast<std::size_t>(buffer)] = true;
+      }
+    const bool is_of_block = instruction.lane == Lane::compute || instruction.lane == Lane::tensor;
+    if (is_of_block && instruction.op != Op::optimizer) pass.weights = views(key);
+  }
+}
+
+namespace {
+
+bool is_of_backward(const Instruction& at) {
+  const Op op = at.lane == Lane::tensor ? at.serves : at.op;
+  return op == Op::backward_input || op == Op::backward_weight;
+}
+
+}  // namespace
+
+// The slabs of an instruction; and the buffers of weights and gradients on their way that it uses.
+Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) const {
+  ViewKey key{.block = instruction.block};
+  for (const Use& use : program_.uses(instruction)) {
+    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(use.buffer)];
+    const SlabTensors& slab = slabs_[static_cast<std::size_t>(use.buffer)];
+    const bool is_own = buffer.block == instruction.block;
+    if (buffer.kind == BufferKind::gathered_weights)
+      key.weights = use.buffer;
+    else if (buffer.kind == BufferKind::whole_gradients)
+      (is_own ? key.gradients : key.tied) = use.buffer;
+    else if (buffer.kind == BufferKind::leaving) {
+      if (use.is_write)
+        (is_of_backward(instruction) ? pass.below : pass.next) =
+            &leaving_[static_cast<std::size_t>(use.buffer)];
+    } else if (is_flat(buffer.kind))
+      continue;
+    else if (is_own)
+      pass.slabs.push_back(&slab);
+    else if (buffer.block > instruction.block)
+      pass.next = slab.find(input_name(model_, buffer.block));
+    else
+      pass.below = slab.find("output.gradient");
+  }
+  return key;
+}
+
+// The first weight gradient of a block in a step is written over what the last step left; the rest is cleared. Not where
+// gradients are on their way to shards.
+void Engine::mark_first_passes() {
+  std::set<std::pair<int, Part>> seen;
+  std::vector<at::Tensor> written;
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& next = program_.instructions[i];
+    if (next.lane != Lane::compute || next.op == Op::optimizer) continue;
+    const LayerStrategy& strategy = strategy_of(stage_, next.block);
+    const bool is_head = block_kind(model_, next.block) == BlockKind::head;
+    const Op first = !is_head ? Op::backward_weight : strategy.tp == 1 ? Op::forward : Op::backward_input;
+    if (next.op != first || parameters_.shape(next.block).is_sharded(StateKind::gradients)) continue;
+    // A device may have nothing to compute in a small micro-batch.
+    const Side side{static_cast<int>(stage_.devices.size()), strategy};
+    const int sequences = pipeline_.microbatches[static_cast<std::size_t>(next.microbatch)];
+    if (share_of(side, program_.seat.index, sequences, plan_.sequence_length, false).num_tokens() == 0)
+      continue;
+    if (!seen.emplace(next.block, next.part).second) continue;
+    passes_[i].is_first = true;
+    for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->first_written())
+      if (const at::Tensor& sums = (*passes_[i].weights)[name].gradient; sums.defined())
+        written.push_back(sums);
+  }
+  clear_between(written);
+}
+
+void Engine::clear_between(const std::vector<at::Tensor>& written) {
+  std::vector<std::pair<char*, char*>> ranges;
+  for (const at::Tensor& sums : written)
+    ranges.emplace_back(static_cast<char*>(sums.data_ptr()),
+                        static_cast<char*>(sums.data_ptr()) + sums.nbytes());
+  std::sort(ranges.begin(), ranges.end());
+  for (int b = 0; b < parameters_.num_blocks(); ++b) {
+    const at::Tensor& flat = parameters_.block(b).gradients;
+    if (!flat.defined()) continue;
+    const auto element = static_cast<std::int64_t>(flat.element_size());
+    char *const begin = static_cast<char*>(flat.data_ptr()), *const end = begin + flat.nbytes();
+    const auto clear = [&](char* from, char* to) {
+      if (from < to) cleared_sums_.push_back(flat.narrow(0, (from - begin) / element, (to - from) / element));
+    };
+    char* done = begin;
+    for (const auto& [from, to] : ranges)
+      if (from >= begin && from < end) clear(done, from), done = std::max(done, to);
+    clear(done, end);
+  }
+}
+
+}  // namespace optimus

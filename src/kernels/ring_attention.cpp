@@ -1,0 +1,108 @@
+// Which scores a hop of ring attention has, and what its implementations share.
+//
+//   cp 2, causal: part 0 has pieces 0 and 3 of a sequence, part 1 has 1 and 2. \ causal, # all see all, . nothing
+//
+//                keys of part 0   of part 1
+//                       0  3        1  2
+//   queries of part 0
+//       0               \  .        .  .
+//       3               #  \        #  #
+//   queries of part 1
+//       1               #  .        \  .
+//       2               #  .        #  \    1 and 2 are neighbours, so these three are one triangle
+#include "kernels/ring_attention.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// A span of positions, and the row of the part where it begins.
+struct PlacedSpan {
+  Span positions;
+  std::int64_t first_row = 0;
+  Span rows(Span of_positions) const {
+    return {of_positions.begin - positions.begin + first_row, of_positions.end - positions.begin + first_row};
+  }
+};
+
+// Neighbouring spans become one: the middle part's two pieces are one triangle of scores.
+std::vector<PlacedSpan> placed(const ContextPositions& spans, std::int64_t length) {
+  std::vector<PlacedSpan> result;
+  std::int64_t row = 0, done = 0;
+  for (const Span& span : spans) {
+    ensure(span.begin >= done && span.begin <= span.end && span.end <= length,
+           "context positions {}..{} behind {} in a sequence of {}", span.begin, span.end, done, length);
+    if (!result.empty() && result.back().positions.end == span.begin)
+      result.back().positions.end = span.end;
+    else if (span.size() > 0)
+      result.push_back({span, row});
+    row += span.size(), done = span.end;
+  }
+  return result;
+}
+
+Span common(const Span& a, const Span& b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+}  // namespace
+
+std::vector<RingPiece> ring_pieces(const ContextPositions& own, const ContextPositions& theirs,
+                                   std::int64_t sequences, std::int64_t length, bool is_causal,
+                                   const std::vector<AttentionSegment>& segments) {
+  const std::vector<PlacedSpan> mine = placed(own, length), others = placed(theirs, length);
+  const AttentionShape shape{.sequences = sequences, .length = length, .heads = 1, .kv_heads = 1};
+  std::vector<RingPiece> pieces;
+  for (const AttentionSegment& segment : segments_of({.shape = shape, .segments = segments, .dropout = {}}))
+    for (const PlacedSpan& query_span : mine)
+      for (const PlacedSpan& key_span : others) {
+        const Span inside{segment.begin, segment.end};
+        const Span queries = common(query_span.positions, inside), keys = common(key_span.positions, inside);
+        const bool is_same = query_span.positions == key_span.positions;
+        ensure(is_same || common(query_span.positions, key_span.positions).size() == 0,
+               "context positions {}..{} and {}..{} overlap", query_span.positions.begin,
+               query_span.positions.end, key_span.positions.begin, key_span.positions.end);
+        const bool is_later = is_causal && !is_same && keys.begin > queries.begin;
+        if (queries.size() == 0 || keys.size() == 0 || is_later) continue;
+        pieces.push_back({.sequence = segment.sequence,
+                          .queries = query_span.rows(queries),
+                          .keys = key_span.rows(keys),
+                          .is_causal = is_causal && is_same,
+                          .first_query = queries.begin,
+                          .first_key = keys.begin});
+      }
+  return pieces;
+}
+
+void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor& k) {
+  const AttentionShape& shape = task.shape;
+  check_attention(shape, task.dropout);
+  ensure(q.size(0) >= shape.sequences * task.own_length && q.size(1) == shape.heads &&
+             k.size(0) >= shape.sequences * task.their_length && k.size(1) == shape.kv_heads &&
+             q.size(2) == shape.head_dim && k.size(2) == shape.head_dim,
+         "ring attention of {} sequences, {} queries with {} heads, {} keys with {}, {} wide: q has {} rows, "
+         "k has {}",
+         shape.sequences, task.own_length, shape.heads, task.their_length, shape.kv_heads, shape.head_dim,
+         q.size(0), k.size(0));
+  for (const RingPiece& piece : task.pieces) {
+    ensure(piece.sequence >= 0 && piece.sequence < shape.sequences && piece.queries.begin >= 0 &&
+               piece.queries.begin < piece.queries.end && piece.queries.end <= task.own_length &&
+               piece.keys.begin >= 0 && piece.keys.begin < piece.keys.end &&
+               piece.keys.end <= task.their_length,
+           "ring piece of sequence {}: queries {}..{} of {}, keys {}..{} of {}", piece.sequence,
+           piece.queries.begin, piece.queries.end, task.own_length, piece.keys.begin, piece.keys.end,
+           task.their_length);
+    ensure(!piece.is_causal || piece.queries.size() == piece.keys.size(),
+           "a causal ring piece of {} queries and {} keys", piece.queries.size(), piece.keys.size());
+  }
+}
+
+std::unique_ptr<RingAttention> make_ring_attention(at::Device device) {
+  return device.is_cpu() ? make_host_ring_attention() : make_plain_ring_attention();
+}
+
+}  // namespace optimus

@@ -1,0 +1,35 @@
+// See listed_ranks.h.
+#include "run/listed_ranks.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "run/worker_protocol.h"
+
+namespace optimus {
+
+ListedRanks::ListedRanks(Path run, const std::vector<std::string>& devices) : run_(std::move(run)) {
+  RealFileSystem files;
+  (void)files.create_folders(run_ / "logs");
+  std::vector<WorkerEntry> all;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const int number = static_cast<int>(rank);
+    all.push_back({number, ::getpid(), host_name(), devices[rank], log_path(number)});
+    note(number, fmt::format("rank {} in process {} on {}", rank, ::getpid(), devices[rank]));
+  }
+  (void)write_atomically(files, run_ / "workers.json", workers_json(all));
+}
+
+ListedRanks::~ListedRanks() {
+  RealFileSystem files;
+  (void)write_atomically(files, run_ / "workers.json", workers_json({}));
+}
+
+Path ListedRanks::log(int rank) const { return run_ / log_path(rank); }
+
+void ListedRanks::note(int rank, const std::string& line) const {
+  std::ofstream(log(rank), std::ios::app) << line << '\n';
+}
+
+}  // namespace optimus

@@ -1,0 +1,120 @@
+// See train_threads.h.
+#include "run/train_threads.h"
+
+#include <atomic>
+#include <exception>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/thread_comm.h"
+#include "engine/device.h"
+#include "run/listed_ranks.h"
+#include "run/training.h"
+#include "run/worker.h"
+
+namespace optimus {
+namespace {
+
+// The user's wish to end is kept for the agreement of all ranks.
+class AskedSink final : public EventSink {
+ public:
+  explicit AskedSink(EventSink& events) : events_(events) {}
+  void report(const Event& event) override {
+    try {
+      events_.report(event);
+    } catch (const Interrupted&) {
+      is_asked = true;
+    }
+  }
+  std::atomic<bool> is_asked = false;
+
+ private:
+  EventSink& events_;
+};
+
+struct Closed {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+struct RankEnd {
+  TrainResult result;
+  std::exception_ptr failure;
+  bool is_lost = false;  // only because others were
+};
+
+void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const RankPart& part, const RankBody& body,
+              const std::function<bool()>& is_asked, Seconds patience) {
+  try {
+    const Group world{Role::world, {}};
+    done_or_throw(comm->connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
+    EndAgreement agreement(*comm, patience, is_asked);
+    RankPart own = part;
+    own.step_ended = [&] { agreement.step_ended(); };
+    end.result = body(own);
+    agreement.finish();
+  } catch (const PeersLost&) {
+    end.failure = std::current_exception(), end.is_lost = true;
+  } catch (...) {
+    end.failure = std::current_exception();
+  }
+}
+
+// Who failed by itself comes before those that missed it.
+TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) {
+  std::exception_ptr why;
+  for (const bool is_lost : {false, true})
+    for (std::size_t rank = 0; rank < ends.size(); ++rank)
+      if (ends[rank].failure && ends[rank].is_lost == is_lost && !why) {
+        why = ends[rank].failure;
+        listed.note(static_cast<int>(rank), "failed");
+      }
+  if (why) std::rethrow_exception(why);
+  return std::move(ends.front().result);
+}
+
+}  // namespace
+
+std::vector<std::string> devices_of_ranks(const std::string& name, int num_ranks) {
+  const at::Device device = choose_device(name);
+  const bool is_one = device.is_cpu() || name.find(':') != std::string::npos;
+  std::vector<std::string> result;
+  for (int rank = 0; rank < num_ranks; ++rank)
+    result.push_back(is_one ? device.str() : fmt::format("cuda:{}", rank % std::max(1, num_cuda_devices())));
+  return result;
+}
+
+TrainResult train_with_threads(const Path& run, const TrainOptions& options, int num_ranks, EventSink& events,
+                               StatusLine& line, const RankBody& body) {
+  const std::vector<std::string> devices = devices_of_ranks(options.device, num_ranks);
+  const ListedRanks listed(run, devices);
+  ThreadWorld world(num_ranks);
+  const int share =
+      options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / num_ranks);
+  if (num_ranks == 1) {
+    const std::unique_ptr<Comm> comm = world.comm(0);
+    return body({*comm, parse_device(devices[0]), set_num_threads(share), events, line, {}});
+  }
+  AskedSink asked(events);
+  std::vector<RankEnd> ends(devices.size());
+  const auto work = [&](int rank, EventSink& sink, StatusLine& said) {
+    set_num_threads(share);
+    std::unique_ptr<Comm> comm = world.comm(rank);
+    const RankPart part{*comm, parse_device(devices[static_cast<std::size_t>(rank)]), share, sink, said, {}};
+    run_rank(
+        ends[static_cast<std::size_t>(rank)], std::move(comm), part, body,
+        [&] { return asked.is_asked.load(); }, options.patience);
+  };
+  std::vector<std::thread> others;
+  for (int rank = 1; rank < num_ranks; ++rank)
+    others.emplace_back([&, rank] {
+      const std::unique_ptr<std::FILE, Closed> log(std::fopen(listed.log(rank).c_str(), "a"));
+      StatusLine said(log != nullptr ? log.get() : stderr);
+      NullSink quiet;
+      work(rank, quiet, said);
+    });
+  work(0, asked, line);
+  for (std::thread& other : others) other.join();
+  return first_result(ends, listed);
+}
+
+}  // namespace optimus

@@ -1,0 +1,59 @@
+// See shared_sums.h.
+#include "schedule/shared_sums.h"
+
+#include <algorithm>
+#include <map>
+
+#include "layout/sync.h"
+#include "plan/layouts.h"
+
+namespace optimus {
+namespace {
+
+// Of one pipeline's tensors only a tied embedding has owners in two stages; most devices need not look.
+bool has_any(const Plan& plan, const ModelSpec& model, int device) {
+  if (plan.pipelines.size() > 1) return true;
+  if (!model.is_tied) return false;
+  const Pipeline& pipeline = plan.pipelines.front();
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat_of(plan, device).stage)];
+  const bool holds_an_end = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
+  if (!holds_an_end) return false;
+  return pipeline.stages.size() > 1 || strategy_of(stage, 0) != strategy_of(stage, plan.num_blocks - 1);
+}
+
+}  // namespace
+
+std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int device) {
+  if (!has_any(plan, model, device)) return {};
+  const Layout layout = layout_of(plan, model, StateKind::optimizer);
+  Layout joint;
+  joint.grids = layout.grids;
+  std::vector<int> numbers;  // of the joint layout's tensors among all
+  for (std::size_t t = 0; t < layout.tensors.size(); ++t)
+    if (plan.pipelines.size() > 1 || layout.placements[t].size() > 1) {
+      numbers.push_back(static_cast<int>(t));
+      joint.tensors.push_back(layout.tensors[t]);
+      joint.placements.push_back(layout.placements[t]);
+    }
+  if (numbers.empty()) return {};
+  const SyncPlan sums = sync(joint);
+  const int bytes = state_bytes(plan.precision, plan.accumulators, StateKind::gradients);
+  std::map<std::pair<int, std::vector<int>>, SharedSum> found;
+  for (const Reduction& reduction : sums.reductions) {
+    const std::vector<Rank>& owners = sums.groups[static_cast<std::size_t>(reduction.group)];
+    if (!std::binary_search(owners.begin(), owners.end(), Rank{device}) || owners.size() == 1) continue;
+    std::vector<int> members;
+    for (const Rank rank : owners) members.push_back(rank.value);
+    const auto tensor = static_cast<std::size_t>(reduction.tensor);
+    const int block = joint.tensors[tensor].block;
+    SharedSum& sum = found[{-block, members}];
+    sum.block = block, sum.members = std::move(members);
+    sum.boxes.push_back({numbers[tensor], sums.boxes[static_cast<std::size_t>(reduction.box)]});
+    sum.bytes += Bytes(sum.boxes.back().box.num_elements() * bytes);
+  }
+  std::vector<SharedSum> result;
+  for (auto& [key, sum] : found) result.push_back(std::move(sum));
+  return result;
+}
+
+}  // namespace optimus

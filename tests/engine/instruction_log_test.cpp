@@ -1,0 +1,111 @@
+// The times of a step's instructions: each has one, and they tell what the program says of before and after.
+#include "engine/instruction_log.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "comm/thread_comm.h"
+#include "engine/engine.h"
+#include "engine/test_device.h"
+#include "model/open.h"
+#include "schedule/program.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kLength = 8, kBatch = 4;
+
+ModelSpec small_model() {
+  return with_overrides(
+      open_model("gpt2"),
+      {.layers = 2, .hidden = 16, .heads = 4, .head_dim = 4, .ffn = 24, .vocab = 31, .max_positions = 16});
+}
+
+std::vector<Sample> samples() {
+  std::vector<Sample> result(kBatch);
+  for (Sample& sample : result)
+    for (std::int64_t i = 0; i < kLength; ++i) {
+      sample.inputs.push_back(static_cast<TokenId>(3 * i % 31)), sample.targets.push_back(7);
+      sample.positions.push_back(static_cast<std::int32_t>(i)), ++sample.num_counted;
+    }
+  return result;
+}
+
+struct Seen {
+  Program program;
+  std::vector<InstructionTime> first, second, evaluated, unasked;
+};
+
+Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
+  const at::Device device = test_device();
+  Parameters parameters(plan, model, rank, device);
+  parameters.initialize(1);
+  Engine engine(plan, model, parameters, {.device = device, .rank = rank, .comm = &comm});
+  done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+  const Batch batch = make_batch(samples(), plan, 0, 0, rank);
+  const auto step = [&] { value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3})); };
+  InstructionLog log(device);
+  Seen seen{engine.program(), {}, {}, {}, {}};
+  step();
+  seen.unasked = log.take();
+  engine.instruction_log = &log;
+  step(), seen.first = log.take();
+  log.begin_times();
+  step(), seen.second = log.take();
+  value_or_throw(engine.evaluate(batch)), seen.evaluated = log.take();
+  return seen;
+}
+
+std::vector<Seen> run(const ModelSpec& model, const Plan& plan) {
+  ThreadWorld world(num_devices(plan));
+  std::vector<Seen> seen(static_cast<std::size_t>(num_devices(plan)));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_devices(plan); ++rank)
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Comm> comm = world.comm(rank);
+      seen[static_cast<std::size_t>(rank)] = run_rank(model, plan, rank, *comm);
+    });
+  for (std::thread& thread : threads) thread.join();
+  return seen;
+}
+
+// Every instruction once, none before what it waits for.
+void expect_order(const Program& program, const std::vector<InstructionTime>& times) {
+  ASSERT_EQ(times.size(), program.instructions.size());
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    ASSERT_EQ(times[i].instruction, static_cast<int>(i));
+    EXPECT_GE(times[i].start, 0);
+    EXPECT_LE(times[i].start, times[i].end) << text(program.instructions[i].op);
+    for (const int wait : program.waits(program.instructions[i]))
+      EXPECT_LE(times[static_cast<std::size_t>(wait)].end, times[i].start)
+          << text(program.instructions[i].op);
+  }
+}
+
+TEST(InstructionLog, EveryInstructionHasItsTime) {
+  const ModelSpec model = small_model();
+  for (const int zero : {0, 3}) {
+    UniformPlan shape{
+        .dp = 2, .microbatch = 1, .batch = kBatch, .sequence_length = kLength, .precision = Precision::fp32};
+    shape.strategy.tp = 2, shape.strategy.zero = zero;
+    for (const Seen& rank : run(model, uniform_plan(model, shape))) {
+      EXPECT_TRUE(rank.unasked.empty());
+      expect_order(rank.program, rank.first), expect_order(rank.program, rank.second);
+      EXPECT_FALSE(rank.evaluated.empty());
+      for (const InstructionTime& time : rank.evaluated)
+        EXPECT_NE(rank.program.instructions[static_cast<std::size_t>(time.instruction)].op, Op::optimizer);
+    }
+  }
+}
+
+TEST(InstructionLog, OneDeviceIsNotSpecial) {
+  const ModelSpec model = small_model();
+  const Plan plan = uniform_plan(
+      model, {.microbatch = 2, .batch = kBatch, .sequence_length = kLength, .precision = Precision::fp32});
+  const std::vector<Seen> seen = run(model, plan);
+  expect_order(seen[0].program, seen[0].first);
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,195 @@
+// A dozen random plans by real processes over Gloo, each compared with one device: what parallel_test.cpp does with threads. This
+// program starts itself four times; each process trains its part of every plan and, alone, all of it, and compares what it holds.
+// The seed is another one each time, and printed; OPTIMUS_SEED repeats one. fp64, three steps: 1e-9 as there.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "base/random.h"
+#include "base/temporary_folder.h"
+#include "comm/c10d_comm.h"
+#include "engine/engine.h"
+#include "model/open.h"
+#include "plan/describe.h"
+#include "plan/validate.h"
+
+extern char** environ;
+
+namespace optimus {
+namespace {
+
+constexpr int kRanks = 4, kPlans = 12, kSteps = 3;
+constexpr std::int64_t kLength = 10;
+constexpr double kTolerance = 1e-9;
+
+struct Case {
+  ModelSpec model;
+  Plan plan;
+};
+
+// The same in every process that has the seed.
+Case case_of(std::uint64_t seed, int number) {
+  const RandomKey key = RandomKey(seed).with("process plans").with(static_cast<std::uint64_t>(number));
+  std::uint64_t next = 0;
+  const auto below = [&](int bound) {
+    return static_cast<int>(random_below(key, next++, static_cast<std::uint64_t>(bound)));
+  };
+  const bool is_llama = below(2) == 1;
+  ModelOverrides size{
+      .layers = 2, .hidden = 16, .heads = 4, .head_dim = 4, .ffn = 22, .vocab = 53, .max_positions = 16};
+  if (is_llama) size.kv_heads = 2;
+  Case result{with_overrides(open_model(is_llama ? "llama3-8b" : "gpt2"), size), {}};
+  result.model.embedding_dropout = result.model.hidden_dropout = result.model.attention_dropout = 0.1;
+  constexpr int kWidths[][2] = {{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}, {4, 1}};
+  const auto& [tp, dp] = kWidths[below(7)];
+  UniformPlan shape{.dp = dp, .microbatch = 1 + below(2), .batch = 2 + below(6), .sequence_length = kLength};
+  shape.precision = Precision::fp64;
+  LayerStrategy& strategy = shape.strategy;
+  strategy.tp = tp, strategy.sequence_parallel = tp > 1 && below(2) == 1, strategy.zero = below(4);
+  if (strategy.zero > 0 && dp == 4 && below(2) == 1) strategy.shard_group = 2;
+  strategy.recompute = static_cast<RecomputeMode>(below(3));
+  result.plan = uniform_plan(result.model, shape);
+  return result;
+}
+
+std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, const ModelSpec& model) {
+  std::vector<Sample> result;
+  const auto vocab = static_cast<std::uint64_t>(model.vocab);
+  for (std::int64_t s = first; s < first + count; ++s) {
+    Sample& sample = result.emplace_back();
+    const RandomKey key = RandomKey(3).with(static_cast<std::uint64_t>(s));
+    for (std::int64_t i = 0; i < kLength - s % 3; ++i) {
+      sample.inputs.push_back(static_cast<TokenId>(random_below(key, static_cast<std::uint64_t>(i), vocab)));
+      sample.targets.push_back(i % 5 == 4 ? kNoTarget
+                                          : (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab));
+      sample.positions.push_back(static_cast<std::int32_t>(i));
+      sample.num_counted += sample.targets.back() != kNoTarget;
+    }
+  }
+  return result;
+}
+
+// Losses and norms of the steps.
+std::vector<double> train(const Case& one, int rank, Comm* comm, int epoch, Parameters& parameters) {
+  parameters.initialize(5);
+  EngineOptions options{.seed = 9};
+  options.rank = rank, options.comm = comm, options.patience = Seconds(60);
+  Engine engine(one.plan, one.model, parameters, options);
+  if (comm != nullptr)
+    done_or_throw(comm->connect(epoch, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+  std::vector<double> result;
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t first = step * one.plan.batch;
+    const Batch batch = make_batch(samples_of(first, one.plan.batch, one.model), one.plan, step, first, rank);
+    const StepReport report = value_or_throw(engine.train_step(batch, {.learning_rate = 1e-2}));
+    result.push_back(report.loss), result.push_back(report.grad_norm);
+  }
+  return result;
+}
+
+// What this rank holds beside the same boxes of one device, norm-wise.
+void compare(const Case& one, const Parameters& mine, const Parameters& whole) {
+  for (const LogicalTensor& tensor : mine.tensors()) {
+    // Without RoPE their gradient is rounding noise alone, which Adam makes large.
+    if (one.model.positions != PositionKind::rope && tensor.name.ends_with("attention.k.bias")) continue;
+    at::Tensor expected = whole.master(tensor.name);
+    const double size = expected.norm().item<double>();
+    const Box box = mine.box(tensor.name, &BlockState::masters);
+    for (int d = 0; d < box.num_dims; ++d) expected = expected.narrow(d, box[d].begin, box[d].size());
+    EXPECT_LE((mine.master(tensor.name) - expected).norm().item<double>(), kTolerance * size) << tensor.name;
+  }
+}
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Runs only when it was started as one.
+TEST(ProcessPlans, IsOneRank) {
+  if (variable("OPTIMUS_PLANS_RANK").empty()) GTEST_SKIP() << "started by the other test of this file";
+  const int rank = std::stoi(variable("OPTIMUS_PLANS_RANK"));
+  const ProcessCommOptions options{
+      rank, kRanks, {.port = std::stoi(variable("OPTIMUS_PLANS_PORT")), .token = "plans"}};
+  const std::unique_ptr<Comm> comm =
+      value_or_throw(make_process_comm(options, Deadline::after(Seconds(60), "the store")));
+  for (int number = 0; number < kPlans; ++number) {
+    const Case one = case_of(std::stoull(variable("OPTIMUS_PLANS_SEED")), number);
+    const std::string what = fmt::format("plan {}: {}, {}", number, one.model.name, short_text(one.plan));
+    SCOPED_TRACE(what);
+    ASSERT_EQ(problem_in(one.plan, one.model), std::nullopt);
+    const int size = num_devices(one.plan);
+    if (rank >= size) {  // idle, but messages need everybody to be connected
+      done_or_throw(comm->connect(number, {}, Deadline::after(Seconds(60), "connecting")));
+      continue;
+    }
+    Parameters mine(one.plan, one.model, rank, at::kCPU);
+    const std::vector<double> seen = train(one, rank, comm.get(), number, mine);
+    Case alone = one;
+    alone.plan = uniform_plan(one.model, {.microbatch = static_cast<int>(one.plan.batch),
+                                          .batch = one.plan.batch,
+                                          .sequence_length = kLength,
+                                          .precision = Precision::fp64});
+    Parameters whole(alone.plan, one.model, 0, at::kCPU);
+    const std::vector<double> expected = train(alone, 0, nullptr, 0, whole);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(seen[i], expected[i], kTolerance * expected[i]) << "step " << i / 2;
+    compare(one, mine, whole);
+    comm->drop(number);
+    if (HasFailure()) return;
+  }
+}
+
+std::string content(const Path& path) {
+  std::ostringstream all;
+  all << std::ifstream(path).rdbuf();
+  return all.str();
+}
+
+pid_t spawn_rank(int rank, int port, std::uint64_t seed, const Path& output) {
+  std::vector<std::string> variables = {fmt::format("OPTIMUS_PLANS_RANK={}", rank),
+                                        fmt::format("OPTIMUS_PLANS_PORT={}", port),
+                                        fmt::format("OPTIMUS_PLANS_SEED={}", seed), "OMP_NUM_THREADS=1"};
+  std::vector<char*> environment;
+  for (std::string& each : variables) environment.push_back(each.data());
+  for (char** each = environ; *each != nullptr; ++each) environment.push_back(*each);
+  environment.push_back(nullptr);
+  std::string program = "/proc/self/exe", filter = "--gtest_filter=ProcessPlans.IsOneRank";
+  char* const words[] = {program.data(), filter.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT, 0600);
+  ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  pid_t pid = 0;
+  EXPECT_EQ(::posix_spawn(&pid, program.c_str(), &actions, nullptr, words, environment.data()), 0);
+  ::posix_spawn_file_actions_destroy(&actions);
+  return pid;
+}
+
+TEST(ProcessPlans, EqualOneDevice) {
+  const std::string given = variable("OPTIMUS_SEED");
+  const std::uint64_t seed = given.empty() ? std::random_device()() : std::stoull(given);
+  std::printf("OPTIMUS_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  const TemporaryFolder folder;
+  const StoreServer server;
+  const auto output = [&](int rank) { return folder.path() / fmt::format("rank-{}", rank); };
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < kRanks; ++rank)
+    pids.push_back(spawn_rank(rank, server.port(), seed, output(rank)));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(pids[static_cast<std::size_t>(rank)], &status, 0),
+              pids[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(status, 0) << "seed " << seed << ", rank " << rank << ": " << content(output(rank));
+  }
+}
+
+}  // namespace
+}  // namespace optimus

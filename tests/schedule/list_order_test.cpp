@@ -1,0 +1,102 @@
+// Whoever runs programs on one thread each, in the order of their lists (program.h), gets to the end: begins what is not a
+// compute without waiting, and ends it before something that waits for it, before the next on its lane, or last of all. A
+// message or collective has ended when all its partners have begun it: nothing is sent ahead.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <map>
+#include <tuple>
+
+#include "layout/property.h"
+#include "schedule/program.h"
+#include "schedule/random_case.h"
+
+namespace optimus {
+namespace {
+
+// Counts partners that have begun.
+class Meetings {
+ public:
+  explicit Meetings(std::size_t num_devices) : num_devices_(num_devices) {}
+
+  // Which meeting the instruction is: the k-th of its kind.
+  using Key = std::tuple<int, int, int, std::vector<int>, int>;
+  Key key_of(const Program& program, const Instruction& at) {
+    const bool sends = at.op == Op::send || at.op == Op::send_buddy;
+    if (at.peer >= 0) {
+      const int kind = at.op == Op::send_buddy || at.op == Op::receive_buddy ? 2 : at.is_backward ? 1 : 0;
+      const int from = sends ? program.device : at.peer, to = sends ? at.peer : program.device;
+      return {from, to, kind, {}, counts_[{program.device, from, to, kind, {}}]++};
+    }
+    const Group& group = program.groups[static_cast<std::size_t>(at.group)];
+    const int role = static_cast<int>(group.role);
+    return {-1, -1, role, group.members, counts_[{program.device, -1, -1, role, group.members}]++};
+  }
+  void begin(const Key& key) { ++begun_[key]; }
+  bool is_over(const Key& key) const {
+    const auto& [from, to, kind, members, number] = key;
+    const std::size_t all = from >= 0 ? 2 : members.empty() ? num_devices_ : members.size();
+    return begun_.at(key) == all;
+  }
+
+ private:
+  std::size_t num_devices_;
+  std::map<std::tuple<int, int, int, int, std::vector<int>>, int> counts_;
+  std::map<Key, std::size_t> begun_;
+};
+
+struct Walker {
+  const Program* program;
+  std::size_t next = 0;
+  std::map<int, Meetings::Key> under_way{};
+  std::map<Lane, int> last_on_lane{};
+};
+
+// One step of one device; false when it can only wait.
+bool advance(Walker& walker, Meetings& meetings) {
+  const Program& program = *walker.program;
+  const Instruction& at = program.instructions[walker.next];
+  const auto has_ended = [&](int index) {
+    const auto found = walker.under_way.find(index);
+    if (found == walker.under_way.end()) return true;
+    if (!meetings.is_over(found->second)) return false;
+    walker.under_way.erase(found);
+    return true;
+  };
+  for (const int wait : program.waits(at))
+    if (!has_ended(wait)) return false;
+  const bool is_in_order = at.lane != Lane::transfer;
+  if (const auto last = walker.last_on_lane.find(at.lane);
+      is_in_order && last != walker.last_on_lane.end() && !has_ended(last->second))
+    return false;
+  const int index = static_cast<int>(walker.next++);
+  walker.last_on_lane[at.lane] = index;
+  if (at.peer >= 0 || at.group >= 0) {
+    const Meetings::Key key = meetings.key_of(program, at);
+    meetings.begin(key);
+    walker.under_way[index] = key;
+  }
+  return true;
+}
+
+TEST(ListOrder, ProgramsOfAnyPlanEnd) {
+  EXPECT_TRUE(holds("programs in list order", 100, [] {
+    const auto [model, plan] = random_case();
+    const std::vector<Program> programs = compile_all(plan, model);
+    Meetings meetings(programs.size());
+    std::vector<Walker> walkers;
+    for (const Program& program : programs) walkers.push_back({&program});
+    for (bool goes_on = true; goes_on;) {
+      goes_on = false;
+      for (Walker& walker : walkers)
+        while (walker.next < walker.program->instructions.size() && advance(walker, meetings)) goes_on = true;
+    }
+    for (const Walker& walker : walkers)
+      if (walker.next < walker.program->instructions.size())
+        RC_FAIL(fmt::format("device {} waits for ever at instruction {} of\n{}", walker.program->device,
+                            walker.next, text(*walker.program)));
+  }));
+}
+
+}  // namespace
+}  // namespace optimus
