@@ -52,14 +52,14 @@ class Scratch {
   std::vector<at::Tensor> free_;
 };
 
-class MessageExchange {
+class MemberExchange {
  public:
   // number: of the operation in its group. link and scratch must outlive this.
-  MessageExchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
-                  ExchangeSizes sizes);
+  MemberExchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
+                 ExchangeSizes sizes);
   // A message to or from the member at `peer`, with a tag of its own.
-  MessageExchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
-  ~MessageExchange();
+  MemberExchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
+  ~MemberExchange();
 
   const CommOperation& operation() const { return operation_; }
   // Whether it stands still unless somebody runs it.

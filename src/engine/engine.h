@@ -138,9 +138,11 @@ class Engine {
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
-  void compute(const Instruction& next, const Pass& pass);
-  std::unique_ptr<Pending> begin_exchange(const Instruction& next, const Pass& pass);
+  void compute(std::size_t index);
+  void take_arrivals(std::size_t index, const Pass& pass);
+  std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
+  CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
   void update_block(int block);
   Pass pass_of(std::size_t index) const;

@@ -8,13 +8,13 @@
 namespace optimus {
 namespace {
 
-// What was asked for, and what the engine runs: one stage, no context or expert parallelism, no offload.
+// What was asked for, and what the engine runs: no expert parallelism, no offload.
 Constraints runnable(const TrainOptions& options, bool is_recompute_given) {
   Constraints constraints = options.layout;
   const auto fix = [](std::optional<Range>& range, int value) {
     if (!range) range = Range{value, value};
   };
-  fix(constraints.pp, 1), fix(constraints.cp, 1), fix(constraints.ep, 1), fix(constraints.chunks, 1);
+  fix(constraints.ep, 1);
   if (options.microbatch) fix(constraints.microbatch, static_cast<int>(*options.microbatch));
   if (is_recompute_given) constraints.recompute = options.recompute;
   check(constraints);
@@ -57,7 +57,8 @@ Plan best_on(int size, const TrainOptions& options, const ModelSpec& model, cons
   const Constraints constraints = runnable(options, is_recompute_given);
   const Demand demand = demand_of(options, model, device, cluster, constraints);
   Plan plan = search(demand, Ground(cluster), {.refines = false, .is_uniform = true}).plan;
-  const bool is_free = !constraints.tp && (!constraints.dp || constraints.dp->has(size));
+  const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
+                       constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   return num_devices(plan) < size && is_free && may_copy
              ? copies_on(size, demand, options, is_recompute_given)
              : plan;
