@@ -33,7 +33,7 @@ def trained(optimus, tokens, case, plan, steps, folder):
     """Tokens a second of the steps of `optimus train`."""
     c, run = bc.CASES[case], tempfile.mkdtemp(dir=folder)
     words = [optimus, "train", "--data", tokens, "--tokenizer", "bytes", "--plan", plan, "--dropout", "0", "--steps", "100000", "--sample", "0",
-             "--run", os.path.join(run, "run"), "--device", "cuda", "--tied" if c["tied"] else "--untied"]
+             "--run", os.path.join(run, "run"), "--device", "cuda", "--devices", "1", "--tied" if c["tied"] else "--untied"]
     for name, value in plans.model_words(case).items():
         words += ["--" + name, str(value)]
     log = open(os.path.join(run, "log"), "w+")

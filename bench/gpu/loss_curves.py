@@ -141,7 +141,7 @@ def theirs(c, size, tokens, at, steps):
 
 def ours(tool, weights, plan, size, data, seed, steps, run):
     words = [tool, "train", "--model", weights, "--data", data, "--tokenizer", "bytes", "--plan", plan, "--steps", steps, "--lr", size["lr"],
-             "--warmup", WARMUP, "--lr-schedule", "constant", "--validation", 0, "--seed", seed, "--sample", 0, "--run", run, "--device", "cuda"]
+             "--warmup", WARMUP, "--lr-schedule", "constant", "--validation", 0, "--seed", seed, "--sample", 0, "--run", run, "--device", "cuda", "--devices", 1]
     with open(run + ".log", "w") as log:
         process = subprocess.Popen([str(w) for w in words], stdout=log, stderr=log)
         path, losses = os.path.join(run, "metrics.jsonl"), []

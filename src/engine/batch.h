@@ -33,6 +33,8 @@ struct Batch {
   std::vector<Microbatch> microbatches;
   std::int64_t num_tokens = 0;   // without padding
   std::int64_t num_counted = 0;  // targets that count
+  // Asynchronous schedules: the same of each micro-batch, over all devices, since each is the mean loss of an update.
+  std::vector<std::int64_t> counted;
 };
 
 // The ways in which the blocks of a stage split micro-batches over its devices, in the order of blocks.

@@ -6,7 +6,9 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/cache.h"
@@ -25,8 +27,14 @@ void LossScale::update(bool is_finite) {
 
 CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptions& options) {
   const at::AutoDispatchBelowAutograd no_autograd;
+  const bool is_async = is_asynchronous(plan_.schedule);
+  if (is_async && options.clip > 0)
+    throw UserError(
+        "clip {}: schedule {} updates stages at different times and knows no norm of them all, use 0",
+        options.clip, text(plan_.schedule));
   load(batch);
   update_ = options;
+  if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   begin_numbers();
   CommOutcome<void> done;
@@ -45,7 +53,7 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
 // other devices.
 bool Engine::can_record(const Batch& batch) const {
   if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() ||
-      options_.comm != nullptr || instruction_log != nullptr)
+      options_.comm != nullptr || instruction_log != nullptr || is_asynchronous(plan_.schedule))
     return false;
   if (model_.embedding_dropout > 0 || model_.hidden_dropout > 0 || model_.attention_dropout > 0) return false;
   for (const Microbatch& microbatch : batch.microbatches)
@@ -150,6 +158,7 @@ CommOutcome<void> Engine::end_before(std::size_t index) {
 
 CommOutcome<void> Engine::execute(std::size_t index) {
   const Instruction& next = program_.instructions[index];
+  versions_.before(index);
   for (const int buffer : cleared_[index])
     if (!how_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
   switch (next.op) {
@@ -159,7 +168,10 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::recompute:
     case Op::backward_input:
     case Op::backward_weight:
-      compute(index);
+      if (options_.pace)
+        compute_paced(index);
+      else
+        compute(index);
       break;
     case Op::all_gather:
     case Op::reduce_scatter:
@@ -179,9 +191,9 @@ CommOutcome<void> Engine::execute(std::size_t index) {
       under_way_[index] = state_.begin(next, buffers_of(index));
       break;
     case Op::step_gate:
-      return pass_gate();
+      return is_asynchronous(plan_.schedule) ? end_updates() : pass_gate();
     case Op::optimizer:
-      update_block(next.block);
+      is_asynchronous(plan_.schedule) ? update_at_once(next) : update_block(next.block, numbers_);
       break;
     case Op::dispatch:
     case Op::combine:
@@ -238,6 +250,13 @@ void Engine::compute(std::size_t index) {
     block.backward_input(next.part, pass);
   else
     block.backward_weight(next.part, pass);
+}
+
+void Engine::compute_paced(std::size_t index) {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration<double>(options_.pace(program_.instructions[index]).value);
+  compute(index);
+  std::this_thread::sleep_until(end);
 }
 
 // What came from blocks elsewhere goes where the block reads it.
@@ -299,7 +318,35 @@ CommOutcome<void> Engine::pass_gate() {
   return {};
 }
 
-void Engine::update_block(int block) {
+// Behind all updates: what the step is reported with.
+CommOutcome<void> Engine::end_updates() {
+  versions_.end_step();
+  square_sum_.copy_(updates_.all_squares());
+  if (CommOutcome<void> done = sum_over_devices(); !done) return done;
+  const auto at = [&](StepNumber which) { return numbers_.select(0, static_cast<int>(which)); };
+  const std::int64_t count = updates_.count();
+  const auto divisor = static_cast<double>(std::max<std::int64_t>(1, count));
+  at(StepNumber::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
+  at(StepNumber::num_updates).add_(count);
+  at(StepNumber::is_finite).fill_(count > 0 ? 1 : 0);
+  return {};
+}
+
+// Asynchronous: with the gradient of one micro-batch, which is then forgotten.
+void Engine::update_at_once(const Instruction& next) {
+  at::Tensor gradients = parameters_.block(next.block).gradients;
+  if (!gradients.defined()) return;
+  const bool changes = !updates_.is_empty(next.microbatch);
+  versions_.before_update(next.block, next.microbatch, changes);
+  if (!changes) return;
+  at::Tensor squares = updates_.square_sum(next.microbatch);
+  for (const StateRun& run : parameters_.counted(next.block))
+    kernels_->add_square_sum(gradients.narrow(0, run.shard, run.length), squares);
+  update_block(next.block, updates_.numbers(next.microbatch));
+  gradients.zero_();
+}
+
+void Engine::update_block(int block, const at::Tensor& numbers) {
   BlockState& state = parameters_.block(block);
   if (!state.weights.defined()) return;
   AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
@@ -310,7 +357,7 @@ void Engine::update_block(int block) {
     at::Tensor weights = state.weights.narrow(0, has_whole_weights ? run.whole : run.shard, run.length),
                masters = state.masters.is_same(state.weights) ? weights : own(state.masters),
                first = own(state.first), second = own(state.second);
-    kernels_->adamw(adam, numbers_, own(state.gradients), masters, first, second, weights);
+    kernels_->adamw(adam, numbers, own(state.gradients), masters, first, second, weights);
   }
 }
 
@@ -347,6 +394,8 @@ at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
 }
 
 Bytes Engine::arena_bytes() const { return Bytes(static_cast<std::int64_t>(arena_.nbytes())); }
-Bytes Engine::bytes() const { return arena_bytes() + outside_ + Bytes(products_->bytes()); }
+Bytes Engine::bytes() const {
+  return arena_bytes() + outside_ + Bytes(products_->bytes()) + versions_.bytes();
+}
 
 }  // namespace optimus

@@ -28,14 +28,24 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
       builder_.buffer(BufferKind::buddy_state, block, -1, optimizer);
     weights_left_[block] = static_cast<int>(pipeline_.microbatches.size());
   }
-  if (plan.schedule == Schedule::pipedream) {
-    // The newest weights and one older version for each further micro-batch under way.
-    const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - seat_.stage,
-                                       static_cast<int>(pipeline_.microbatches.size()));
-    for (const int block : own_blocks())
-      for (int v = 1; v < versions; ++v)
-        builder_.buffer(BufferKind::stashed_weights, block, v,
-                        sizes_.part(block, StateKind::weights) + sizes_.experts(block, StateKind::weights));
+  if (is_asynchronous(plan.schedule)) stash_weights();
+}
+
+// PipeDream: the newest weights and one older version for each further micro-batch under way. PipeMare: a corrected copy for the
+// backward, and how fast weights move, in the type of gradients.
+void StepCompiler::stash_weights() {
+  const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - seat_.stage,
+                                     static_cast<int>(pipeline_.microbatches.size()));
+  const auto stash = [&](int block, int number, StateKind kind) {
+    builder_.buffer(BufferKind::stashed_weights, block, number,
+                    sizes_.part(block, kind) + sizes_.experts(block, kind));
+  };
+  for (const int block : own_blocks()) {
+    if (plan_.schedule == Schedule::pipedream) {
+      for (int v = 1; v < versions; ++v) stash(block, v, StateKind::weights);
+    } else if (versions > 1) {
+      stash(block, 1, StateKind::weights), stash(block, 2, StateKind::gradients);
+    }
   }
 }
 
@@ -93,7 +103,7 @@ Program StepCompiler::compile() {
     slot(next);
   }
   builder_.begin_slot(-1);
-  if (!is_asynchronous(plan_.schedule)) finish_step();
+  is_asynchronous(plan_.schedule) ? report_step() : finish_step();
   return has_buffers_ ? with_early_arrivals(builder_.take()) : builder_.take();
 }
 

@@ -19,6 +19,7 @@ class StepCompiler {
 
  private:
   // compile.cpp: slots, boundaries between stages, parameters on their way.
+  void stash_weights();
   void slot(const Slot& slot);
   void forward(int microbatch, int chunk);
   void backward(int microbatch, int chunk, bool with_weights);
@@ -83,7 +84,9 @@ class StepCompiler {
   void sync_gradients();
   void exchange_buddies();
   void update_blocks(const Frontier& gate, int microbatch);
+  int step_gate(const Frontier& waits);
   void finish_step();
+  void report_step();
 
   const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
   BlockKind kind(int block) const { return block_kind(model_, block); }
