@@ -20,11 +20,11 @@ namespace optimus {
 namespace {
 
 constexpr std::int64_t kLength = 16;
-constexpr int kWarmup = 2, kSteps = 5;
+constexpr int kWarmup = 1, kSteps = 3;
 
 // A layer's half takes a unit forward, and as much for each gradient; the ends take half of it.
 Seconds stated(const ModelSpec& model, const Instruction& at, int cp) {
-  constexpr double kUnit = 0.006;
+  constexpr double kUnit = 0.012;
   if (at.lane != Lane::compute || at.op == Op::optimizer) return Seconds(0);
   if (block_kind(model, at.block) != BlockKind::layer) return Seconds(kUnit / 2);
   if (at.part == Part::attention_hop) return Seconds(kUnit / cp / 2);
