@@ -15,7 +15,7 @@ import tempfile
 
 
 def run(optimus, folder, steps, every, words):
-    command = [optimus, "train", "--steps", str(steps), "--run", folder, "--save-every", str(every), "--sample", "0", "--validation", "0", "--static", "--json", *words]
+    command = [optimus, "train", "--steps", str(steps), "--run", folder, "--save-every", str(every), "--sample", "0", "--validation", "0", "--static", "--json", *([] if "--devices" in words else ["--devices", "1"]), *words]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     rows = [json.loads(line) for line in open(os.path.join(folder, "metrics.jsonl"))]
     return steps * rows[0]["tokens"] / result["tokens_per_second"], [row["saved"] for row in rows if "saved" in row]

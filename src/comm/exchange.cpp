@@ -63,8 +63,8 @@ void Scratch::give_back(at::Tensor memory) {
   free_.push_back(std::move(memory));
 }
 
-Exchange::Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
-                   ExchangeSizes sizes)
+MemberExchange::MemberExchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
+                               ExchangeSizes sizes)
     : operation_(std::move(operation)),
       link_(link),
       scratch_(scratch),
@@ -73,7 +73,7 @@ Exchange::Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::i
       tag_(tag_of(operation_, number)),
       sizes_(sizes) {}
 
-Exchange::Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag)
+MemberExchange::MemberExchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag)
     : operation_(std::move(message)),
       link_(link),
       scratch_(scratch),
@@ -83,67 +83,67 @@ Exchange::Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer
       peer_(peer),
       sizes_{} {}
 
-Exchange::~Exchange() {
+MemberExchange::~MemberExchange() {
   messages_.clear();  // Gloo must not write into what is lent to another
   scratch_.give_back(std::move(memory_));
 }
 
-std::vector<int> Exchange::peers() const {
+std::vector<int> MemberExchange::peers() const {
   std::vector<int> result;
   for (int i = 1; i < size_; ++i) result.push_back((place_ + i) % size_);
   return result;
 }
 
-std::size_t Exchange::send(int place, const at::Tensor& row, int tag) {
+std::size_t MemberExchange::send(int place, const at::Tensor& row, int tag) {
   messages_.push_back({link_.send(place, row, tag), place, false, tag != tag_});
   return messages_.size() - 1;
 }
 
-std::size_t Exchange::receive(int place, const at::Tensor& row, int tag) {
+std::size_t MemberExchange::receive(int place, const at::Tensor& row, int tag) {
   messages_.push_back({link_.receive(place, row, tag), place, true, tag != tag_});
   return messages_.size() - 1;
 }
 
-bool Exchange::is_tree() const {
+bool MemberExchange::is_tree() const {
   if (size_ <= sizes_.most_direct) return false;
   return operation_.kind == CommKind::broadcast ||
          (operation_.kind == CommKind::all_reduce && operation_.bytes() <= sizes_.tree_up_to);
 }
 
-bool Exchange::is_split() const {
+bool MemberExchange::is_split() const {
   if (operation_.kind == CommKind::reduce_scatter) return true;
   if (operation_.kind != CommKind::all_reduce || is_tree()) return false;
   return operation_.bytes() >= sizes_.split_from || size_ > sizes_.most_direct;
 }
 
-bool Exchange::has_stages() const {
+bool MemberExchange::has_stages() const {
   if (is_tree()) return true;
   if (size_ == 1 || !is_split()) return false;
   return operation_.kind == CommKind::all_reduce ||
          num_segments(piece(operation_.from, place_)) > kSegmentsAhead;
 }
 
-at::Tensor Exchange::piece(const at::Tensor& row, int place) const {
+at::Tensor MemberExchange::piece(const at::Tensor& row, int place) const {
   const std::int64_t begin = row.numel() * place / size_, end = row.numel() * (place + 1) / size_;
   return row.narrow(0, begin, end - begin);
 }
 
-std::int64_t Exchange::num_segments(const at::Tensor& piece) const {
+std::int64_t MemberExchange::num_segments(const at::Tensor& piece) const {
   return (static_cast<std::int64_t>(piece.nbytes()) + sizes_.segment - 1) / sizes_.segment;
 }
 
-at::Tensor Exchange::segment(const at::Tensor& piece, std::int64_t index) const {
+at::Tensor MemberExchange::segment(const at::Tensor& piece, std::int64_t index) const {
   const std::int64_t most = sizes_.segment / static_cast<std::int64_t>(piece.element_size());
   return piece.narrow(0, index * most, std::min(most, piece.numel() - index * most));
 }
 
-at::Tensor Exchange::scratch_row(std::int64_t slot, std::int64_t bytes) const {
+at::Tensor MemberExchange::scratch_row(std::int64_t slot, std::int64_t bytes) const {
   const std::int64_t room = memory_.numel() / kAlignment * kAlignment / (kSegmentsAhead * size_);
   const std::int64_t begin = slot * (room / kAlignment * kAlignment);
   return memory_.narrow(0, begin, bytes).view(operation_.from.scalar_type());
 }
 
-void Exchange::begin() {
+void MemberExchange::begin() {
   if (operation_.bytes() == 0) return;
   if (is_tree()) return begin_tree();
   switch (operation_.kind) {
@@ -166,7 +166,7 @@ void Exchange::begin() {
   }
 }
 
-void Exchange::begin_whole() {
+void MemberExchange::begin_whole() {
   if (size_ == 1) return;
   memory_ = scratch_.take(kSegmentsAhead * size_ * (operation_.bytes() + 2 * kAlignment));
   segments_.emplace_back();
@@ -176,7 +176,7 @@ void Exchange::begin_whole() {
 }
 
 // The sum of piece p comes back from member p only after it had our piece p: so it can be received where that still lies.
-void Exchange::begin_pieces() {
+void MemberExchange::begin_pieces() {
   const at::Tensor own = piece(operation_.from, place_);
   const std::int64_t longest =
       std::min<std::int64_t>(sizes_.segment, static_cast<std::int64_t>(own.nbytes()));
@@ -191,13 +191,13 @@ void Exchange::begin_pieces() {
   }
 }
 
-void Exchange::begin_gather() {
+void MemberExchange::begin_gather() {
   for (const int peer : peers()) receive(peer, piece(operation_.to, peer), tag_);
   for (const int peer : peers()) send(peer, operation_.from, tag_);
   copy_row(operation_.from, piece(operation_.to, place_));
 }
 
-void Exchange::begin_broadcast() {
+void MemberExchange::begin_broadcast() {
   if (place_ != operation_.root) {
     receive(operation_.root, operation_.to, tag_);
     return;
@@ -206,14 +206,14 @@ void Exchange::begin_broadcast() {
 }
 
 // Rows of some members that have come up the tree.
-at::Tensor Exchange::tree_rows(int begin, int end) const {
+at::Tensor MemberExchange::tree_rows(int begin, int end) const {
   const std::int64_t bytes = operation_.bytes();
   return memory_.narrow(0, (begin - place_) * bytes, (end - begin) * bytes)
       .view(operation_.from.scalar_type());
 }
 
 // Places of a broadcast are counted from its root.
-void Exchange::begin_tree() {
+void MemberExchange::begin_tree() {
   segments_.resize(2);  // what comes from below, and from above
   if (operation_.kind == CommKind::broadcast) {
     const int own = (place_ - operation_.root + size_) % size_;
@@ -233,14 +233,14 @@ void Exchange::begin_tree() {
   if (segments_[0].empty()) send(place_above(place_), tree_rows(place_, place_ + 1), tag_);
 }
 
-void Exchange::send_down() {
+void MemberExchange::send_down() {
   const bool is_sum = operation_.kind == CommKind::all_reduce;
   const int root = is_sum ? 0 : operation_.root, own = (place_ - root + size_) % size_;
   for (const int below : places_below(own, size_))
     send((below + root) % size_, operation_.to, is_sum ? tag_ + 1 : tag_);
 }
 
-void Exchange::run_tree(Interrupter& interrupter, const Interrupter::Limits& limits) {
+void MemberExchange::run_tree(Interrupter& interrupter, const Interrupter::Limits& limits) {
   wait_for(segments_[0], interrupter, limits);
   const bool is_sum = operation_.kind == CommKind::all_reduce;
   if (is_sum && place_ == 0) {
@@ -254,7 +254,7 @@ void Exchange::run_tree(Interrupter& interrupter, const Interrupter::Limits& lim
   if (is_sum || place_ != operation_.root) send_down();
 }
 
-void Exchange::receive_segment(std::int64_t index) {
+void MemberExchange::receive_segment(std::int64_t index) {
   const std::int64_t bytes =
       static_cast<std::int64_t>(segment(piece(operation_.from, place_), index).nbytes());
   segments_.emplace_back();
@@ -263,14 +263,14 @@ void Exchange::receive_segment(std::int64_t index) {
         receive(peer, scratch_row((index % kSegmentsAhead) * size_ + peer, bytes), tag_));
 }
 
-void Exchange::add_whole() {
+void MemberExchange::add_whole() {
   std::vector<at::Tensor> rows;
   for (int i = 0; i < size_; ++i)
     rows.push_back(i == place_ ? operation_.from : scratch_row(i, operation_.bytes()));
   sum_in_order(rows, operation_.to, operation_.sum);
 }
 
-void Exchange::add_segment(std::int64_t index) {
+void MemberExchange::add_segment(std::int64_t index) {
   const at::Tensor own = segment(piece(operation_.from, place_), index);
   std::vector<at::Tensor> rows;
   for (int i = 0; i < size_; ++i)
@@ -284,7 +284,8 @@ void Exchange::add_segment(std::int64_t index) {
     for (const int peer : peers()) send(peer, to, tag_ + 1);
 }
 
-void Exchange::wait_for(const Waiting& waiting, Interrupter& interrupter, const Interrupter::Limits& limits) {
+void MemberExchange::wait_for(const Waiting& waiting, Interrupter& interrupter,
+                              const Interrupter::Limits& limits) {
   for (const std::size_t i : waiting) {
     if (messages_[i].is_done) continue;
     interrupter.wait(*messages_[i].transfer, link_, messages_[i].place, limits);
@@ -293,7 +294,7 @@ void Exchange::wait_for(const Waiting& waiting, Interrupter& interrupter, const 
   }
 }
 
-void Exchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) {
+void MemberExchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) {
   if (operation_.bytes() == 0) return;
   if (is_tree()) run_tree(interrupter, limits);
   if (is_split()) {
@@ -310,7 +311,7 @@ void Exchange::run(Interrupter& interrupter, const Interrupter::Limits& limits) 
   if (operation_.kind == CommKind::all_reduce && !is_split() && !is_tree()) add_whole();
 }
 
-Exchange::Unfinished Exchange::give_up() {
+MemberExchange::Unfinished MemberExchange::give_up() {
   Unfinished result;
   result.is_relayed = is_tree();
   std::vector<Message*> open;

@@ -52,13 +52,14 @@ class Scratch {
   std::vector<at::Tensor> free_;
 };
 
-class Exchange {
+class MemberExchange {
  public:
   // number: of the operation in its group. link and scratch must outlive this.
-  Exchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number, ExchangeSizes sizes);
+  MemberExchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
+                 ExchangeSizes sizes);
   // A message to or from the member at `peer`, with a tag of its own.
-  Exchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
-  ~Exchange();
+  MemberExchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
+  ~MemberExchange();
 
   const CommOperation& operation() const { return operation_; }
   // Whether it stands still unless somebody runs it.

@@ -53,8 +53,8 @@ void RankShared::abandon(const std::string& reason) {
   interrupter.interrupt_all();
 }
 
-ProcessOperation::ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<Exchange> exchange,
-                                   std::int64_t flight)
+ProcessOperation::ProcessOperation(std::shared_ptr<ProcessGroup> group,
+                                   std::unique_ptr<MemberExchange> exchange, std::int64_t flight)
     : group_(std::move(group)),
       exchange_(std::move(exchange)),
       flight_(flight),
@@ -130,7 +130,7 @@ ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::uniq
 
 ProcessGroup::~ProcessGroup() { ensure(!driver_.joinable(), "{} was not closed", text_); }
 
-std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> exchange) {
+std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExchange> exchange) {
   const CommOperation& what = exchange->operation();
   const std::int64_t flight = shared_.log.post(name(what.kind), what.what, text_, what.bytes());
   const bool has_stages = exchange->has_stages();
@@ -141,12 +141,12 @@ std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<Exchange> 
 }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::start(CommOperation operation) {
-  return begin(
-      std::make_unique<Exchange>(std::move(operation), *link_, scratch_, num_started_++, shared_.sizes));
+  return begin(std::make_unique<MemberExchange>(std::move(operation), *link_, scratch_, num_started_++,
+                                                shared_.sizes));
 }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::start_message(CommOperation operation, int peer, int tag) {
-  return begin(std::make_unique<Exchange>(std::move(operation), *link_, scratch_, peer, tag));
+  return begin(std::make_unique<MemberExchange>(std::move(operation), *link_, scratch_, peer, tag));
 }
 
 void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
@@ -196,14 +196,14 @@ void ProcessGroup::close(const std::string& reason) {
   if (driver_.joinable()) driver_.join();
 }
 
-CommFailure ProcessGroup::fail(Exchange& exchange, const LinkError& error, Seconds waited) {
+CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error, Seconds waited) {
   CommFailure failure{exchange.operation().text(), text_, {}, waited, error.reason};
   if (error.kind == LinkError::Kind::stopped && broken()) return failure;  // told by whoever was first
   break_off(fmt::format("{} had failed: {}", failure.operation, error.reason));
   // First a note, then the end of the connections: who sees that end finds the note.
   if (error.place >= 0) failure.missing = {group_.members[static_cast<std::size_t>(error.place)]};
   leave_note(failure);
-  Exchange::Unfinished left = exchange.give_up();
+  MemberExchange::Unfinished left = exchange.give_up();
   if (error.kind == LinkError::Kind::closed) left.closed.insert(error.place);
   name_missing(left, failure);
   leave_note(failure);
@@ -221,7 +221,7 @@ std::optional<std::string> ProcessGroup::note_of(int rank) const {
 }
 
 // Of those that went away or said nothing, some only gave up before us, or do so now; they tell whom they missed.
-void ProcessGroup::name_missing(const Exchange::Unfinished& left, CommFailure& failure) const {
+void ProcessGroup::name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const {
   const bool is_closed = !left.closed.empty();
   std::set<int> missing, told;
   for (const int place : is_closed ? left.closed : left.silent)

@@ -38,7 +38,7 @@ class ProcessGroup;
 // One operation under way. Run by whoever waits for it, or by the group's thread; by one of them, once.
 class ProcessOperation {
  public:
-  ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<Exchange> exchange,
+  ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<MemberExchange> exchange,
                    std::int64_t flight);
 
   void begin();
@@ -47,7 +47,7 @@ class ProcessOperation {
   bool take();
   void run(const Deadline& deadline);
   CommOutcome<void> wait(const Deadline& deadline);
-  const Exchange& exchange() const { return *exchange_; }
+  const MemberExchange& exchange() const { return *exchange_; }
   // Of one that has been waited for.
   Deadline::Clock::time_point ended() const { return ended_; }
 
@@ -58,7 +58,7 @@ class ProcessOperation {
 
   const std::shared_ptr<ProcessGroup>
       group_;  // shared: an operation may be under way when its group is dropped
-  const std::unique_ptr<Exchange> exchange_;
+  const std::unique_ptr<MemberExchange> exchange_;
   const std::int64_t flight_;
   const Deadline::Clock::time_point began_;
   Deadline::Clock::time_point ended_;
@@ -87,15 +87,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   std::optional<std::string> broken();
   // After a failure inside the group: breaks it, tells the others through the store, finds out who is missing.
-  CommFailure fail(Exchange& exchange, const LinkError& error, Seconds waited);
+  CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:
   void run_driver();
   void break_off(const std::string& reason);
   void leave_note(const CommFailure& failure);
   std::optional<std::string> note_of(int rank) const;
-  void name_missing(const Exchange::Unfinished& left, CommFailure& failure) const;
-  std::shared_ptr<ProcessOperation> begin(std::unique_ptr<Exchange> exchange);
+  void name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const;
+  std::shared_ptr<ProcessOperation> begin(std::unique_ptr<MemberExchange> exchange);
 
   RankShared& shared_;
   const Group group_;

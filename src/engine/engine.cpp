@@ -6,7 +6,9 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/cache.h"
@@ -43,6 +45,7 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   else
     work();
   if (!done) return tl::unexpected(done.error());
+  if (done = settle(); !done) return tl::unexpected(done.error());
   return end_step();
 }
 
@@ -158,12 +161,6 @@ CommOutcome<void> Engine::execute(std::size_t index) {
   versions_.before(index);
   for (const int buffer : cleared_[index])
     if (!how_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
-  const bool is_join = next.op == Op::all_gather && next.serves == Op::receive;
-  if (crossings_.has_arrivals(index) && !is_join) {
-    const Pass pass = pass_of(index);
-    const bool is_gradient = next.lane == Lane::tensor ? next.serves != Op::forward : next.op != Op::forward;
-    crossings_.arrive(index, pass[is_gradient ? "output.gradient" : input_name(model_, next.block)]);
-  }
   switch (next.op) {
     case Op::load_batch:
       break;  // done before the step begins
@@ -171,13 +168,16 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::recompute:
     case Op::backward_input:
     case Op::backward_weight:
-      compute(next, pass_of(index));
+      if (options_.pace)
+        compute_paced(index);
+      else
+        compute(index);
       break;
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:
     case Op::ring_exchange:
-      under_way_[index] = is_join ? crossings_.begin_join(index) : begin_exchange(next, pass_of(index));
+      under_way_[index] = begin_exchange(index);
       break;
     case Op::send:
       under_way_[index] = crossings_.begin_send(index);
@@ -238,8 +238,11 @@ Pass Engine::pass_of(std::size_t index) const {
 }
 
 // A device may have no sequence of a small micro-batch; then it has nothing to compute or to exchange inside its tensor group.
-void Engine::compute(const Instruction& next, const Pass& pass) {
+void Engine::compute(std::size_t index) {
+  const Instruction& next = program_.instructions[index];
+  const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return;
+  take_arrivals(index, pass);
   Block& block = *blocks_[static_cast<std::size_t>(next.block)];
   if (next.op == Op::forward || next.op == Op::recompute)
     block.forward(next.part, pass);
@@ -249,8 +252,27 @@ void Engine::compute(const Instruction& next, const Pass& pass) {
     block.backward_weight(next.part, pass);
 }
 
-std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const Pass& pass) {
+void Engine::compute_paced(std::size_t index) {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration<double>(options_.pace(program_.instructions[index]).value);
+  compute(index);
+  std::this_thread::sleep_until(end);
+}
+
+// What came from blocks elsewhere goes where the block reads it.
+void Engine::take_arrivals(std::size_t index, const Pass& pass) {
+  if (!crossings_.has_arrivals(index)) return;
+  const Instruction& next = program_.instructions[index];
+  const Op op = next.lane == Lane::tensor ? next.serves : next.op;
+  crossings_.arrive(index, pass[op == Op::forward ? input_name(model_, next.block) : "output.gradient"]);
+}
+
+std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
+  const Instruction& next = program_.instructions[index];
+  const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return nullptr;
+  if (next.serves == Op::receive) return crossings_.begin_join(index);
+  take_arrivals(index, pass);
   const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   const std::string what =
@@ -277,6 +299,12 @@ CommOutcome<void> Engine::sum_over_devices() {
   const std::unique_ptr<Pending> sum = options_.comm->all_reduce(
       world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums), Sum::sum, "loss and gradient norm");
   return sum->wait(Deadline::after(options_.patience, "step_gate"));
+}
+
+// Nothing that was computed counts before all that came from others has ended well.
+CommOutcome<void> Engine::settle() {
+  if (options_.comm == nullptr) return {};
+  return options_.comm->settle(Deadline::after(options_.patience, "the end of a step"));
 }
 
 // Each element of the model's gradient is counted on one device. What comes of it stays on the device.
@@ -345,6 +373,7 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
   if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
     return tl::unexpected(done.error());
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
+  if (const CommOutcome<void> done = settle(); !done) return tl::unexpected(done.error());
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
   return Evaluation{number(numbers, StepNumber::loss_sum),

@@ -72,6 +72,8 @@ struct EngineOptions {
   int rank = 0;                     // the plan's device that this is
   Comm* comm = nullptr;             // to the others, groups connected; none: the plan has one device
   Seconds patience = Seconds(600);  // for any one collective
+  // Paced devices, to watch schedules on a machine with too few cores: a compute ends no earlier than this after its begin.
+  std::function<Seconds(const Instruction& compute)> pace{};
 };
 
 // Everybody who works on the plan, among so many ranks: some may be idle.
@@ -143,9 +145,12 @@ class Engine {
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
-  void compute(const Instruction& next, const Pass& pass);
-  std::unique_ptr<Pending> begin_exchange(const Instruction& next, const Pass& pass);
+  void compute(std::size_t index);
+  void compute_paced(std::size_t index);
+  void take_arrivals(std::size_t index, const Pass& pass);
+  std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
+  CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
   CommOutcome<void> end_updates();
   void update_block(int block, const at::Tensor& numbers);

@@ -296,8 +296,7 @@ class LayerBlock final : public Block {
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
     const at::Tensor weight = weights(pass, up_name()).weight;
     const bool adds = part_.is_alone() && !is_pre();
-    if (adds) d_input.copy_(stream);
-    tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds);
+    tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds ? stream : at::Tensor());
     if (!part_.is_alone()) return;
     is_pre() ? through_norm2(pass, d_input, stream, middle)
              : through_norm(pass, "norm1", d_input, {}, middle);
@@ -350,8 +349,8 @@ class LayerBlock final : public Block {
       tools_.products.input_gradient(pass["qkv.gradient"], weight, d_input);
       if (part_.is_alone()) through_norm(pass, "norm1", d_input, stream, input);
     } else {
-      if (part_.is_alone()) input.copy_(stream);
-      tools_.products.input_gradient(pass["qkv.gradient"], weight, input, part_.is_alone());
+      tools_.products.input_gradient(pass["qkv.gradient"], weight, input,
+                                     part_.is_alone() ? stream : at::Tensor());
     }
   }
   void end_backward_attention(const Pass& pass) {

@@ -99,7 +99,9 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .threads = threads,
                    .port = store.port(),
                    .token = random_token()});
-  return parse_result(workers.wait(command.is_interrupted));
+  TrainResult result = parse_result(workers.wait(command.is_interrupted));
+  result.run = run.settings.run.string();  // as the user called it
+  return result;
 }
 
 int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,

@@ -87,10 +87,14 @@ RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_ste
 
 void say_how_it_runs(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {
   const std::vector<int>& microbatches = settings.plan.pipelines[0].microbatches;
+  const int workers = num_devices(settings.plan);
+  std::string how = workers > 1 ? fmt::format(", {} workers", workers) : "";
+  if (device.is_cpu())
+    how += fmt::format(", {} thread{}{}", threads, threads == 1 ? "" : "s", workers > 1 ? " each" : "");
   line.print(fmt::format("plan {}: batch {} as {} x {}, {} on {}{}", plan_hash(settings.plan),
                          settings.plan.batch, microbatches.size(), microbatches[0],
-                         text(settings.plan.precision), device.str(),
-                         device.is_cpu() ? fmt::format(", {} threads", threads) : ""));
+                         text(settings.plan.precision),
+                         workers > 1 && device.is_cuda() ? "cuda" : device.str(), how));
   line.print(fmt::format("run {}", settings.run.string()));
 }
 

@@ -122,7 +122,9 @@ TEST(LoadWeights, ARankReadsItsOwnBoxesOnly) {
           expect_same(parameters, own);
         }
         // Sharded weights are read once; of the rest each copy reads what it holds.
-        if (zero == 3) EXPECT_LT(num_read, 2 * num_parameters(model));
+        if (zero == 3) {
+          EXPECT_LT(num_read, 2 * num_parameters(model));
+        }
       }
 }
 
