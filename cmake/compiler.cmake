@@ -34,15 +34,24 @@ if(OPTIMUS_SANITIZE)
   target_link_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE})
 endif()
 
-# Most of the time of a small file goes into headers and into templates that its neighbours use too; the files of one folder
-# are compiled as one. So names in a folder's unnamed namespaces must differ.
+# join_folders(TARGET [BATCH N] SOURCE…): most of the time of a small file goes into headers and into templates that its neighbours
+# use too; the files of one folder are compiled as one, or N at a time, so that all cores have something to do. So names in a
+# folder's unnamed namespaces must differ.
 function(join_folders target)
-  if(OPTIMUS_JOINT)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-    foreach(source ${ARGN})
-      get_filename_component(folder ${source} DIRECTORY)
-      get_filename_component(folder ${folder} NAME)
-      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
-    endforeach()
+  cmake_parse_arguments(PARSE_ARGV 1 join "" BATCH "")
+  if(NOT OPTIMUS_JOINT)
+    return()
   endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source ${join_UNPARSED_ARGUMENTS})
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(folder ${folder} NAME)
+    set(group ${folder})
+    if(join_BATCH)
+      math(EXPR number_${folder} "${number_${folder}} + 1")
+      math(EXPR batch "(${number_${folder}} - 1) / ${join_BATCH} + 1")
+      set(group ${folder}_${batch})
+    endif()
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
 endfunction()
