@@ -1,6 +1,7 @@
 // See engine.h. Here a step runs; engine_setup.cpp makes what it runs with.
 #include "engine/engine.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

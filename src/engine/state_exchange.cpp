@@ -58,7 +58,9 @@ StateExchange::SharedPiece StateExchange::shared_piece(const HeldBox& shared,
           .view(sizes);
   for (int d = 0; d < own.num_dims; ++d)
     piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own[d].begin, shared.box[d].size());
-  const int tp = strategy_of(stage_, block).tp, first = program_.seat.index / tp * tp;
+  // Shards of the parts of one copy: rows that two parts share may lie in different shards of theirs.
+  const int copy = strategy_of(stage_, block).tp * shape.num_shards,
+            first = program_.seat.index / copy * copy;
   for (int index = first; index < program_.seat.index; ++index)
     if (std::binary_search(members.begin(), members.end(), stage_.devices[static_cast<std::size_t>(index)]))
       piece.contributes = false;

@@ -61,8 +61,10 @@ Profiler::Profiler(ProfileOptions options, const Plan& plan, const ModelSpec& mo
       log_(engine.device()) {}
 
 void Profiler::before(std::int64_t step) {
+  if (step < first_ || step > last_) return;
   if (step == first_) begin();
-  if (step >= first_ && step <= last_) profile_.steps.push_back({step, log_.elapsed(), 0});
+  engine_.instruction_log = &log_;
+  profile_.steps.push_back({step, log_.elapsed(), 0});
 }
 
 // All ranks leave the same meeting, so their clocks begin together.
@@ -72,11 +74,11 @@ void Profiler::begin() {
   profile_.pipeline = seat.pipeline, profile_.stage = seat.stage;
   ranks_.any(false, "the begin of a profile");
   log_.begin_times();
-  engine_.instruction_log = &log_;
 }
 
 void Profiler::after(std::int64_t step) {
   if (step < first_ || step > last_) return;
+  engine_.instruction_log = nullptr;  // what comes between steps is no part of them
   profile_.steps.back().end = log_.elapsed();
   for (const InstructionTime& time : log_.take()) {
     const Instruction& at = engine_.program().instructions[static_cast<std::size_t>(time.instruction)];
@@ -89,7 +91,6 @@ void Profiler::after(std::int64_t step) {
 }
 
 void Profiler::finish() {
-  engine_.instruction_log = nullptr;
   profile_.memory = memory_of(engine_, parameters_), profile_.resident = most_resident();
   RealFileSystem files;
   Outcome<void> written = files.create_folders(options_.run / "profile");

@@ -2,6 +2,9 @@
 // depth and width, micro-batches of different size, worlds of any number. See parallel_test.cpp for plans of equal stages.
 #include <rapidcheck.h>
 
+#include <cstdlib>
+#include <sstream>
+
 #include "engine/equal_training.h"
 #include "layout/property.h"
 #include "plan/plan_json.h"
@@ -39,11 +42,26 @@ TEST(AnyPlan, LearnsWhatOneDeviceLearns) {
     if (testing::Test::HasFailure()) return;
     const std::string preset = *rc::gen::elementOf(presets);
     const int kv_heads = random_plan::pick(1, 3), layers = random_plan::pick(1, 5);
-    const ModelSpec model = model_of(preset, kv_heads * random_plan::pick(2, 3), kv_heads, layers);
+    const int heads = kv_heads * random_plan::pick(2, 3);
+    const ModelSpec model = model_of(preset, heads, kv_heads, layers);
     const Plan plan = random_plan_for(model, 8);
-    SCOPED_TRACE(preset + " " + to_json(plan).dump());
+    SCOPED_TRACE(
+        fmt::format("OPTIMUS_PLAN='{} {} {} {} {}'", preset, heads, kv_heads, layers, to_json(plan).dump()));
     expect_equal_to_one_device(model, plan, 3);
   }));
+}
+
+// One plan, as the test above prints those that fail.
+TEST(AnyPlan, Given) {
+  const char* const given = std::getenv("OPTIMUS_PLAN");
+  if (given == nullptr) GTEST_SKIP() << "no plan in $OPTIMUS_PLAN";
+  std::istringstream words(given);
+  std::string preset, json;
+  int heads = 0, kv_heads = 0, layers = 0;
+  words >> preset >> heads >> kv_heads >> layers;
+  std::getline(words, json);
+  const ModelSpec model = model_of(preset, heads, kv_heads, layers);
+  expect_equal_to_one_device(model, parse_plan(json, "$OPTIMUS_PLAN"), 3);
 }
 
 }  // namespace
