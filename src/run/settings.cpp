@@ -175,7 +175,8 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
     const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
     const bool is_recompute_given = recompute != nullptr && recompute->origin > Origin::built_in;
     if (!options.devices)
-      if (std::optional<ChosenPlan> chosen = choose_plan_for_all(options, model, device, is_recompute_given)) {
+      if (std::optional<ChosenPlan> chosen =
+              choose_plan_for_all(options, model, device, is_recompute_given)) {
         choose(table, "devices", options.devices, std::int64_t{num_devices(chosen->plan)});
         return *std::move(chosen);
       }
@@ -234,6 +235,18 @@ LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int
   const std::int64_t warmup =
       choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, steps / 10));
   return {options.shape, rate, rate * options.least_learning_rate, warmup, steps};
+}
+
+// Stages that update at different times have no norm of all gradients to clip by.
+void leave_unclipped(TrainOptions& options, const Plan& plan, OptionTable* table, EventSink& events) {
+  if (!is_asynchronous(plan.schedule) || options.clip == 0) return;
+  Option* const option = table == nullptr ? nullptr : table->find("clip");
+  if (option != nullptr && (option->origin == Origin::file || option->origin == Origin::flag))
+    throw UserError("--clip {}: schedule {} updates stages at different times and cannot clip, use 0",
+                    options.clip, text(plan.schedule));
+  options.clip = 0;
+  if (option != nullptr) option->origin = Origin::planner;
+  events.report(Warning{fmt::format("schedule {}: gradients are not clipped", text(plan.schedule))});
 }
 
 // Modules are copied, dealt to stages, and their state is shared out; inside they cannot be cut.
@@ -321,6 +334,7 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   const bool is_default = !options.devices && options.plan.empty();
   ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
+  leave_unclipped(options, settings.plan, table, events);
   if (is_default && *options.devices < device.count)
     settings.devices_note =
         fmt::format("{} of {} devices used: no plan shares batch {} of {} among more", *options.devices,

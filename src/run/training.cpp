@@ -194,12 +194,17 @@ StepMetrics Training::one_step() {
     next_ = std::async(std::launch::async,
                        [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
   if (profiler_ != nullptr) profiler_->before(step_);
-  const StepReport report = value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
-                                                                      .beta1 = options_.beta1,
-                                                                      .beta2 = options_.beta2,
-                                                                      .epsilon = options_.epsilon,
-                                                                      .weight_decay = options_.weight_decay,
-                                                                      .clip = options_.clip}));
+  // Step sizes of stages with delays grow to the given one in five warm-ups; each micro-batch is an update.
+  const std::int64_t num_rescheduled =
+      5 * settings_.learning_rate.warmup * std::ssize(settings_.plan.pipelines[0].microbatches);
+  const StepReport report =
+      value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
+                                                .beta1 = options_.beta1,
+                                                .beta2 = options_.beta2,
+                                                .epsilon = options_.epsilon,
+                                                .weight_decay = options_.weight_decay,
+                                                .clip = options_.clip,
+                                                .pipemare = {.num_rescheduled = num_rescheduled}}));
   StepMetrics metrics{
       .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
   metrics.tokens = report.num_tokens;

@@ -29,6 +29,8 @@ constexpr std::int64_t kLength = 12;
 constexpr int kSteps = 3;
 constexpr UpdateOptions kUpdate{.learning_rate = 1e-2, .clip = 0, .pipemare = {.decay = 0}};
 
+bool is_long() { return std::getenv("OPTIMUS_LONG") != nullptr; }
+
 using Values = std::map<std::string, std::vector<double>>;
 
 ModelSpec model_of(const std::string& preset, int layers, double dropout, bool is_tied = false) {
@@ -89,8 +91,8 @@ void put(const Parameters& parameters, Learned& learned) {
 
 // What a rank trains with: the samples of a step, and what to do in it.
 struct Course {
-  std::function<std::vector<Sample>(std::int64_t first, std::int64_t count)> samples;
-  UpdateOptions update;
+  std::function<std::vector<Sample>(std::int64_t first, std::int64_t count)> samples{};
+  UpdateOptions update{};
   int steps = kSteps;
   int seed = 5;
 };
@@ -463,7 +465,8 @@ TEST(Asynchronous, PipeDreamIsDelayedGradients) {
     for (const int pp : {2, 3, 4})
       for (const int tp : {1, 2})
         for (const int dp : {1, 2}) {
-          if (pp * tp * dp > 8) continue;
+          const bool is_turn = (tp == dp) == (preset == std::string("gpt2"));
+          if (pp * tp * dp > 8 || !(is_turn || is_long())) continue;
           UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 7};
           shape.strategy.tp = tp, shape.strategy.zero = dp - 1;
           shape.strategy.sequence_parallel = tp == 2 && pp == 3;
@@ -492,7 +495,8 @@ TEST(Asynchronous, PipeMareIsOldForwardAndCorrectedBackward) {
         const ModelSpec model = model_of("gpt2", 4, 0);
         UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 7};
         shape.strategy.tp = pp == 3 ? 2 : 1, shape.strategy.zero = dp - 1;
-        if (pp * dp * shape.strategy.tp > 8) continue;
+        const bool is_turn = (dp == 1) == (options.decay == 0 || pp == 3);
+        if (pp * dp * shape.strategy.tp > 8 || !(is_turn || is_long())) continue;
         UpdateOptions update = kUpdate;
         update.pipemare = options;
         expect_as_reference(model, plan_of(model, shape, Schedule::pipemare), update, false,
@@ -552,53 +556,43 @@ std::vector<Sample> text_samples(const std::string& text, std::int64_t first, st
   return result;
 }
 
-double setting(const char* name, double usual) {
-  const char* const given = std::getenv(name);
-  return given == nullptr ? usual : std::strtod(given, nullptr);
+// Of pieces of the text that were drawn for nothing else.
+double loss_behind(const ModelSpec& model, const Plan& plan, const std::string& text, int seed,
+                   const PipeMareOptions& options) {
+  const Course course{.samples =
+                          [&](std::int64_t first, std::int64_t count) {
+                            return text_samples(text, first, count, plan.sequence_length,
+                                                static_cast<std::uint64_t>(seed));
+                          },
+                      .update = {.learning_rate = 5e-3, .weight_decay = 0, .clip = 0, .pipemare = options},
+                      .steps = 12,
+                      .seed = seed};
+  return train(model, plan, course).evaluated / static_cast<double>(plan.batch * plan.sequence_length);
 }
 
+// 384 updates without warm-up, with a rate at which the first stages' delay of 3 updates hurts. The gap that is asked for is a
+// third of the smallest seen.
 TEST(Asynchronous, PipeMareLearnsWherePlainDelayDoesWorse) {
   std::ifstream file(OPTIMUS_SOURCE "/README.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   ASSERT_GT(text.size(), 4000U);
-  const auto length = static_cast<std::int64_t>(setting("T_LEN", 32));
-  const ModelSpec base =
-      with_overrides(open_model("gpt2"), {.layers = static_cast<int>(setting("T_LAYERS", 6)),
-                                          .hidden = 32,
-                                          .heads = 4,
-                                          .vocab = 256,
-                                          .max_positions = length,
-                                          .is_tied = false});
-  ModelSpec model = base;
+  ModelSpec model = with_overrides(
+      open_model("gpt2"),
+      {.layers = 6, .hidden = 32, .heads = 4, .vocab = 256, .max_positions = 32, .is_tied = false});
   model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
-  const auto m = static_cast<int>(setting("T_M", 32));
-  const int micro = static_cast<int>(setting("T_MICRO", 1));
-  UniformPlan shape{.pp = 4, .microbatch = micro, .batch = m * micro};
-  shape.sequence_length = length, shape.precision = Precision::fp32, shape.schedule = Schedule::pipemare;
-  const Plan plan = uniform_plan(model, shape);
-  for (int seed = 1; seed <= 3; ++seed) {
-    const auto final_loss = [&](const PipeMareOptions& options, Schedule schedule) {
-      Course course;
-      course.samples = [&](std::int64_t first, std::int64_t count) {
-        return text_samples(text, first, count, length, static_cast<std::uint64_t>(seed));
-      };
-      course.update = {
-          .learning_rate = setting("T_LR", 1e-2), .weight_decay = 0, .clip = 0, .pipemare = options};
-      course.update.beta1 = setting("T_B1", 0.9), course.update.beta2 = setting("T_B2", 0.95);
-      course.steps = static_cast<int>(setting("T_STEPS", 12)), course.seed = seed;
-      Plan own = plan;
-      own.schedule = schedule;
-      const Learned learned = train(model, own, course);
-      return learned.evaluated / static_cast<double>(plan.batch * length);
-    };
-    const auto k = static_cast<std::int64_t>(setting("T_K", 384));
-    const double d = setting("T_D", 0.135);
-    std::printf("seed %d plain %.3f resched %.3f correct %.3f both %.3f pipedream %.3f\n", seed,
-                final_loss({.decay = 0}, Schedule::pipemare),
-                final_loss({.decay = 0, .num_rescheduled = k}, Schedule::pipemare),
-                final_loss({.decay = d}, Schedule::pipemare),
-                final_loss({.decay = d, .num_rescheduled = k}, Schedule::pipemare),
-                final_loss({}, Schedule::pipedream));
+  const Plan plan = uniform_plan(model, {.pp = 4,
+                                         .microbatch = 4,
+                                         .batch = 128,
+                                         .sequence_length = 32,
+                                         .schedule = Schedule::pipemare,
+                                         .precision = Precision::fp32});
+  const char* const given = std::getenv("OPTIMUS_SEED");
+  const int first = given == nullptr ? 1 : static_cast<int>(std::strtol(given, nullptr, 10));
+  for (int seed = first; seed < first + (is_long() ? 3 : 1); ++seed) {
+    const double plain = loss_behind(model, plan, text, seed, {.decay = 0}),
+                 corrected = loss_behind(model, plan, text, seed, {.num_rescheduled = 384});
+    std::printf("seed %d: loss %.3f with plain delay, %.3f with PipeMare\n", seed, plain, corrected);
+    EXPECT_LT(corrected, plain - 0.05) << "seed " << seed;
   }
 }
 
