@@ -1,6 +1,7 @@
 // A dozen random plans by real processes over Gloo, each compared with one device: what parallel_test.cpp does with threads. This
 // program starts itself four times; each process trains its part of every plan and, alone, all of it, and compares what it holds.
 // The seed is another one each time, and printed; OPTIMUS_SEED repeats one. fp64, three steps: 1e-9 as there.
+#include <ATen/ATen.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
