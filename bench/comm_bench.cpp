@@ -105,7 +105,7 @@ class Bench {
                               : kind == CommKind::all_gather
                                   ? all_gather_operation(part_, whole_, size_, "x")
                                   : reduce_scatter_operation(whole_, part_, size_, "x");
-    Exchange exchange(std::move(operation), *link_, scratch_, number_++, sizes);
+    MemberExchange exchange(std::move(operation), *link_, scratch_, number_++, sizes);
     const Deadline deadline = Deadline::after(Seconds(30), "bench");
     exchange.begin();
     exchange.run(interrupter_, {deadline, [] { return std::nullopt; }});

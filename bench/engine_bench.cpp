@@ -3,6 +3,8 @@
 //   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2 steps=10
 //   engine_bench probe=FILE device=cuda          measures this machine, as `optimus profile --hardware --out FILE`
 //   engine_bench … products=FILE recording=0     where measured products are kept (CUDA); steps are not recorded
+//   engine_bench … plan=FILE                     runs that plan instead of one made from batch, microbatch, seq, recompute
+//   engine_bench … losses=1                      adds the loss of every step
 //   engine_bench … hardware=FILE                 adds what the simulator predicts on that hardware
 #include <ATen/Parallel.h>
 #ifdef OPTIMUS_CUDA
@@ -23,6 +25,7 @@
 #include "cluster/open.h"
 #include "engine/engine.h"
 #include "model/open.h"
+#include "plan/plan_json.h"
 #include "run/memory.h"
 #include "run/probe_machine.h"
 #include "simulate/simulate.h"
@@ -161,7 +164,8 @@ void run(const Words& words) {
   shape.precision = parse_precision(words.text("precision", "fp32"), "precision");
   shape.strategy.recompute = parse_recompute(words.text("recompute", "none"), "recompute");
   shape.strategy.recompute_layers = static_cast<int>(words.number("recompute_layers", 1));
-  const Plan plan = uniform_plan(model, shape);
+  const std::string file = words.text("plan", "");
+  const Plan plan = file.empty() ? uniform_plan(model, shape) : read_plan(file);
   const at::Device device = parse_device(words.text("device", "cpu"));
   const int threads = set_num_threads(static_cast<int>(words.number("threads", 0)));
   Parameters parameters(plan, model, 0, device);
@@ -175,7 +179,7 @@ void run(const Words& words) {
                  .product_record = Path(words.text("products", ""))});
   std::vector<Batch> batches;
   for (int i = 0; i < 4; ++i) batches.push_back(random_batch(plan, model, i));
-  std::vector<double> seconds;
+  std::vector<double> seconds, losses;
   StepReport report;
   OrderedJson json;
   const std::int64_t warm = words.number("warm", 2), steps = words.number("steps", 10);
@@ -185,6 +189,7 @@ void run(const Words& words) {
     const auto began = std::chrono::steady_clock::now();
     report = engine.train_step(batches[static_cast<std::size_t>(step % 4)], {.learning_rate = 1e-4}).value();
     synchronize(device);
+    losses.push_back(report.loss);
     if (step >= warm)
       seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   }
@@ -204,8 +209,9 @@ void run(const Words& words) {
   json["engine_bytes"] = engine.bytes().value;
   json["predicted_bytes"] = predicted_memory(plan, model, 0, device).value;
   json["peak_bytes"] = peak_bytes(device);
-  if (const std::string file = words.text("hardware", ""); !file.empty())
-    add_prediction(file, plan, model, json);
+  if (words.number("losses", 0) != 0) json["losses"] = losses;
+  if (const std::string hardware = words.text("hardware", ""); !hardware.empty())
+    add_prediction(hardware, plan, model, json);
   fmt::print("{}\n", json.dump());
 }
 

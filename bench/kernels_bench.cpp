@@ -1,12 +1,13 @@
 // Speed of the kernels on this machine's processor: GB/s of each kernel, and attention in GFLOP/s, ours and ATen's.
 //
-//   bench_kernels [THREADS] [fp32|bf16|fp16|fp64]
+//   bench_kernels [THREADS] [fp32|bf16|fp16|fp64] [all|kernels|attention|ring]
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +15,13 @@
 #include <cmath>
 #include <ctime>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
+#include "kernels/ring_attention.h"
+#include "schedule/share.h"
 
 using namespace optimus;
 
@@ -158,7 +162,55 @@ class Bench {
     }
   }
 
+  // All hops of the part of a long causal sequence that has the most to do, beside the whole sequence at once: what cutting
+  // costs. The share that the part has of the whole's scores is 1 / cp.
+  void ring(std::int64_t length, int cp) {
+    const std::int64_t heads = 2, head_dim = 64;
+    const AttentionTask whole{.shape = {1, length, heads, heads, head_dim, true, 0.125}};
+    const at::Tensor q = tensor({length, heads, head_dim}), k = tensor({length, heads, head_dim}),
+                     v = tensor({length, heads, head_dim}), dout = tensor({length, heads, head_dim});
+    at::Tensor out = at::zeros({length, heads, head_dim}, type_), wide_out = out.to(wide_),
+               logsumexp = at::zeros({1, heads, length}, wide_);
+    at::Tensor dq = at::zeros_like(out), dk = at::zeros_like(out), dv = at::zeros_like(out);
+    at::Tensor wide_dq = dq.to(wide_), wide_dk = dk.to(wide_), wide_dv = dv.to(wide_);
+    const auto attention = make_attention(at::kCPU, type_);
+    const double forward = seconds_of([&] { attention->forward(whole, q, k, v, out, logsumexp); });
+    const double backward =
+        seconds_of([&] { attention->backward(whole, dout, q, k, v, out, logsumexp, dq, dk, dv); });
+    const std::int64_t own = length / cp;
+    const std::vector<RingTask> hops = ring_hops(whole.shape, cp);
+    at::Tensor statistics = logsumexp.narrow(2, 0, own).contiguous();
+    const auto attention_ring = make_ring_attention(at::kCPU);
+    const double ring_forward = seconds_of([&] {
+      wide_out.zero_(), statistics.fill_(-std::numeric_limits<double>::infinity());
+      for (const RingTask& hop : hops) attention_ring->forward(hop, q, k, v, wide_out, statistics);
+    });
+    out.copy_(wide_out);
+    const double ring_backward = seconds_of([&] {
+      for (const RingTask& hop : hops)
+        attention_ring->backward(hop, dout, q, k, v, out, statistics, wide_dq, wide_dk, wide_dv);
+    });
+    fmt::print(
+        "ring {:6} cp {}   forward {:8.1f} ms, whole / cp {:8.1f} ms {:5.2f}x   backward {:8.1f} ms, "
+        "whole / cp {:8.1f} ms {:5.2f}x\n",
+        length, cp, ring_forward * 1e3, forward / cp * 1e3, ring_forward * cp / forward, ring_backward * 1e3,
+        backward / cp * 1e3, ring_backward * cp / backward);
+  }
+
  private:
+  static std::vector<RingTask> ring_hops(const AttentionShape& shape, int cp) {
+    const auto positions = [&](int part) {
+      return share_of({.num_devices = cp, .strategy = {.cp = cp}}, part, 1, shape.length, false).positions;
+    };
+    std::vector<RingTask> hops;
+    for (int part = 0; part < cp; ++part)
+      hops.push_back({.shape = shape,
+                      .own_length = shape.length / cp,
+                      .their_length = shape.length / cp,
+                      .pieces = ring_pieces(positions(0), positions(part), 1, shape.length, true, {}),
+                      .dropout = {}});
+    return hops;
+  }
   at::Tensor tensor(std::vector<std::int64_t> sizes) const { return at::randn(sizes, at::kFloat).to(type_); }
   static double bytes(const at::Tensor& x) {
     return static_cast<double>(x.numel()) * static_cast<double>(x.element_size());
@@ -183,6 +235,9 @@ int main(int argc, char** argv) {
               : type == "fp64" ? at::kDouble
                                : at::kFloat);
   fmt::print("{} threads, {}\n", at::get_num_threads(), type);
+  if (what == "ring")
+    for (const int cp : {1, 2, 4}) bench.ring(16384, cp);
+  if (what == "ring") return 0;
   if (what != "attention") bench.norms(), bench.activations(), bench.rest(), bench.optimizer();
   if (what == "kernels") return 0;
   for (const std::int64_t length : {256, 512, 1024}) bench.attention(length, 0), bench.attention(length, 0.1);

@@ -193,11 +193,11 @@ def their_worker(words):
     print(json.dumps(result))
 
 
-def theirs(c, way, workers, steps, folder):
+def theirs(c, way, workers, steps, folder, program=__file__):
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads_of(workers)), GLOO_SOCKET_IFNAME="lo")
     store = tempfile.mktemp(dir=folder)
     ranks = [
-        subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--worker", json.dumps([c, way, workers, steps, rank, store])], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-W", "ignore", str(program), "--worker", json.dumps([c, way, workers, steps, rank, store])], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(workers)
     ]
     try:
@@ -209,7 +209,8 @@ def theirs(c, way, workers, steps, folder):
         if rank.returncode != 0:
             sys.exit(f"{WAYS[way][1]} ended with {rank.returncode} (below 0: by that signal): {errors.strip()[-2000:]}")
     results = [json.loads(out.splitlines()[-1]) for out, _ in answers]
-    return dict(seconds=results[0]["seconds"], peak_bytes=max(r["peak_bytes"] for r in results), loss=results[0]["loss"])
+    loss = next(r["loss"] for r in results if r["loss"] is not None)  # of a pipeline, its last stage's
+    return dict(seconds=results[0]["seconds"], peak_bytes=max(r["peak_bytes"] for r in results), loss=loss)
 
 
 def write_tokens(c, prefix):
@@ -227,7 +228,7 @@ def ours(tool, c, way, workers, steps, folder):
     words = ["train", "--model", "gpt2", "--data", f"{folder}/{c['vocab']}", "--run", str(run), "--steps", str(WARM + steps)]
     for key in ("layers", "hidden", "heads", "vocab", "batch", "seq"):
         words += [f"--{key}", str(c[key])]
-    words += ["--max-positions", str(c["seq"]), "--microbatch", str(c["batch"]), "--precision", "fp32", "--dropout", "0", "--lr", "1e-4"]
+    words += ["--max-positions", str(c["seq"]), *([] if "--microbatch" in WAYS[way][0] else ["--microbatch", str(c["batch"])]), "--precision", "fp32", "--dropout", "0", "--lr", "1e-4"]
     words += ["--device", "cpu", "--devices", str(workers), "--threads", str(threads_of(workers)), "--static"]
     words += ["--save-every", "0", "--sample", "0", "--validation", "0", *(word.format(n=workers) for word in WAYS[way][0])]
     peaks, steps_seen = {}, 0

@@ -104,8 +104,53 @@ Check libraries() {
           ""};
 }
 
+// A card's kernels are machine code for Hopper and PTX for Ampere and later (CMakeLists.txt); older ones get plain operators.
+std::string kernels_for(const std::string& capability) {
+  const double number = std::strtod(capability.c_str(), nullptr);
+  if (number >= 8.95 && number < 9.05) return "machine code of this card";
+  if (number >= 8) return "compiled for this card by its driver at the first start";
+  return "older than Ampere: PyTorch's operators instead of our kernels, slower";
+}
+
+// What the first PyTorch that python3 finds brings, told without importing it: `cuda`, or a header beside it.
+std::string beside_pytorch(const std::string& what) {
+  return "python3 -c 'import importlib.util, os, re\n"
+         "torch = importlib.util.find_spec(\"torch\").submodule_search_locations[0]\n"
+         "def cuda(): return re.search(\"^cuda.*= .([0-9.]+).$\", open(torch + \"/version.py\").read(), "
+         "re.M).group(1)\n"
+         "def header(path): return path if os.path.exists(torch + \"/../\" + path) else exit(1)\n"
+         "print(" +
+         what + ")'";
+}
+
+// Only where there is a card: without one nothing is missing.
+std::vector<Check> gpu_checks() {
+  const auto card =
+      first_line_of("nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader");
+  if (!card) return {{"gpu", true, "not found: none, training runs on the processor", ""}};
+  const auto capability = first_line_of("nvidia-smi --query-gpu=compute_cap --format=csv,noheader");
+  std::vector<Check> checks = {
+      {"gpu", true, *card, ""},
+      {"gpu kernels", true, capability ? kernels_for(*capability) : "the driver does not tell its age", ""}};
+  const auto must_have = [&](const std::string& name, const std::string& command, const std::string& fix) {
+    const auto found = first_line_of(command);
+    checks.push_back({name, found.has_value(), found.value_or("not found: the card is not used"),
+                      found ? std::string() : fix});
+  };
+  must_have("cuda pytorch", beside_pytorch("\"for CUDA \" + cuda()"), "python3 -m pip install torch==2.11.0");
+  must_have("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",
+            "export PATH=$PATH:/usr/local/cuda/bin, or install NVIDIA's package cuda-nvcc");
+  checks.push_back(optional_tool(
+      "cudnn frontend", beside_pytorch("header(\"include/cudnn_frontend.h\")"),
+      "attention goes through PyTorch, with copies (python3 -m pip install nvidia-cudnn-frontend)"));
+  checks.push_back(optional_tool(
+      "nccl", beside_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
+      "several cards talk through the processor's memory (python3 -m pip install nvidia-nccl-cu13)"));
+  return checks;
+}
+
 std::vector<Check> all_checks() {
-  return {
+  std::vector<Check> checks = {
       {"optimus", true, OPTIMUS_VERSION, ""},
       processor(),
       tool("compiler", "g++ --version", "g++"),
@@ -119,14 +164,12 @@ std::vector<Check> all_checks() {
       libraries(),
       optional_tool("pytorch", "python3 -c 'import importlib.metadata as m; print(m.version(\"torch\"))'",
                     "training installs its own into the cache"),
-      optional_tool("gpu", "nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader",
-                    "none, training runs on the processor"),
-      optional_tool("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",
-                    "GPU kernels are not built"),
       launcher(),
       disk("disk: here", "."),
       disk("disk: cache", cache_folder()),
   };
+  for (Check& check : gpu_checks()) checks.push_back(std::move(check));
+  return checks;
 }
 
 class Doctor final : public Command {

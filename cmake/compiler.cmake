@@ -21,6 +21,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Precompiled headers must stay cacheable. The three warnings are false positives of g++ 12 on inlined strings and
   # expected-like types; clang checks the same code in the asan build.
   target_compile_options(optimus_flags INTERFACE -fpch-preprocess -Wno-maybe-uninitialized -Wno-restrict -Wno-stringop-overflow)
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)  # takes references into a document, through a view of it, for dangling ones
+    target_compile_options(optimus_flags INTERFACE -Wno-dangling-reference)
+  endif()
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
@@ -31,15 +34,24 @@ if(OPTIMUS_SANITIZE)
   target_link_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE})
 endif()
 
-# Most of the time of a small file goes into headers and into templates that its neighbours use too; the files of one folder
-# are compiled as one. So names in a folder's unnamed namespaces must differ.
+# join_folders(TARGET [BATCH N] SOURCE…): most of the time of a small file goes into headers and into templates that its neighbours
+# use too; the files of one folder are compiled as one, or N at a time, so that all cores have something to do. So names in a
+# folder's unnamed namespaces must differ.
 function(join_folders target)
-  if(OPTIMUS_JOINT)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-    foreach(source ${ARGN})
-      get_filename_component(folder ${source} DIRECTORY)
-      get_filename_component(folder ${folder} NAME)
-      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
-    endforeach()
+  cmake_parse_arguments(PARSE_ARGV 1 join "" BATCH "")
+  if(NOT OPTIMUS_JOINT)
+    return()
   endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source ${join_UNPARSED_ARGUMENTS})
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(folder ${folder} NAME)
+    set(group ${folder})
+    if(join_BATCH)
+      math(EXPR number_${folder} "${number_${folder}} + 1")
+      math(EXPR batch "(${number_${folder}} - 1) / ${join_BATCH} + 1")
+      set(group ${folder}_${batch})
+    endif()
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
 endfunction()

@@ -39,6 +39,16 @@ if(OPTIMUS_TORCH)
         set(CUBLASLT_LIBRARY CUDA::cublasLt)
       endif()
       target_link_libraries(optimus_torch INTERFACE ${CUBLASLT_LIBRARY} ${CMAKE_DL_LIBS})
+      # NCCL: the one that PyTorch loads. Without its header several GPUs talk through the processors' memory.
+      find_path(NCCL_INCLUDE nccl.h HINTS ${OPTIMUS_TORCH}/../nvidia/nccl/include)
+      find_library(NCCL_LIBRARY NAMES libnccl.so.2 nccl HINTS ${OPTIMUS_TORCH}/../nvidia/nccl/lib)
+      if(NCCL_INCLUDE AND NCCL_LIBRARY)
+        target_compile_definitions(optimus_torch INTERFACE OPTIMUS_NCCL)
+        target_compile_options(optimus_torch INTERFACE "SHELL:-idirafter ${NCCL_INCLUDE}")
+        target_link_libraries(optimus_torch INTERFACE ${NCCL_LIBRARY})
+      else()
+        message(STATUS "no NCCL header: collectives between GPUs go through the processors' memory")
+      endif()
       # cuDNN without copies (kernels/attention_cudnn.h) needs two sets of headers: its own, which PyTorch's packages bring, and
       # its frontend's (pip install nvidia-cudnn-frontend).
       set(OPTIMUS_CUDNN_FRONTEND "" CACHE PATH "the folder of cudnn_frontend.h, where it is not beside PyTorch")

@@ -107,20 +107,27 @@ build() {
   say "built $preset in $((SECONDS - began)) s"
 }
 
-# python_environment NAME REQUIREMENT…: prints the python of a private environment with these packages, made once per
-# set of requirements.
-python_environment() {
-  local name=$1 key folder log
+# environment_folder NAME REQUIREMENT…: where a private Python environment with these packages is, or will be; the file
+# `complete` in it says that it is there.
+environment_folder() {
+  local name=$1
   shift
-  key=$({ python3 --version; printf '%s\n' "$@"; } | sha256sum | cut -c1-12)
-  folder="$cache/venv/$name-$key"
+  printf '%s\n' "$cache/venv/$name-$({ python3 --version; printf '%s\n' "$@"; } | sha256sum | cut -c1-12)"
+}
+
+# python_environment NAME REQUIREMENT…: prints the python of a private environment with these packages, made once per
+# set of requirements. Whoever comes while another makes it waits.
+python_environment() {
+  local folder log
+  folder=$(environment_folder "$@")
+  shift
   if [ ! -f "$folder/complete" ]; then
     mkdir -p "$cache/venv"
-    exec 8>"$cache/venv/$name-$key.lock"
+    exec 8>"$folder.lock"
     flock 8
     if [ ! -f "$folder/complete" ]; then
       say "making a Python environment with $*"
-      log="$cache/venv/$name-$key.log"
+      log="$folder.log"
       rm -rf "$folder"
       { python3 -m venv "$folder" && "$folder/bin/python" -m pip install --disable-pip-version-check "$@" &&
         touch "$folder/complete"; } >"$log" 2>&1 8>&- </dev/null &

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Our training step beside torch.compile's on one GPU, taking turns: the table of docs/performance.md.
+"""Our training beside torch.compile's on one GPU, in turns: the table of docs/performance.md.
 
-  tests/gpu/build.sh build/gpu/out build/gpu/headers           builds engine_bench where there is no CMake
-  python3 bench/gpu/compare.py build/gpu/out/engine_bench --json table.json [--case gpt2-124m,...] [--rounds 2] [--roofline]
+  python3 bench/gpu/compare.py OPTIMUS TOKENS [--bench ENGINE_BENCH] [--json table.json] [--case gpt2-124m,...] [--rounds 1] [--roofline]
 
-Both sides: bf16 weights and activations, fp32 master and moments, AdamW, clipping, two micro-batches a step, no dropout, random
-tokens; the peer (peer_torch.py) accumulates gradients in bf16, ours in fp32. Ours goes before the peer, between its rounds
-and behind it. A row has the medians, the ratio of the medians and, as its spread, the lowest of ours over the highest of the peer's and the other way round. With
---roofline gemm_limits.py measures the card's ceilings in the same run.
+OPTIMUS is the program itself: each case is `optimus train --plan` with the plan of plans.py, its samples read from TOKENS (the prefix of a
+token file in Megatron's layout; real text). What counts is the steps behind the first ones, in which products are chosen, as
+the run's metrics.jsonl has them; then the run is ended. With --bench the same plan goes through engine_bench too, which tells the
+most memory that was allocated behind the first steps, as the peer does, and once more the speed.
+
+Both sides: bf16 weights and activations, fp32 masters and moments, AdamW, clipping, two micro-batches a step, no dropout; the peer
+(peer_torch.py) gets random tokens and accumulates gradients in bf16, ours in fp32. Ours goes before the peer and behind each of its rounds.
+With --roofline gemm_limits.py measures the card's ceilings in the same run.
 """
 import argparse
 import json
@@ -16,22 +19,51 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import bench_common as bc  # noqa: E402
+import plans  # noqa: E402
 
-MODELS = {"gpt2-124m": "gpt2", "gpt2-1.5b": "gpt2-xl", "llama-1b-2k": "llama3-8b", "llama-1b-4k": "llama3-8b", "llama-8b8l-4k": "llama3-8b"}
+WARM = 5
 
 
-def ours(tool, case, steps, products):
+def trained(optimus, tokens, case, plan, steps, folder):
+    """Tokens a second of the steps of `optimus train`."""
+    c, run = bc.CASES[case], tempfile.mkdtemp(dir=folder)
+    words = [optimus, "train", "--data", tokens, "--tokenizer", "bytes", "--plan", plan, "--dropout", "0", "--steps", "100000", "--sample", "0",
+             "--run", os.path.join(run, "run"), "--device", "cuda", "--devices", "1", "--tied" if c["tied"] else "--untied"]
+    for name, value in plans.model_words(case).items():
+        words += ["--" + name, str(value)]
+    log = open(os.path.join(run, "log"), "w+")
+    process = subprocess.Popen(words, stdout=log, stderr=log)
+    metrics, began, rows = os.path.join(run, "run", "metrics.jsonl"), time.time(), []
+    while len(rows) < WARM + steps and process.poll() is None and time.time() - began < 300:
+        time.sleep(0.25)
+        if os.path.exists(metrics):
+            rows = [json.loads(line) for line in open(metrics) if line.endswith("\n")]
+    process.kill()
+    process.wait()
+    if len(rows) < WARM + steps:
+        log.seek(0)
+        raise SystemExit("%s: %s" % (" ".join(words), log.read()[-800:]))
+    return row_of([r["tokens_per_second"] for r in rows[WARM:WARM + steps]])
+
+
+def row_of(rates):
+    rates = sorted(rates)
+    at = lambda fraction: rates[int(fraction * (len(rates) - 1))]  # noqa: E731
+    return dict(tokens=statistics.median(rates), slow=at(0.1), fast=at(0.9))
+
+
+def benched(bench, case, plan, steps, products):
     c = bc.CASES[case]
-    words = dict(model=MODELS[case], layers=c["L"], hidden=c["d"], heads=c["H"], kv_heads=c["KV"], head_dim=c["d"] // c["H"], ffn=c["ffn"],
-                 vocab=c["V"], seq=c["T"], max_positions=c["T"], microbatch=c["micro"][0], batch=c["micro"][0] * c["accum"], tied=int(c["tied"]),
-                 precision="bf16", device="cuda", quick=1, warm=5, steps=steps, products=products)
-    done = subprocess.run([tool] + [f"{k}={v}" for k, v in words.items()], capture_output=True, text=True, timeout=300)
+    words = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
+    words.update(tied=int(c["tied"]), plan=plan, precision="bf16", device="cuda", quick=1, warm=WARM, steps=steps, products=products)
+    done = subprocess.run([bench] + [f"{k}={v}" for k, v in words.items()], capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
-        raise SystemExit(f"{tool} {case}: {done.stderr.strip()[-400:]}")
+        raise SystemExit(f"{bench} {case}: {done.stderr.strip()[-400:]}")
     row = json.loads(done.stdout.splitlines()[-1])
     return dict(tokens=row["tokens_per_second"], slow=row["slow"], fast=row["fast"], bytes=row["peak_bytes"], recording=row["recording"])
 
@@ -49,42 +81,55 @@ def theirs(case, steps):
 
 def roofline(cases):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        subprocess.run([sys.executable, os.path.join(HERE, "gemm_limits.py"), "--case", ",".join(cases), "--json", file.name], capture_output=True,
-                       text=True, timeout=600)
+        subprocess.run([sys.executable, os.path.join(HERE, "gemm_limits.py"), "--case", ",".join(cases), "--json", file.name, "--no-fp8", "--budget", "150"],
+                       capture_output=True, text=True, timeout=600)
         return {r["case"]: r["roofline_tok_s"] for r in json.load(open(file.name))["cases"] if not r.get("error")}
+
+
+def line_of(row):
+    mine, peers = row["ours"], row["theirs"]
+    a, b = [r["tokens"] for r in mine], [r["tokens"] for r in peers]
+    line = f"{row['case']:14} {statistics.median(a):9.0f} {min(r['slow'] for r in mine):9.0f}-{max(r['fast'] for r in mine):.0f}"
+    if not b:
+        return line
+    line += f" {statistics.median(b):9.0f}  {statistics.median(a) / statistics.median(b):5.3f} ({min(a) / max(b):.3f}-{max(a) / min(b):.3f})"
+    memory = max((r["bytes"] for r in row["bench"]), default=0)
+    line += f"  {memory / 2**30:7.2f} / {max(r['bytes'] for r in peers) / 2**30:.2f} GiB"
+    line += f"  {statistics.median(a) / row['roofline']:5.3f}" if row["roofline"] else "      -"
+    line += f"  {min(r['products'] for r in peers):.0f}-{max(r['products'] for r in peers):.0f}"
+    return line + "".join(f"  engine_bench {r['tokens']:.0f}" for r in row["bench"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("tool")
+    parser.add_argument("optimus")
+    parser.add_argument("tokens")
+    parser.add_argument("--bench")
     parser.add_argument("--case", default=",".join(bc.REAL_CASES))
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=1, help="0: ours alone")
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--once", action="store_true", help="ours before the peer only")
     parser.add_argument("--products", default=os.path.join(tempfile.gettempdir(), "optimus-products.json"))
     parser.add_argument("--roofline", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
-    cases, table = options.case.split(","), []
+    cases, table, folder = options.case.split(","), [], tempfile.mkdtemp()
     limits = roofline(cases) if options.roofline else {}
     print(f"{'case':14} {'ours':>9} {'(steps 10-90 %)':>19} {'compile':>9}  ratio (spread)       memory ours / theirs  of roofline  8192-cube TFLOP/s")
     for case in cases:
-        mine, peers = [], []
-        mine.append(ours(options.tool, case, options.steps, options.products))
+        plan = plans.write_plan(os.path.join(folder, case + ".json"), case)
+        row = dict(case=case, ours=[], theirs=[], bench=[], roofline=limits.get(case))
+        row["ours"].append(trained(options.optimus, options.tokens, case, plan, options.steps, folder))
+        if options.bench:
+            row["bench"].append(benched(options.bench, case, plan, options.steps, options.products))
         for _ in range(options.rounds):
             peer = theirs(case, options.steps)
             if peer:
-                peers.append(peer)
-            mine.append(ours(options.tool, case, options.steps, options.products))
-        a, b = [r["tokens"] for r in mine], [r["tokens"] for r in peers]
-        row = dict(case=case, ours=mine, theirs=peers, roofline=limits.get(case))
+                row["theirs"].append(peer)
+            if not options.once:
+                row["ours"].append(trained(options.optimus, options.tokens, case, plan, options.steps, folder))
         table.append(row)
-        line = f"{case:14} {statistics.median(a):9.0f} {min(r['slow'] for r in mine):9.0f}-{max(r['fast'] for r in mine):.0f}"
-        if b:
-            line += f" {statistics.median(b):9.0f}  {statistics.median(a) / statistics.median(b):5.3f} ({min(a) / max(b):.3f}-{max(a) / min(b):.3f})"
-            line += f"  {max(r['bytes'] for r in mine) / 2**30:7.1f} / {max(r['bytes'] for r in peers) / 2**30:.1f} GiB"
-            line += f"  {statistics.median(a) / limits[case]:5.3f}" if case in limits else "      -"
-            line += f"  {min(r['products'] for r in peers):.0f}-{max(r['products'] for r in peers):.0f}"
-        print(line, flush=True)
+        print(line_of(row), flush=True)
         if options.json:
             json.dump(table, open(options.json, "w"), indent=1)
 

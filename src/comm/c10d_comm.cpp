@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/card_group.h"
 #include "comm/process_group.h"
 #include "comm/sum.h"
 
@@ -77,11 +78,15 @@ class ProcessPending final : public Pending {
 class ProcessComm final : public Comm {
  public:
   ProcessComm(const ProcessCommOptions& options, std::unique_ptr<StoreClient> store)
-      : size_(options.size), store_(std::move(store)), shared_(options.rank) {
+      : size_(options.size),
+        device_(options.device),
+        card_(card_of(options.device)),
+        store_(std::move(store)),
+        shared_(options.rank) {
     shared_.store = store_.get(), shared_.sizes = options.sizes;
   }
   ~ProcessComm() override {
-    for (auto& [key, group] : groups_) group->close("the rank has ended");
+    for (auto& [key, group] : groups_) close(group, "the rank has ended");
   }
 
   int rank() const override { return shared_.rank; }
@@ -91,6 +96,7 @@ class ProcessComm final : public Comm {
 
   CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override;
   void drop(int epoch) override;
+  CommOutcome<void> settle(const Deadline& deadline) override { return watch_.settle(deadline); }
 
   std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
                                       std::string_view what) override {
@@ -135,18 +141,29 @@ class ProcessComm final : public Comm {
   int num_members(const Group& group) const {
     return static_cast<int>(with_members(group, size_).members.size());
   }
+  struct Members {
+    std::shared_ptr<ProcessGroup> messages;  // shared: with operations under way
+    std::shared_ptr<CardGroup> cards;        // likewise; none where NCCL cannot be used
+  };
+
   CommOutcome<void> connect(const Key& key, const Deadline& deadline);
+  CommOutcome<void> connect_cards(const Key& key, const Deadline& deadline, Members& members);
+  Outcome<std::vector<std::string>> cards_of(const Key& key);
+  void close(Members& members, const std::string& reason);
   CommOutcome<void> wait_for_arrival(const Key& key, const Deadline& deadline);
   CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
   std::unique_ptr<Pending> message(int peer, int tag, CommOperation operation);
-  const std::shared_ptr<ProcessGroup>& find(const Key& key);
+  const Members& find(const Key& key);
 
   const int size_;
+  const at::Device device_;
+  const std::string card_;  // empty: none that NCCL could use
   const std::unique_ptr<StoreClient> store_;
   RankShared shared_;
   int epoch_ = 0;
-  std::map<Key, std::shared_ptr<ProcessGroup>> groups_;  // shared: with operations under way
+  std::map<Key, Members> groups_;
+  CardWatch watch_;
 };
 
 std::string arrival_key(const std::string& group, int rank) {
@@ -169,7 +186,7 @@ CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reas
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
   const auto began = Deadline::Clock::now();
   const std::string all = fmt::format("arrived/{}/all", key.text());
-  Outcome<void> said = store_->set(arrival_key(key.text(), rank()), "");
+  Outcome<void> said = store_->set(arrival_key(key.text(), rank()), card_);
   const Outcome<std::int64_t> count =
       said ? store_->count(fmt::format("arrived/{}/number", key.text())) : Outcome<std::int64_t>(0);
   if (said && count && *count == std::ssize(key.group.members)) said = store_->set(all, "");
@@ -198,8 +215,47 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   } else {
     link = std::make_unique<LoneLink>();
   }
-  groups_.emplace(key, std::make_shared<ProcessGroup>(shared_, key.group, key.epoch, std::move(link)));
+  Members members{std::make_shared<ProcessGroup>(shared_, key.group, key.epoch, std::move(link)), {}};
+  if (!key.is_for_messages && !card_.empty())
+    if (const auto done = connect_cards(key, deadline, members); !done) {
+      close(members, done.error().reason);
+      return done;
+    }
+  groups_.emplace(key, std::move(members));
   return {};
+}
+
+// What each member has said on its arrival.
+Outcome<std::vector<std::string>> ProcessComm::cards_of(const Key& key) {
+  if (key.group.members.size() == 1) return std::vector<std::string>{card_};
+  std::vector<std::string> result;
+  for (const int member : key.group.members) {
+    const auto card = store_->find(arrival_key(key.text(), member));
+    if (!card) return tl::unexpected(card.error());
+    result.push_back(card->value_or(""));
+  }
+  return result;
+}
+
+// All members see the same cards, so all choose alike.
+CommOutcome<void> ProcessComm::connect_cards(const Key& key, const Deadline& deadline, Members& members) {
+  const auto began = Deadline::Clock::now();
+  const auto cards = cards_of(key);
+  if (!cards) return tl::unexpected(connect_failure(key, cards.error().why, began));
+  if (!why_not_by_cards(key.group.members, *cards).empty()) return {};
+  auto made = optimus::connect_cards(shared_, key.text(), key.group, key.epoch, device_, deadline);
+  if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
+  members.cards = *made;
+  watch_.add(std::move(*made));
+  return {};
+}
+
+void ProcessComm::close(Members& members, const std::string& reason) {
+  if (members.cards != nullptr) {
+    watch_.remove(*members.cards);
+    members.cards->close(reason);
+  }
+  members.messages->close(reason);
 }
 
 CommOutcome<void> ProcessComm::connect(int epoch, std::span<const Group> groups, const Deadline& deadline) {
@@ -213,18 +269,20 @@ CommOutcome<void> ProcessComm::connect(int epoch, std::span<const Group> groups,
 
 void ProcessComm::drop(int epoch) {
   for (auto& [key, group] : groups_)
-    if (key.epoch == epoch) group->close("the epoch has ended");
+    if (key.epoch == epoch) close(group, "the epoch has ended");
   std::erase_if(groups_, [&](const auto& entry) { return entry.first.epoch == epoch; });
 }
 
-const std::shared_ptr<ProcessGroup>& ProcessComm::find(const Key& key) {
+const ProcessComm::Members& ProcessComm::find(const Key& key) {
   const auto found = groups_.find(key);
   ensure(found != groups_.end(), "rank {}: {} is not connected", rank(), group_text(key.group, key.epoch));
   return found->second;
 }
 
 std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperation operation) {
-  const std::shared_ptr<ProcessGroup>& members = find({epoch_, false, with_members(group, size_)});
+  const Members& found = find({epoch_, false, with_members(group, size_)});
+  if (operation.to.is_cuda() && found.cards != nullptr) return found.cards->start(std::move(operation));
+  const std::shared_ptr<ProcessGroup>& members = found.messages;
   at::Tensor device_result;
   if (!operation.to.is_cpu()) {
     const bool is_in_place = operation.from.is_same(operation.to);
@@ -239,7 +297,7 @@ std::unique_ptr<Pending> ProcessComm::message(int peer, int tag, CommOperation o
   ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMostTag,
          "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
   const std::shared_ptr<ProcessGroup>& everybody =
-      find({epoch_, true, with_members({Role::world, {}}, size_)});
+      find({epoch_, true, with_members({Role::world, {}}, size_)}).messages;
   at::Tensor device_result;
   if (operation.to.defined() && !operation.to.is_cpu()) device_result = operation.to;
   operation.from = on_host(operation.from), operation.to = on_host(operation.to);

@@ -4,7 +4,8 @@
 //   StoreServer server;                                            // the process that starts the others
 //   auto comm = make_process_comm({.rank = 2, .size = 4, .store = {.port = server.port(), .token = token}}, deadline);
 //
-// CUDA tensors are carried through the processor's memory. Operations of several stages are driven by a thread of their group, so
+// Collectives of CUDA tensors go by NCCL where each member has a card (card_group.h), else, as messages do, through the
+// processor's memory. Operations of several stages are driven by a thread of their group, so
 // they go on while the rank computes. A rank that fails leaves a note in the store: the others say who was missing, not who
 // merely gave up.
 #pragma once
@@ -21,6 +22,7 @@ struct ProcessCommOptions {
   int rank = 0, size = 1;
   StoreClient::Place store;
   ExchangeSizes sizes{};
+  at::Device device{at::kCPU};  // the rank's own
 };
 
 // Fails when the store is not reached in time.

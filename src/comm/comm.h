@@ -7,8 +7,8 @@
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
 // Two ways to carry it, behind one interface: threads of one process (thread_comm.h; tests, several ranks on one GPU) and
-// Gloo's messages between processes (c10d_comm.h), through which tensors on GPUs go by way of host memory; NCCL is not there
-// yet. A group of one rank runs the same code.
+// processes (c10d_comm.h), between which Gloo's messages go, and collectives of tensors on GPUs by NCCL (card_group.h) where
+// each member has a card. A group of one rank runs the same code.
 //
 // One thread calls a Comm; several may each have one. Members of a group must start its operations in the same order.
 // Every operation is written into the flight log, the last ones of each rank, which a failed run shows.
@@ -66,7 +66,8 @@ class Pending {
  public:
   virtual ~Pending() = default;
   virtual bool is_done() = 0;  // never blocks
-  // On CUDA the calling thread's current stream waits, the host does not (except for time-outs).
+  // On CUDA the calling thread's current stream waits, the host does not (except for time-outs). What goes wrong on the device
+  // afterwards is told by Comm::settle, and by every later operation of the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
   // After wait(): when the work was over, which may be long before. Nothing: that is not known.
   virtual std::optional<Deadline::Clock::time_point> ended() const { return std::nullopt; }
@@ -100,6 +101,9 @@ class Comm {
   // Between two ranks of the epoch's world. The k-th send to a peer with a tag meets the k-th receive from it with that tag.
   virtual std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
   virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
+
+  // Waits until all that was started has ended on the devices too: what was computed with it counts only then.
+  virtual CommOutcome<void> settle(const Deadline&) { return {}; }
 
   virtual const FlightLog& flight_log() const = 0;
 };

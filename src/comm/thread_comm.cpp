@@ -14,7 +14,6 @@
 #include "comm/operation.h"
 
 namespace optimus {
-namespace {
 
 // Who meets: a group in an epoch, or sender and receiver with a tag.
 struct MeetingKey {
@@ -37,8 +36,6 @@ struct Gathering {
   std::map<std::int64_t, std::shared_ptr<Meeting>> open;  // by number; until all have come
   std::optional<Breach> broken;                           // then nothing goes through it any more
 };
-
-}  // namespace
 
 struct ThreadWorldState {
   explicit ThreadWorldState(int size)

@@ -41,6 +41,11 @@ void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
     }
 }
 
+std::int64_t num_targets(const Sample& sample) {
+  return std::count_if(sample.targets.begin(), sample.targets.end(),
+                       [](TokenId target) { return target != kNoTarget; });
+}
+
 // When every sequence is one whole segment, none needs to be named.
 void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
   if (microbatch.segments.size() != microbatch.samples.size()) return;
@@ -83,6 +88,13 @@ Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, i
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
   const int counted = split_of(stage, stage.chunks.back().end() - 1);
+  if (is_asynchronous(plan.schedule)) {
+    std::int64_t next = num_sequences_before(plan, seat.pipeline);
+    for (const int size : pipeline.microbatches) {
+      std::int64_t& sum = batch.counted.emplace_back();
+      for (const std::int64_t end = next + size; next < end; ++next) sum += num_targets(read(next));
+    }
+  }
   int number = 0;
   for (const Side& split : splits_of(stage)) {
     std::int64_t before = num_sequences_before(plan, seat.pipeline);

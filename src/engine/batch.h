@@ -16,7 +16,8 @@
 namespace optimus {
 
 struct Microbatch {
-  std::vector<Span> context;  // positions of each sequence that are the device's; none: all (context parallelism)
+  std::vector<Span>
+      context;  // positions of each sequence that are the device's; none: all (context parallelism)
   std::vector<std::int64_t> ids, targets;  // [sequences, own positions]; targets -1 where nothing counts
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> samples;       // global sample number of each sequence
@@ -32,6 +33,8 @@ struct Batch {
   std::vector<Microbatch> microbatches;
   std::int64_t num_tokens = 0;   // without padding
   std::int64_t num_counted = 0;  // targets that count
+  // Asynchronous schedules: the same of each micro-batch, over all devices, since each is the mean loss of an update.
+  std::vector<std::int64_t> counted;
 };
 
 // The ways in which the blocks of a stage split micro-batches over its devices, in the order of blocks.

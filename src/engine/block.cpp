@@ -58,7 +58,10 @@ DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_v
           pass.dropout.with(static_cast<std::uint64_t>(pass.step))
               .with(static_cast<std::uint64_t>(layer + 1))
               .with(site),
-          pass.microbatch->host->samples, pass.own_length, first_row, positions_of(pass)};
+          pass.microbatch->host->samples,
+          pass.own_length,
+          first_row,
+          positions_of(pass)};
 }
 
 at::Tensor padded_to(const at::Tensor& tensor, std::int64_t rows) {

@@ -18,6 +18,7 @@
 #include "engine/tensor_part.h"
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
+#include "kernels/ring_attention.h"
 #include "schedule/program.h"
 #include "schedule/slab.h"
 
@@ -47,6 +48,7 @@ struct Tools {
   ElementTypes types;
   const Kernels& kernels;
   const Attention& attention;
+  const RingAttention& ring;
   Products& products;
   at::Tensor cosine, sine;  // of RoPE, else undefined
 };
@@ -65,6 +67,7 @@ struct Pass {
   RandomKey dropout;                 // of the seed
   bool is_training = true;           // dropout happens
   bool is_recompute = false;         // forward: only what the backward needs
+  int hop = -1;                      // round the context ring
   double gradient_scale = 1;         // of the loss; 0: no gradient is wanted
   bool is_first = false;             // of the step, for this block: what first_written() names holds old sums
   at::Tensor* loss = nullptr;        // one fp64 element on the device: the sum over tokens is added
@@ -75,11 +78,13 @@ struct Pass {
 };
 
 // What a collective around a part works on. sum: `from` is added up over the tensor parts, in place. gather: the parts' `from`
-// one behind the other become `to`. scatter: `from` is added up and each part gets its slice, `to`. nothing: it is not needed.
+// one behind the other become `to`. scatter: `from` is added up and each part gets its slice, `to`. ring: each of passed_on goes
+// to the next context part, into its partner there. nothing: it is not needed.
 struct Exchange {
-  enum class Kind { nothing, sum, gather, scatter };
+  enum class Kind { nothing, sum, gather, scatter, ring };
   Kind kind = Kind::nothing;
   at::Tensor from{}, to{};
+  std::vector<std::pair<at::Tensor, at::Tensor>> passed_on{};
 };
 
 class Block {

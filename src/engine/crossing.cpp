@@ -178,9 +178,8 @@ void Crossings::find_arrivals() {
             routes_in(side_of(stage_, from.block), side_of(stage_, to.block), program_.seat.index,
                       sequences(at.microbatch), plan_.sequence_length,
                       output_width(model_, std::min(from.block, to.block)));
-        const bool stays = std::any_of(routes.begin(), routes.end(), [&](const Route& route) {
-          return route.peer == program_.seat.index;
-        });
+        const bool stays = std::any_of(routes.begin(), routes.end(),
+                                       [&](const Route& route) { return route.peer == program_.seat.index; });
         if (!stays) continue;
         arrival.from = part_of(from), arrival.to = part_of(to);
       } else if (buffer.kind != BufferKind::joined) {
@@ -232,7 +231,8 @@ std::unique_ptr<Pending> Crossings::begin_join(std::size_t index) const {
   const std::int64_t width = sides_of(at, true).width, slice = (width + tp - 1) / tp;
   at::Tensor joined;
   for (const Use& use : program_.uses(at))
-    if (use.is_write) joined = memory_[static_cast<std::size_t>(use.buffer)].view(type_).view({tp, -1, slice});
+    if (use.is_write)
+      joined = memory_[static_cast<std::size_t>(use.buffer)].view(type_).view({tp, -1, slice});
   const at::Tensor own = joined.select(0, program_.seat.index % tp);
   const Span columns = own_columns(at.block, width);
   for (const Arrival& arrival : arrivals_[index]) {

@@ -66,7 +66,7 @@ class Crossings {
   const std::vector<at::Tensor>& memory_;
   const at::ScalarType type_;
   Comm* comm_;
-  std::map<std::size_t, MessagePart> parts_;     // of sends and receives
+  std::map<std::size_t, MessagePart> parts_;    // of sends and receives
   std::vector<std::vector<Arrival>> arrivals_;  // [instruction]
 };
 

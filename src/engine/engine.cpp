@@ -1,15 +1,19 @@
 // See engine.h. Here a step runs; engine_setup.cpp makes what it runs with.
 #include "engine/engine.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/cache.h"
+#include "engine/ring_pass.h"
 
 namespace optimus {
 
@@ -24,8 +28,14 @@ void LossScale::update(bool is_finite) {
 
 CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptions& options) {
   const at::AutoDispatchBelowAutograd no_autograd;
+  const bool is_async = is_asynchronous(plan_.schedule);
+  if (is_async && options.clip > 0)
+    throw UserError(
+        "clip {}: schedule {} updates stages at different times and knows no norm of them all, use 0",
+        options.clip, text(plan_.schedule));
   load(batch);
   update_ = options;
+  if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   begin_numbers();
   CommOutcome<void> done;
@@ -36,6 +46,7 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   else
     work();
   if (!done) return tl::unexpected(done.error());
+  if (done = settle(); !done) return tl::unexpected(done.error());
   return end_step();
 }
 
@@ -43,7 +54,7 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
 // other devices.
 bool Engine::can_record(const Batch& batch) const {
   if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() ||
-      options_.comm != nullptr || instruction_log != nullptr)
+      options_.comm != nullptr || instruction_log != nullptr || is_asynchronous(plan_.schedule))
     return false;
   if (model_.embedding_dropout > 0 || model_.hidden_dropout > 0 || model_.attention_dropout > 0) return false;
   for (const Microbatch& microbatch : batch.microbatches)
@@ -140,21 +151,17 @@ CommOutcome<void> Engine::end_before(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   for (const int wait : program_.waits(next))
     if (CommOutcome<void> done = end(wait); !done) return done;
-  const bool is_in_order = next.lane != Lane::compute && next.lane != Lane::host && next.lane != Lane::transfer;
+  const bool is_in_order =
+      next.lane != Lane::compute && next.lane != Lane::host && next.lane != Lane::transfer;
   if (!is_in_order) return {};
   return end(std::exchange(last_on_lane_[static_cast<std::size_t>(next.lane)], static_cast<int>(index)));
 }
 
 CommOutcome<void> Engine::execute(std::size_t index) {
   const Instruction& next = program_.instructions[index];
+  versions_.before(index);
   for (const int buffer : cleared_[index])
     if (!how_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
-  const bool is_join = next.op == Op::all_gather && next.serves == Op::receive;
-  if (crossings_.has_arrivals(index) && !is_join) {
-    const Pass pass = pass_of(index);
-    const bool is_gradient = next.lane == Lane::tensor ? next.serves != Op::forward : next.op != Op::forward;
-    crossings_.arrive(index, pass[is_gradient ? "output.gradient" : input_name(model_, next.block)]);
-  }
   switch (next.op) {
     case Op::load_batch:
       break;  // done before the step begins
@@ -162,13 +169,16 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::recompute:
     case Op::backward_input:
     case Op::backward_weight:
-      compute(next, pass_of(index));
+      if (options_.pace)
+        compute_paced(index);
+      else
+        compute(index);
       break;
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:
-      under_way_[index] =
-          is_join ? crossings_.begin_join(index) : begin_exchange(next, pass_of(index));
+    case Op::ring_exchange:
+      under_way_[index] = begin_exchange(index);
       break;
     case Op::send:
       under_way_[index] = crossings_.begin_send(index);
@@ -182,11 +192,10 @@ CommOutcome<void> Engine::execute(std::size_t index) {
       under_way_[index] = state_.begin(next, buffers_of(index));
       break;
     case Op::step_gate:
-      return pass_gate();
+      return is_asynchronous(plan_.schedule) ? end_updates() : pass_gate();
     case Op::optimizer:
-      update_block(next.block);
+      is_asynchronous(plan_.schedule) ? update_at_once(next) : update_block(next.block, numbers_);
       break;
-    case Op::ring_exchange:
     case Op::dispatch:
     case Op::combine:
     case Op::send_buddy:
@@ -230,8 +239,11 @@ Pass Engine::pass_of(std::size_t index) const {
 }
 
 // A device may have no sequence of a small micro-batch; then it has nothing to compute or to exchange inside its tensor group.
-void Engine::compute(const Instruction& next, const Pass& pass) {
+void Engine::compute(std::size_t index) {
+  const Instruction& next = program_.instructions[index];
+  const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return;
+  take_arrivals(index, pass);
   Block& block = *blocks_[static_cast<std::size_t>(next.block)];
   if (next.op == Op::forward || next.op == Op::recompute)
     block.forward(next.part, pass);
@@ -241,8 +253,27 @@ void Engine::compute(const Instruction& next, const Pass& pass) {
     block.backward_weight(next.part, pass);
 }
 
-std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const Pass& pass) {
+void Engine::compute_paced(std::size_t index) {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration<double>(options_.pace(program_.instructions[index]).value);
+  compute(index);
+  std::this_thread::sleep_until(end);
+}
+
+// What came from blocks elsewhere goes where the block reads it.
+void Engine::take_arrivals(std::size_t index, const Pass& pass) {
+  if (!crossings_.has_arrivals(index)) return;
+  const Instruction& next = program_.instructions[index];
+  const Op op = next.lane == Lane::tensor ? next.serves : next.op;
+  crossings_.arrive(index, pass[op == Op::forward ? input_name(model_, next.block) : "output.gradient"]);
+}
+
+std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
+  const Instruction& next = program_.instructions[index];
+  const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return nullptr;
+  if (next.serves == Op::receive) return crossings_.begin_join(index);
+  take_arrivals(index, pass);
   const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   const std::string what =
@@ -257,6 +288,8 @@ std::unique_ptr<Pending> Engine::begin_exchange(const Instruction& next, const P
       return options_.comm->all_gather(group, exchange.from, exchange.to, what);
     case Exchange::Kind::scatter:
       return options_.comm->reduce_scatter(group, exchange.from, exchange.to, what);
+    case Exchange::Kind::ring:
+      return pass_on(*options_.comm, group, exchange.passed_on, what);
   }
   return nullptr;
 }
@@ -267,6 +300,12 @@ CommOutcome<void> Engine::sum_over_devices() {
   const std::unique_ptr<Pending> sum = options_.comm->all_reduce(
       world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums), Sum::sum, "loss and gradient norm");
   return sum->wait(Deadline::after(options_.patience, "step_gate"));
+}
+
+// Nothing that was computed counts before all that came from others has ended well.
+CommOutcome<void> Engine::settle() {
+  if (options_.comm == nullptr) return {};
+  return options_.comm->settle(Deadline::after(options_.patience, "the end of a step"));
 }
 
 // Each element of the model's gradient is counted on one device. What comes of it stays on the device.
@@ -280,7 +319,35 @@ CommOutcome<void> Engine::pass_gate() {
   return {};
 }
 
-void Engine::update_block(int block) {
+// Behind all updates: what the step is reported with.
+CommOutcome<void> Engine::end_updates() {
+  versions_.end_step();
+  square_sum_.copy_(updates_.all_squares());
+  if (CommOutcome<void> done = sum_over_devices(); !done) return done;
+  const auto at = [&](StepNumber which) { return numbers_.select(0, static_cast<int>(which)); };
+  const std::int64_t count = updates_.count();
+  const auto divisor = static_cast<double>(std::max<std::int64_t>(1, count));
+  at(StepNumber::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
+  at(StepNumber::num_updates).add_(count);
+  at(StepNumber::is_finite).fill_(count > 0 ? 1 : 0);
+  return {};
+}
+
+// Asynchronous: with the gradient of one micro-batch, which is then forgotten.
+void Engine::update_at_once(const Instruction& next) {
+  at::Tensor gradients = parameters_.block(next.block).gradients;
+  if (!gradients.defined()) return;
+  const bool changes = !updates_.is_empty(next.microbatch);
+  versions_.before_update(next.block, next.microbatch, changes);
+  if (!changes) return;
+  at::Tensor squares = updates_.square_sum(next.microbatch);
+  for (const StateRun& run : parameters_.counted(next.block))
+    kernels_->add_square_sum(gradients.narrow(0, run.shard, run.length), squares);
+  update_block(next.block, updates_.numbers(next.microbatch));
+  gradients.zero_();
+}
+
+void Engine::update_block(int block, const at::Tensor& numbers) {
   BlockState& state = parameters_.block(block);
   if (!state.weights.defined()) return;
   AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
@@ -291,7 +358,7 @@ void Engine::update_block(int block) {
     at::Tensor weights = state.weights.narrow(0, has_whole_weights ? run.whole : run.shard, run.length),
                masters = state.masters.is_same(state.weights) ? weights : own(state.masters),
                first = own(state.first), second = own(state.second);
-    kernels_->adamw(adam, numbers_, own(state.gradients), masters, first, second, weights);
+    kernels_->adamw(adam, numbers, own(state.gradients), masters, first, second, weights);
   }
 }
 
@@ -307,6 +374,7 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
   if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
     return tl::unexpected(done.error());
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
+  if (const CommOutcome<void> done = settle(); !done) return tl::unexpected(done.error());
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
   return Evaluation{number(numbers, StepNumber::loss_sum),
@@ -327,6 +395,8 @@ at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
 }
 
 Bytes Engine::arena_bytes() const { return Bytes(static_cast<std::int64_t>(arena_.nbytes())); }
-Bytes Engine::bytes() const { return arena_bytes() + outside_ + Bytes(products_->bytes()); }
+Bytes Engine::bytes() const {
+  return arena_bytes() + outside_ + Bytes(products_->bytes()) + versions_.bytes();
+}
 
 }  // namespace optimus

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "engine/asynchronous.h"
 #include "engine/batch.h"
 #include "engine/block.h"
 #include "engine/crossing.h"
@@ -33,12 +34,14 @@ namespace optimus {
 struct UpdateOptions {
   double learning_rate = 0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
-  double clip = 1;  // the largest gradient norm; 0: any
+  double clip = 1;  // the largest gradient norm; 0: any, as asynchronous schedules need it
+  PipeMareOptions pipemare{};
 };
 
 struct StepReport {
-  double loss = 0;                               // mean over counted targets, before the update
-  double grad_norm = 0;                          // of the mean loss, before clipping
+  double loss = 0;  // mean over counted targets, before the update
+  // Of the mean loss, before clipping; asynchronous: the root of the mean square over the updates of the step.
+  double grad_norm = 0;
   std::int64_t num_tokens = 0, num_counted = 0;  // of all devices
   bool is_skipped = false;                       // the gradient was not finite: nothing was updated
   double loss_scale = 0;                         // fp16 only
@@ -69,6 +72,8 @@ struct EngineOptions {
   int rank = 0;                     // the plan's device that this is
   Comm* comm = nullptr;             // to the others, groups connected; none: the plan has one device
   Seconds patience = Seconds(600);  // for any one collective
+  // Paced devices, to watch schedules on a machine with too few cores: a compute ends no earlier than this after its begin.
+  std::function<Seconds(const Instruction& compute)> pace{};
 };
 
 // Everybody who works on the plan, among so many ranks: some may be idle.
@@ -85,7 +90,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Every device of the plan calls with its own sequences. A failure leaves the state as it may be: no further step can be taken.
+  // Every device of the plan calls with its own sequences. Throws UserError where asynchronous updates are to be clipped. A failure leaves the state as it may be: no further step can be taken.
   CommOutcome<StepReport> train_step(const Batch& batch, const UpdateOptions& options);
   // Forward only, without dropout.
   CommOutcome<Evaluation> evaluate(const Batch& batch);
@@ -118,7 +123,8 @@ class Engine {
   // Where the tensors of a block lie: numbers of buffers, -1 for those that outlive a step.
   struct ViewKey {
     int block = -1, weights = -1, gradients = -1;
-    int tied = -1;  // gradients of the embedding's block, for a tied head
+    int tied = -1;     // gradients of the embedding's block, for a tied head
+    int version = -1;  // of weights, under asynchronous schedules
     auto operator<=>(const ViewKey&) const = default;
   };
   void make_blocks();
@@ -127,6 +133,7 @@ class Engine {
   ViewKey add_buffers(const Instruction& instruction, Pass& pass) const;
   const BlockViews* views(const ViewKey& key);
   at::Tensor whole(int block, int buffer, StateKind kind) const;
+  at::Tensor whole_weights(const ViewKey& key) const;
   at::Tensor flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const;
   void load(const Batch& batch);
   void mark_first_passes();
@@ -138,11 +145,16 @@ class Engine {
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
-  void compute(const Instruction& next, const Pass& pass);
-  std::unique_ptr<Pending> begin_exchange(const Instruction& next, const Pass& pass);
+  void compute(std::size_t index);
+  void compute_paced(std::size_t index);
+  void take_arrivals(std::size_t index, const Pass& pass);
+  std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
+  CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
-  void update_block(int block);
+  CommOutcome<void> end_updates();
+  void update_block(int block, const at::Tensor& numbers);
+  void update_at_once(const Instruction& next);
   Pass pass_of(std::size_t index) const;
   StateBuffers buffers_of(std::size_t index) const;
   CommOutcome<void> forward_only(const Batch& batch, const Run& how);
@@ -158,6 +170,7 @@ class Engine {
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
+  std::unique_ptr<RingAttention> ring_;
   std::unique_ptr<Products> products_;
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
@@ -167,17 +180,19 @@ class Engine {
   Tools tools_;
   std::vector<std::unique_ptr<Block>> blocks_;  // [block]; none where another stage has it
   std::vector<SlabTensors> slabs_;              // [buffer]
-  std::vector<at::Tensor> flats_;    // [buffer]: weights, gradients and activations on their way
-  std::vector<at::Tensor> leaving_;  // [buffer]: [tokens, width] of those that leave
+  std::vector<at::Tensor> flats_;               // [buffer]: weights, gradients and activations on their way
+  std::vector<at::Tensor> leaving_;             // [buffer]: [tokens, width] of those that leave
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> known_views_;
-  std::vector<Pass> passes_;               // [instruction]
-  std::vector<std::vector<int>> cleared_;  // [instruction]: gradients on their way that begin with it
-  std::vector<at::Tensor> cleared_sums_;   // accumulators that each step begins at zero
-  std::vector<bool> is_forward_;           // [instruction]: of a forward slot
+  std::vector<Pass> passes_;                    // [instruction]
+  std::vector<std::vector<int>> cleared_;       // [instruction]: gradients on their way that begin with it
+  std::vector<at::Tensor> cleared_sums_;        // accumulators that each step begins at zero
+  std::vector<bool> is_forward_;                // [instruction]: of a forward slot
   std::vector<DeviceMicrobatch> microbatches_;  // as in Batch
   Crossings crossings_;
   StateExchange state_;
+  WeightVersions versions_;
+  MicrobatchUpdates updates_;
   StepGraph recording_;
 
   // Of the step under way.

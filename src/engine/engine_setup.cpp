@@ -112,13 +112,13 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stag
   if (model.is_tied && has_both_ends) {
     const LayerStrategy &first = strategy_of(stage, 0), &last = strategy_of(stage, plan.num_blocks - 1);
     if (first.tp != last.tp || first.zero != last.zero || first.shard_group != last.shard_group)
-      throw UserError("blocks 0 and {} share the embedding and are split differently: they must be split alike",
-                      plan.num_blocks - 1);
+      throw UserError(
+          "blocks 0 and {} share the embedding and are split differently: they must be split alike",
+          plan.num_blocks - 1);
   }
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
       const LayerStrategy& s = run.strategy;
-      if (s.cp > 1) throw UserError("cp {}: context parallelism cannot be run yet, use 1", s.cp);
       // What autograd keeps of weights must be where it was when the backward comes.
       const bool is_kept_by_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
       if (is_kept_by_autograd && s.recompute != RecomputeMode::full)
@@ -134,8 +134,10 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
   if (model.is_mixture())
     throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
                     model.name);
-  if (is_asynchronous(plan.schedule))
-    throw UserError("schedule {}: synchronous schedules can be run today", text(plan.schedule));
+  if (is_asynchronous(plan.schedule) && model.is_custom())
+    throw UserError(
+        "schedule {}: autograd needs the weights of a forward unchanged, use a synchronous schedule",
+        text(plan.schedule));
   if (plan.buddy > 0)
     throw UserError("buddy {}: copies of sharded state cannot be kept yet, use 0", plan.buddy);
   if (bytes_of(plan.accumulators) < 4)
@@ -157,10 +159,13 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       stage_(pipeline_.stages[static_cast<std::size_t>(program_.seat.stage)]),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
+      ring_(make_ring_attention(options.device)),
       products_(make_products(options.device, types_.element, options.product_record)),
-      tools_{model_, types_, *kernels_, *attention_, *products_, {}, {}},
+      tools_{model_, types_, *kernels_, *attention_, *ring_, *products_, {}, {}},
       crossings_(plan_, model_, program_, flats_, types_.element, options.comm),
       state_(plan_, model_, program_, parameters, options.comm),
+      versions_(plan_, program_, parameters),
+      updates_(plan_, program_.seat, options.device),
       recording_(options.device) {
   std::tie(tools_.cosine, tools_.sine) =
       rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
@@ -239,13 +244,18 @@ at::Tensor Engine::whole(int block, int buffer, StateKind kind) const {
   return is_weights ? parameters_.block(block).weights : parameters_.block(block).gradients;
 }
 
+at::Tensor Engine::whole_weights(const ViewKey& key) const {
+  if (key.version >= 0) return versions_.weights(key.block, key.version);
+  return whole(key.block, key.weights, StateKind::weights);
+}
+
 // Made once for each set of buffers that a block's tensors lie in.
 const BlockViews* Engine::views(const ViewKey& key) {
   const BlockViews*& found = known_views_[key];
   if (found != nullptr) return found;
   BlockViews made;
   if (!parameters_.shape(key.block).tensors.empty())
-    made = parameters_.views(key.block, whole(key.block, key.weights, StateKind::weights),
+    made = parameters_.views(key.block, whole_weights(key),
                              whole(key.block, key.gradients, StateKind::gradients));
   // A stage without the first block has a copy of a tied embedding among the head's own tensors.
   const bool is_tied_here = model_.is_tied && stage_.chunks.front().first() == 0;
@@ -285,19 +295,21 @@ void Engine::make_passes() {
           &microbatches_[split * num_microbatches + static_cast<std::size_t>(instruction.microbatch)];
       pass.own_length = own_length(splits[split], program_.seat.index, plan_.sequence_length);
     }
-    pass.sequence_length = plan_.sequence_length;
+    pass.sequence_length = plan_.sequence_length, pass.hop = instruction.hop;
     pass.dropout = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("dropout");
     pass.is_recompute = instruction.op == Op::recompute ||
                         (instruction.lane == Lane::tensor && instruction.serves == Op::recompute);
     pass.loss = &loss_sum_;
-    const ViewKey key = add_buffers(instruction, pass);
+    ViewKey key = add_buffers(instruction, pass);
     for (const int buffer : {key.gradients, key.tied})
       if (buffer >= 0 && !is_cleared[static_cast<std::size_t>(buffer)]) {
         cleared_[i].push_back(buffer);
         is_cleared[static_cast<std::size_t>(buffer)] = true;
       }
     const bool is_of_block = instruction.lane == Lane::compute || instruction.lane == Lane::tensor;
-    if (is_of_block && instruction.op != Op::optimizer) pass.weights = views(key);
+    if (!is_of_block || instruction.op == Op::optimizer) continue;
+    if (!is_forward_.back()) key.version = versions_.version_of(instruction.microbatch);
+    pass.weights = views(key);
   }
 }
 
@@ -322,7 +334,9 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
     else if (buffer.kind == BufferKind::whole_gradients)
       (is_own ? key.gradients : key.tied) = use.buffer;
     else if (buffer.kind == BufferKind::leaving) {
-      if (use.is_write) (is_of_backward(instruction) ? pass.below : pass.next) = &leaving_[static_cast<std::size_t>(use.buffer)];
+      if (use.is_write)
+        (is_of_backward(instruction) ? pass.below : pass.next) =
+            &leaving_[static_cast<std::size_t>(use.buffer)];
     } else if (is_flat(buffer.kind))
       continue;
     else if (is_own)
@@ -340,6 +354,7 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
 void Engine::mark_first_passes() {
   std::set<std::pair<int, Part>> seen;
   std::vector<at::Tensor> written;
+  if (is_asynchronous(plan_.schedule)) return clear_between(written);  // each update clears what it has used
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& next = program_.instructions[i];
     if (next.lane != Lane::compute || next.op == Op::optimizer) continue;
@@ -350,7 +365,8 @@ void Engine::mark_first_passes() {
     // A device may have nothing to compute in a small micro-batch.
     const Side side{static_cast<int>(stage_.devices.size()), strategy};
     const int sequences = pipeline_.microbatches[static_cast<std::size_t>(next.microbatch)];
-    if (share_of(side, program_.seat.index, sequences, plan_.sequence_length, false).num_tokens() == 0) continue;
+    if (share_of(side, program_.seat.index, sequences, plan_.sequence_length, false).num_tokens() == 0)
+      continue;
     if (!seen.emplace(next.block, next.part).second) continue;
     passes_[i].is_first = true;
     for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->first_written())

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/block.h"
 #include "engine/cache.h"
+#include "engine/ring_pass.h"
 
 namespace optimus {
 namespace {
@@ -27,13 +28,54 @@ class LayerBlock final : public Block {
         layer_(block - 1),
         strategy_(strategy),
         part_(part),
-        runs_(head_runs(tools.model, part)) {}
+        runs_(head_runs(tools.model, part)),
+        ring_(tools, block - 1, part, runs_) {}
 
   void forward(Part part, const Pass& pass) override {
-    part == Part::attention ? forward_attention(pass) : forward_mlp(pass);
+    switch (part) {
+      case Part::attention:
+        begin_attention(pass);
+        attend(pass);
+        return project_attention(pass);
+      case Part::attention_input:
+        begin_attention(pass);
+        return ring_.begin_forward(pass, heads(pass["attention.key"]), heads(pass["attention.value"]));
+      case Part::attention_hop:
+        return ring_.forward_hop(pass, heads(pass["attention.query"]));
+      case Part::attention_output:
+        ring_.end_forward(pass, heads(pass["attention.output"]));
+        return project_attention(pass);
+      case Part::mlp:
+        return forward_mlp(pass);
+      case Part::whole:
+      case Part::router:
+      case Part::experts:
+        ensure(false, "part {} of a layer", text(part));
+    }
   }
   void backward_input(Part part, const Pass& pass) override {
-    part == Part::attention ? backward_attention(pass) : backward_mlp(pass);
+    switch (part) {
+      case Part::attention:
+        begin_backward_attention(pass);
+        attend_backward(pass);
+        return backward_attention_input(pass);
+      case Part::attention_output:
+        begin_backward_attention(pass);
+        return ring_.begin_backward(pass, heads(pass["attention.key"]), heads(pass["attention.value"]));
+      case Part::attention_hop:
+        return ring_.backward_hop(pass, heads(pass["attention.output.gradient"]),
+                                  heads(pass["attention.query"]), heads(pass["attention.output"]));
+      case Part::attention_input:
+        ring_.end_backward(pass, heads(pass["attention.query.gradient"]),
+                           heads(pass["attention.key.gradient"]), heads(pass["attention.value.gradient"]));
+        return backward_attention_input(pass);
+      case Part::mlp:
+        return backward_mlp(pass);
+      case Part::whole:
+      case Part::router:
+      case Part::experts:
+        ensure(false, "part {} of a layer", text(part));
+    }
   }
   void backward_weight(Part part, const Pass& pass) override {
     if (part == Part::attention) {
@@ -55,6 +97,7 @@ class LayerBlock final : public Block {
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
+    if (collective.op == Op::ring_exchange) return ring_.exchange(collective, pass);
     const bool is_attention = collective.part == Part::attention;
     if (collective.op != Op::all_gather) return partial_sum(collective, pass);
     at::Tensor from = collective.is_backward ? gradient_to_gather(collective.part, pass)
@@ -64,7 +107,7 @@ class LayerBlock final : public Block {
   }
 
   void end_exchange(const Instruction& collective, const Pass& pass) override {
-    if (collective.op == Op::all_gather) return;
+    if (collective.op == Op::all_gather || collective.op == Op::ring_exchange) return;
     const bool is_attention = collective.part == Part::attention;
     if (collective.serves == Op::backward_input)
       is_attention ? end_backward_attention(pass) : end_backward_mlp(pass);
@@ -100,13 +143,16 @@ class LayerBlock final : public Block {
   // The sum itself, behind which a norm stands, is needed for that norm's gradient.
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
-  void forward_attention(const Pass& pass) {
+  void begin_attention(const Pass& pass) {
     if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
-    at::Tensor qkv = pass["qkv"], output = pass["attention.output"];
-    const Weights joint = weights(pass, "attention.qkv"), out = weights(pass, "attention.out");
+    at::Tensor qkv = pass["qkv"];
+    const Weights joint = weights(pass, "attention.qkv");
     tools_.products.forward(attention_operand(pass), joint.weight, joint.bias, qkv);
     position_heads(pass);
-    attend(pass);
+  }
+  void project_attention(const Pass& pass) {
+    const at::Tensor output = pass["attention.output"];
+    const Weights out = weights(pass, "attention.out");
     at::Tensor sum = attention_sum(pass);
     if (part_.is_alone()) {
       add_to_stream(pass, out, output, stream_in(pass), "attention", sum);
@@ -186,10 +232,12 @@ class LayerBlock final : public Block {
         tools_.attention.forward(task(pass, run), queries, keys, values, output, sums);
     }
   }
-  void attend_backward(const Pass& pass, const at::Tensor& d_attended, at::Tensor& dq, at::Tensor& dk,
-                       at::Tensor& dv) {
+  void attend_backward(const Pass& pass) {
     const at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]),
-                     v = heads(pass["attention.value"]), output = heads(pass["attention.output"]);
+                     v = heads(pass["attention.value"]), output = heads(pass["attention.output"]),
+                     d_attended = pass["attention.output.gradient"];
+    at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]),
+               dv = heads(pass["attention.value.gradient"]);
     for (const HeadRun& run : runs_) {
       at::Tensor run_dq = of_queries(dq, run), run_dk = of_keys(dk, run), run_dv = of_keys(dv, run);
       tools_.attention.backward(task(pass, run), of_queries(heads(d_attended), run), of_queries(q, run),
@@ -248,8 +296,7 @@ class LayerBlock final : public Block {
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
     const at::Tensor weight = weights(pass, up_name()).weight;
     const bool adds = part_.is_alone() && !is_pre();
-    if (adds) d_input.copy_(stream);
-    tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds);
+    tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds ? stream : at::Tensor());
     if (!part_.is_alone()) return;
     is_pre() ? through_norm2(pass, d_input, stream, middle)
              : through_norm(pass, "norm1", d_input, {}, middle);
@@ -276,7 +323,7 @@ class LayerBlock final : public Block {
                                            norm.bias_gradient, sums);
   }
 
-  void backward_attention(const Pass& pass) {
+  void begin_backward_attention(const Pass& pass) {
     if (strategy_.recompute == RecomputeMode::selective) {
       if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
       if (model_.has_qk_norm) position_heads(pass);
@@ -286,9 +333,10 @@ class LayerBlock final : public Block {
     if (!is_cut_by_tokens()) mask_gradient(pass, stream, "attention", d_out);
     tools_.products.input_gradient(whole_gradient(pass, Part::attention),
                                    weights(pass, "attention.out").weight, d_attended);
-    at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]),
-               dv = heads(pass["attention.value.gradient"]);
-    attend_backward(pass, d_attended, dq, dk, dv);
+  }
+  void backward_attention_input(const Pass& pass) {
+    const at::Tensor stream = pass["middle.gradient"];
+    at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]);
     rotate(pass, dq, dk, true);
     if (model_.has_qk_norm) {
       through_head_norm(pass, "attention.q_norm", dq);
@@ -301,8 +349,8 @@ class LayerBlock final : public Block {
       tools_.products.input_gradient(pass["qkv.gradient"], weight, d_input);
       if (part_.is_alone()) through_norm(pass, "norm1", d_input, stream, input);
     } else {
-      if (part_.is_alone()) input.copy_(stream);
-      tools_.products.input_gradient(pass["qkv.gradient"], weight, input, part_.is_alone());
+      tools_.products.input_gradient(pass["qkv.gradient"], weight, input,
+                                     part_.is_alone() ? stream : at::Tensor());
     }
   }
   void end_backward_attention(const Pass& pass) {
@@ -450,6 +498,7 @@ class LayerBlock final : public Block {
   const LayerStrategy strategy_;
   const TensorPart part_;
   const std::vector<HeadRun> runs_;
+  const RingPass ring_;
 };
 
 }  // namespace

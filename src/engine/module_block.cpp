@@ -158,6 +158,7 @@ LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Par
 
 // Masters where this device has all of them, else weights, else the rows of its shard.
 void LentModules::take_back(Lent& lent) const {
+  if (parameters_.find(lent.parameter) == nullptr) return;  // another stage has trained it
   const at::Tensor master = parameters_.master(lent.parameter), weight = parameters_.weight(lent.parameter);
   const std::int64_t all = lent.before.numel();
   if (master.numel() == all || weight.numel() == all) {

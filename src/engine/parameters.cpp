@@ -1,11 +1,14 @@
 // See parameters.h.
 #include "engine/parameters.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -142,9 +145,18 @@ namespace {
 
 void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std::vector<double>& values) {
   values.assign(static_cast<std::size_t>(box.num_elements()), tensor.init.kind == InitKind::ones ? 1.0 : 0.0);
-  if (tensor.init.kind != InitKind::normal) return;
-  fill_normal(key.with(tensor.name), tensor.shape, box, values);
-  for (double& value : values) value *= tensor.init.deviation;
+  if (tensor.init.kind != InitKind::normal || values.empty()) return;
+  const RandomKey own = key.with(tensor.name);
+  const std::int64_t rows = box.num_dims > 0 ? box.dims[0].size() : 1, row = box.num_elements() / rows;
+  at::parallel_for(0, rows, std::max<std::int64_t>(1, (1 << 16) / row),
+                   [&](std::int64_t from, std::int64_t to) {
+                     Box part = box;
+                     part.dims[0] = {box.dims[0].begin + from, box.dims[0].begin + to};
+                     const std::span<double> piece = std::span(values).subspan(
+                         static_cast<std::size_t>(from * row), static_cast<std::size_t>((to - from) * row));
+                     fill_normal(own, tensor.shape, part, piece);
+                     for (double& value : piece) value *= tensor.init.deviation;
+                   });
 }
 
 }  // namespace
@@ -154,9 +166,12 @@ void Parameters::initialize(std::int64_t seed) {
   std::vector<double> values;
   for (const LogicalTensor& tensor : tensors_) {
     if (find(tensor.name) == nullptr || tensor.init.kind == InitKind::given) continue;
+    std::optional<Box> filled;
     for (at::Tensor BlockState::*const member : {&BlockState::masters, &BlockState::weights}) {
       at::Tensor target = view(tensor.name, member);
-      fill(tensor, key, box(tensor.name, member), values);
+      const Box own = box(tensor.name, member);
+      if (filled != own) fill(tensor, key, own, values);
+      filled = own;
       target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
       const BlockState& state = block(places_.at(tensor.name).first);
       if (state.masters.is_same(state.weights)) break;

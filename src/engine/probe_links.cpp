@@ -77,11 +77,6 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double median(std::vector<double> all) {
-  std::nth_element(all.begin(), all.begin() + std::ssize(all) / 2, all.end());
-  return all[all.size() / 2];
-}
-
 // Seconds of a message one way: half of there and back.
 double message_seconds(std::size_t size) {
   const auto [here, there] = socket_pair();

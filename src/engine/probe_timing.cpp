@@ -16,11 +16,6 @@ namespace {
 constexpr std::size_t kMostViews = 128;
 constexpr double kSpan = 2e-3;  // seconds: long enough for the clock and for launches to overlap
 
-double median(std::vector<double> all) {
-  std::nth_element(all.begin(), all.begin() + std::ssize(all) / 2, all.end());
-  return all[all.size() / 2];
-}
-
 double seconds_of_calls(at::Device device, const std::function<void()>& call, int count) {
   wait_for(device);
   const auto began = std::chrono::steady_clock::now();
@@ -57,6 +52,11 @@ double seconds_between_copies(const at::Tensor& idle, const std::function<void()
 #endif
 
 }  // namespace
+
+double median(std::vector<double> all) {
+  std::nth_element(all.begin(), all.begin() + std::ssize(all) / 2, all.end());
+  return all[all.size() / 2];
+}
 
 at::Tensor Ring::next(std::int64_t rows, std::int64_t columns) {
   const std::int64_t count = rows * columns;

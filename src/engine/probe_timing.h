@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <vector>
 
 #include "engine/device.h"
 
@@ -24,6 +25,9 @@ class Ring {
 };
 
 void wait_for(at::Device device);
+
+// Of one or more.
+double median(std::vector<double> all);
 
 // Median seconds of one call, after one that is not counted; waits for the device.
 double seconds_of(at::Device device, const std::function<void()>& call);

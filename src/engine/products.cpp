@@ -43,9 +43,10 @@ class AtenProducts : public Products {
     else
       at::mm_out(y, x, weight.t());
   }
-  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx, bool adds) override {
-    if (adds)
-      at::addmm_out(dx, dx, dy, weight);
+  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
+                      const at::Tensor& stream) override {
+    if (stream.defined())
+      at::addmm_out(dx, stream, dy, weight);
     else
       at::mm_out(dx, dy, weight);
   }
@@ -65,9 +66,10 @@ class BlasProducts final : public AtenProducts {
     const BlasOnly blas;
     AtenProducts::forward(x, weight, bias, y, adds);
   }
-  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx, bool adds) override {
+  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
+                      const at::Tensor& stream) override {
     const BlasOnly blas;
-    AtenProducts::input_gradient(dy, weight, dx, adds);
+    AtenProducts::input_gradient(dy, weight, dx, stream);
   }
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     const BlasOnly blas;
@@ -124,10 +126,12 @@ class WideningProducts final : public Products {
     }
     y.copy_(result);
   }
-  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx, bool adds) override {
+  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
+                      const at::Tensor& stream) override {
     at::Tensor result = room(2, dx);
-    if (adds) result.copy_(dx);
-    straight_.input_gradient(widened(0, dy), widened(1, weight), result, adds);
+    if (stream.defined()) result.copy_(stream);
+    straight_.input_gradient(widened(0, dy), widened(1, weight), result,
+                             stream.defined() ? result : at::Tensor());
     dx.copy_(result);
   }
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {

@@ -14,15 +14,16 @@ namespace optimus {
 class Products {
  public:
   virtual ~Products() = default;
-  // y = x W^T + bias (may be undefined). When `adds`, y holds something that the product is added to (bias must be undefined).
+  // y = x W^T + bias (may be undefined). When `adds`, y holds something that the product is added to (bias must be undefined); on
+  // CUDA in 16 bits the product is rounded before.
   virtual void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                        bool adds = false) = 0;
   // y = x W^T + bias + stream; y and stream share nothing.
   virtual void forward_onto(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                             const at::Tensor& stream, at::Tensor& y);
-  // dx = dy W, or dx += dy W.
+  // dx = dy W + stream (may be undefined); dx and stream share nothing.
   virtual void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
-                              bool adds = false) = 0;
+                              const at::Tensor& stream = {}) = 0;
   // dx = (dy W) * kind'(x), where x went through an activation function: one pass less than on its own. false: these products
   // cannot, and nothing was done.
   virtual bool input_gradient_through(Activation kind, const at::Tensor& dy, const at::Tensor& weight,

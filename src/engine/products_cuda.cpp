@@ -102,12 +102,16 @@ class CudaProducts final : public Products {
                     const at::Tensor& stream, at::Tensor& y) override {
     if (!multiply(x, weight, bias, stream, y)) plain_->forward_onto(x, weight, bias, stream, y);
   }
-  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx, bool adds) override {
+  // Not in place: where C is D, the library rounds the sums to 16 bits and lets the memory add them (seen with all algorithms of
+  // cuBLASLt 13.1 on an H200).
+  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
+                      const at::Tensor& stream) override {
     LtShape shape = input_gradient_shape(dy, weight, dx);
-    shape.has_addend = adds, shape.c_stride = dx.stride(0);
-    if (!all_aligned(dy, weight, dx) ||
-        !run(shape, {weight.data_ptr(), dy.data_ptr(), dx.data_ptr(), dx.data_ptr(), nullptr}))
-      plain_->input_gradient(dy, weight, dx, adds);
+    shape.has_addend = stream.defined(), shape.c_stride = stream.defined() ? stream.stride(0) : dx.stride(0);
+    if (!all_aligned(dy, weight, dx, stream) ||
+        !run(shape, {weight.data_ptr(), dy.data_ptr(), stream.defined() ? stream.data_ptr() : nullptr,
+                     dx.data_ptr(), nullptr}))
+      plain_->input_gradient(dy, weight, dx, stream);
   }
   bool input_gradient_through(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
                               const at::Tensor& x, at::Tensor& dx) override {

@@ -52,14 +52,15 @@ StateExchange::SharedPiece StateExchange::shared_piece(const HeldBox& shared,
   std::vector<std::int64_t> sizes;
   for (int d = 0; d < own.num_dims; ++d) sizes.push_back(own[d].size());
   SharedPiece piece;
-  piece.gradient = parameters_.block(block)
-                       .gradients.narrow(0, shape.num_shards == 1 ? held.offset : held.shard_offset,
-                                         own.num_elements())
-                       .view(sizes);
+  piece.gradient =
+      parameters_.block(block)
+          .gradients.narrow(0, shape.num_shards == 1 ? held.offset : held.shard_offset, own.num_elements())
+          .view(sizes);
   for (int d = 0; d < own.num_dims; ++d)
-    piece.gradient =
-        piece.gradient.narrow(d, shared.box[d].begin - own[d].begin, shared.box[d].size());
-  const int tp = strategy_of(stage_, block).tp, first = program_.seat.index / tp * tp;
+    piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own[d].begin, shared.box[d].size());
+  // Shards of the parts of one copy: rows that two parts share may lie in different shards of theirs.
+  const int copy = strategy_of(stage_, block).tp * shape.num_shards,
+            first = program_.seat.index / copy * copy;
   for (int index = first; index < program_.seat.index; ++index)
     if (std::binary_search(members.begin(), members.end(), stage_.devices[static_cast<std::size_t>(index)]))
       piece.contributes = false;
@@ -71,8 +72,7 @@ std::int64_t StateExchange::end_of_shared(int block) const {
   const bool has_both_ends =
       stage_.chunks.front().first() == 0 && stage_.chunks.back().end() == plan_.num_blocks;
   const BlockShape& shape = parameters_.shape(block);
-  const LogicalTensor& first =
-      parameters_.tensors()[static_cast<std::size_t>(shape.tensors.front().tensor)];
+  const LogicalTensor& first = parameters_.tensors()[static_cast<std::size_t>(shape.tensors.front().tensor)];
   if (has_both_ends || !first.is_also_head) return 0;
   const bool is_whole = shape.num_shards == 1;
   if (shape.tensors.size() == 1) return is_whole ? shape.whole_elements : shape.shard_elements;

@@ -1,5 +1,5 @@
-// One device's part of a layer under tensor parallelism: which heads, columns and vocabulary rows it works on, and with sequence
-// parallelism which tokens are its own between products. A device alone has all of it.
+// One device's part of a layer under tensor and context parallelism: which heads, columns and vocabulary rows it works on, with
+// sequence parallelism which tokens are its own between products, and which part of the positions. A device alone has all of it.
 #pragma once
 
 #include <vector>
@@ -12,6 +12,7 @@ namespace optimus {
 
 struct TensorPart {
   int tp = 1, part = 0;
+  int cp = 1, context = 0;  // of the positions, likewise
   bool is_sequence_parallel = false;
   Span heads{}, kv_heads{}, vocab{};
 
@@ -26,6 +27,7 @@ struct TensorPart {
 
 inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strategy, int index) {
   TensorPart part{.tp = strategy.tp, .part = index % strategy.tp};
+  part.cp = strategy.cp, part.context = index / strategy.tp % strategy.cp;
   part.is_sequence_parallel = strategy.sequence_parallel;
   if (model.is_custom()) return part;
   const auto own = [&](CutUnit unit) {

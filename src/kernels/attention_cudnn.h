@@ -18,7 +18,7 @@ class CudnnAttention {
   static bool is_built();
 
   // As Attention::forward and backward, for whole sequences without dropout. false: there is no kernel for this, and nothing was
-  // done. The kernel is chosen by measuring, at the first call with these shapes and strides.
+  // done. The kernel is chosen at the first call with these shapes and strides.
   bool forward(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp);
   bool backward(const AttentionShape& shape, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-at::Tensor wide(const at::Tensor& tensor) {
+at::Tensor wider(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
@@ -21,7 +21,7 @@ class PlainSegment {
   PlainSegment(const AttentionTask& task, const AttentionSegment& segment) : task_(task), segment_(segment) {}
 
   at::Tensor query_heads(const at::Tensor& tensor) const {
-    return wide(rows_of(task_.shape, segment_, tensor).transpose(0, 1));
+    return wider(rows_of(task_.shape, segment_, tensor).transpose(0, 1));
   }
   // Repeated for each head of the group.
   at::Tensor key_heads(const at::Tensor& tensor) const {

@@ -1,5 +1,6 @@
-// What the two halves of the host attention kernel share: heads as rows, scratch in the wider type, masks.
+// What the two halves of the host attention kernel share: heads as rows, scratch in the wider type, masks, work for threads.
 //
+// The kernel knows pieces of scores only (ring_attention.h): attention over whole sequences is a ring of one part.
 // Scratch is padded so that products need no odd ends: padded queries are computed and dropped, padded keys get probability
 // zero. Read host_product.h for the products, then host_attention_forward.cpp.
 #pragma once
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "kernels/host_dropout.h"
 #include "kernels/host_product.h"
 #include "kernels/host_rows.h"
+#include "kernels/ring_attention.h"
 
 namespace optimus {
 
@@ -87,35 +90,35 @@ void copy_out(const Scratch<Wide<T>>& from, std::int64_t at, Wide<T> factor, con
   for (std::int64_t d = 0; d < head.head_dim; ++d) store(to[d], values[d] * factor);
 }
 
-// What a task is made of: one head of one segment, its masks and which keys a query sees.
+// One head of a piece: its masks and which keys a query sees. Queries and keys are counted from the piece's start.
 struct HeadPlace {
-  AttentionSegment segment;
-  std::int64_t head = 0;  // of q
+  std::int64_t num_queries = 0, num_keys = 0;
   bool is_causal = true;
   double scale = 1;
-  std::int64_t max_positions = 0;
+  std::int64_t first_query = 0, first_key = 0, max_positions = 0;
   RandomKey key{};
 
-  HeadPlace(const AttentionTask& task, const AttentionSegment& where, std::int64_t query_head)
-      : segment(where),
-        head(query_head),
-        is_causal(task.shape.is_causal),
+  HeadPlace(const RingTask& task, const RingPiece& piece, std::int64_t query_head)
+      : num_queries(piece.queries.size()),
+        num_keys(piece.keys.size()),
+        is_causal(piece.is_causal),
         scale(task.shape.scale),
+        first_query(piece.first_query),
+        first_key(piece.first_key),
         max_positions(task.dropout.max_positions) {
     if (task.dropout.rate == 0) return;
-    const std::int64_t sample = task.dropout.samples[static_cast<std::size_t>(where.sequence)];
+    const std::int64_t sample = task.dropout.samples[static_cast<std::size_t>(piece.sequence)];
     key = task.dropout.key.with(static_cast<std::uint64_t>(sample))
               .with(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
   }
-  std::int64_t length() const { return segment.end - segment.begin; }
-  // How many of the keys first .. first + count the query sees (all indices from the segment's start).
+  // How many of these keys the query sees.
   std::int64_t num_seen(std::int64_t query, Span keys) const {
     return is_causal ? std::clamp<std::int64_t>(query + 1 - keys.begin, 0, keys.size()) : keys.size();
   }
   // Which probabilities of a row are kept.
-  void fill_mask(const DropoutRule& rule, std::int64_t query, std::int64_t first_key,
+  void fill_mask(const DropoutRule& rule, std::int64_t query, std::int64_t at_key,
                  std::span<std::uint8_t> kept) const {
-    const std::int64_t element = (segment.begin + query) * max_positions + segment.begin + first_key;
+    const std::int64_t element = (first_query + query) * max_positions + first_key + at_key;
     fill_kept(key, static_cast<std::uint64_t>(element), rule, kept);
   }
 };
@@ -132,23 +135,46 @@ struct AttentionTensors {
   const at::Tensor &dout, &q, &k, &v, &out, &logsumexp, &dq, &dk, &dv;
 };
 
+// What a call does with its results.
+enum class Results {
+  written,  // in the element type: the task has all keys
+  added     // in the wide type, to what earlier hops left there
+};
+
+template <typename T>
+void add_out(const Scratch<Wide<T>>& from, std::int64_t at, const Head<T>& head, std::int64_t row) {
+  T* to = head.row(row);
+  const Wide<T>* values = from.row(at);
+#pragma omp simd
+  for (std::int64_t d = 0; d < head.head_dim; ++d) to[d] += values[d];
+}
+
 template <typename W>
-W* statistics_of(const AttentionShape& shape, const AttentionSegment& segment, std::int64_t head,
+W* statistics_of(const RingTask& task, const RingPiece& piece, std::int64_t head,
                  const at::Tensor& logsumexp) {
-  return flat_data<W>(logsumexp) + (segment.sequence * shape.heads + head) * shape.length + segment.begin;
+  const std::int64_t row = (piece.sequence * task.shape.heads + head) * task.own_length;
+  return flat_data<W>(logsumexp) + row + piece.queries.begin;
 }
 
-inline std::int64_t first_row(const AttentionShape& shape, const AttentionSegment& segment) {
-  return segment.sequence * shape.length + segment.begin;
+inline std::int64_t first_query_row(const RingTask& task, const RingPiece& piece) {
+  return piece.sequence * task.own_length + piece.queries.begin;
+}
+inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) {
+  return piece.sequence * task.their_length + piece.keys.begin;
 }
 
-inline std::int64_t longest_of(const std::vector<AttentionSegment>& segments) {
-  std::int64_t longest = 0;
-  for (const AttentionSegment& segment : segments) longest = std::max(longest, segment.end - segment.begin);
-  return longest;
-}
+// Ranges of a task's pieces: neighbours with the same queries; neighbours that have queries or keys in common with another of
+// their range, so that two such ranges never write to the same row.
+std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);
+std::vector<Span> pieces_apart(const std::vector<RingPiece>& pieces);
 
-void host_attention_forward(const AttentionTask& task, const AttentionTensors& tensors);
-void host_attention_backward(const AttentionTask& task, const AttentionTensors& tensors);
+// Scores of a piece that are computed, for sharing work out.
+std::int64_t num_scores(const RingPiece& piece);
+
+// Cuts items into a range for each thread, of about equal cost, and calls work(range) on that thread.
+void share_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work);
+
+void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, Results results);
+void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, Results results);
 
 }  // namespace optimus

@@ -11,12 +11,11 @@
 namespace optimus {
 namespace {
 
-// The backward pass of one segment's heads that share a head of keys: block of keys by block of keys.
-template <typename T>
+// The backward pass of heads that share a head of keys: block of keys by block of keys.
+template <typename W>
 class BackwardBlocks {
  public:
-  using W = Wide<T>;
-  BackwardBlocks(const AttentionTask& task, std::int64_t longest, std::int64_t group)
+  BackwardBlocks(const RingTask& task, std::int64_t longest)
       : rule_(task.dropout.rate),
         has_dropout_(task.dropout.rate != 0),
         head_dim_(task.shape.head_dim),
@@ -27,9 +26,11 @@ class BackwardBlocks {
         value_sums_(kBlock, task.shape.head_dim),
         probabilities_(kBlock, kBlock),
         slopes_(kBlock, kBlock) {
-    for (std::int64_t i = 0; i < group; ++i) queries_.emplace_back(longest, task.shape.head_dim);
+    for (std::int64_t i = 0; i < task.shape.heads / task.shape.kv_heads; ++i)
+      queries_.emplace_back(longest, task.shape.head_dim);
   }
 
+  template <typename T>
   void take_queries(std::int64_t member, const Head<T>& q, const Head<T>& dout, const Head<T>& out,
                     const W* logsumexp, std::int64_t length) {
     PerQuery& to = queries_[static_cast<std::size_t>(member)];
@@ -44,28 +45,27 @@ class BackwardBlocks {
     }
   }
 
-  // Adds to the queries' gradients, writes those of the keys. `places` has one for each query head of the group.
-  void run(const std::vector<HeadPlace>& places, const Head<T>& k, const Head<T>& v, Span keys,
-           const Head<T>& dk, const Head<T>& dv) {
+  // Adds to the queries' gradients and makes those of the keys, key_gradient() and value_gradient(). `places` has one for each
+  // query head of the group.
+  template <typename T>
+  void run(const std::vector<HeadPlace>& places, const Head<T>& k, const Head<T>& v, Span keys) {
     copy_in(k, keys, keys_);
     copy_in_transposed(k, keys, keys_across_);
     copy_in_transposed(v, keys, values_across_);
     key_sums_.zero(kBlock), value_sums_.zero(kBlock);
     for (std::size_t member = 0; member < places.size(); ++member) {
-      const std::int64_t length = places[member].length();
+      const std::int64_t count = places[member].num_queries;
       const std::int64_t first = places[member].is_causal ? keys.begin / kBlock * kBlock : 0;
-      for (std::int64_t begin = first; begin < length; begin += kBlock)
-        add_queries(places[member], queries_[member], {begin, std::min(begin + kBlock, length)}, keys);
-    }
-    for (std::int64_t j = 0; j < keys.size(); ++j) {
-      copy_out(key_sums_, j, W{1}, dk, keys.begin + j);
-      copy_out(value_sums_, j, W{1}, dv, keys.begin + j);
+      for (std::int64_t begin = first; begin < count; begin += kBlock)
+        add_queries(places[member], queries_[member], {begin, std::min(begin + kBlock, count)}, keys);
     }
   }
 
-  void put_query_gradient(std::int64_t member, const Head<T>& dq, std::int64_t length) const {
-    for (std::int64_t r = 0; r < length; ++r)
-      copy_out(queries_[static_cast<std::size_t>(member)].dq, r, W{1}, dq, r);
+  // The first rows are those of the keys.
+  const Scratch<W>& key_gradient() const { return key_sums_; }
+  const Scratch<W>& value_gradient() const { return value_sums_; }
+  const Scratch<W>& query_gradient(std::int64_t member) const {
+    return queries_[static_cast<std::size_t>(member)].dq;
   }
 
  private:
@@ -124,46 +124,109 @@ class BackwardBlocks {
   std::array<std::uint8_t, kBlock> kept_{};
 };
 
-// All gradients of one head of keys of one segment.
+// What one thread does: all gradients of one head of keys of some pieces, then the next.
 template <typename T>
-void backward_head(const AttentionTask& task, const AttentionTensors& at, const AttentionSegment& segment,
-                   std::int64_t kv_head, BackwardBlocks<T>& blocks) {
-  const AttentionShape& shape = task.shape;
-  const std::int64_t group = shape.heads / shape.kv_heads, row = first_row(shape, segment);
-  const std::int64_t length = segment.end - segment.begin;
-  std::vector<HeadPlace> places;
-  for (std::int64_t member = 0; member < group; ++member) {
-    const std::int64_t head = kv_head * group + member;
-    places.emplace_back(task, segment, head);
-    blocks.take_queries(member, Head<T>(at.q, row, head), Head<T>(at.dout, row, head),
-                        Head<T>(at.out, row, head),
-                        statistics_of<Wide<T>>(shape, segment, head, at.logsumexp), length);
-  }
-  const Head<T> k(at.k, row, kv_head), v(at.v, row, kv_head), dk(at.dk, row, kv_head),
-      dv(at.dv, row, kv_head);
-  for (std::int64_t begin = 0; begin < length; begin += kBlock)
-    blocks.run(places, k, v, {begin, std::min(begin + kBlock, length)}, dk, dv);
-  for (std::int64_t member = 0; member < group; ++member)
-    blocks.put_query_gradient(member, Head<T>(at.dq, row, kv_head * group + member), length);
-}
+class BackwardThread {
+ public:
+  using W = Wide<T>;
+  BackwardThread(const RingTask& task, const AttentionTensors& tensors, Results results, std::int64_t longest)
+      : task_(task), tensors_(tensors), results_(results), blocks_(task, longest) {}
 
-template <typename T>
-void backward_typed(const AttentionTask& task, const AttentionTensors& at) {
-  const AttentionShape& shape = task.shape;
-  const std::vector<AttentionSegment> segments = segments_of(task);
-  const auto num_items = static_cast<std::int64_t>(segments.size()) * shape.kv_heads;
-  at::parallel_for(0, num_items, 1, [&](std::int64_t first, std::int64_t last) {
-    BackwardBlocks<T> blocks(task, longest_of(segments), shape.heads / shape.kv_heads);
-    for (std::int64_t i = first; i < last; ++i)
-      backward_head(task, at, segments[static_cast<std::size_t>(i / shape.kv_heads)], i % shape.kv_heads,
-                    blocks);
-  });
+  // Pieces that have all queries in common.
+  void run(Span pieces, std::int64_t kv_head) {
+    const RingPiece& first = task_.pieces[static_cast<std::size_t>(pieces.begin)];
+    const std::int64_t row = first_query_row(task_, first), count = first.queries.size();
+    for (std::int64_t member = 0; member < group(); ++member) {
+      const std::int64_t head = kv_head * group() + member;
+      blocks_.take_queries(member, Head<T>(tensors_.q, row, head), Head<T>(tensors_.dout, row, head),
+                           Head<T>(tensors_.out, row, head),
+                           statistics_of<W>(task_, first, head, tensors_.logsumexp), count);
+    }
+    for (std::int64_t i = pieces.begin; i < pieces.end; ++i)
+      run_keys(task_.pieces[static_cast<std::size_t>(i)], kv_head);
+    for (std::int64_t member = 0; member < group(); ++member)
+      put(blocks_.query_gradient(member), tensors_.dq, row, kv_head * group() + member, count);
+  }
+
+ private:
+  void run_keys(const RingPiece& piece, std::int64_t kv_head) {
+    std::vector<HeadPlace> places;
+    for (std::int64_t member = 0; member < group(); ++member)
+      places.emplace_back(task_, piece, kv_head * group() + member);
+    const std::int64_t row = first_key_row(task_, piece), count = piece.keys.size();
+    const Head<T> k(tensors_.k, row, kv_head), v(tensors_.v, row, kv_head);
+    for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+      const Span keys{begin, std::min(begin + kBlock, count)};
+      blocks_.run(places, k, v, keys);
+      put(blocks_.key_gradient(), tensors_.dk, row + begin, kv_head, keys.size());
+      put(blocks_.value_gradient(), tensors_.dv, row + begin, kv_head, keys.size());
+    }
+  }
+
+  // The first rows of scratch to rows `row` onwards of a head.
+  void put(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
+           std::int64_t count) const {
+    if (results_ == Results::added) {
+      const Head<W> rows(to, row, head);
+      for (std::int64_t i = 0; i < count; ++i) add_out(from, i, rows, i);
+    } else {
+      const Head<T> rows(to, row, head);
+      for (std::int64_t i = 0; i < count; ++i) copy_out(from, i, W{1}, rows, i);
+    }
+  }
+
+  std::int64_t group() const { return task_.shape.heads / task_.shape.kv_heads; }
+
+  const RingTask& task_;
+  const AttentionTensors& tensors_;
+  Results results_;
+  BackwardBlocks<W> blocks_;
+};
+
+// Pieces that have nothing to do with the others, as ranges of those with the same queries.
+struct BackwardItem {
+  std::vector<Span> runs;
+  std::int64_t kv_head = 0;
+};
+
+struct BackwardWork {
+  std::vector<BackwardItem> items;
+  std::vector<std::int64_t> costs;
+  std::int64_t longest = 0;  // queries of a run
+};
+
+BackwardWork backward_work(const RingTask& task) {
+  BackwardWork work;
+  const std::vector<Span> runs = pieces_by_queries(task.pieces);
+  auto run = runs.begin();
+  for (const Span apart : pieces_apart(task.pieces)) {
+    BackwardItem item;
+    std::int64_t cost = 0;
+    for (; run != runs.end() && run->begin < apart.end; ++run) item.runs.push_back(*run);
+    for (std::int64_t i = apart.begin; i < apart.end; ++i) {
+      const RingPiece& piece = task.pieces[static_cast<std::size_t>(i)];
+      work.longest = std::max(work.longest, piece.queries.size());
+      cost += num_scores(piece);
+    }
+    for (item.kv_head = 0; item.kv_head < task.shape.kv_heads; ++item.kv_head)
+      work.items.push_back(item), work.costs.push_back(cost);
+  }
+  return work;
 }
 
 }  // namespace
 
-void host_attention_backward(const AttentionTask& task, const AttentionTensors& tensors) {
-  with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) { backward_typed<T>(task, tensors); });
+void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, Results results) {
+  const BackwardWork work = backward_work(task);
+  with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
+    share_by_cost(work.costs, [&](Span items) {
+      BackwardThread<T> thread(task, tensors, results, work.longest);
+      for (std::int64_t i = items.begin; i < items.end; ++i) {
+        const BackwardItem& item = work.items[static_cast<std::size_t>(i)];
+        for (const Span run : item.runs) thread.run(run, item.kv_head);
+      }
+    });
+  });
 }
 
 }  // namespace optimus

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "kernels/host_attention.h"
 #include "kernels/host_lanes.h"
@@ -13,35 +14,54 @@ namespace optimus {
 namespace {
 
 // The forward pass over blocks of queries of one head after another, with the keys of the head packed.
-template <typename T>
+template <typename W>
 class ForwardBlocks {
  public:
-  using W = Wide<T>;
-  ForwardBlocks(const AttentionTask& task, std::int64_t longest)
+  ForwardBlocks(const RingTask& task, std::int64_t num_key_blocks)
       : rule_(task.dropout.rate),
         has_dropout_(task.dropout.rate != 0),
         head_dim_(task.shape.head_dim),
         queries_(kBlock, task.shape.head_dim),
-        keys_(round_up(longest, kBlock) / kBlock, Scratch<W>(task.shape.head_dim, kBlock)),
-        values_(round_up(longest, kBlock), task.shape.head_dim),
+        keys_(static_cast<std::size_t>(num_key_blocks), Scratch<W>(task.shape.head_dim, kBlock)),
+        values_(num_key_blocks * kBlock, task.shape.head_dim),
         scores_(kBlock, kBlock),
         sums_(kBlock, task.shape.head_dim) {}
 
-  void take_keys(const Head<T>& keys, const Head<T>& values, std::int64_t length) {
-    for (std::int64_t begin = 0; begin < length; begin += kBlock)
-      copy_in_transposed(keys, {begin, std::min(begin + kBlock, length)},
-                         keys_[static_cast<std::size_t>(begin / kBlock)]);
-    copy_in(values, {0, length}, values_);
+  // Packs keys into blocks `first_block` onwards.
+  template <typename T>
+  void take_keys(std::int64_t first_block, const Head<T>& keys, const Head<T>& values, std::int64_t count) {
+    for (std::int64_t begin = 0; begin < count; begin += kBlock)
+      copy_in_transposed(keys, {begin, std::min(begin + kBlock, count)},
+                         keys_[static_cast<std::size_t>(first_block + begin / kBlock)]);
+    copy_in(values, {0, count}, values_, first_block * kBlock);
   }
 
-  void run(const HeadPlace& place, const Head<T>& q, Span queries, const Head<T>& out, W* logsumexp) {
+  template <typename T>
+  void begin(const Head<T>& q, Span queries) {
     copy_in(q, queries, queries_);
     sums_.zero(kBlock);
     max_.fill(std::numeric_limits<W>::lowest());
     total_.fill(0);
-    const std::int64_t end = place.is_causal ? queries.end : place.length();
+  }
+  // As after the keys that gave this output and logsumexp.
+  void go_on(const Head<W>& out, const W* logsumexp, Span queries) {
+    copy_in(out, queries, sums_);
+    for (std::int64_t i = 0; i < queries.size(); ++i) {
+      const W sum = logsumexp[queries.begin + i];
+      if (sum < std::numeric_limits<W>::lowest()) continue;  // none yet
+      max_[static_cast<std::size_t>(i)] = sum, total_[static_cast<std::size_t>(i)] = 1;
+    }
+  }
+
+  void add(const HeadPlace& place, std::int64_t first_block, Span queries) {
+    const std::int64_t end = place.is_causal ? queries.end : place.num_keys;
     for (std::int64_t begin = 0; begin < end; begin += kBlock)
-      add_keys(place, queries, {begin, std::min(begin + kBlock, place.length())});
+      add_keys(place, queries, {begin, std::min(begin + kBlock, place.num_keys)},
+               first_block + begin / kBlock);
+  }
+
+  template <typename T>
+  void put(const Head<T>& out, W* logsumexp, Span queries) const {
     for (std::int64_t i = 0; i < queries.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       copy_out(sums_, i, 1 / total_[at], out, queries.begin + i);
@@ -50,13 +70,13 @@ class ForwardBlocks {
   }
 
  private:
-  void add_keys(const HeadPlace& place, Span queries, Span keys) {
+  void add_keys(const HeadPlace& place, Span queries, Span keys, std::int64_t block) {
     const std::int64_t rows = round_up(queries.size(), kTileRows);
     scores_.zero(kBlock);
-    multiply_add<W>(queries_.left(), keys_[static_cast<std::size_t>(keys.begin / kBlock)].right(),
-                    scores_.block(), rows, round_up(keys.size(), kVectorLanes<W>), head_dim_);
+    multiply_add<W>(queries_.left(), keys_[static_cast<std::size_t>(block)].right(), scores_.block(), rows,
+                    round_up(keys.size(), kVectorLanes<W>), head_dim_);
     for (std::int64_t i = 0; i < queries.size(); ++i) soften(place, queries.begin + i, i, keys);
-    multiply_add<W>(scores_.left(), values_.right(keys.begin), sums_.block(), rows, sums_.stride(),
+    multiply_add<W>(scores_.left(), values_.right(block * kBlock), sums_.block(), rows, sums_.stride(),
                     keys.size());
   }
 
@@ -93,53 +113,108 @@ class ForwardBlocks {
   std::array<std::uint8_t, kBlock> kept_{};
 };
 
-// A piece of the forward pass's work: some queries of one head of one segment.
+// An item of the forward pass's work: some queries of one head against the keys of the pieces that have these queries.
 struct ForwardItem {
-  std::size_t segment;
+  Span pieces;
   std::int64_t head;
-  Span queries;
+  Span queries;  // from the pieces' start
 };
 
-// In the order of segments and heads, so that a thread packs the keys of a head once.
-std::vector<ForwardItem> forward_items(const AttentionShape& shape,
-                                       const std::vector<AttentionSegment>& segments) {
+struct ForwardWork {
   std::vector<ForwardItem> items;
-  for (std::size_t s = 0; s < segments.size(); ++s)
-    for (std::int64_t head = 0; head < shape.heads; ++head)
-      for (std::int64_t begin = 0, length = segments[s].end - segments[s].begin; begin < length;
-           begin += kBlock)
-        items.push_back({s, head, {begin, std::min(begin + kBlock, length)}});
-  return items;
+  std::vector<std::int64_t> costs;
+  std::int64_t num_key_blocks = 0;  // the most that the keys of an item take
+};
+
+const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
+  return task.pieces[static_cast<std::size_t>(index)];
 }
 
-template <typename T>
-void forward_typed(const AttentionTask& task, const AttentionTensors& at) {
-  const AttentionShape& shape = task.shape;
-  const std::vector<AttentionSegment> segments = segments_of(task);
-  const std::vector<ForwardItem> items = forward_items(shape, segments);
-  const std::int64_t group = shape.heads / shape.kv_heads;
-  at::parallel_for(0, static_cast<std::int64_t>(items.size()), 1, [&](std::int64_t first, std::int64_t last) {
-    ForwardBlocks<T> blocks(task, longest_of(segments));
-    std::pair<std::size_t, std::int64_t> packed{segments.size(), 0};  // (segment, head of keys)
-    for (std::int64_t i = first; i < last; ++i) {
-      const ForwardItem& item = items[static_cast<std::size_t>(i)];
-      const AttentionSegment& segment = segments[item.segment];
-      const HeadPlace place(task, segment, item.head);
-      const std::int64_t row = first_row(shape, segment), kv_head = item.head / group;
-      if (packed != std::pair(item.segment, kv_head)) {
-        blocks.take_keys(Head<T>(at.k, row, kv_head), Head<T>(at.v, row, kv_head), place.length());
-        packed = {item.segment, kv_head};
+std::int64_t num_blocks(std::int64_t rows) { return (rows + kBlock - 1) / kBlock; }
+
+// In the order of pieces and heads, so that a thread packs the keys of a head once.
+ForwardWork forward_work(const RingTask& task) {
+  ForwardWork work;
+  for (const Span pieces : pieces_by_queries(task.pieces)) {
+    std::int64_t key_blocks = 0;
+    for (std::int64_t i = pieces.begin; i < pieces.end; ++i)
+      key_blocks += num_blocks(piece_at(task, i).keys.size());
+    work.num_key_blocks = std::max(work.num_key_blocks, key_blocks);
+    const std::int64_t count = piece_at(task, pieces.begin).queries.size();
+    for (std::int64_t head = 0; head < task.shape.heads; ++head)
+      for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+        const Span queries{begin, std::min(begin + kBlock, count)};
+        std::int64_t num_keys = 0;
+        for (std::int64_t i = pieces.begin; i < pieces.end; ++i)
+          num_keys += piece_at(task, i).is_causal ? queries.end : piece_at(task, i).keys.size();
+        work.items.push_back({pieces, head, queries});
+        work.costs.push_back(num_keys * queries.size());
       }
-      blocks.run(place, Head<T>(at.q, row, item.head), item.queries, Head<T>(at.out, row, item.head),
-                 statistics_of<Wide<T>>(shape, segment, item.head, at.logsumexp));
-    }
-  });
+  }
+  return work;
 }
+
+// What one thread does: items one after the other.
+template <typename T>
+class ForwardThread {
+ public:
+  using W = Wide<T>;
+  ForwardThread(const RingTask& task, const AttentionTensors& tensors, Results results,
+                std::int64_t num_key_blocks)
+      : task_(task), tensors_(tensors), results_(results), blocks_(task, num_key_blocks) {}
+
+  void run(const ForwardItem& item) {
+    take_keys(item);
+    const RingPiece& first = piece_at(task_, item.pieces.begin);
+    const std::int64_t row = first_query_row(task_, first);
+    W* logsumexp = statistics_of<W>(task_, first, item.head, tensors_.logsumexp);
+    blocks_.begin(Head<T>(tensors_.q, row, item.head), item.queries);
+    if (results_ == Results::added)
+      blocks_.go_on(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
+    std::int64_t block = 0;
+    for (std::int64_t i = item.pieces.begin; i < item.pieces.end; ++i) {
+      blocks_.add(HeadPlace(task_, piece_at(task_, i), item.head), block, item.queries);
+      block += num_blocks(piece_at(task_, i).keys.size());
+    }
+    if (results_ == Results::added)
+      blocks_.put(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
+    else
+      blocks_.put(Head<T>(tensors_.out, row, item.head), logsumexp, item.queries);
+  }
+
+ private:
+  void take_keys(const ForwardItem& item) {
+    const std::int64_t kv_head = item.head / (task_.shape.heads / task_.shape.kv_heads);
+    if (packed_ == std::pair(item.pieces, kv_head)) return;
+    packed_ = {item.pieces, kv_head};
+    std::int64_t block = 0;
+    for (std::int64_t i = item.pieces.begin; i < item.pieces.end; ++i) {
+      const RingPiece& piece = piece_at(task_, i);
+      const std::int64_t row = first_key_row(task_, piece);
+      blocks_.take_keys(block, Head<T>(tensors_.k, row, kv_head), Head<T>(tensors_.v, row, kv_head),
+                        piece.keys.size());
+      block += num_blocks(piece.keys.size());
+    }
+  }
+
+  const RingTask& task_;
+  const AttentionTensors& tensors_;
+  Results results_;
+  ForwardBlocks<W> blocks_;
+  std::pair<Span, std::int64_t> packed_{};  // pieces and head of the keys that are packed; no pieces at first
+};
 
 }  // namespace
 
-void host_attention_forward(const AttentionTask& task, const AttentionTensors& tensors) {
-  with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) { forward_typed<T>(task, tensors); });
+void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, Results results) {
+  const ForwardWork work = forward_work(task);
+  with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
+    share_by_cost(work.costs, [&](Span items) {
+      ForwardThread<T> thread(task, tensors, results, work.num_key_blocks);
+      for (std::int64_t i = items.begin; i < items.end; ++i)
+        thread.run(work.items[static_cast<std::size_t>(i)]);
+    });
+  });
 }
 
 }  // namespace optimus

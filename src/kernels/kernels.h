@@ -147,7 +147,7 @@ std::unique_ptr<Kernels> make_cuda_kernels();
 // The fastest there is for a device.
 std::unique_ptr<Kernels> make_kernels(at::Device device);
 
-// For tests and benches of updates: numbers as they are behind the gate of update `step`, gradients multiplied by `factor`.
+// For updates that pass no gate, tests and benches: numbers as they are behind the gate of update `step`, gradients multiplied by `factor`.
 at::Tensor numbers_behind_gate(at::Device device, double learning_rate, std::int64_t step = 1,
                                double factor = 1, const GateOptions& options = {});
 

@@ -1,5 +1,8 @@
 // Which kernels a device gets; what all kernels share.
 #include <ATen/ops/zeros.h>
+#ifdef OPTIMUS_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
+#endif
 
 #include "kernels/host.h"
 #include "kernels/kernels.h"
@@ -11,7 +14,9 @@ std::unique_ptr<Kernels> make_host_kernels() { return std::make_unique<HostKerne
 std::unique_ptr<Kernels> make_kernels(at::Device device) {
   if (device.is_cpu()) return make_host_kernels();
 #ifdef OPTIMUS_CUDA
-  if (device.is_cuda()) return make_cuda_kernels();
+  // They are compiled for Ampere and what came after it.
+  if (device.is_cuda() && at::cuda::getDeviceProperties(device.index())->major >= 8)
+    return make_cuda_kernels();
 #endif
   return make_plain_kernels();
 }

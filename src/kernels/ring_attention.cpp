@@ -78,9 +78,16 @@ std::vector<RingPiece> ring_pieces(const ContextPositions& own, const ContextPos
   return pieces;
 }
 
-void check_ring_task(const RingTask& task) {
+void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor& k) {
   const AttentionShape& shape = task.shape;
   check_attention(shape, task.dropout);
+  ensure(q.size(0) >= shape.sequences * task.own_length && q.size(1) == shape.heads &&
+             k.size(0) >= shape.sequences * task.their_length && k.size(1) == shape.kv_heads &&
+             q.size(2) == shape.head_dim && k.size(2) == shape.head_dim,
+         "ring attention of {} sequences, {} queries with {} heads, {} keys with {}, {} wide: q has {} rows, "
+         "k has {}",
+         shape.sequences, task.own_length, shape.heads, task.their_length, shape.kv_heads, shape.head_dim,
+         q.size(0), k.size(0));
   for (const RingPiece& piece : task.pieces) {
     ensure(piece.sequence >= 0 && piece.sequence < shape.sequences && piece.queries.begin >= 0 &&
                piece.queries.begin < piece.queries.end && piece.queries.end <= task.own_length &&
@@ -95,8 +102,7 @@ void check_ring_task(const RingTask& task) {
 }
 
 std::unique_ptr<RingAttention> make_ring_attention(at::Device device) {
-  (void)device;
-  return make_plain_ring_attention();
+  return device.is_cpu() ? make_host_ring_attention() : make_plain_ring_attention();
 }
 
 }  // namespace optimus

@@ -44,7 +44,7 @@ std::vector<RingPiece> ring_pieces(const ContextPositions& own, const ContextPos
 struct RingTask {
   AttentionShape shape{};                         // length: of the whole sequence; is_causal is the pieces'
   std::int64_t own_length = 0, their_length = 0;  // rows of a sequence in q and out, in k and v
-  std::vector<RingPiece> pieces{};
+  std::vector<RingPiece> pieces{};                // in the order that ring_pieces gives them
   AttentionDropout
       dropout{};  // numbered by positions in the sequence, so the split does not change what is dropped
 };
@@ -67,11 +67,14 @@ class RingAttention {
                         at::Tensor& dv) const = 0;
 };
 
-std::unique_ptr<RingAttention> make_plain_ring_attention();
+constexpr std::int64_t kMaxScoreBytes = 64 << 20;  // that the plain one has of scores at a time
+std::unique_ptr<RingAttention> make_plain_ring_attention(std::int64_t max_score_bytes = kMaxScoreBytes);
+std::unique_ptr<RingAttention> make_host_ring_attention();
 // The fastest there is for a device.
 std::unique_ptr<RingAttention> make_ring_attention(at::Device device);
 
-// For implementations: aborts where pieces lie outside their parts, or the dropout does not cover the sequences.
-void check_ring_task(const RingTask& task);
+// For implementations: aborts where pieces lie outside their parts, parts outside their tensors, or sequences outside the
+// dropout's samples.
+void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor& k);
 
 }  // namespace optimus

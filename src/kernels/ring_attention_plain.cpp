@@ -18,8 +18,6 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kMaxScoreBytes = 64 << 20;
-
 at::Tensor widened(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
@@ -122,13 +120,12 @@ class RingBlock {
 
 // Calls visit(RingBlock) for all blocks of a task.
 template <typename Visit>
-void for_each_block(const RingTask& task, const at::Tensor& q, Visit visit) {
-  check_ring_task(task);
+void for_each_block(const RingTask& task, const at::Tensor& q, std::int64_t max_score_bytes, Visit visit) {
   const std::int64_t element_size = q.scalar_type() == at::kDouble ? 8 : 4;
   for (const AlikePieces& alike : alike_pieces(task.pieces)) {
     const std::int64_t row_bytes =
         alike.num_sequences * task.shape.heads * alike.piece.keys.size() * element_size;
-    const std::int64_t size = std::max<std::int64_t>(1, kMaxScoreBytes / row_bytes);
+    const std::int64_t size = std::max<std::int64_t>(1, max_score_bytes / row_bytes);
     for (std::int64_t begin = 0, end = alike.piece.queries.size(); begin < end; begin += size)
       visit(RingBlock(task, alike, {begin, std::min(begin + size, end)}));
   }
@@ -136,9 +133,12 @@ void for_each_block(const RingTask& task, const at::Tensor& q, Visit visit) {
 
 class PlainRingAttention final : public RingAttention {
  public:
+  explicit PlainRingAttention(std::int64_t max_score_bytes) : max_score_bytes_(max_score_bytes) {}
+
   void forward(const RingTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
-    for_each_block(task, q, [&](const RingBlock& block) {
+    check_ring_task(task, q, k);
+    for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
       const at::Tensor scores = block.scores(widened(block.of_queries(q)), widened(block.of_keys(k)));
       const at::Tensor before = block.statistics(logsumexp);
       const at::Tensor now = at::logaddexp(before, scores.logsumexp({3}, true));
@@ -154,7 +154,8 @@ class PlainRingAttention final : public RingAttention {
   void backward(const RingTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
-    for_each_block(task, q, [&](const RingBlock& block) {
+    check_ring_task(task, q, k);
+    for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
       const at::Tensor query = widened(block.of_queries(q)), key = widened(block.of_keys(k));
       const at::Tensor upstream = widened(block.of_queries(dout)), groups = block.grouped(upstream);
       const at::Tensor probabilities = (block.scores(query, key) - block.statistics(logsumexp)).exp_();
@@ -169,10 +170,15 @@ class PlainRingAttention final : public RingAttention {
       block.of_keys(dv).add_(at::matmul(block.grouped(dropped).transpose(2, 3), groups));
     });
   }
+
+ private:
+  std::int64_t max_score_bytes_;
 };
 
 }  // namespace
 
-std::unique_ptr<RingAttention> make_plain_ring_attention() { return std::make_unique<PlainRingAttention>(); }
+std::unique_ptr<RingAttention> make_plain_ring_attention(std::int64_t max_score_bytes) {
+  return std::make_unique<PlainRingAttention>(max_score_bytes);
+}
 
 }  // namespace optimus

@@ -2,19 +2,21 @@
 #include "run/choose_plan.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cluster/open.h"
+#include "plan/describe.h"
 #include "search/search.h"
 
 namespace optimus {
 namespace {
 
-// What was asked for, and what the engine runs: one stage, no context or expert parallelism, no offload.
+// What was asked for, and what the engine runs: no expert parallelism, no offload.
 Constraints runnable(const TrainOptions& options, bool is_recompute_given) {
   Constraints constraints = options.layout;
   const auto fix = [](std::optional<Range>& range, int value) {
     if (!range) range = Range{value, value};
   };
-  fix(constraints.pp, 1), fix(constraints.cp, 1), fix(constraints.ep, 1), fix(constraints.chunks, 1);
+  fix(constraints.ep, 1);
   if (options.microbatch) fix(constraints.microbatch, static_cast<int>(*options.microbatch));
   if (is_recompute_given) constraints.recompute = options.recompute;
   check(constraints);
@@ -49,40 +51,51 @@ Plan copies_on(int size, const Demand& demand, const TrainOptions& options, bool
   return uniform_plan(demand.model, all);
 }
 
+std::string note_of(const SearchResult& found) {
+  std::string note = fmt::format("the planner chose {} of {} candidates", short_text(found.plan),
+                                 with_commas(found.num_candidates));
+  if (found.alternatives.empty()) return note;
+  const Alternative& next = found.alternatives.front();
+  return fmt::format("{}; next is {}, {:+.1f} %: {}", note, short_text(next.plan),
+                     100 * (next.seconds / found.step.seconds - 1), next.why);
+}
+
 // The planner's best. It may leave devices out, because a small model is quicker on fewer; who wants devices used gets copies of
 // the model on all of them, if `may_copy` and constraints let them be.
-Plan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
              bool is_recompute_given, bool may_copy) {
   const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, size));
   const Constraints constraints = runnable(options, is_recompute_given);
   const Demand demand = demand_of(options, model, device, cluster, constraints);
-  Plan plan = search(demand, Ground(cluster), {.refines = false, .is_uniform = true}).plan;
-  const bool is_free = !constraints.tp && (!constraints.dp || constraints.dp->has(size));
-  return num_devices(plan) < size && is_free && may_copy
-             ? copies_on(size, demand, options, is_recompute_given)
-             : plan;
+  const SearchResult found = search(demand, Ground(cluster), {.refines = false, .is_uniform = true});
+  const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
+                       constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
+  if (num_devices(found.plan) == size || !is_free || !may_copy) return {found.plan, note_of(found)};
+  return {copies_on(size, demand, options, is_recompute_given),
+          fmt::format("copies on all {} devices; the planner would use {} of them", size,
+                      num_devices(found.plan))};
 }
 
 }  // namespace
 
-Plan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                 bool is_recompute_given) {
+ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                       bool is_recompute_given) {
   const int size = static_cast<int>(options.devices.value_or(1));
-  Plan plan = best_on(size, options, model, device, is_recompute_given, true);
-  if (num_devices(plan) < size)
+  ChosenPlan chosen = best_on(size, options, model, device, is_recompute_given, true);
+  if (num_devices(chosen.plan) < size)
     throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size,
-                    num_devices(plan));
-  return plan;
+                    num_devices(chosen.plan));
+  return chosen;
 }
 
-std::optional<Plan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
-                                        const DeviceFacts& device, bool is_recompute_given) {
+std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
+                                              const DeviceFacts& device, bool is_recompute_given) {
   std::optional<UserError> first;
   for (int size = device.count; size > 1; size /= 2) {
     try {
-      Plan plan =
+      ChosenPlan chosen =
           best_on(size, options, model, device, is_recompute_given, /*may_copy=*/*options.batch >= size);
-      if (num_devices(plan) > 1) return plan;
+      if (num_devices(chosen.plan) > 1) return chosen;
     } catch (const UserError& error) {
       if (!first) first = error;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "plan/plan.h"
 #include "run/options.h"
@@ -9,13 +10,18 @@
 
 namespace optimus {
 
+struct ChosenPlan {
+  Plan plan;
+  std::string note;  // one line: of how many, and why the next best is not it
+};
+
 // Batch, sequence length and precision are resolved. All of options.devices are used. Throws UserError when nothing fits.
-Plan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  bool is_recompute_given);
 
 // Where nobody said how many devices: a plan for all that are there, or for as many as model and batch can use. Nothing when that
 // is one. Throws UserError when what was asked of the plan cannot be.
-std::optional<Plan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
-                                        const DeviceFacts& device, bool is_recompute_given);
+std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
+                                              const DeviceFacts& device, bool is_recompute_given);
 
 }  // namespace optimus

@@ -12,9 +12,9 @@
 namespace optimus {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-Seconds since(Clock::time_point began) {
-  return Seconds(std::chrono::duration<double>(Clock::now() - began).count());
+using SteadyClock = std::chrono::steady_clock;
+Seconds since(SteadyClock::time_point began) {
+  return Seconds(std::chrono::duration<double>(SteadyClock::now() - began).count());
 }
 
 at::Tensor BlockState::*member_of(StateField field) {
@@ -79,7 +79,7 @@ void Saver::make_pieces() {
 
 void Saver::begin(const TrainingState& state) {
   if (under_way_) ended_ = finish();
-  const Clock::time_point began = Clock::now();
+  const SteadyClock::time_point began = SteadyClock::now();
   if (pieces_.empty()) make_pieces();
   for (Piece& piece : pieces_) piece.copy.copy_(piece.source);
   UnderWay& save = under_way_.emplace();
@@ -93,7 +93,7 @@ void Saver::begin(const TrainingState& state) {
   save.folder = ranks_.from_first(folder, "the checkpoint's folder");
   if (save.folder.empty()) return;
   save.written = std::async(std::launch::async, [this, state, to = save.folder] {
-    const Clock::time_point start = Clock::now();
+    const SteadyClock::time_point start = SteadyClock::now();
     UnderWay::Written written{write_shards(target_.files, to, Rank{ranks_.rank()}, stored_), {}, {}};
     if (ranks_.is_alone() && written.bytes) written.put_together = put_together(state, to);
     written.seconds = since(start);

@@ -156,8 +156,8 @@ double usual_learning_rate(const ModelSpec& model) {
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
-Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                  OptionTable* table) {
+ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                        OptionTable* table) {
   if (!options.plan.empty()) {
     Plan plan = read_plan(options.plan);
     validate(plan, model, options.plan.string());
@@ -168,16 +168,16 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
                       options.batch.value_or(plan.batch),
                       options.sequence_length.value_or(plan.sequence_length));
     choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
-    return plan;
+    return {std::move(plan), ""};
   }
   const std::int64_t length = *options.sequence_length, batch = *options.batch;
   if (!model.is_custom()) {
     const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
     const bool is_recompute_given = recompute != nullptr && recompute->origin > Origin::built_in;
     if (!options.devices)
-      if (std::optional<Plan> plan = choose_plan_for_all(options, model, device, is_recompute_given)) {
-        choose(table, "devices", options.devices, std::int64_t{num_devices(*plan)});
-        return *std::move(plan);
+      if (std::optional<ChosenPlan> chosen = choose_plan_for_all(options, model, device, is_recompute_given)) {
+        choose(table, "devices", options.devices, std::int64_t{num_devices(chosen->plan)});
+        return *std::move(chosen);
       }
     choose(table, "devices", options.devices, std::int64_t{1});
     if (*options.devices > 1 || has_layout(options.layout))
@@ -190,12 +190,16 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
       choose(table, "microbatch", options.microbatch,
              std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices)));
   if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
-  UniformPlan shape{.dp = static_cast<int>(devices),
+  const int pp = options.layout.pp ? options.layout.pp->least : 1;
+  UniformPlan shape{.pp = pp,
+                    .dp = static_cast<int>(devices) / pp,
                     .microbatch = static_cast<int>(some),
                     .batch = batch,
                     .sequence_length = length};
   shape.precision = parse_precision(options.precision, "--precision");
   if (options.layout.zero) shape.strategy.zero = options.layout.zero->least;
+  if (!options.layout.schedule.empty())
+    shape.schedule = parse_schedule(options.layout.schedule, "--schedule");
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {
     const std::int64_t best = least_recompute_layers(uniform_plan(model, shape), model);
@@ -204,9 +208,9 @@ Plan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFac
   } else if (options.recompute_layers.value_or(1) != 1) {
     throw UsageError("--recompute-layers {} needs --recompute full", *options.recompute_layers);
   }
-  const Plan plan = uniform_plan(model, shape);
+  Plan plan = uniform_plan(model, shape);
   validate(plan, model, "--batch, --seq and --model");
-  return plan;
+  return {std::move(plan), ""};
 }
 
 Path usual_run_folder(const ModelSpec& model) {
@@ -232,17 +236,18 @@ LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int
   return {options.shape, rate, rate * options.least_learning_rate, warmup, steps};
 }
 
-// Modules are copied and their state is shared out; inside they cannot be cut.
+// Modules are copied, dealt to stages, and their state is shared out; inside they cannot be cut.
 void refuse_layout_of_modules(TrainOptions& options) {
   const Constraints& c = options.layout;
   const auto is_more = [](const std::optional<Range>& range) { return range && range->least > 1; };
-  if (is_more(c.tp) || is_more(c.pp) || is_more(c.cp) || is_more(c.ep) || is_more(c.chunks))
-    throw UserError("a model of modules is split by dp and zero alone; leave tp, pp, cp, ep and chunks away");
-  if (!c.dp) return;
-  if (!options.devices) options.devices = c.dp->least;
-  if (!c.dp->has(static_cast<int>(*options.devices)))
-    throw UserError("dp {} of a model of modules on {} devices; they must be the same", c.dp->least,
-                    *options.devices);
+  if (is_more(c.tp) || is_more(c.cp) || is_more(c.ep) || is_more(c.chunks))
+    throw UserError("a model of modules is split by pp, dp and zero; leave tp, cp, ep and chunks away");
+  const int pp = c.pp ? c.pp->least : 1;
+  if (!options.devices && (c.dp || c.pp)) options.devices = pp * (c.dp ? c.dp->least : 1);
+  const auto devices = static_cast<int>(options.devices.value_or(1));
+  if (devices % pp != 0 || (c.dp && !c.dp->has(devices / pp)))
+    throw UserError("pp {} x dp {} of a model of modules on {} devices; they must be the same", pp,
+                    c.dp ? c.dp->least : 1, devices);
 }
 
 }  // namespace
@@ -278,7 +283,7 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
     choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, share));
   }
   refuse_layout_of_modules(options);
-  settings.plan = resolve_plan(options, settings.model, {}, nullptr);
+  settings.plan = resolve_plan(options, settings.model, {}, nullptr).plan;
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
   settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
   settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
@@ -314,7 +319,8 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
   const bool is_default = !options.devices && options.plan.empty();
-  settings.plan = resolve_plan(options, settings.model, device, table);
+  ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
+  settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
   if (is_default && *options.devices < device.count)
     settings.devices_note =
         fmt::format("{} of {} devices used: no plan shares batch {} of {} among more", *options.devices,

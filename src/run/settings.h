@@ -27,6 +27,7 @@ struct TrainSettings {
   Path origin;                            // the folder that the model came from; empty for a preset
   std::string data_name;
   Plan plan;
+  std::string plan_note;     // why this plan, where the planner chose it
   std::string devices_note;  // why there are fewer devices than could be; one line, mostly empty
   std::int64_t steps = 0;
   LearningRate learning_rate;

@@ -244,6 +244,7 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   const int size = std::max(static_cast<int>(*options.devices), num_devices(run.settings.plan));
   begin_run_folder(run.settings, options, table, files);
   if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
+  if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
   if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
   return train_with_threads(run.settings.run, options, num_devices(run.settings.plan), events, line,
                             [&](const RankPart& part) { return train_rank(run, options, part); });

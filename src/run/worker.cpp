@@ -37,9 +37,11 @@ struct Closer {
 };
 
 std::unique_ptr<Comm> join(const WorkerPlace& place) {
-  return value_or_throw(
-      make_process_comm({place.rank, place.size, {.port = place.port, .token = place.token}},
-                        Deadline::after(kStartPatience, "joining the run")));
+  return value_or_throw(make_process_comm({.rank = place.rank,
+                                           .size = place.size,
+                                           .store = {.port = place.port, .token = place.token},
+                                           .device = parse_device(place.device)},
+                                          Deadline::after(kStartPatience, "joining the run")));
 }
 
 WorkerReport report_of(const WorkerPlace& place, const WorkerBody& body) {

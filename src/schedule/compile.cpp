@@ -28,14 +28,24 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
       builder_.buffer(BufferKind::buddy_state, block, -1, optimizer);
     weights_left_[block] = static_cast<int>(pipeline_.microbatches.size());
   }
-  if (plan.schedule == Schedule::pipedream) {
-    // The newest weights and one older version for each further micro-batch under way.
-    const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - seat_.stage,
-                                       static_cast<int>(pipeline_.microbatches.size()));
-    for (const int block : own_blocks())
-      for (int v = 1; v < versions; ++v)
-        builder_.buffer(BufferKind::stashed_weights, block, v,
-                        sizes_.part(block, StateKind::weights) + sizes_.experts(block, StateKind::weights));
+  if (is_asynchronous(plan.schedule)) stash_weights();
+}
+
+// PipeDream: the newest weights and one older version for each further micro-batch under way. PipeMare: a corrected copy for the
+// backward, and how fast weights move, in the type of gradients.
+void StepCompiler::stash_weights() {
+  const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - seat_.stage,
+                                     static_cast<int>(pipeline_.microbatches.size()));
+  const auto stash = [&](int block, int number, StateKind kind) {
+    builder_.buffer(BufferKind::stashed_weights, block, number,
+                    sizes_.part(block, kind) + sizes_.experts(block, kind));
+  };
+  for (const int block : own_blocks()) {
+    if (plan_.schedule == Schedule::pipedream) {
+      for (int v = 1; v < versions; ++v) stash(block, v, StateKind::weights);
+    } else if (versions > 1) {
+      stash(block, 1, StateKind::weights), stash(block, 2, StateKind::gradients);
+    }
   }
 }
 
@@ -45,9 +55,7 @@ namespace {
 // way while something else is computed. Everything else keeps its order, and they among themselves.
 Program with_early_arrivals(Program program) {
   const std::vector<Instruction>& old = program.instructions;
-  const auto is_moved = [](const Instruction& at) {
-    return at.lane == Lane::gather || at.op == Op::receive;
-  };
+  const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
   std::vector<std::pair<int, int>> places;  // behind which instruction (-1: at the begin), which to move
   int gather_behind = -1, receive_behind = -1;
   for (int i = 0; i < std::ssize(old); ++i) {
@@ -95,7 +103,7 @@ Program StepCompiler::compile() {
     slot(next);
   }
   builder_.begin_slot(-1);
-  if (!is_asynchronous(plan_.schedule)) finish_step();
+  is_asynchronous(plan_.schedule) ? report_step() : finish_step();
   return has_buffers_ ? with_early_arrivals(builder_.take()) : builder_.take();
 }
 

@@ -51,8 +51,8 @@ enum class Op : std::uint8_t {
   sync_gradients,
   send_buddy,     // transfer: the reduced gradient shard to the device that repeats its update
   receive_buddy,  // transfer
-  step_gate,      // reduce: gradient norm and finiteness over all devices
-  optimizer,      // compute, or host when offloaded: the update of one block's shard
+  step_gate,  // reduce: gradient norm and finiteness over all devices; asynchronous: loss and norms, behind all updates
+  optimizer,  // compute, or host when offloaded: the update of one block's shard
 };
 
 // Which part of a block. Layers have two, so that tensor-parallel collectives stand between; with a context ring

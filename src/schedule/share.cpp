@@ -24,16 +24,6 @@ Coordinates coordinates(const LayerStrategy& strategy, int index) {
   return {index / (strategy.tp * strategy.cp), index / strategy.tp % strategy.cp, index % strategy.tp};
 }
 
-std::vector<Span> context_positions(std::int64_t sequence_length, int cp, int part) {
-  if (cp == 1) return {{0, sequence_length}};
-  std::vector<Span> result;
-  for (const int piece : {part, 2 * cp - 1 - part}) {
-    const Span span = even_share(sequence_length, 2 * cp, piece);
-    if (span.size() > 0) result.push_back(span);
-  }
-  return result;
-}
-
 // Positions number [slice.begin, slice.end) of those in `spans`.
 std::vector<Span> slice_of(const std::vector<Span>& spans, Span slice) {
   std::vector<Span> result;
@@ -54,6 +44,16 @@ std::int64_t total(const std::vector<Span>& spans) {
 }
 
 }  // namespace
+
+std::vector<Span> context_positions(std::int64_t sequence_length, int cp, int part) {
+  if (cp == 1) return {{0, sequence_length}};
+  std::vector<Span> result;
+  for (const int piece : {part, 2 * cp - 1 - part}) {
+    const Span span = even_share(sequence_length, 2 * cp, piece);
+    if (span.size() > 0) result.push_back(span);
+  }
+  return result;
+}
 
 ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,
                          bool between_blocks) {

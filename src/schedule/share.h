@@ -28,6 +28,9 @@ struct Side {
   LayerStrategy strategy;
 };
 
+// The positions of context part `part` of cp, in order, not empty ones.
+std::vector<Span> context_positions(std::int64_t sequence_length, int cp, int part);
+
 // What device `index` works on of a micro-batch of `sequences`; the tensor parts of one group have the same, unless
 // with sequence parallelism `between_blocks`, where each has its slice of the tokens.
 ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,

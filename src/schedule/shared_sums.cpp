@@ -16,8 +16,7 @@ bool has_any(const Plan& plan, const ModelSpec& model, int device) {
   if (!model.is_tied) return false;
   const Pipeline& pipeline = plan.pipelines.front();
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat_of(plan, device).stage)];
-  const bool holds_an_end =
-      stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
+  const bool holds_an_end = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
   if (!holds_an_end) return false;
   return pipeline.stages.size() > 1 || strategy_of(stage, 0) != strategy_of(stage, plan.num_blocks - 1);
 }

@@ -219,6 +219,12 @@ Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
       block_kind(model_, block) == BlockKind::layer)
     add(slab, block, tokens, {"norm2.output", static_cast<double>(model_.hidden), KeptType::activation});
   add_whole(slab, block, tokens, is_kept);
+  if (const RingShape ring = ring_shape(block, sequences); ring.rows > 0 && !is_kept) {
+    for (const char* name : {"ring.0", "ring.1"})
+      slab.add(name, ring.rows, ring.columns, KeptType::activation);
+    add(slab, block, tokens,
+        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), KeptType::fp32, CutUnit::heads});
+  }
   return slab.take();
 }
 
@@ -252,6 +258,9 @@ Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_wei
     for (const char* name : {"mlp.whole.gradient", "attention.whole.gradient"}) add_whole_gradient(name);
   if (s.sequence_parallel && is_for_weights && kind == BlockKind::embedding)
     add_whole_gradient("embedding.whole.gradient");
+  if (const RingShape ring = ring_shape(block, sequences); ring.rows > 0 && !is_for_weights)
+    for (const char* name : {"ring.gradient.0", "ring.gradient.1"})
+      slab.add(name, ring.rows, ring.columns, KeptType::fp32);
   return slab.take();
 }
 
@@ -296,14 +305,25 @@ Bytes DeviceSizes::joined(int block, int sequences, std::int64_t width) const {
                bytes_of(plan_.precision));
 }
 
-Bytes DeviceSizes::ring(int block, int sequences) const {
+DeviceSizes::RingShape DeviceSizes::ring_shape(int block, int sequences) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
+  if (strategy.cp == 1 || block_kind(model_, block) != BlockKind::layer) return {};
   const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
                        fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
   // Padded to the longest part, so that all messages of a ring are equal.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
-  const std::int64_t tokens = share(block, sequences, false).samples.size() * positions;
-  return Bytes(static_cast<std::int64_t>(static_cast<double>(tokens) * width * bytes_of(plan_.precision)));
+  return {share(block, sequences, false).samples.size() * positions, std::llround(width)};
+}
+
+Bytes DeviceSizes::ring(int block, int sequences) const {
+  const RingShape shape = ring_shape(block, sequences);
+  return Bytes(shape.rows * shape.columns * bytes_of(plan_.precision));
+}
+
+// Summed hop by hop, so they are kept wide.
+Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
+  const RingShape shape = ring_shape(block, sequences);
+  return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
 }
 
 Bytes DeviceSizes::dispatched(int block, int sequences) const {

@@ -50,14 +50,20 @@ class DeviceSizes {
   Bytes whole_activation(int block, int sequences) const;
   // What the tensor parts received of it, each its slice of the features, padded to equal length.
   Bytes joined(int block, int sequences, std::int64_t width) const;
-  // Keys and values of one context part, which go round the ring.
+  // Keys and values of one context part, which go round the ring, and their gradients.
   Bytes ring(int block, int sequences) const;
+  Bytes ring_gradients(int block, int sequences) const;
   // The tokens that go to experts from here: each as often as it has experts.
   Bytes dispatched(int block, int sequences) const;
 
  private:
   Bytes laid_out(int block, StateKind kind, bool is_sharded) const;
   void add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const;
+  // Rows and columns of what goes round the ring; none without context parallelism.
+  struct RingShape {
+    std::int64_t rows = 0, columns = 0;
+  };
+  RingShape ring_shape(int block, int sequences) const;
   std::int64_t elements(int block, int shards, bool with_embedding) const;
   std::int64_t expert_elements(int block, int shards) const;
   int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }

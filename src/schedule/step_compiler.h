@@ -19,6 +19,7 @@ class StepCompiler {
 
  private:
   // compile.cpp: slots, boundaries between stages, parameters on their way.
+  void stash_weights();
   void slot(const Slot& slot);
   void forward(int microbatch, int chunk);
   void backward(int microbatch, int chunk, bool with_weights);
@@ -73,7 +74,7 @@ class StepCompiler {
     bool is_backward = false;  // of a gradient
   };
   int tensor_collective(Op op, const Served& served, Bytes bytes, const Frontier& waits);
-  int ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits);
+  int ring(Op op, int microbatch, int block, int hop, const Frontier& waits);
   Frontier gather_sequence(const Served& served, Frontier ready);
   Frontier reduce_partial(const Served& served, Frontier ready);
 
@@ -83,7 +84,9 @@ class StepCompiler {
   void sync_gradients();
   void exchange_buddies();
   void update_blocks(const Frontier& gate, int microbatch);
+  int step_gate(const Frontier& waits);
   void finish_step();
+  void report_step();
 
   const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
   BlockKind kind(int block) const { return block_kind(model_, block); }
@@ -130,10 +133,10 @@ class StepCompiler {
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
-  using CrossingKey = std::tuple<bool, int, int>;    // gradient?, block, micro-batch
+  using CrossingKey = std::tuple<bool, int, int>;     // gradient?, block, micro-batch
   std::map<CrossingKey, std::vector<int>> arrivals_;  // buffers of what arrived, until a compute has read it
   std::map<CrossingKey, int> leaving_;                // buffers of what goes elsewhere
-  bool needs_sync_ = false;  // gradients of a block also come from other pipelines
+  bool needs_sync_ = false;                           // gradients of a block also come from other pipelines
 
   // Buffers. Passing activations of the forward and of the backward are two.
   std::map<BlockMicrobatch, int> kept_, brief_kept_, passing_, again_, gradients_, passing_gradients_,
@@ -142,7 +145,7 @@ class StepCompiler {
   // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
   std::map<BlockMicrobatch, Frontier> arrived_;
   std::map<BlockMicrobatch, Frontier> handed_on_;  // to a chunk of the same stage
-  std::map<bool, std::vector<int>> readers_;  // gradient? -> the computes that read what was received
+  std::map<bool, std::vector<int>> readers_;       // gradient? -> the computes that read what was received
   std::map<std::pair<bool, const Stage*>, std::vector<Frontier>> sent_;  // gradient?, to whom -> messages
   std::map<int, int> gathered_;       // block -> buffer of its whole weights, ZeRO 3
   std::vector<int> recent_computes_;  // the last compute of each block passed

@@ -213,14 +213,24 @@ int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, co
   return last_tensor_;
 }
 
-int StepCompiler::ring(int microbatch, int block, int hop, bool is_backward, const Frontier& waits) {
-  Instruction instruction{
-      .op = Op::ring_exchange, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
+// Keys and values go one further round the ring; backward with their gradients, which the last exchange brings home alone.
+int StepCompiler::ring(Op op, int microbatch, int block, int hop, const Frontier& waits) {
+  const bool is_backward = op == Op::backward_input, is_last = hop + 1 == strategy(block).cp;
+  Instruction instruction{.op = Op::ring_exchange,
+                          .lane = Lane::tensor,
+                          .part = Part::attention_hop,
+                          .is_backward = is_backward,
+                          .serves = op,
+                          .microbatch = microbatch};
   instruction.chunk = chunk_of(block), instruction.block = block, instruction.hop = hop;
   instruction.group = context_group(block);
-  // Backward: keys and values go round with their gradients.
-  instruction.bytes = sizes_.ring(block, sequences(microbatch)).value * (is_backward ? 2 : 1);
-  return last_tensor_ = builder_.add(instruction, waits);
+  const int n = sequences(microbatch);
+  const Bytes keys = is_backward && is_last ? Bytes(0) : sizes_.ring(block, n),
+              gradients = is_backward ? sizes_.ring_gradients(block, n) : Bytes(0);
+  instruction.bytes = (keys + gradients).value;
+  last_tensor_ = builder_.add(instruction, waits);
+  if (has_buffers_) use_slabs(instruction);
+  return last_tensor_;
 }
 
 Frontier StepCompiler::gather_sequence(const Served& served, Frontier ready) {
@@ -246,7 +256,7 @@ Frontier StepCompiler::forward_attention(int microbatch, int block, const Fronti
   for (int hop = 0; hop < cp; ++hop) {
     // The next keys and values travel while these are worked on, and no further ahead: two buffers are enough.
     const Frontier here = keys;
-    if (hop + 1 < cp) keys = {ring(microbatch, block, hop, false, {here.front(), before})};
+    if (hop + 1 < cp) keys = {ring(op, microbatch, block, hop, {here.front(), before})};
     before = compute(op, Part::attention_hop, microbatch, block, here, hop);
   }
   return {compute(op, Part::attention_output, microbatch, block, {})};
@@ -327,7 +337,7 @@ Frontier StepCompiler::backward_attention_input(int microbatch, int block, const
   Frontier keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, ready)};
   for (int hop = 0; hop < cp; ++hop)
     // The gradients of keys and values travel with them and come home with the last exchange.
-    keys = {ring(microbatch, block, hop, true,
+    keys = {ring(Op::backward_input, microbatch, block, hop,
                  {compute(Op::backward_input, Part::attention_hop, microbatch, block, keys, hop)})};
   return {compute(Op::backward_input, Part::attention_input, microbatch, block, keys)};
 }

@@ -151,12 +151,23 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
 void StepCompiler::finish_step() {
   sync_gradients();
   exchange_buddies();
+  Frontier waits = buddies_;
+  for (const int done : all_computed()) waits.push_back(done);
+  update_blocks({step_gate(waits)}, -1);
+}
+
+int StepCompiler::step_gate(const Frontier& waits) {
   Instruction gate{.op = Op::step_gate, .lane = Lane::reduce};
   gate.group = builder_.group(Role::world, {});
   gate.bytes = 16;  // the sum of squares in double, and whether all are finite
-  Frontier waits = buddies_;
+  return builder_.add(gate, waits);
+}
+
+// Asynchronous: every update has been; only loss and norms of the step are still to be added up.
+void StepCompiler::report_step() {
+  Frontier waits = fresh_;
   for (const int done : all_computed()) waits.push_back(done);
-  update_blocks({builder_.add(gate, waits)}, -1);
+  step_gate(waits);
 }
 
 }  // namespace optimus

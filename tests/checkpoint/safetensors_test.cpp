@@ -22,7 +22,7 @@ SafetensorsContent parse(const std::string& file) {
   return parse_safetensors(std::as_bytes(std::span(file)), "f.safetensors");
 }
 
-std::string refusal(const std::string& header, const std::string& data = "") {
+std::string header_refusal(const std::string& header, const std::string& data = "") {
   const std::string file = file_text(header, data);
   return message_of([&] { parse(file); });
 }
@@ -61,65 +61,65 @@ TEST(Safetensors, RefusesBadLengths) {
   EXPECT_EQ(message_of([] { parse(file_text("{}", "", UINT64_MAX)); }),
             "f.safetensors: not a safetensors file: a header of 18446744073709551615 bytes, at most "
             "100000000 are allowed");
-  EXPECT_EQ(refusal(" {}"), "f.safetensors: not a safetensors file: its header must start with '{'");
+  EXPECT_EQ(header_refusal(" {}"), "f.safetensors: not a safetensors file: its header must start with '{'");
 }
 
 TEST(Safetensors, RefusesHeadersOfAnotherForm) {
-  EXPECT_EQ(refusal("{\"a\":"), "f.safetensors: header is not valid JSON at its byte 6");
-  EXPECT_EQ(refusal("{} x"), "f.safetensors: header is not valid JSON at its byte 4");
+  EXPECT_EQ(header_refusal("{\"a\":"), "f.safetensors: header is not valid JSON at its byte 6");
+  EXPECT_EQ(header_refusal("{} x"), "f.safetensors: header is not valid JSON at its byte 4");
   EXPECT_EQ(
-      refusal(R"({"a":3})"),
+      header_refusal(R"({"a":3})"),
       "f.safetensors: header: 'a' must be an object with dtype, shape and data_offsets, found a number");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"F32","shape":[1]}})"),
+  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"F32","shape":[1]}})"),
             "f.safetensors: tensor 'a': data_offsets is missing");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"F8_E4M3"}})"),
+  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"F8_E4M3"}})"),
             "f.safetensors: tensor 'a': dtype 'F8_E4M3' is not one of F64, F32, BF16, F16, I64, I32, I16, "
             "I8, U8, BOOL");
   EXPECT_EQ(
-      refusal(R"({"a":{"shape":[-1]}})"),
+      header_refusal(R"({"a":{"shape":[-1]}})"),
       "f.safetensors: tensor 'a': 'shape' must be whole numbers of at least 0, found a negative number");
-  EXPECT_EQ(refusal(R"({"a":{"shape":7}})"),
+  EXPECT_EQ(header_refusal(R"({"a":{"shape":7}})"),
             "f.safetensors: tensor 'a': 'shape' must be a list of whole numbers, found a number");
-  EXPECT_EQ(refusal(R"({"a":{"strides":[1]}})"),
+  EXPECT_EQ(header_refusal(R"({"a":{"strides":[1]}})"),
             "f.safetensors: tensor 'a': 'strides' must be absent: it is no key of the format, found a list");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0]}})"),
+  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0]}})"),
             "f.safetensors: tensor 'a': data_offsets must be [begin, end], found 1 numbers");
-  EXPECT_EQ(refusal(R"({"__metadata__":{"x":1}})"),
+  EXPECT_EQ(header_refusal(R"({"__metadata__":{"x":1}})"),
             "f.safetensors: __metadata__: 'x' must be a text, found a number");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}})"),
+  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}})"),
             "f.safetensors: 'a' is listed twice");
   std::string many = "0";
   for (int i = 0; i < 64; ++i) many += ",0";
   EXPECT_EQ(
-      refusal(R"({"a":{"shape":[)" + many + "]}}"),
+      header_refusal(R"({"a":{"shape":[)" + many + "]}}"),
       "f.safetensors: tensor 'a': 'shape' must be whole numbers of at least 0, found more than 64 numbers");
-  EXPECT_NE(refusal("{\"a\":" + std::string(100'000, '[')), "");
+  EXPECT_NE(header_refusal("{\"a\":" + std::string(100'000, '[')), "");
 }
 
 TEST(Safetensors, RefusesSizesThatLie) {
   const auto one = [](const std::string& shape, const std::string& offsets) {
     return R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
   };
-  EXPECT_EQ(refusal(one("[1]", "[0,4]"), "abc"),
+  EXPECT_EQ(header_refusal(one("[1]", "[0,4]"), "abc"),
             "f.safetensors: tensor 'a': data_offsets [0, 4] are not inside the 3 bytes of data");
-  EXPECT_EQ(refusal(one("[1]", "[4,0]"), "abcd"),
+  EXPECT_EQ(header_refusal(one("[1]", "[4,0]"), "abcd"),
             "f.safetensors: tensor 'a': data_offsets [4, 0] are not inside the 4 bytes of data");
-  EXPECT_EQ(refusal(one("[2]", "[0,4]"), "abcd"),
+  EXPECT_EQ(header_refusal(one("[2]", "[0,4]"), "abcd"),
             "f.safetensors: tensor 'a': 4 bytes of data, but F32 of shape [2] are 8");
-  EXPECT_EQ(refusal(one("[4611686018427387905,4]", "[0,4]"), "abcd"),
+  EXPECT_EQ(header_refusal(one("[4611686018427387905,4]", "[0,4]"), "abcd"),
             "f.safetensors: tensor 'a': 4 bytes of data, but F32 of shape [4611686018427387905, 4] are more "
             "than any "
             "file holds");
-  EXPECT_EQ(refusal(one("[1]", "[0,4]"), "abcde"),
+  EXPECT_EQ(header_refusal(one("[1]", "[0,4]"), "abcde"),
             "f.safetensors: 1 bytes after the last tensor belong to none");
   EXPECT_EQ(
-      refusal(one("[1]", "[1,5]"), "abcde"),
+      header_refusal(one("[1]", "[1,5]"), "abcde"),
       "f.safetensors: tensor 'a' begins at byte 1 of the data, expected 0: tensors must neither overlap nor "
       "leave holes");
   EXPECT_EQ(
-      refusal(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
-              R"("b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})",
-              "abcde"),
+      header_refusal(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                     R"("b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})",
+                     "abcde"),
       "f.safetensors: tensor 'b' begins at byte 2 of the data, expected 3: tensors must neither overlap nor "
       "leave holes");
 }

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-std::string refusal(const std::string& from, const std::string& to) {
+std::string state_refusal(const std::string& from, const std::string& to) {
   std::string content = training_state_text({.step = 5, .num_updates = 4});
   const auto at = content.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -30,17 +30,19 @@ TEST(TrainingStateProperty, ReadsBackExactly) {
 }
 
 TEST(TrainingState, RefusesWhatCannotBe) {
-  EXPECT_EQ(refusal("\"version\": 1", "\"version\": 3"),
+  EXPECT_EQ(state_refusal("\"version\": 1", "\"version\": 3"),
             "state.json: training state version 3; this program reads version 1");
-  EXPECT_EQ(refusal("optimus-training-state", "x"), "state.json: format 'x' is not optimus-training-state");
-  EXPECT_EQ(refusal("\"step\": 5", "\"step\": -1"),
+  EXPECT_EQ(state_refusal("optimus-training-state", "x"),
+            "state.json: format 'x' is not optimus-training-state");
+  EXPECT_EQ(state_refusal("\"step\": 5", "\"step\": -1"),
             "state.json: step must be a whole number of at least 0, found '-1'");
-  EXPECT_EQ(refusal("\"step\": 5", "\"stepp\": 5"), "state.json: unknown key 'stepp'; did you mean 'step'?");
-  EXPECT_EQ(refusal("256.0", "0"), "state.json: loss_scale.value must be a positive number, found '0'");
-  EXPECT_NE(refusal("256.0", "null"), "");
-  EXPECT_NE(refusal("256.0", "1e999"), "");
-  EXPECT_NE(refusal("fp32", "fp31"), "");
-  EXPECT_NE(refusal("{", "["), "");
+  EXPECT_EQ(state_refusal("\"step\": 5", "\"stepp\": 5"),
+            "state.json: unknown key 'stepp'; did you mean 'step'?");
+  EXPECT_EQ(state_refusal("256.0", "0"), "state.json: loss_scale.value must be a positive number, found '0'");
+  EXPECT_NE(state_refusal("256.0", "null"), "");
+  EXPECT_NE(state_refusal("256.0", "1e999"), "");
+  EXPECT_NE(state_refusal("fp32", "fp31"), "");
+  EXPECT_NE(state_refusal("{", "["), "");
 }
 
 }  // namespace

@@ -384,6 +384,21 @@ class CommandLine(CommandLineTest):
         launcher = as_json("doctor", code=None, env={**os.environ, "RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "7"})
         self.assertIn("torchrun, rank 1 of 4, meeting at a:7", [c["found"] for c in launcher["checks"]])
 
+    def test_doctor_of_a_machine_with_a_card(self):
+        tools = self.folder / "tools"
+        tools.mkdir()
+        for capability, says in (("9.0", "machine code"), ("8.6", "by its driver"), ("7.0", "older than Ampere")):
+            script = f'#!/bin/sh\ncase "$*" in *compute_cap*) echo {capability} ;; *) echo "Some GPU, 80 GiB, 580" ;; esac\n'
+            (tools / "nvidia-smi").write_text(script)
+            (tools / "nvidia-smi").chmod(0o755)
+            found = as_json("doctor", code=None, env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})["checks"]
+            checks = {c["name"]: c for c in found}
+            self.assertEqual(checks["gpu"]["found"], "Some GPU, 80 GiB, 580")
+            self.assertIn(says, checks["gpu kernels"]["found"])
+            for name in ("cuda pytorch", "cuda compiler"):
+                self.assertTrue(checks[name]["ok"] or checks[name]["fix"], checks[name])
+            self.assertTrue(checks["nccl"]["ok"] and checks["cudnn frontend"]["ok"])
+
     def test_starts_quickly(self):
         # Not a speed test: a start that takes seconds means that something is built or searched each time.
         best = min(self.time_of("profile", "--model", "gpt2", "--json") for _ in range(5))

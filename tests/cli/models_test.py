@@ -21,7 +21,7 @@ class Models(CommandLineTest):
         text = self.folder / "text.txt"
         if not text.exists():
             text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
-        shape = "--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --steps 8 --lr 1e-2 --dropout 0 --sample 10".split()
+        shape = "--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --steps 8 --lr 1e-2 --dropout 0 --sample 10 --devices 1 --threads 1".split()
         return ["train", *shape, "--data", text, "--run", self.folder / run_folder, *more]
 
     def losses(self, run_folder):

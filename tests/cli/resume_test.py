@@ -30,7 +30,7 @@ class Resume(unittest.TestCase):
         self.dice = random.Random(SEED)
 
     def words(self, run, *more):
-        shape = "--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1".split()
+        shape = "--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --lr 1e-2 --dropout 0.1 --sample 0 --devices 1 --threads 1".split()
         return [OPTIMUS, "train", *shape, "--steps", STEPS, "--data", self.text, "--run", self.folder / run, *more]
 
     def call(self, words, code=0):

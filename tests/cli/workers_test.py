@@ -159,6 +159,28 @@ class Workers(CommandLineTest):
             for ours, whole in zip(self.rows(name), self.rows("whole")):  # fp64, another order of sums: as in parallel_test.cpp
                 self.assertAlmostEqual(ours["loss"] / whole["loss"], 1, delta=1e-9)
 
+    def test_a_pipeline_goes_on_as_another(self):
+        run(*self.words("whole", 8, "--devices", 1, "--precision", "fp64"))
+        run(*self.words("saved", 8, "--devices", 4, "--tp", 2, "--pp", 2, "--microbatch", 1, "--precision", "fp64", "--save-every", 4, "--keep-last", 0))
+        shutil.rmtree(self.folder / "saved" / "checkpoints" / "step-8")
+        for number, plan in enumerate(("--pp 2 --schedule zero-bubble --microbatch 2", "--cp 2", "--dp 2 --zero 3")):
+            name = f"goes-on-{number}"
+            shutil.copytree(self.folder / "saved", self.folder / name)
+            run("train", "--resume", self.folder / name, "--devices", 2, *plan.split())
+            self.assertEqual(len(self.curve(name)), 8)
+            for mine, one in zip(self.curve(name), self.curve("whole")):
+                self.assertAlmostEqual(mine[1], one[1], delta=1e-9 * one[1], msg=plan)
+
+    def test_the_founding_scenario(self):
+        """24 layers on 16 workers, pp 4 x tp 2 x dp 2, beside one device."""
+        shape = "--layers 24 --hidden 16 --batch 8 --seq 8 --precision fp64".split()
+        run(*self.words("one", 2, "--devices", 1, *shape))
+        run(*self.words("sixteen", 2, "--devices", 16, "--pp", 4, "--tp", 2, "--dp", 2, "--microbatch", 1, *shape))
+        self.assertTrue((self.folder / "sixteen" / "logs" / "rank-15.log").exists())
+        for mine, one in zip(self.curve("sixteen"), self.curve("one")):
+            self.assertAlmostEqual(mine[1], one[1], delta=1e-9 * one[1])
+            self.assertAlmostEqual(mine[2], one[2], delta=1e-9 * one[2])
+
     def test_killed(self):
         process, pids = self.begin("run")
         os.kill(pids[1], signal.SIGKILL)

@@ -28,7 +28,7 @@ TEST(KernelTimes, SecondsAreWorkOverRate) {
   EXPECT_LT(times.seconds("update", 1, {1}), 0);
 }
 
-std::string refusal_of(const RateTable& table, const std::string& name = "rope") {
+std::string table_refusal(const RateTable& table, const std::string& name = "rope") {
   KernelTimes times;
   times.tables[name] = table;
   try {
@@ -40,13 +40,13 @@ std::string refusal_of(const RateTable& table, const std::string& name = "rope")
 }
 
 TEST(KernelTimes, RefusesWhatIsNoTable) {
-  EXPECT_EQ(refusal_of({{{1, 2}}, {1, 2}}), "");
-  EXPECT_NE(refusal_of({{{2, 1}}, {1, 2}}).find("ascend"), std::string::npos);
-  EXPECT_NE(refusal_of({{{0}}, {1}}).find("above 0"), std::string::npos);
-  EXPECT_NE(refusal_of({{{1, 2}}, {1}}).find("1 rates, its axes ask for 2"), std::string::npos);
-  EXPECT_NE(refusal_of({{{1}}, {-1}}).find("must be above 0"), std::string::npos);
-  EXPECT_NE(refusal_of({{{1}}, {1}}, "product").find("1 axes, must have 3"), std::string::npos);
-  EXPECT_NE(refusal_of({{{}}, {}}).find("its axes ask for 0"), std::string::npos);
+  EXPECT_EQ(table_refusal({{{1, 2}}, {1, 2}}), "");
+  EXPECT_NE(table_refusal({{{2, 1}}, {1, 2}}).find("ascend"), std::string::npos);
+  EXPECT_NE(table_refusal({{{0}}, {1}}).find("above 0"), std::string::npos);
+  EXPECT_NE(table_refusal({{{1, 2}}, {1}}).find("1 rates, its axes ask for 2"), std::string::npos);
+  EXPECT_NE(table_refusal({{{1}}, {-1}}).find("must be above 0"), std::string::npos);
+  EXPECT_NE(table_refusal({{{1}}, {1}}, "product").find("1 axes, must have 3"), std::string::npos);
+  EXPECT_NE(table_refusal({{{}}, {}}).find("its axes ask for 0"), std::string::npos);
 }
 
 }  // namespace

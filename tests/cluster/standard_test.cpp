@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-std::string refusal_of(const std::string& name) {
+std::string name_refusal(const std::string& name) {
   try {
     open_cluster(name);
   } catch (const UserError& error) {
@@ -21,7 +21,8 @@ std::string refusal_of(const std::string& name) {
 
 TEST(Standard, EveryTypeMakesAValidCluster) {
   for (const std::string& name : device_type_names())
-    for (const char* count : {"x1", "x8", "x12", "x100000"}) EXPECT_EQ(refusal_of(name + count), "") << name;
+    for (const char* count : {"x1", "x8", "x12", "x100000"})
+      EXPECT_EQ(name_refusal(name + count), "") << name;
 }
 
 TEST(Standard, NodesAndDomains) {
@@ -52,30 +53,30 @@ TEST(Standard, SameTypeTwiceIsOneTypeAndAliasesAreTheirTypes) {
 
 TEST(Standard, RefusesWithTheNearest) {
   EXPECT_EQ(
-      refusal_of("h1000x8").find(
+      name_refusal("h1000x8").find(
           "cluster 'h1000x8': 'h1000' is not a known device type; did you mean 'h100'?; known are v100-16, "),
       0U)
-      << refusal_of("h1000x8");
+      << name_refusal("h1000x8");
   EXPECT_EQ(
-      refusal_of("rtx4090"),
+      name_refusal("rtx4090"),
       "cluster 'rtx4090': 'rtx4090' has no number of devices; the form is TYPExCOUNT, such as h100x512");
-  EXPECT_EQ(refusal_of("h100x0"), "cluster 'h100x0': '0' devices, must be from 1 to 1000000");
-  EXPECT_EQ(refusal_of("h100x1000001"),
+  EXPECT_EQ(name_refusal("h100x0"), "cluster 'h100x0': '0' devices, must be from 1 to 1000000");
+  EXPECT_EQ(name_refusal("h100x1000001"),
             "cluster 'h100x1000001': '1000001' devices, must be from 1 to 1000000");
-  EXPECT_EQ(refusal_of("lab").find("cluster 'lab' is neither a file, a name such as h100x512"), 0U);
-  EXPECT_NE(refusal_of("h100x99999999999999999999999"), "");
-  EXPECT_NE(refusal_of("h100x600000+h100x600000"), "");
+  EXPECT_EQ(name_refusal("lab").find("cluster 'lab' is neither a file, a name such as h100x512"), 0U);
+  EXPECT_NE(name_refusal("h100x99999999999999999999999"), "");
+  EXPECT_NE(name_refusal("h100x600000+h100x600000"), "");
   for (const char* name :
        {"", "x", "h100", "h100x", "x8", "h100x8+", "+", "h100x-1", "h100x8x", "no-such-file.json"})
-    EXPECT_NE(refusal_of(name), "") << name;
-  EXPECT_NE(refusal_of(fmt::format("{:x>100000}x8", "")), "");
+    EXPECT_NE(name_refusal(name), "") << name;
+  EXPECT_NE(name_refusal(fmt::format("{:x>100000}x8", "")), "");
 }
 
 TEST(Open, HereIsWhatWasMeasured) {
   const Path folder = Path(::testing::TempDir()) / "optimus-here";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
-  EXPECT_NE(refusal_of("here").find("optimus profile --hardware"), std::string::npos);
+  EXPECT_NE(name_refusal("here").find("optimus profile --hardware"), std::string::npos);
   std::filesystem::create_directories(measured_cluster_path().parent_path());
   HardwareProfile profile = standard_cluster("h100x8");
   profile.types[0].kernels.emplace_back().tables["rope"] = {{{1, 2}}, {3, 4}};

@@ -17,6 +17,7 @@
 
 #include "comm/thread_comm.h"
 #include "engine/test_device.h"
+#include "plan/describe.h"
 #include "run/memory.h"
 
 namespace optimus {
@@ -195,51 +196,73 @@ void train_rank(ModuleRank& rank, const Plan& plan, Comm& comm, int steps) {
                               .loss);
 }
 
-// Data parallel and ZeRO 1 to 3, with forwards that run twice and a batch that does not divide; fp64, 1e-9 as in parallel_test.cpp.
+// What ranks as threads learn, each with modules of its own; fp64, 1e-9 as in parallel_test.cpp.
+template <typename Make>
+void expect_equal_to_one_device(Make make, UniformPlan shape) {
+  const Learned one = train_here(make(), Precision::fp64, kBatch, 4);
+  shape.batch = kBatch, shape.precision = Precision::fp64;
+  const int size = shape.pp * shape.dp;
+  std::vector<ModuleRank> ranks(static_cast<std::size_t>(size));
+  for (ModuleRank& rank : ranks) {
+    rank.model = make();
+    for (const ModulePart& part : rank.model.parts)
+      if (part.module) part.module->to(at::kDouble);
+    rank.facts = describe(rank.model, kData.read(0), Precision::fp64, test_device());
+  }
+  const Plan plan = uniform_plan(ranks[0].facts.spec, shape);
+  SCOPED_TRACE(short_text(plan));
+  ThreadWorld world(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r)
+    threads.emplace_back([&, r, comm = std::shared_ptr<Comm>(world.comm(r))] {
+      try {
+        train_rank(ranks[static_cast<std::size_t>(r)], plan, *comm, 4);
+      } catch (const std::exception& error) {
+        ranks[static_cast<std::size_t>(r)].problem = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (int r = 0; r < size; ++r) {
+    const ModuleRank& rank = ranks[static_cast<std::size_t>(r)];
+    ASSERT_EQ(rank.problem, "");
+    ASSERT_EQ(rank.losses.size(), one.losses.size());
+    for (std::size_t i = 0; i < one.losses.size(); ++i)
+      EXPECT_NEAR(rank.losses[i], one.losses[i], 1e-9 * one.losses[i]) << "step " << i;
+    if (shape.strategy.zero == 3) continue;  // modules have their own shard's rows
+    const Stage& stage = plan.pipelines[0].stages[static_cast<std::size_t>(seat_of(plan, r).stage)];
+    for (const Chunk& chunk : stage.chunks)
+      for (int block = chunk.first(); block < chunk.end(); ++block) {
+        const ModulePart& part = rank.model.parts[static_cast<std::size_t>(block)];
+        if (!part.module) continue;
+        for (const auto& item : part.module->named_parameters())
+          EXPECT_TRUE(
+              at::allclose(item.value(), one.parameters.at(part.name + "." + item.key()), 1e-9, 1e-12))
+              << part.name << "." << item.key();
+      }
+  }
+}
+
+// Data parallel and ZeRO 1 to 3, with forwards that run twice and a batch that does not divide.
 TEST(ModuleBlock, SeveralDevicesLearnWhatOneLearns) {
   for (const auto make : {conv_net, mlp})
     for (const int zero : {0, 1, 2, 3})
       for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::full}) {
-        const Learned one = train_here(make(), Precision::fp64, kBatch, 4);
-        constexpr int kRanks = 4;
-        std::vector<ModuleRank> ranks(kRanks);
-        for (ModuleRank& rank : ranks) {
-          rank.model = make();
-          for (const ModulePart& part : rank.model.parts)
-            if (part.module) part.module->to(at::kDouble);
-          rank.facts = describe(rank.model, kData.read(0), Precision::fp64, test_device());
-        }
         if (zero == 3 && mode == RecomputeMode::none) continue;  // refused: see below
-        UniformPlan shape{.dp = kRanks, .batch = kBatch, .precision = Precision::fp64};
+        UniformPlan shape{.dp = 4};
         shape.strategy.zero = zero, shape.strategy.recompute = mode;
-        const Plan plan = uniform_plan(ranks[0].facts.spec, shape);
-        ThreadWorld world(kRanks);
-        std::vector<std::thread> threads;
-        for (int r = 0; r < kRanks; ++r)
-          threads.emplace_back([&, r, comm = std::shared_ptr<Comm>(world.comm(r))] {
-            try {
-              train_rank(ranks[static_cast<std::size_t>(r)], plan, *comm, 4);
-            } catch (const std::exception& error) {
-              ranks[static_cast<std::size_t>(r)].problem = error.what();
-            }
-          });
-        for (std::thread& thread : threads) thread.join();
-        for (const ModuleRank& rank : ranks) {
-          ASSERT_EQ(rank.problem, "");
-          ASSERT_EQ(rank.losses.size(), one.losses.size());
-          for (std::size_t i = 0; i < one.losses.size(); ++i)
-            EXPECT_NEAR(rank.losses[i], one.losses[i], 1e-9 * one.losses[i])
-                << "zero " << zero << " step " << i;
-          if (zero == 3) continue;  // modules have their own shard's rows
-          for (const ModulePart& part : rank.model.parts) {
-            if (!part.module) continue;
-            for (const auto& item : part.module->named_parameters())
-              EXPECT_TRUE(
-                  at::allclose(item.value(), one.parameters.at(part.name + "." + item.key()), 1e-9, 1e-12))
-                  << "zero " << zero << " " << part.name << "." << item.key();
-          }
-        }
+        expect_equal_to_one_device(make, shape);
       }
+}
+
+TEST(ModuleBlock, PipelinesLearnWhatOneDeviceLearns) {
+  for (const auto make : {conv_net, mlp})
+    for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble})
+      for (const int dp : {1, 2})
+        for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::full}) {
+          UniformPlan shape{.pp = 2, .dp = dp, .microbatch = 1, .schedule = schedule};
+          shape.strategy.zero = dp - 1, shape.strategy.recompute = mode;
+          expect_equal_to_one_device(make, shape);
+        }
 }
 
 // Autograd keeps weights where they were; with ZeRO 3 they are gone by the backward, unless the forward runs again before it.

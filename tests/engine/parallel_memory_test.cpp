@@ -45,7 +45,10 @@ TEST(ParallelMemory, IsAsPredicted) {
     bool is_sequence_parallel = false;
     int group = 0;
     RecomputeMode recompute = RecomputeMode::none;
+    int pp = 1, cp = 1;
+    Schedule schedule = Schedule::one_f_one_b;
   };
+  const auto none = RecomputeMode::none;
   const std::vector<Case> cases = {{2, 1, 0},
                                    {4, 1, 0},
                                    {2, 1, 0, true},
@@ -65,10 +68,20 @@ TEST(ParallelMemory, IsAsPredicted) {
                                    {2, 2, 3, true},
                                    {1, 2, 1, false, 0, RecomputeMode::full},
                                    {2, 1, 0, true, 0, RecomputeMode::selective},
-                                   {1, 2, 3, false, 0, RecomputeMode::full}};
+                                   {1, 2, 3, false, 0, RecomputeMode::full},
+                                   {1, 1, 0, false, 0, none, 2, 1, Schedule::gpipe},
+                                   {1, 1, 0, false, 0, none, 4, 1, Schedule::one_f_one_b},
+                                   {1, 1, 0, false, 0, none, 2, 1, Schedule::interleaved},
+                                   {1, 1, 0, false, 0, none, 4, 1, Schedule::zero_bubble},
+                                   {2, 1, 0, false, 0, none, 2, 1, Schedule::one_f_one_b},
+                                   {2, 1, 0, true, 0, none, 2, 1, Schedule::one_f_one_b},
+                                   {1, 2, 1, false, 0, RecomputeMode::full, 2, 1, Schedule::one_f_one_b},
+                                   {1, 1, 0, false, 0, none, 1, 2},
+                                   {1, 1, 0, false, 0, none, 1, 4},
+                                   {2, 1, 0, true, 0, RecomputeMode::selective, 1, 2}};
   for (const Case& one : cases) {
     const char* const preset = one.tp == 1 ? "gpt2" : "llama3-8b";
-    ModelOverrides shape{.layers = 2,
+    ModelOverrides shape{.layers = 4,
                          .hidden = 128,
                          .heads = 8,
                          .head_dim = 16,
@@ -80,6 +93,9 @@ TEST(ParallelMemory, IsAsPredicted) {
     model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
     UniformPlan uniform{.dp = one.dp, .microbatch = 2, .batch = 4 * one.dp, .sequence_length = kLength};
     uniform.precision = Precision::fp32;
+    uniform.pp = one.pp, uniform.strategy.cp = one.cp, uniform.schedule = one.schedule;
+    if (one.pp > 1) uniform.microbatch = 1;
+    if (one.schedule == Schedule::interleaved) uniform.chunks = 2;
     uniform.strategy.tp = one.tp, uniform.strategy.zero = one.zero, uniform.strategy.shard_group = one.group;
     uniform.strategy.sequence_parallel = one.is_sequence_parallel, uniform.strategy.recompute = one.recompute;
     const Plan plan = uniform_plan(model, uniform);

@@ -7,9 +7,13 @@
 #include <ATen/ops/zeros_like.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
+#include <numeric>
 
+#include "kernels/host_attention.h"
 #include "schedule/share.h"
 #include "tensors.h"
 
@@ -119,7 +123,57 @@ TEST(RingPiecesTest, CoverEveryPairThatCountsOnce) {
   }));
 }
 
-// Parts of a causal sequence have the same work, up to the pieces' uneven sizes.
+bool meet(const Span& a, const Span& b) { return a.begin < b.end && b.begin < a.end; }
+
+// What threads of the host kernel share out: no two of them have a row in common that they write.
+TEST(RingPiecesTest, RangesForThreadsHaveNothingInCommon) {
+  EXPECT_TRUE(rc::check([] {
+    const RingCase whole = random_case(40);
+    const std::vector<RingPiece> pieces =
+        hop_of(whole, *rc::gen::inRange(0, whole.cp), *rc::gen::inRange(0, whole.cp)).pieces;
+    const auto check = [&](const std::vector<Span>& ranges, auto is_common) {
+      std::int64_t done = 0;
+      for (const Span& range : ranges) {
+        RC_ASSERT(range.begin == done && range.end > range.begin);
+        done = range.end;
+        for (std::int64_t i = range.begin; i < range.end; ++i)
+          for (std::size_t j = static_cast<std::size_t>(range.end); j < pieces.size(); ++j)
+            RC_ASSERT(!is_common(pieces[static_cast<std::size_t>(i)], pieces[j]));
+      }
+      RC_ASSERT(done == static_cast<std::int64_t>(pieces.size()));
+    };
+    check(pieces_by_queries(pieces), [](const RingPiece& a, const RingPiece& b) {
+      return a.sequence == b.sequence && meet(a.queries, b.queries);
+    });
+    check(pieces_apart(pieces), [](const RingPiece& a, const RingPiece& b) {
+      return a.sequence == b.sequence && (meet(a.queries, b.queries) || meet(a.keys, b.keys));
+    });
+  }));
+}
+
+TEST(RingPiecesTest, WorkIsSharedOutByCost) {
+  EXPECT_TRUE(rc::check([] {
+    const auto costs =
+        *rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(1, 1000));
+    std::vector<int> done(costs.size());
+    const std::int64_t total = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
+    const std::int64_t largest = costs.empty() ? 0 : *std::max_element(costs.begin(), costs.end());
+    std::atomic<std::int64_t> most = 0;
+    share_by_cost(costs, [&](Span items) {
+      std::int64_t cost = 0;
+      for (std::int64_t i = items.begin; i < items.end; ++i)
+        ++done[static_cast<std::size_t>(i)], cost += costs[static_cast<std::size_t>(i)];
+      for (std::int64_t before = most; before < cost && !most.compare_exchange_weak(before, cost);) {
+      }
+    });
+    RC_ASSERT(done == std::vector<int>(costs.size(), 1));
+    // A range is off by half an item at either end, the last also by what the division leaves.
+    const std::int64_t threads = at::get_num_threads();
+    RC_ASSERT(most <= total / threads + largest + threads ||
+              costs.size() < static_cast<std::size_t>(threads));
+  }));
+}
+
 TEST(RingPiecesTest, HopsAreFewRectangles) {
   const auto pieces = [](int own, int theirs, bool is_causal) {
     return ring_pieces(positions_of(12, 3, own), positions_of(12, 3, theirs), 1, 12, is_causal, {});
@@ -284,38 +338,26 @@ double ring_error(const RingCase& whole, const RingAttention& attention, at::Sca
 struct Implementation {
   std::string name;
   std::unique_ptr<RingAttention> (*make)();
+  std::int64_t longest;  // sequence: several blocks
 };
 
+const std::vector<Implementation> kImplementations = {
+    {"Plain", [] { return make_plain_ring_attention(); }, 40},
+    {"PlainInBlocks", [] { return make_plain_ring_attention(2048); }, 40},
+    {"Host", make_host_ring_attention, 300}};
+
 class RingAttentionTest : public testing::TestWithParam<Implementation> {};
-INSTANTIATE_TEST_SUITE_P(All, RingAttentionTest,
-                         testing::Values(Implementation{"Plain", make_plain_ring_attention}),
+INSTANTIATE_TEST_SUITE_P(All, RingAttentionTest, testing::ValuesIn(kImplementations),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(RingAttentionTest, PartsTogetherEqualTheWhole) {
   const auto attention = GetParam().make();
   EXPECT_TRUE(rc::check([&] {
-    const RingCase whole = random_case(*rc::gen::element(20, 20, 300));
+    const RingCase whole = random_case(*rc::gen::element<std::int64_t>(20, 20, 20, GetParam().longest));
     const at::ScalarType type = *rc::gen::elementOf(kTypes);
     RC_ASSERT(ring_error(whole, *attention, type) <= ring_limit(type));
     RC_ASSERT(!testing::Test::HasFailure());
   }));
-}
-
-// So long that a matrix of all scores would be cut: 4 heads * 1500^2 * 8 bytes = 72 MB.
-TEST_P(RingAttentionTest, LongSequences) {
-  const auto attention = GetParam().make();
-  RingCase whole;
-  whole.task.shape = {.sequences = 1,
-                      .length = 1500,
-                      .heads = 4,
-                      .kv_heads = 2,
-                      .head_dim = 4,
-                      .is_causal = true,
-                      .scale = 0.5};
-  for (const int cp : {1, 2}) {
-    whole.cp = cp;
-    EXPECT_LE(ring_error(whole, *attention, at::kDouble), 1e-14);
-  }
 }
 
 // A logsumexp that is far above what the next keys have, and far below: nothing overflows, the larger part wins.

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-std::string refusal_of(const ModelSpec& spec) {
+std::string mixture_refusal(const ModelSpec& spec) {
   try {
     validate(spec);
   } catch (const UserError& error) {
@@ -33,7 +33,7 @@ TEST(Mixture, TheirMakersSayWhatATokenMeets) {
 TEST(Mixture, FlopsCountWhatATokenMeets) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const ModelSpec spec = random_mixture(seed);
-    ASSERT_EQ(refusal_of(spec), "") << seed;
+    ASSERT_EQ(mixture_refusal(spec), "") << seed;
     // 6 for each parameter in a product that a token meets: all but embedding, norms and biases.
     std::int64_t in_products = num_active_parameters(spec);
     for (const LogicalTensor& tensor : logical_tensors(spec)) {
@@ -70,13 +70,13 @@ TEST(Mixture, LayersAreDenseOrNotAsTheConfigSays) {
 TEST(Mixture, RefusesWhatIsNone) {
   ModelSpec spec = *find_preset("qwen3-30b-a3b");
   spec.mixture.experts_per_token = 129;
-  EXPECT_NE(refusal_of(spec).find("experts a token is 129, must be from 1 to 128"), std::string::npos);
+  EXPECT_NE(mixture_refusal(spec).find("experts a token is 129, must be from 1 to 128"), std::string::npos);
   spec = *find_preset("qwen3-30b-a3b"), spec.mixture.every = 40, spec.mixture.first_layer = 40;
-  EXPECT_NE(refusal_of(spec).find("none of 48 layers"), std::string::npos);
+  EXPECT_NE(mixture_refusal(spec).find("none of 48 layers"), std::string::npos);
   spec = *find_preset("llama3-8b"), spec.mixture = find_preset("mixtral-8x7b")->mixture;
-  EXPECT_NE(refusal_of(spec).find("experts is 8, must be 0 in llama"), std::string::npos);
+  EXPECT_NE(mixture_refusal(spec).find("experts is 8, must be 0 in llama"), std::string::npos);
   spec = *find_preset("deepseek-v3"), spec.latent.rope_dim = 192;
-  EXPECT_NE(refusal_of(spec).find("latent attention"), std::string::npos);
+  EXPECT_NE(mixture_refusal(spec).find("latent attention"), std::string::npos);
 }
 
 TEST(Mixture, ProfilesShowBothKindsOfLayers) {

@@ -50,10 +50,12 @@ TEST(TrainThreads, ModulesOnSeveralRanksLearnWhatOneLearns) {
   const TemporaryFolder folder;
   const ModuleModel alone = small_net();
   const TrainResult one = train(alone, {40, sample}, options_of(folder.path() / "one", 1, 0));
-  for (const int zero : {0, 2, 3}) {
+  for (const int zero : {0, 2, 3, -1}) {  // -1: three stages of a pipeline
     const Path run = folder.path() / fmt::format("zero-{}", zero);
     const ModuleModel model = small_net();
-    const TrainResult many = train(model, {40, sample}, options_of(run, 3, zero));
+    TrainOptions options = options_of(run, 3, std::max(zero, 0));
+    if (zero < 0) options.layout.pp = Range{3, 3}, options.microbatch = 2;
+    const TrainResult many = train(model, {40, sample}, options);
     EXPECT_NEAR(many.loss, one.loss, kTolerance * one.loss) << "zero " << zero;
     EXPECT_EQ(num_listed(run), 0U);
     for (const char* log : {"rank-0.log", "rank-1.log", "rank-2.log"})
@@ -107,7 +109,7 @@ TEST(TrainThreads, RefusesWhatModulesCannot) {
   ModuleModel model = small_net();
   TrainOptions options = options_of(folder.path() / "run", 2, 0);
   options.layout.tp = Range{2, 2};
-  refuses(model, options, "split by dp and zero alone");
+  refuses(model, options, "split by pp, dp and zero");
   options = options_of(folder.path() / "run", 2, 3);
   options.recompute = "none";
   refuses(model, options, "--recompute full");

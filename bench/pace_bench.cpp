@@ -1,0 +1,162 @@
+// Predicted and measured step time of plans with more devices than this machine has cores: devices are paced. Every compute
+// does its real work, on a small model, and ends no earlier than the time that is stated for it; so a schedule's waits and
+// bubbles are real, and the processors are mostly idle (their demand is printed: above 80 % the figures say nothing).
+//
+//   bench_pace            twenty plans; and the bubbles of each schedule on four stages
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <thread>
+
+#include "comm/thread_comm.h"
+#include "engine/engine.h"
+#include "model/open.h"
+#include "plan/describe.h"
+#include "schedule/execute.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kLength = 16;
+constexpr int kWarmup = 2, kSteps = 5;
+
+// A layer's half takes a unit forward, and as much for each gradient; the ends take half of it.
+Seconds stated(const ModelSpec& model, const Instruction& at, int cp) {
+  constexpr double kUnit = 0.006;
+  if (at.lane != Lane::compute || at.op == Op::optimizer) return Seconds(0);
+  if (block_kind(model, at.block) != BlockKind::layer) return Seconds(kUnit / 2);
+  if (at.part == Part::attention_hop) return Seconds(kUnit / cp / 2);
+  if (at.part == Part::attention_input || at.part == Part::attention_output) return Seconds(kUnit / 4);
+  return Seconds(kUnit);
+}
+
+std::vector<Sample> samples_of(std::int64_t count) {
+  std::vector<Sample> data(static_cast<std::size_t>(count));
+  for (Sample& sample : data) {
+    for (std::int32_t i = 0; i < kLength; ++i)
+      sample.inputs.push_back(i), sample.targets.push_back(i + 1), sample.positions.push_back(i);
+    sample.num_counted = kLength;
+  }
+  return data;
+}
+
+struct Measured {
+  double seconds = 0, demand = 0;  // of a step; of the processors, as a part of all
+};
+
+Measured run(const ModelSpec& model, const Plan& plan, int cp) {
+  const int size = num_devices(plan);
+  ThreadWorld world(size);
+  std::vector<double> seconds;
+  std::clock_t cpu_began = 0, cpu_ended = 0;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank, comm = std::shared_ptr<Comm>(world.comm(rank))] {
+      Parameters parameters(plan, model, rank, at::kCPU);
+      parameters.initialize(1);
+      EngineOptions options;
+      options.rank = rank, options.comm = comm.get();
+      options.pace = [&](const Instruction& at) { return stated(model, at, cp); };
+      Engine engine(plan, model, parameters, options);
+      done_or_throw(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+      const Batch batch = make_batch(samples_of(plan.batch), plan, 0, 0, rank);
+      for (int step = 0; step < kWarmup + kSteps; ++step) {
+        const auto began = std::chrono::steady_clock::now();
+        if (rank == 0 && step == kWarmup) cpu_began = std::clock();
+        value_or_throw(engine.train_step(batch, {.learning_rate = 1e-4}));
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+        if (rank == 0 && step >= kWarmup) seconds.push_back(took.count());
+      }
+      if (rank == 0) cpu_ended = std::clock();
+    });
+  for (std::thread& thread : threads) thread.join();
+  double all = 0;
+  for (const double one : seconds) all += one;
+  std::sort(seconds.begin(), seconds.end());
+  return {seconds[seconds.size() / 2], static_cast<double>(cpu_ended - cpu_began) / CLOCKS_PER_SEC / all /
+                                           std::thread::hardware_concurrency()};
+}
+
+struct Case {
+  int pp, tp = 1, cp = 1, dp = 1, chunks = 1, batch = 8;
+  Schedule schedule = Schedule::one_f_one_b;
+  RecomputeMode recompute = RecomputeMode::none;
+  int zero = 0;
+};
+
+Plan plan_of(const ModelSpec& model, const Case& one) {
+  UniformPlan shape{.pp = one.pp, .dp = one.dp, .chunks = one.chunks, .microbatch = 1, .batch = one.batch};
+  shape.sequence_length = kLength, shape.precision = Precision::fp32, shape.schedule = one.schedule;
+  shape.strategy.tp = one.tp, shape.strategy.cp = one.cp, shape.strategy.recompute = one.recompute;
+  shape.strategy.zero = one.zero;
+  return uniform_plan(model, shape);
+}
+
+// Computes as stated, messages and collectives as if they took no time.
+double predicted(const ModelSpec& model, const Plan& plan, int cp) {
+  const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
+    return stated(model, at, cp).value;
+  });
+  ensure(timeline.has_value(), "{}", timeline ? "" : timeline.error().why);
+  return timeline->length;
+}
+
+// The part of the step in which stage 0's devices compute nothing.
+double bubble(const ModelSpec& model, const Plan& plan, double seconds) {
+  double busy = 0;
+  for (const Instruction& at : compile(plan, model, 0).instructions) busy += stated(model, at, 1).value;
+  return 1 - busy / seconds;
+}
+
+void compare_all() {
+  const ModelSpec model = with_overrides(
+      open_model("gpt2"),
+      {.layers = 8, .hidden = 16, .heads = 4, .head_dim = 4, .ffn = 32, .vocab = 40, .max_positions = 16});
+  using enum Schedule;
+  const std::vector<Case> cases = {
+      {2, 1, 1, 1, 1, 8, gpipe},
+      {2, 1, 1, 1, 1, 8, one_f_one_b},
+      {2, 1, 1, 1, 2, 8, interleaved},
+      {2, 1, 1, 1, 1, 8, zero_bubble},
+      {4, 1, 1, 1, 1, 8, gpipe},
+      {4, 1, 1, 1, 1, 8, one_f_one_b},
+      {4, 1, 1, 1, 2, 8, interleaved},
+      {4, 1, 1, 1, 1, 8, zero_bubble},
+      {8, 1, 1, 1, 1, 16, one_f_one_b},
+      {8, 1, 1, 1, 1, 16, zero_bubble},
+      {3, 1, 1, 1, 1, 7, one_f_one_b},
+      {5, 1, 1, 1, 1, 9, one_f_one_b},
+      {4, 2, 1, 1, 1, 8, one_f_one_b},
+      {2, 2, 1, 2, 1, 8, one_f_one_b},
+      {2, 1, 2, 1, 1, 4, one_f_one_b},
+      {1, 1, 4, 1, 1, 2, one_f_one_b},
+      {1, 2, 1, 4, 1, 8, one_f_one_b, RecomputeMode::none, 1},
+      {1, 1, 1, 8, 1, 16, one_f_one_b, RecomputeMode::none, 3},
+      {4, 1, 1, 2, 1, 16, one_f_one_b, RecomputeMode::full, 1},
+      {4, 2, 1, 2, 1, 16, one_f_one_b},
+  };
+  fmt::print("{:<34} {:>9} {:>9} {:>7} {:>16} {:>7}\n", "plan", "predicted", "measured", "error",
+             "bubble, of stage", "demand");
+  double worst = 0, sum = 0;
+  for (const Case& one : cases) {
+    const Plan plan = plan_of(model, one);
+    const double expected = predicted(model, plan, one.cp);
+    const Measured measured = run(model, plan, one.cp);
+    const double error = measured.seconds / expected - 1;
+    worst = std::max(worst, std::abs(error)), sum += std::abs(error);
+    fmt::print("{:<34} {:>6.1f} ms {:>6.1f} ms {:>6.1f}% {:>7.1f}% {:>6.1f}% {:>6.0f}%\n", short_text(plan),
+               1e3 * expected, 1e3 * measured.seconds, 100 * error,
+               one.cp > 1 ? 0 : 100 * bubble(model, plan, expected),
+               one.cp > 1 ? 0 : 100 * bubble(model, plan, measured.seconds), 100 * measured.demand);
+    std::fflush(stdout);
+  }
+  fmt::print("{} plans, mean error {:.1f}%, worst {:.1f}%\n", cases.size(),
+             100 * sum / static_cast<double>(cases.size()), 100 * worst);
+}
+
+}  // namespace
+}  // namespace optimus
+
+int main() { optimus::compare_all(); }

@@ -1,0 +1,184 @@
+// See asynchronous.h.
+#include "engine/asynchronous.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "kernels/kernels.h"
+
+namespace optimus {
+namespace {
+
+StagePosition position_of(const Plan& plan, const Seat& seat) {
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
+  return {seat.stage, static_cast<int>(pipeline.stages.size()),
+          static_cast<int>(pipeline.microbatches.size()), static_cast<int>(stage.chunks.size())};
+}
+
+// The first instruction of each backward that may read weights: messages stand early in the list, before older updates.
+std::vector<int> begins_of_backwards(const Program& program, const Order& order) {
+  std::vector<int> result(program.instructions.size(), -1);
+  std::vector<bool> is_seen(order.size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const Instruction& at = program.instructions[i];
+    const bool is_of_block =
+        at.lane == Lane::compute || (at.lane == Lane::tensor && at.serves != Op::receive);
+    if (at.slot < 0 || !is_of_block) continue;
+    const auto slot = static_cast<std::size_t>(at.slot);
+    if (order[slot].work != Work::backward || is_seen[slot]) continue;
+    is_seen[slot] = true, result[i] = at.microbatch;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<int> delays(Schedule schedule, const StagePosition& at) {
+  std::vector<int> result(static_cast<std::size_t>(at.num_microbatches));
+  if (!is_asynchronous(schedule)) return result;
+  int num_updates = 0;
+  for (const Slot& slot : order_of(schedule, at)) {
+    int& delay = result[static_cast<std::size_t>(slot.microbatch)];
+    if (slot.work == Work::forward) delay = -num_updates;
+    if (slot.work == Work::backward) delay += num_updates;
+    if (slot.work == Work::update) ++num_updates;
+  }
+  return result;
+}
+
+WeightVersions::WeightVersions(const Plan& plan, const Program& program, const Parameters& parameters)
+    : schedule_(plan.schedule), parameters_(parameters) {
+  const StagePosition position = position_of(plan, program.seat);
+  delays_ = delays(schedule_, position);
+  longest_delay_ = *std::max_element(delays_.begin(), delays_.end());
+  if (longest_delay_ == 0) return;
+  is_wanted_.resize(delays_.size());
+  for (std::size_t m = 0; m < delays_.size(); ++m)
+    if (delays_[m] > 0) is_wanted_[m - static_cast<std::size_t>(delays_[m])] = true;
+  begins_ = begins_of_backwards(program, order_of(schedule_, position));
+  const int num_kept = schedule_ == Schedule::pipedream ? longest_delay_ : 1;
+  const auto num_blocks = static_cast<std::size_t>(parameters.num_blocks());
+  kept_.resize(num_blocks), velocities_.resize(num_blocks), is_moving_.resize(num_blocks);
+  for (int block = 0; block < parameters.num_blocks(); ++block) {
+    const BlockState& state = parameters.block(block);
+    if (!state.gradients.defined()) continue;  // of another stage; or nothing is trained
+    blocks_.push_back(block);
+    const auto at = static_cast<std::size_t>(block);
+    for (int i = 0; i < num_kept; ++i) kept_[at].push_back(at::empty_like(state.weights));
+    if (schedule_ == Schedule::pipemare)
+      velocities_[at] = at::zeros({state.weights.numel()}, state.gradients.options());
+  }
+}
+
+// Versions under way are as many as the longest delay, one behind the other.
+int WeightVersions::version_of(int microbatch) const {
+  const int delay = delays_[static_cast<std::size_t>(microbatch)];
+  if (delay == 0) return -1;
+  return schedule_ == Schedule::pipedream ? (microbatch - delay) % longest_delay_ : 0;
+}
+
+at::Tensor WeightVersions::weights(int block, int version) const {
+  const std::vector<at::Tensor>& kept = kept_[static_cast<std::size_t>(block)];
+  return kept.empty() ? at::Tensor() : kept[static_cast<std::size_t>(version)];
+}
+
+void WeightVersions::before(std::size_t instruction) {
+  if (schedule_ != Schedule::pipemare || begins_.empty() || begins_[instruction] < 0) return;
+  follow_velocity();
+  correct(delays_[static_cast<std::size_t>(begins_[instruction])]);
+}
+
+// The update behind micro-batch k makes version k + 1 of version k.
+void WeightVersions::before_update(int block, int microbatch, bool changes) {
+  const auto at = static_cast<std::size_t>(block);
+  if (longest_delay_ == 0 || kept_[at].empty()) return;
+  const at::Tensor& newest = parameters_.block(block).weights;
+  if (schedule_ == Schedule::pipedream) {
+    if (is_wanted_[static_cast<std::size_t>(microbatch)])
+      kept_[at][static_cast<std::size_t>(microbatch % longest_delay_)].copy_(newest);
+  } else if (changes) {
+    kept_[at].front().copy_(newest);
+    is_moving_[at] = true;
+  }
+}
+
+void WeightVersions::end_step() {
+  if (schedule_ == Schedule::pipemare && longest_delay_ > 0) follow_velocity();
+}
+
+// The copy holds what the weights were before their last update. Neighbours in a 16-bit type have an exact difference.
+void WeightVersions::follow_velocity() {
+  const double left = std::pow(options_.decay, 1.0 / longest_delay_);
+  for (const int block : blocks_) {
+    const auto at = static_cast<std::size_t>(block);
+    if (!is_moving_[at]) continue;
+    is_moving_[at] = false;
+    if (options_.decay > 0)
+      velocities_[at].mul_(left).sub_(kept_[at].front().sub_(parameters_.block(block).weights), 1 - left);
+  }
+}
+
+void WeightVersions::correct(int delay) {
+  if (delay == 0) return;
+  for (const int block : blocks_) {
+    const auto at = static_cast<std::size_t>(block);
+    at::Tensor& corrected = kept_[at].front();
+    const at::Tensor& newest = parameters_.block(block).weights;
+    if (options_.decay > 0)
+      at::sub_out(corrected, newest, velocities_[at], delay);
+    else
+      corrected.copy_(newest);
+  }
+}
+
+Bytes WeightVersions::bytes() const {
+  std::size_t sum = 0;
+  for (const int block : blocks_) {
+    const auto at = static_cast<std::size_t>(block);
+    for (const at::Tensor& kept : kept_[at]) sum += kept.nbytes();
+    if (velocities_[at].defined()) sum += velocities_[at].nbytes();
+  }
+  return Bytes(static_cast<std::int64_t>(sum));
+}
+
+MicrobatchUpdates::MicrobatchUpdates(const Plan& plan, const Seat& seat, at::Device device)
+    : device_(device), is_rescheduled_(plan.schedule == Schedule::pipemare) {
+  const std::vector<int> all = delays(plan.schedule, position_of(plan, seat));
+  num_microbatches_ = std::ssize(all);
+  delay_ = 1 + *std::max_element(all.begin(), all.end());
+}
+
+void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const UpdateOptions& options,
+                              std::int64_t num_updates) {
+  ensure(std::ssize(counted) == num_microbatches_, "counts of {} micro-batches of {}", counted.size(),
+         num_microbatches_);
+  const auto num = std::ssize(counted);
+  numbers_.assign(counted.size(), {});
+  count_ = 0;
+  const at::Tensor weights = at::zeros({num}, at::kDouble);
+  for (std::int64_t m = 0; m < num; ++m) {
+    const auto targets = static_cast<double>(counted[static_cast<std::size_t>(m)]);
+    if (targets == 0) continue;
+    const std::int64_t before = num_updates + count_++;
+    double rate = options.learning_rate;
+    if (const std::int64_t all = options.pipemare.num_rescheduled; is_rescheduled_ && before < all)
+      rate /= std::pow(delay_, 1 - static_cast<double>(before) / static_cast<double>(all));
+    numbers_[static_cast<std::size_t>(m)] = numbers_behind_gate(
+        device_, rate, before + 1, 1 / targets, {.beta1 = options.beta1, .beta2 = options.beta2, .clip = 0});
+    weights.data_ptr<double>()[m] = 1 / (targets * targets);
+  }
+  weights_ = weights.to(device_);
+  squares_ = at::zeros({num}, weights_.options());
+}
+
+at::Tensor MicrobatchUpdates::all_squares() const { return (squares_ * weights_).sum(); }
+
+}  // namespace optimus

@@ -1,0 +1,55 @@
+// Attention of a layer under context parallelism: the own keys and values go round a ring of devices, each adds what its queries
+// see of them. In the backward the gradients of keys and values travel with them and come home last.
+//
+//   hop h works on the keys of context part (own - h) mod cp, which lie in buffer h % 2; meanwhile they go on to the next part
+//
+// Part of a layer block (layer_block.cpp); the arithmetic is kernels/ring_attention.h.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/comm.h"
+#include "engine/block.h"
+
+namespace optimus {
+
+class RingPass {
+ public:
+  RingPass(const Tools& tools, int layer, const TensorPart& part, std::vector<HeadRun> runs);
+
+  // q, k, v: [rows, heads, head_dim], the own ones. Forward: begin, hops, then `output` is filled by end.
+  void begin_forward(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
+  void forward_hop(const Pass& pass, const at::Tensor& q) const;
+  void end_forward(const Pass& pass, at::Tensor output) const;
+
+  void begin_backward(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
+  void backward_hop(const Pass& pass, const at::Tensor& d_attended, const at::Tensor& q,
+                    const at::Tensor& output) const;
+  void end_backward(const Pass& pass, at::Tensor dq, at::Tensor dk, at::Tensor dv) const;
+
+  Exchange exchange(const Instruction& hop, const Pass& pass) const;
+
+ private:
+  struct Keys {
+    at::Tensor k, v;  // [rows, heads, head_dim]
+  };
+  Keys keys_in(const at::Tensor& buffer) const;
+  void pack(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
+  at::Tensor sum(const Pass& pass) const;
+  at::Tensor logsumexp(const Pass& pass, const HeadRun& run) const;
+  RingTask task(const Pass& pass, const HeadRun& run) const;
+
+  const Tools& tools_;
+  const int layer_;
+  const TensorPart part_;
+  const std::vector<HeadRun> runs_;
+};
+
+// To the next member of the group, from the one before.
+std::unique_ptr<Pending> pass_on(Comm& comm, const Group& group,
+                                 const std::vector<std::pair<at::Tensor, at::Tensor>>& tensors,
+                                 std::string_view what);
+
+}  // namespace optimus

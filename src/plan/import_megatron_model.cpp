@@ -1,0 +1,222 @@
+// The model that a Megatron-LM command line trains: one that its flags describe, or the user's with what flags say of it. The
+// rest of the command line: import_megatron.cpp.
+#include "plan/import_megatron.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/presets.h"
+
+namespace optimus {
+namespace {
+
+// The family whose blocks the flags describe.
+std::optional<Family> family_of(ArgumentList& a, bool is_bert) {
+  const std::string norm = a.text("--normalization").value_or("LayerNorm");
+  const bool is_rotary =
+      a.text("--position-embedding-type").value_or("") == "rope" || a.has("--use-rotary-position-embeddings");
+  const bool is_gated = a.has("--swiglu");
+  const bool has_qk_norm = a.has("--qk-layernorm");
+  const bool has_qkv_bias = a.has("--add-qkv-bias");
+  if (is_bert) return Family::megatron_bert;
+  if (norm == "RMSNorm" && is_rotary && is_gated)
+    return has_qk_norm ? Family::qwen3 : has_qkv_bias ? Family::qwen2 : Family::llama;
+  if (norm == "LayerNorm" && !is_rotary && !is_gated && !has_qk_norm) return Family::gpt2;
+  return std::nullopt;
+}
+
+// A preset of the family, whose fixed facts an imported model takes over.
+const char* example_of(Family family) {
+  if (family == Family::gpt2) return "gpt3-125m";
+  if (family == Family::qwen2) return "qwen2-7b";
+  if (family == Family::qwen3) return "qwen3-8b";
+  if (family == Family::megatron_bert) return "megatron-bert-345m";
+  return "llama2-7b";
+}
+
+void read_rope(ArgumentList& a, ModelSpec& model, bool is_named) {
+  if (model.positions != PositionKind::rope) return;
+  const auto base = a.count("--rotary-base");
+  if (base || !is_named) model.rope_theta = static_cast<double>(base.value_or(10000));
+  if (!is_named) model.rope_scaling = {};
+  const bool is_scaled = a.has("--use-rope-scaling");
+  const double factor = a.number("--rope-scaling-factor").value_or(8);
+  if (is_scaled) model.rope_scaling = {RopeScalingKind::llama3, factor, 1, 4, 8192};
+  if (const auto linear = a.count("--rotary-seq-len-interpolation-factor"))
+    model.rope_scaling = {RopeScalingKind::linear, static_cast<double>(*linear), 1, 4, 0};
+}
+
+void read_biases(ArgumentList& a, ModelSpec& model, bool is_named) {
+  const bool has_all = !a.has("--disable-bias-linear"), has_qkv = a.has("--add-qkv-bias");
+  if (is_named && has_all) return;
+  model.has_out_bias = model.has_mlp_bias = has_all;
+  model.has_qkv_bias = has_all || has_qkv;
+}
+
+// What else flags say of a model. Megatron-LM's defaults count where nobody named one.
+void read_facts(ArgumentList& a, ModelSpec& model, bool is_named) {
+  const auto set = [&](const std::string& flag, double& target, double usual) {
+    const std::optional<double> value = a.number(flag);
+    if (value || !is_named) target = value.value_or(usual);
+  };
+  set("--norm-epsilon", model.norm_eps, 1e-5);
+  read_rope(a, model, is_named);
+  read_biases(a, model, is_named);
+  const bool is_untied = a.has("--untie-embeddings-and-output-weights");
+  if (is_untied || !is_named) model.is_tied = !is_untied;
+  set("--init-method-std", model.init_range, 0.02);
+  set("--attention-dropout", model.attention_dropout, 0.1);
+  set("--hidden-dropout", model.hidden_dropout, 0.1);
+  if (a.has("--hidden-dropout") || !is_named) model.embedding_dropout = model.hidden_dropout;
+}
+
+std::int64_t vocabulary_of(ArgumentList& a, const std::string& source) {
+  if (const auto size = a.count("--vocab-size")) return *size;
+  const std::string tokenizer = a.text("--tokenizer-type").value_or("");
+  if (tokenizer == "GPT2BPETokenizer") return 50257;
+  if (tokenizer == "Llama2Tokenizer") return 32000;
+  throw UserError("{}: the size of the vocabulary is not in it; give --vocab N or --model M", source);
+}
+
+// The name of the preset that has this shape.
+std::string preset_name(const ModelSpec& model) {
+  for (const std::string& name : preset_names()) {
+    ModelSpec preset = *find_preset(name);
+    preset.name = model.name;
+    if (preset.family == Family::mistral) preset.family = Family::llama;
+    if (preset == model) return name;
+  }
+  return "";
+}
+
+// Numbers that both a named model and one made of flags take from the command line.
+void read_dimensions(ArgumentList& a, ModelSpec& model, bool is_named) {
+  const auto set = [&](const std::string& flag, std::int64_t& target) {
+    if (const auto value = a.count(flag)) target = *value;
+  };
+  set("--num-layers", model.layers);
+  const std::int64_t hidden = model.hidden, heads = model.heads;
+  set("--hidden-size", model.hidden);
+  set("--num-attention-heads", model.heads);
+  const bool is_other = !is_named || model.hidden != hidden || model.heads != heads;
+  if (is_other) {
+    model.kv_heads = model.heads;
+    model.head_dim = model.hidden / std::max<std::int64_t>(1, model.heads);
+    model.ffn = model.is_gated ? model.hidden * 8 / 3 / 64 * 64 : 4 * model.hidden;
+  }
+  std::int64_t groups = model.kv_heads;
+  set("--num-query-groups", groups);
+  if (a.has("--group-query-attention")) model.kv_heads = groups;
+  set("--kv-channels", model.head_dim);
+  set("--ffn-hidden-size", model.ffn);
+  set("--max-position-embeddings", model.max_positions);
+}
+
+ModelSpec model_from_flags(ArgumentList& a, const std::string& source, const ImportRequest& request,
+                           bool is_bert) {
+  const std::optional<Family> family = family_of(a, is_bert);
+  if (!family)
+    throw UserError(
+        "{}: its normalization, positions and activation are those of no model family here; give --model M",
+        source);
+  for (const char* needed : {"--num-layers", "--hidden-size", "--num-attention-heads"})
+    if (!a.has(needed)) throw UserError("{}: {} is missing; add it, or give --model M", source, needed);
+  ModelSpec model = *find_preset(example_of(*family));
+  model.name = "imported";
+  read_dimensions(a, model, false);
+  model.vocab = request.vocab ? *request.vocab : vocabulary_of(a, source);
+  read_facts(a, model, false);
+  if (const std::string name = preset_name(model); !name.empty()) model.name = name;
+  return model;
+}
+
+// Experts are as --model says: what the flags say otherwise is told.
+void note_mixture(ArgumentList& a, const ModelSpec& model, std::vector<std::string>& notes) {
+  const Mixture& m = model.mixture;
+  for (const auto& [flag, own] : {std::pair{"--num-experts", m.experts},
+                                  {"--moe-router-topk", m.experts_per_token},
+                                  {"--moe-ffn-hidden-size", m.ffn},
+                                  {"--moe-shared-expert-intermediate-size", m.shared_ffn}})
+    if (const auto value = a.count(flag); value && *value != own)
+      notes.push_back(
+          fmt::format("{} {} is not applied: {} has {}, as --model says", flag, *value, model.name, own));
+  for (const char* flag :
+       {"--moe-layer-freq", "--moe-grouped-gemm", "--moe-token-dispatcher-type", "--moe-aux-loss-coeff",
+        "--moe-router-load-balancing-type", "--moe-router-pre-softmax", "--moe-router-num-groups",
+        "--moe-router-group-topk", "--moe-router-topk-scaling-factor", "--moe-router-score-function",
+        "--moe-router-enable-expert-bias", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank",
+        "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim"})
+    (void)a.has(flag);
+  if (const auto width = a.count("--expert-tensor-parallel-size"); width && *width > 1)
+    notes.push_back(
+        fmt::format("experts are not cut here; --expert-tensor-parallel-size {} is not applied", *width));
+}
+
+bool is_valid(const ModelSpec& model) {
+  try {
+    validate(model);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+// The user's model, with what flags say of its numbers; what they say of its kind is the model's own matter.
+ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRequest& request, bool is_bert,
+                      std::vector<std::string>& notes) {
+  ModelSpec model = *request.model;
+  if (model.is_custom())
+    throw UserError("{}: {} is a model of custom blocks, which Megatron-LM does not train", source,
+                    model.name);
+  const auto note = [&](const char* flag) {
+    notes.push_back(fmt::format("{} is not applied: the model is {}, as --model says", flag, model.name));
+  };
+  const bool says_kind = a.has("--normalization") || a.has("--position-embedding-type") ||
+                         a.has("--swiglu") || a.has("--qk-layernorm") ||
+                         a.has("--use-rotary-position-embeddings");
+  const std::optional<Family> family = family_of(a, is_bert);
+  const bool is_llama = model.family == Family::mistral || model.family == Family::mixtral;
+  if (says_kind && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
+    notes.push_back(fmt::format(
+        "normalization, positions, activation and biases are those of {}, as --model says, not the flags'",
+        model.name));
+  read_dimensions(a, model, true);
+  if (const auto vocab = a.count("--vocab-size")) model.vocab = *vocab;
+  if (request.vocab) model.vocab = *request.vocab;
+  for (const char* flag : {"--rotary-base", "--use-rope-scaling", "--rotary-seq-len-interpolation-factor"})
+    if (model.positions != PositionKind::rope && a.has(flag)) note(flag);
+  const ModelSpec before = model;
+  read_facts(a, model, true);
+  if (!is_valid(model) && is_valid(before)) {
+    // Biases are part of what a family is.
+    model.has_out_bias = before.has_out_bias, model.has_mlp_bias = before.has_mlp_bias;
+    model.has_qkv_bias = before.has_qkv_bias;
+    note("--disable-bias-linear");
+  }
+  if (a.has("--num-experts")) note_mixture(a, model, notes);
+  return model;
+}
+
+}  // namespace
+
+ModelSpec imported_model(ArgumentList& a, const std::string& source, const ImportRequest& request,
+                         bool is_bert, std::vector<std::string>& notes) {
+  if (a.has("--num-experts") && !(request.model && request.model->is_mixture()))
+    throw UserError(
+        "{}: --num-experts: which mixture of experts it is the flags do not say; give --model M, or remove "
+        "it "
+        "to plan the dense part",
+        source);
+  const ModelSpec model = request.model ? named_model(a, source, request, is_bert, notes)
+                                        : model_from_flags(a, source, request, is_bert);
+  try {
+    validate(model);
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", source, error.what());
+  }
+  return model;
+}
+
+}  // namespace optimus

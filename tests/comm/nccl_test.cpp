@@ -1,0 +1,184 @@
+// NCCL behind the Comm of processes, as far as one card lets it be tried: at world size 1. Skips where there is none.
+#include <gtest/gtest.h>
+
+#include "comm/card_group.h"
+#include "comm/rank_world.h"
+#ifdef OPTIMUS_NCCL
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <future>
+#endif
+
+namespace optimus::test {
+namespace {
+
+TEST(Cards, AreTakenWhenEachMemberHasItsOwn) {
+  EXPECT_EQ(why_not_by_cards({0, 1, 5}, {"a", "b", "c"}), "");
+  EXPECT_EQ(why_not_by_cards({0, 1, 5}, {"a", "b", "a"}),
+            "ranks 0 and 5 share a card; NCCL needs one for each rank");
+  EXPECT_EQ(why_not_by_cards({3, 4}, {"a", ""}), "rank 4 has no card that NCCL could use");
+}
+
+TEST(Cards, ProcessorsAreNone) { EXPECT_EQ(card_of(at::Device(at::kCPU)), ""); }
+
+#ifdef OPTIMUS_NCCL
+class Nccl : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+    comm_ = make(0, 1, "one");
+    must(comm_->connect(0, {{kWorld}}, soon(60)));
+  }
+  std::unique_ptr<Comm> make(int rank, int size, const std::string& token) {
+    return value_or_throw(make_process_comm({.rank = rank,
+                                             .size = size,
+                                             .store = {.port = server_.port(), .token = token},
+                                             .sizes = kSmallSizes,
+                                             .device = at::Device(at::kCUDA, 0)},
+                                            soon()));
+  }
+  static at::Tensor numbers(std::int64_t count, at::ScalarType type) {
+    return at::arange(count, at::TensorOptions(at::kDouble).device(at::kCUDA)).remainder(100).to(type);
+  }
+
+  StoreServer server_;
+  std::unique_ptr<Comm> comm_;
+};
+
+TEST_F(Nccl, OfOneRankGivesWhatItBrings) {
+  for (const at::ScalarType type :
+       {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong, at::kByte})
+    for (const std::int64_t count : {0, 1, 117, 100'000}) {
+      const at::Tensor mine = numbers(count, type), kept = mine.clone();
+      const at::Tensor gathered = at::zeros_like(mine), scattered = at::zeros_like(mine);
+      std::vector<std::unique_ptr<Pending>> all;
+      all.push_back(comm_->all_reduce(kWorld, mine, Sum::sum, "a sum"));
+      all.push_back(comm_->all_reduce(kWorld, mine, Sum::maximum, "a maximum"));
+      all.push_back(comm_->broadcast(kWorld, mine, 0, "from the only one"));
+      all.push_back(comm_->all_gather(kWorld, mine, gathered, "a gather"));
+      all.push_back(comm_->reduce_scatter(kWorld, mine, scattered, "a scatter"));
+      for (const auto& pending : all) must(pending->wait(soon()));
+      must(comm_->settle(soon()));
+      for (const auto& pending : all) EXPECT_TRUE(pending->is_done());
+      EXPECT_TRUE(at::equal(mine, kept) && at::equal(gathered, kept) && at::equal(scattered, kept))
+          << c10::toString(type) << " " << count;
+    }
+  EXPECT_NE(comm_->flight_log().text().find("a scatter"), std::string::npos);
+}
+
+// The operation comes behind what the stream was given before, and what is given behind its wait sees the result.
+TEST_F(Nccl, KeepsTheOrderOfTheStream) {
+  at::Tensor x = at::zeros({1 << 22}, at::TensorOptions(at::kFloat).device(at::kCUDA)), y = at::zeros_like(x);
+  for (int step = 1; step <= 50; ++step) {
+    x.add_(1);
+    const std::unique_ptr<Pending> gather = comm_->all_gather(kWorld, x, y, "numbers");
+    must(gather->wait(soon()));
+    y.mul_(2);
+    x.copy_(y).div_(2);
+  }
+  must(comm_->settle(soon()));
+  EXPECT_EQ(y.min().item<double>(), 100);
+  EXPECT_EQ(y.max().item<double>(), 100);
+}
+
+// A stream that stands still, as it would behind an operation whose other side is gone.
+class Standstill {
+ public:
+  Standstill() {
+    cudaLaunchHostFunc(
+        c10::cuda::getCurrentCUDAStream(), [](void* self) { static_cast<Standstill*>(self)->end_.wait(); },
+        this);
+  }
+  ~Standstill() {
+    promise_.set_value();
+    c10::cuda::device_synchronize();
+  }
+
+ private:
+  std::promise<void> promise_;
+  std::shared_future<void> end_ = promise_.get_future().share();
+};
+
+TEST_F(Nccl, FailsInTimeAndStaysBroken) {
+  const at::Tensor x = numbers(1000, at::kFloat);
+  c10::cuda::device_synchronize();
+  const Standstill standstill;
+  const auto began = Deadline::Clock::now();
+  const std::unique_ptr<Pending> sum = comm_->all_reduce(kWorld, x, Sum::sum, "gradients of block 3");
+  must(sum->wait(Deadline::after(Seconds(0.4), "step 12")));  // the stream waits, not the host
+  EXPECT_FALSE(sum->is_done());
+  const CommOutcome<void> settled = comm_->settle(soon(30));
+  ASSERT_FALSE(settled.has_value());
+  EXPECT_LT(std::chrono::duration<double>(Deadline::Clock::now() - began).count(), 5);
+  EXPECT_EQ(settled.error().operation, "all_reduce of gradients of block 3");
+  EXPECT_EQ(settled.error().reason, "the deadline for step 12 passed");
+  EXPECT_FALSE(sum->wait(soon()).has_value());
+  const CommOutcome<void> next = comm_->all_reduce(kWorld, x, Sum::sum, "the next")->wait(soon());
+  ASSERT_FALSE(next.has_value());
+  EXPECT_NE(next.error().reason.find("had failed"), std::string::npos) << next.error().reason;
+}
+
+TEST_F(Nccl, IsGivenUpWhenTheRunIs) {
+  const at::Tensor x = numbers(1000, at::kFloat);
+  c10::cuda::device_synchronize();
+  const Standstill standstill;
+  const std::unique_ptr<Pending> sum = comm_->all_reduce(kWorld, x, Sum::sum, "numbers");
+  must(sum->wait(soon()));
+  comm_->abandon("the user has had enough");
+  const CommOutcome<void> settled = comm_->settle(soon());
+  ASSERT_FALSE(settled.has_value());
+  EXPECT_EQ(settled.error().reason, "the user has had enough");
+}
+
+TEST_F(Nccl, AnotherEpochHasAnotherCommunicator) {
+  const at::Tensor x = numbers(10, at::kFloat), kept = x.clone();
+  must(comm_->connect(1, {{kWorld}}, soon(60)));
+  comm_->drop(0);
+  must(comm_->all_reduce(kWorld, x, Sum::sum, "numbers")->wait(soon()));
+  must(comm_->settle(soon()));
+  EXPECT_TRUE(at::equal(x, kept));
+}
+
+// NCCL refuses them; so they are not asked to use it, and their tensors go through the processor's memory.
+TEST_F(Nccl, TwoRanksOfOneCardDoWithoutIt) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Comm> comm = make(rank, 2, "two");
+      EXPECT_TRUE(comm->connect(0, {{kWorld}}, soon(60)).has_value());
+      const at::Tensor x = numbers(1000, at::kFloat);
+      EXPECT_TRUE(comm->all_reduce(kWorld, x, Sum::sum, "numbers")->wait(soon()).has_value());
+      EXPECT_TRUE(at::equal(x, numbers(1000, at::kFloat) * 2));
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Asked all the same, NCCL's refusal is a failure that we pass on, and nobody hangs.
+TEST_F(Nccl, RefusesTwoRanksOfOneCard) {
+  std::vector<std::string> answers(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto store = value_or_throw(
+          StoreClient::connect({.port = server_.port(), .token = "refused", .address = "127.0.0.1"}, soon()));
+      RankShared shared(rank);
+      shared.store = store.get();
+      const auto group =
+          connect_cards(shared, "0/world", {Role::world, {0, 1}}, 0, at::Device(at::kCUDA, 0), soon(30));
+      answers[static_cast<std::size_t>(rank)] = group ? "connected" : group.error().why;
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& answer : answers) EXPECT_NE(answer.find("NCCL says"), std::string::npos) << answer;
+}
+#else
+TEST(Nccl, IsLeftOut) { GTEST_SKIP() << "this build has no NCCL (it comes with PyTorch for CUDA)"; }
+#endif
+
+}  // namespace
+}  // namespace optimus::test

@@ -1,0 +1,187 @@
+// What tests of parallel training share: small models with dropout, samples with padding, a plan trained by ranks as threads, and
+// what one device learns beside it.
+#pragma once
+
+#include <ATen/ops/from_blob.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "comm/thread_comm.h"
+#include "engine/engine.h"
+#include "engine/test_device.h"
+#include "model/open.h"
+#include "plan/describe.h"
+#include "plan/validate.h"
+
+namespace optimus {
+
+inline constexpr std::int64_t kLength = 12;
+
+inline ModelSpec model_of(const std::string& preset, std::int64_t heads, std::int64_t kv_heads,
+                          int layers = 2) {
+  ModelOverrides overrides{.layers = layers,
+                           .hidden = 4 * heads,
+                           .heads = heads,
+                           .head_dim = 4,
+                           .ffn = 22,
+                           .vocab = 53,
+                           .max_positions = 16};
+  if (preset.starts_with("llama") || preset.starts_with("qwen")) overrides.kv_heads = kv_heads;
+  ModelSpec model = with_overrides(open_model(preset), overrides);
+  model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0.1;
+  return model;
+}
+
+inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, std::int64_t vocab) {
+  std::vector<Sample> result;
+  for (std::int64_t s = first; s < first + count; ++s) {
+    const std::int64_t length = s % 3 == 2 ? 9 : kLength;  // so that padding is there
+    Sample& sample = result.emplace_back();
+    const RandomKey key = RandomKey(3).with(static_cast<std::uint64_t>(s));
+    for (std::int64_t i = 0; i < length; ++i) {
+      sample.inputs.push_back(static_cast<TokenId>(
+          random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(vocab))));
+      sample.targets.push_back(i % 5 == 4 ? kNoTarget
+                                          : (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab));
+      sample.positions.push_back(static_cast<std::int32_t>(i));
+      sample.num_counted += sample.targets.back() != kNoTarget;
+    }
+  }
+  return result;
+}
+
+// What was learned: losses and norms of the steps, and the whole masters, put together from whoever holds which part.
+struct Learned {
+  std::vector<double> losses, norms;
+  double evaluated = 0;
+  std::map<std::string, std::vector<double>> tensors;
+};
+
+inline void put(const Parameters& parameters, Learned& learned) {
+  for (const LogicalTensor& tensor : parameters.tensors()) {
+    const at::Tensor view = parameters.master(tensor.name);
+    if (!view.defined() || view.numel() == 0) continue;
+    std::vector<double>& all = learned.tensors[tensor.name];
+    all.resize(static_cast<std::size_t>(tensor.shape.num_elements()));
+    const Box box = parameters.box(tensor.name, &BlockState::masters);
+    std::vector<std::int64_t> sizes;
+    for (int d = 0; d < tensor.shape.num_dims; ++d) sizes.push_back(tensor.shape[d]);
+    at::Tensor target = at::from_blob(all.data(), sizes, at::kDouble);
+    for (int d = 0; d < box.num_dims; ++d) target = target.narrow(d, box[d].begin, box[d].size());
+    target.copy_(view);
+  }
+}
+
+// One rank's training. Returns what it saw; its part of the tensors is put into `all` by whoever joins the threads.
+inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Comm* comm, int steps,
+                          Parameters& parameters) {
+  parameters.initialize(5);
+  EngineOptions options{.device = test_device(), .seed = 9};
+  options.rank = rank, options.comm = comm, options.patience = Seconds(60);
+  Engine engine(plan, model, parameters, options);
+  if (comm != nullptr)
+    done_or_throw(comm->connect(0, engine.program().groups, Deadline::after(Seconds(60), "connecting")));
+  Learned learned;
+  for (int step = 0; step < steps; ++step) {
+    const std::int64_t first = step * plan.batch;
+    const StepReport report = value_or_throw(
+        engine.train_step(make_batch(samples_of(first, plan.batch, model.vocab), plan, step, first, rank),
+                          {.learning_rate = 1e-2}));
+    learned.losses.push_back(report.loss), learned.norms.push_back(report.grad_norm);
+  }
+  learned.evaluated = value_or_throw(engine.evaluate(make_batch(samples_of(1000, plan.batch, model.vocab),
+                                                                plan, 0, 1000, rank)))
+                          .loss_sum;
+  return learned;
+}
+
+inline Learned train(const ModelSpec& model, const Plan& plan, int steps) {
+  const int size = num_devices(plan);
+  if (size == 1) {
+    Parameters parameters(plan, model, plan.pipelines[0].stages[0].devices[0], test_device());
+    Learned learned = train_rank(model, plan, 0, nullptr, steps, parameters);
+    put(parameters, learned);
+    return learned;
+  }
+  ThreadWorld world(size);
+  std::vector<Learned> ranks(static_cast<std::size_t>(size));
+  std::vector<std::string> problems(ranks.size());
+  std::vector<std::unique_ptr<Parameters>> parameters(ranks.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      const std::unique_ptr<Comm> comm = world.comm(rank);
+      try {
+        parameters[at] = std::make_unique<Parameters>(plan, model, rank, test_device());
+        ranks[at] = train_rank(model, plan, rank, comm.get(), steps, *parameters[at]);
+      } catch (const std::exception& error) {
+        problems[at] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t r = 0; r < problems.size(); ++r)
+    EXPECT_EQ(problems[r], "") << "rank " << r << " of " << short_text(plan);
+  Learned all = ranks[0];
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    EXPECT_EQ(ranks[r].losses, all.losses) << "rank " << r;
+    if (parameters[r] != nullptr) put(*parameters[r], all);
+  }
+  return all;
+}
+
+// Norm-wise distance of two tensors.
+inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), size += a[i] * a[i];
+  return std::sqrt(difference / std::max(size, 1e-300));
+}
+
+// Key biases without RoPE have no gradient but rounding noise, which Adam normalizes (DESIGN.md): they are left out.
+inline bool is_noise(const ModelSpec& model, const std::string& name) {
+  return model.positions != PositionKind::rope && name.find("attention.k.bias") != std::string::npos;
+}
+
+inline void expect_equal(const ModelSpec& model, const Plan& plan, const Learned& one, const Learned& many) {
+  constexpr double kTolerance = 1e-9;
+  const std::string what = short_text(plan);
+  SCOPED_TRACE(what);
+  ASSERT_EQ(one.losses.size(), many.losses.size()) << what;
+  for (std::size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(one.losses[i], many.losses[i], kTolerance * one.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(one.norms[i], many.norms[i], kTolerance * one.norms[i]) << what << " step " << i;
+  }
+  EXPECT_NEAR(one.evaluated, many.evaluated, kTolerance * one.evaluated) << what;
+  for (const auto& [name, values] : one.tensors) {
+    const auto found = many.tensors.find(name);
+    ASSERT_NE(found, many.tensors.end()) << what << " " << name;
+    if (is_noise(model, name)) continue;
+    EXPECT_LT(distance(values, found->second), kTolerance) << what << " " << name;
+  }
+}
+
+inline Plan one_device(const ModelSpec& model, std::int64_t batch) {
+  return uniform_plan(model, {.microbatch = static_cast<int>(batch),
+                              .batch = batch,
+                              .sequence_length = kLength,
+                              .precision = Precision::fp64});
+}
+
+inline void expect_equal_to_one_device(const ModelSpec& model, const Plan& plan, int steps = 4) {
+  ASSERT_EQ(problem_in(plan, model), std::nullopt);
+  expect_equal(model, plan, train(model, one_device(model, plan.batch), steps), train(model, plan, steps));
+}
+
+inline void expect_equal_to_one_device(const ModelSpec& model, const UniformPlan& shape, int steps = 4) {
+  UniformPlan wide = shape;
+  wide.sequence_length = kLength, wide.precision = Precision::fp64;
+  expect_equal_to_one_device(model, uniform_plan(model, wide), steps);
+}
+
+}  // namespace optimus
