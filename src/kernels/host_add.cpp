@@ -17,7 +17,8 @@ class RowMask {
 
   const Number* of(std::int64_t row) {
     row += site_.first_row;
-    const std::int64_t sequence = row / site_.sequence_length, position = site_.positions(row % site_.sequence_length);
+    const std::int64_t sequence = row / site_.sequence_length,
+                       position = site_.positions(row % site_.sequence_length);
     const auto sample = static_cast<std::uint64_t>(site_.samples[static_cast<std::size_t>(sequence)]);
     fill_kept(site_.key.with(sample), static_cast<std::uint64_t>(position) * kept_.size(), rule_, kept_);
     const auto scale = static_cast<Number>(rule_.scale);

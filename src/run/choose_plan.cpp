@@ -63,7 +63,7 @@ std::string note_of(const SearchResult& found) {
 // The planner's best. It may leave devices out, because a small model is quicker on fewer; who wants devices used gets copies of
 // the model on all of them, if `may_copy` and constraints let them be.
 ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-             bool is_recompute_given, bool may_copy) {
+                   bool is_recompute_given, bool may_copy) {
   const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, size));
   const Constraints constraints = runnable(options, is_recompute_given);
   const Demand demand = demand_of(options, model, device, cluster, constraints);

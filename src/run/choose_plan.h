@@ -17,7 +17,7 @@ struct ChosenPlan {
 
 // Batch, sequence length and precision are resolved. All of options.devices are used. Throws UserError when nothing fits.
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                 bool is_recompute_given);
+                       bool is_recompute_given);
 
 // Where nobody said how many devices: a plan for all that are there, or for as many as model and batch can use. Nothing when that
 // is one. Throws UserError when what was asked of the plan cannot be.

@@ -55,7 +55,8 @@ Case case_of(std::uint64_t seed, int number) {
                                {1, 3, 1, 1}, {1, 4, 1, 1}, {2, 1, 1, 1}, {3, 1, 1, 1}, {4, 1, 1, 1},
                                {2, 2, 1, 1}, {2, 1, 1, 2}, {1, 1, 2, 1}, {1, 1, 3, 1}, {2, 1, 2, 1}};
   const auto& [pp, tp, cp, dp] = kWidths[below(static_cast<int>(std::size(kWidths)))];
-  UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1 + below(2), .batch = 2 + below(6), .sequence_length = kLength};
+  UniformPlan shape{
+      .pp = pp, .dp = dp, .microbatch = 1 + below(2), .batch = 2 + below(6), .sequence_length = kLength};
   shape.precision = Precision::fp64;
   if (pp > 1) shape.schedule = static_cast<Schedule>(below(4));
   if (shape.schedule == Schedule::interleaved) shape.chunks = pp > 2 ? 1 : 2;
