@@ -276,6 +276,14 @@ def row_of(name, way, workers, mine, peers):
     return dict(case=name, workers=workers, way=way, peer=WAYS[way][1], ours=a, theirs=b, ratio=a[1] / b[1], low=a[0] / b[2], high=a[2] / b[0], memory_ours=memory[0], memory_theirs=memory[1], others=others, runs_ours=mine, runs_theirs=peers)
 
 
+FIGURES = f"{'ours':>7} (10–90 %)       {'theirs':>7} (10–90 %)        ratio (spread)      MiB a worker  others"
+
+
+def figures_of(row):
+    (al, a, ah), (bl, b, bh) = row["ours"], row["theirs"]
+    return f"{a:7.0f} ({al:6.0f}–{ah:6.0f})  {b:7.0f} ({bl:6.0f}–{bh:6.0f})  {row['ratio']:5.2f} ({row['low']:.2f}–{row['high']:.2f})   {row['memory_ours']:5.0f} / {row['memory_theirs']:<5.0f} {row['others']:7.0%}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tool", nargs="?", help="optimus")
@@ -293,7 +301,7 @@ def main():
         parser.error("which optimus? give its path")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # an exception, so that workers and folders are cleared away
     rows = []
-    print(f"{'case':10} {'workers':>7} {'way':6} {'peer':8} {'ours':>7} (10–90 %)       {'theirs':>7} (10–90 %)        ratio (spread)      MiB a worker  others")
+    print(f"{'case':10} {'workers':>7} {'way':6} {'peer':8} {FIGURES}")
     with tempfile.TemporaryDirectory() as folder:
         for name in options.case or CASES:
             c = CASES[name]
@@ -306,8 +314,7 @@ def main():
                         peers.append(with_others(theirs, c, way, workers, options.steps, folder))
                     row = row_of(name, way, workers, mine, peers)
                     rows.append(row)
-                    (al, a, ah), (bl, b, bh) = row["ours"], row["theirs"]
-                    print(f"{name:10} {workers:7} {way:6} {row['peer']:8} {a:7.0f} ({al:6.0f}–{ah:6.0f})  {b:7.0f} ({bl:6.0f}–{bh:6.0f})  {row['ratio']:5.2f} ({row['low']:.2f}–{row['high']:.2f})   {row['memory_ours']:5.0f} / {row['memory_theirs']:<5.0f} {row['others']:7.0%}", flush=True)
+                    print(f"{name:10} {workers:7} {way:6} {row['peer']:8} {figures_of(row)}", flush=True)
                     if options.json:
                         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
 

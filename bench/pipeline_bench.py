@@ -104,7 +104,7 @@ def main():
         parser.error("which optimus? give its path")
     common.CASES["gpt2-14m"] = CASE
     rows = []
-    print(f"{'workers':>7} {'schedule':12} {'ours':>7} (10–90 %)       {'theirs':>7} (10–90 %)        ratio (spread)      MiB a worker  others")
+    print(f"{'workers':>7} {'schedule':12} {common.FIGURES}")
     with tempfile.TemporaryDirectory() as folder:
         common.write_tokens(CASE, f"{folder}/{CASE['vocab']}")
         for workers in options.workers or [2, 4]:
@@ -117,8 +117,7 @@ def main():
                     peers.append(common.with_others(common.theirs, CASE, name, workers, options.steps, folder, pathlib.Path(__file__)))
                 row = common.row_of("gpt2-14m", name, workers, mine, peers)
                 rows.append(row)
-                (al, a, ah), (bl, b, bh) = row["ours"], row["theirs"]
-                print(f"{workers:7} {name:12} {a:7.0f} ({al:6.0f}–{ah:6.0f})  {b:7.0f} ({bl:6.0f}–{bh:6.0f})  {row['ratio']:5.2f} ({row['low']:.2f}–{row['high']:.2f})   {row['memory_ours']:5.0f} / {row['memory_theirs']:<5.0f} {row['others']:7.0%}", flush=True)
+                print(f"{workers:7} {name:12} {common.figures_of(row)}", flush=True)
                 if options.json:
                     pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
 
