@@ -186,7 +186,8 @@ std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& p
                             const std::optional<ExpectedStep>& expected) {
   TextTable table({"a step and device", "lane", "predicted", "measured"});
   for (const ComparedKind& one : compare_kinds(ranks, plan, expected))
-    table.row({one.kind, text(one.lane), shown(one.predicted), text(Seconds(one.measured))});
+    table.row({one.kind, text(one.lane), shown(one.predicted),
+               one.measured > 0 ? text(Seconds(one.measured)) : "-"});
   table.row({"the step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
              text(Seconds(mean_seconds(ranks)))});
   std::string result = table.text() + memory_text(ranks, expected);

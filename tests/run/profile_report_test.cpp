@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/presets.h"
+#include "simulate/instruction_name.h"
 
 namespace optimus {
 namespace {
@@ -81,6 +82,22 @@ TEST(ProfileReport, StandsBesideThePrediction) {
   EXPECT_EQ(json["ranks"].size(), 2U);
   EXPECT_GT(json["ranks"][0]["memory_bytes"]["predicted"]["total"].get<std::int64_t>(), 0);
   EXPECT_GT(json["step_seconds"]["predicted"].get<double>(), 0);
+}
+
+TEST(ProfileReport, MessagesAreOfTheKindsThatArePredicted) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Plan plan = uniform_plan(model, {.pp = 2, .microbatch = 1, .batch = 2, .sequence_length = 64});
+  NullSink events;
+  const std::optional<ExpectedStep> expected = expected_step("h100", true, plan, model, events);
+  ASSERT_TRUE(expected);
+  std::set<std::string> predicted, programmed;
+  for (const TracedInstruction& one : expected->instructions)
+    if (one.lane == Lane::transfer) predicted.insert(one.kind);
+  for (const Program& program : compile_all(plan, model))
+    for (const Instruction& at : program.instructions)
+      if (at.lane == Lane::transfer) programmed.insert(instruction_kind(at, model));
+  EXPECT_EQ(predicted, (std::set<std::string>{"send", "send gradient"}));
+  for (const std::string& kind : predicted) EXPECT_TRUE(programmed.contains(kind)) << kind;
 }
 
 TEST(ProfileReport, EveryRankAndLaneHasATrack) {
