@@ -68,7 +68,7 @@ class Models(CommandLineTest):
             (["--batch", "0"], "--batch"),
             (["--precision", "fp7"], "fp7"),
             (["--device", "tpu"], "tpu"),
-            (["--devices", "4", "--pp", "3"], "--pp 1"),
+            (["--devices", "9", "--pp", "9"], "--pp 9"),
             (["--plan", self.folder / "none.json"], "none.json"),
             (["--data", self.folder / "none.txt"], "none.txt"),
             (["--seq", "999999"], "999999"),
