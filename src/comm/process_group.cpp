@@ -153,10 +153,15 @@ void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
   if (!operation->take()) return;
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(operation));
-    if (!driver_.joinable()) driver_ = std::thread([this] { run_driver(); });
+    if (!is_over_) {
+      queue_.push_back(std::move(operation));
+      if (!driver_.joinable()) driver_ = std::thread([this] { run_driver(); });
+    }
   }
-  changed_.notify_all();
+  if (operation != nullptr)
+    operation->run(no_deadline());  // the group is closed: it fails at once
+  else
+    changed_.notify_all();
 }
 
 void ProcessGroup::run_driver() {

@@ -9,6 +9,10 @@
 #include "comm/c10d_link.h"
 #include "engine/device.h"
 #include "observe/progress.h"
+#include "plan/layouts.h"
+#include "run/memory_level.h"
+#include "run/salvage_host.h"
+#include "run/store_board.h"
 #include "run/train_threads.h"
 #include "run/training.h"
 #include "run/worker.h"
@@ -77,6 +81,14 @@ void be_idle(const PreparedRun& run, EndAgreement& agreement) {
     agreement.step_ended();
 }
 
+SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder) {
+  return {.run = folder,
+          .memory = find_memory_level(settings.run),
+          .layout = layout_of(settings.plan, settings.model, StateKind::optimizer),
+          .retention = {options.keep_last, options.keep_every},
+          .small_files = small_files(settings)};
+}
+
 }  // namespace
 
 TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
@@ -90,6 +102,7 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
        run.resumed.checkpoint ? Json(std::filesystem::absolute(*run.resumed.checkpoint).string()) : Json()}};
   value_or_throw(write_atomically(files, hand_over_path(folder), document.dump(2) + "\n"));
   const StoreServer store;
+  const std::string token = random_token();
   const int threads =
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / size);
   Workers workers({.program = command.program,
@@ -98,8 +111,11 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .devices = devices_of_ranks(options.device, size),
                    .threads = threads,
                    .port = store.port(),
-                   .token = random_token()});
-  TrainResult result = parse_result(workers.wait(command.is_interrupted));
+                   .token = token});
+  const std::unique_ptr<Board> board = value_or_throw(StoreBoard::open(
+      {.port = store.port(), .token = token}, Deadline::after(Seconds(30), "the run's store")));
+  SalvageHost salvage(*board, files, salvage_facts(run.settings, options, folder));
+  TrainResult result = parse_result(workers.wait(command.is_interrupted, &salvage));
   result.run = run.settings.run.string();  // as the user called it
   return result;
 }
@@ -115,8 +131,13 @@ int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable
     const auto step_ended = [&] { agreement.step_ended(); };
     Json result;
     if (place.rank < num_devices(run.settings.plan))
-      result = to_json(train_rank(
-          run, options, {comm, parse_device(place.device), place.threads, events, line, step_ended}));
+      result = to_json(train_rank(run, options,
+                                  {comm, parse_device(place.device), place.threads, events, line, step_ended,
+                                   [&] { return open_board(place); },
+                                   [&] {
+                                     agreement.let_go();
+                                     comm.drop(0);
+                                   }}));
     else
       be_idle(run, agreement);
     agreement.finish();

@@ -9,8 +9,10 @@
 #include <csignal>
 #include <cstdio>
 
+#include "base/time_stamp.h"
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
+#include "run/store_board.h"
 
 namespace optimus {
 namespace {
@@ -36,10 +38,14 @@ struct Closer {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
+StoreClient::Place store_place(const WorkerPlace& place) {
+  return {.port = place.port, .token = place.token};
+}
+
 std::unique_ptr<Comm> join(const WorkerPlace& place) {
   return value_or_throw(make_process_comm({.rank = place.rank,
                                            .size = place.size,
-                                           .store = {.port = place.port, .token = place.token},
+                                           .store = store_place(place),
                                            .device = parse_device(place.device)},
                                           Deadline::after(kStartPatience, "joining the run")));
 }
@@ -47,7 +53,7 @@ std::unique_ptr<Comm> join(const WorkerPlace& place) {
 WorkerReport report_of(const WorkerPlace& place, const WorkerBody& body) {
   const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
                                                                         : nullptr);
-  StatusLine line(terminal != nullptr ? terminal.get() : stderr);
+  StatusLine line = terminal != nullptr ? StatusLine(terminal.get()) : StatusLine::for_log(stderr);
   std::unique_ptr<Comm> comm;
   try {
     comm = join(place);
@@ -55,7 +61,7 @@ WorkerReport report_of(const WorkerPlace& place, const WorkerBody& body) {
   } catch (const Interrupted&) {
     return {WorkerReport::End::interrupted, "", {}, {}};
   } catch (const PeersLost& error) {
-    fmt::print(stderr, "{}\n{}", error.what(), comm->flight_log().text());
+    fmt::print(stderr, "{}", comm->flight_log().text());
     return {WorkerReport::End::lost, error.what(), error.failure.missing, {}};
   } catch (const UserError& error) {
     return {WorkerReport::End::failed, error.what(), {}, {}};
@@ -74,8 +80,10 @@ int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
   for (const int file : {place.report, place.terminal})
     if (file >= 0) ::fcntl(file, F_SETFD, FD_CLOEXEC);
   set_num_threads(place.threads);
+  fmt::print(stderr, "{}rank {} of {}, process {} on {}, {}\n", time_stamp(), place.rank, place.size,
+             ::getpid(), host_name(), place.device);
   const WorkerReport report = report_of(place, body);
-  if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
+  if (!report.why.empty()) fmt::print(stderr, "{}{}\n", time_stamp(), report.why);
   send_report(place.report, report);
   switch (report.end) {
     case WorkerReport::End::done:
@@ -87,6 +95,15 @@ int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
       return 1;
   }
   return 1;
+}
+
+std::unique_ptr<Board> open_board(const WorkerPlace& place) {
+  constexpr Seconds kPatience{5};
+  Outcome<std::unique_ptr<Board>> board =
+      StoreBoard::open(store_place(place), Deadline::after(kPatience, "the run's store"));
+  if (board) return std::move(*board);
+  fmt::print(stderr, "{}{}\n", time_stamp(), board.error().why);
+  return nullptr;
 }
 
 EndAgreement::EndAgreement(Comm& comm, Seconds patience, std::function<bool()> is_asked)
