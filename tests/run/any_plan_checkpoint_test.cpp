@@ -1,5 +1,8 @@
 // Any plan loads what any plan saved: ranks of random plans for worlds of 1 to 8 hand one state on, each saving what the one before has
 // loaded, growing and shrinking; at every one the state is what it was at first, bit for bit.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -22,7 +25,11 @@ Plan any_plan(const ModelSpec& model) {
     plan.sequence_length = kLength;
     plan.precision = *rc::gen::element(Precision::fp64, Precision::fp32, Precision::bf16);
     plan.accumulators = plan.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
-    if (!problem_in(plan, model)) return plan;
+    try {
+      ensure_engine_supports(plan, model);
+      return plan;
+    } catch (const UserError&) {  // another one, then
+    }
   }
 }
 
@@ -72,7 +79,7 @@ void save_as(const Plan& plan, const ModelSpec& model, std::vector<Parameters>& 
 
 TEST(AnyPlanCheckpoint, GoesFromPlanToPlan) {
   const std::vector<std::string> presets = {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"};
-  EXPECT_TRUE(holds("chains of plans", 2, [&] {
+  EXPECT_TRUE(holds("chains of plans", 1, [&] {
     const TemporaryFolder folder;
     const ModelSpec model = model_of(*rc::gen::elementOf(presets), 4, 2, random_plan::pick(1, 4));
     for (int number = 0; number < 30; ++number) {

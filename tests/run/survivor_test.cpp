@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <cstdio>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "base/temporary_folder.h"
@@ -216,13 +218,14 @@ class SurvivorTest : public testing::Test {
     }
   }
 
-  static std::vector<double> values(const Checkpoint& checkpoint) {
-    std::vector<double> result;
+  // By name: pieces lie in another order where others have written them.
+  static std::map<std::string, std::vector<double>> values(const Checkpoint& checkpoint) {
+    std::map<std::string, std::vector<double>> result;
     for (const CheckpointTensor& tensor : checkpoint.manifest().tensors)
       for (const StateField field : kStateFields) {
-        const std::size_t begin = result.size();
-        result.resize(begin + static_cast<std::size_t>(tensor.shape.num_elements()));
-        checkpoint.read(field, tensor.name, Box(tensor.shape), std::span(result).subspan(begin));
+        std::vector<double>& all = result[fmt::format("{}/{}", text(field), tensor.name)];
+        all.resize(static_cast<std::size_t>(tensor.shape.num_elements()));
+        checkpoint.read(field, tensor.name, Box(tensor.shape), std::span(all));
       }
     return result;
   }
@@ -235,7 +238,7 @@ class SurvivorTest : public testing::Test {
     EXPECT_TRUE(all[0].is_whole);
     const Checkpoint saved = Checkpoint::open(all[0].folder),
                      whole = Checkpoint::open(undisturbed / fmt::format("checkpoints/step-{}", all[0].step));
-    EXPECT_EQ(values(saved), values(whole)) << "step " << all[0].step;
+    EXPECT_TRUE(values(saved) == values(whole)) << "step " << all[0].step;
     EXPECT_EQ(saved.small_file(kTrainingStateFile), whole.small_file(kTrainingStateFile));
     EXPECT_EQ(num_lines(run / "metrics.jsonl"), all[0].step);
     return all[0].step;
@@ -258,7 +261,7 @@ TEST_F(SurvivorTest, LostAtAnyOperation) {
     const Ran whole = train(undisturbed, layout, "1", std::vector<Fault>(num_ranks));
     ASSERT_EQ(whole.ends, std::vector<std::string>(num_ranks, "done"));
     std::set<std::int64_t> steps;
-    const int stride = std::getenv("OPTIMUS_LONG") != nullptr ? 1 : 3;
+    const int stride = std::getenv("OPTIMUS_LONG") != nullptr ? 1 : whole.gates.back() / 5 | 1;
     for (int operation = 0; operation < whole.gates.back(); operation += stride)
       for (const Fault::Kind kind : {Fault::Kind::dies_before, Fault::Kind::dies_after}) {
         const std::size_t victim =
