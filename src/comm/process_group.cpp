@@ -161,11 +161,16 @@ void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
   if (!operation->queue()) return;
   {
     const std::lock_guard lock(mutex_);
-    Driver& driver = drivers_[operation->exchange().has_stages() ? 1 : 0];
-    driver.queue.push_back(std::move(operation));
-    if (!driver.thread.joinable()) driver.thread = std::thread([this, &driver] { run(driver); });
+    if (!is_over_) {
+      Driver& driver = drivers_[operation->exchange().has_stages() ? 1 : 0];
+      driver.queue.push_back(std::move(operation));
+      if (!driver.thread.joinable()) driver.thread = std::thread([this, &driver] { run(driver); });
+    }
   }
-  changed_.notify_all();
+  if (operation == nullptr)
+    changed_.notify_all();
+  else if (operation->take())
+    operation->run(no_deadline());  // the group is closed: it fails at once
 }
 
 void ProcessGroup::run(Driver& driver) {
