@@ -102,9 +102,9 @@ class Network:
         return f"neighbour replace {self.address(name)} lladdr {hardware_address} nud permanent dev eth0"
 
     def shape(self, name, bits_per_second, latency=0):
-        """Both directions of a host's link. The bucket holds 2 ms or two of the largest packets, whichever is more; what waits there is at
+        """Both directions of a host's link. The bucket holds 1 ms or 32 KiB, whichever is more; what waits there is at
         most 50 ms of sending. Latency, in seconds, is half in each direction, where the kernel has netem."""
-        burst = int(max(131072, bits_per_second / 8 * 0.002))
+        burst = int(max(32768, bits_per_second / 8 * 0.001))
         limit = int(max(4 * burst, bits_per_second / 8 * 0.05))
         shaping = f"tbf rate {int(bits_per_second)}bit burst {burst} limit {limit}"
         for where, device in ((name, "eth0"), (None, f"p{self.names.index(name)}")):

@@ -231,10 +231,10 @@ class Player:
         ours, alone = read_rows(ranks.folder), self._one_device()
         if [row["step"] for row in ours] != [row["step"] for row in alone]:
             raise Failed(f"steps {[row['step'] for row in ours]}, expected 1 to {len(alone)}, each once")
-        far = max(abs(row["loss"] / one["loss"] - 1) for row, one in zip(ours, alone))
-        if not far <= CLOSE:
-            raise Failed(f"losses differ from one device's by up to {far:.2g} of them, not by {CLOSE:g}")
-        self._note(ranks, f"{len(ours)} losses are one device's within {far:.1e}")
+        far = {key: max(abs(row[key] / one[key] - 1) for row, one in zip(ours, alone)) for key in ("loss", "grad_norm")}
+        if not all(part <= CLOSE for part in far.values()):
+            raise Failed(f"losses and gradients' norms differ from one device's by up to {far} of them, not by {CLOSE:g}")
+        self._note(ranks, f"{len(ours)} losses are one device's within {far['loss']:.1e}, norms of gradients within {far['grad_norm']:.1e}")
 
     def _one_device(self):
         """The same training by one process, outside of all hosts."""
