@@ -2,7 +2,7 @@
 // host. Not all pairs: in round r host h talks to host h ^ 2^r, so that each meets log2(hosts) others, all hosts at once; a host's own
 // link is as fast as the fastest of its pairs. The switch between them is believed to carry what its ports bring.
 //
-// What comes out is a HardwareProfile; devices and links inside a host come from whoever calls (run/probe_links_here.h).
+// What comes out is a HardwareProfile; devices and links inside a host come from whoever calls (run/probe_cluster.h).
 #pragma once
 
 #include <optional>

@@ -19,7 +19,7 @@ def random_scenario(seed):
     hosts, words = dice.choice(AFTERWARDS)
     healed = {"event": [{"at_second": 0, "heal": "host1"}]} if kind == "cut" else {"event": [{"at_second": 0, "free_disk": True}]} if kind == "fill_disk" else {}
     table = {
-        "about": f"{kind} {place if kind in ('kill', 'stop') else ''}at step {event['at_step']} + {event['delay']}; seed {seed}",
+        "about": f"{kind}{' ' + place if kind in ('kill', 'stop') else ''} at step {event['at_step']} + {event['delay']}; seed {seed}",
         "training": TRAINING,
         "hosts": {"host1": {"devices": 2}, "host2": {"devices": 2}},
         "links": {"all": "1 Gbit"},

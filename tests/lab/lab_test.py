@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """The lab itself: links as fast as they were told, cuts, paces, disks, and nothing left behind, also by a lab that was killed. Needs nothing but
 Python's standard library; where this machine cannot have a lab, one line says why and everything else is skipped."""
-import os
 import pathlib
 import signal
 import subprocess
@@ -108,8 +107,14 @@ class Lab(unittest.TestCase):
         with subprocess.Popen([sys.executable, "-c", code], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as lab:
             folder, child = lab.stdout.readline().split()
             lab.send_signal(number)
-        self.wait_for(lambda: not pathlib.Path(f"/proc/{child}").exists())
+        self.wait_for(lambda: not self.is_alive(child))
         return pathlib.Path(folder)
+
+    def is_alive(self, pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
 
     def test_interrupted(self):
         folder = self.end_a_lab(signal.SIGINT)

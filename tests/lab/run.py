@@ -79,6 +79,8 @@ def main():
             for one in scenarios:
                 print(f"{one.name:<20} {one.about}")
             return 0
+        if not pathlib.Path(training.binary()).exists():
+            raise scenario.ScenarioError(f"{training.binary()} is not built; $OPTIMUS can name another")
         cluster.check_available()
     except scenario.ScenarioError as error:
         say(f"lab: {error}")
