@@ -53,6 +53,11 @@ class TcpStore final : public KeyStore {
     if (error != std::errc() || text.empty()) return failure("the store: no number where one was expected");
     return number;
   }
+  Outcome<void> set_will(const std::string& key, const std::string& value) override {
+    const auto answer = ask(kWill, key, value);
+    if (!answer) return tl::unexpected(answer.error());
+    return {};
+  }
   Outcome<void> clear() override { return {}; }
   std::string own_address() const override { return own_address_; }
   std::string store_address() const override { return store_address_; }

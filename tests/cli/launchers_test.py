@@ -120,7 +120,7 @@ class Launchers(LaunchedTest):
     def torchrun(self, *more):
         if not TORCHRUN:
             self.skipTest("torchrun is not there ($OPTIMUS_TORCHRUN names it)")
-        return [TORCHRUN, *more, "--nproc-per-node", 2, "--no-python", OPTIMUS]
+        return [TORCHRUN, *more, "--nproc-per-node", 2, "--no-python", "--", OPTIMUS]  # -- : it would take --run for an option of its own
 
     def test_torchrun(self):
         command = self.torchrun("--standalone")
@@ -138,7 +138,7 @@ class Launchers(LaunchedTest):
             self.skipTest("torchrun is not there ($OPTIMUS_TORCHRUN names it)")
         port = free_port()
         agents = [self.start([TORCHRUN, "--nnodes", 2, "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", port, "--nproc-per-node", 1,
-                              "--no-python", OPTIMUS, *self.words("hosts", 6, "--pp", 2, "--microbatch", 1)], OPTIMUS_TOKEN=TOKEN) for rank in range(2)]
+                              "--no-python", "--", OPTIMUS, *self.words("hosts", 6, "--pp", 2, "--microbatch", 1)], OPTIMUS_TOKEN=TOKEN) for rank in range(2)]
         for agent in agents:
             self.end(agent)
         self.expect_equal("hosts", 6)
@@ -212,9 +212,9 @@ class Launchers(LaunchedTest):
         words = self.words("runs/run", 4, "--dp", 2)
         first = self.start([OPTIMUS, *words], RANK=0, **common)
         second = self.start(["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', shared, OPTIMUS, *words], RANK=1, **common)
+        self.end(second, 1)  # this one first: what it says is why the other waits, should it
         _, errors = self.end(first, 1)
         self.assertIn("is not the folder that rank 0 has", errors)
-        self.end(second, 1)
 
     def test_attacked(self):
         """A stranger without token, garbage, half-open connections and a crowd do nothing to the run, which listens to the network."""
@@ -284,8 +284,10 @@ class Etcd(LaunchedTest):
                 self.end(rank)
             self.expect_equal(name, 6)
         self.assertEqual(self.keys(), [])
-        self.refused(*self.words("no", 2, "--devices", 2, "--store", "etcd://127.0.0.1:1"), says=["etcd at 127.0.0.1:1 is not reached"], env=plain_environment())
-        self.refused(*self.words("no2", 2, "--devices", 2, "--store", "redis://x:1"), says=["etcd://"], env=plain_environment())
+        for place, says in (("etcd://127.0.0.1:1", "etcd at 127.0.0.1:1 is not reached"), ("redis://x:1", "etcd://")):
+            done = run(*self.words("no", 2, "--devices", 2, "--store", place), code=1, env=plain_environment())
+            self.assertIn(says, done.stderr.splitlines()[-1])
+            shutil.rmtree(self.folder / "no")
 
 
 class Launch(LaunchedTest):
