@@ -21,9 +21,9 @@ namespace {
 
 constexpr double kLongest = 10;  // seconds that a socket may rest before the probe gives up
 
-class Socket {
+class ProbeSocket {
  public:
-  explicit Socket(int handle) : handle_(handle) {
+  explicit ProbeSocket(int handle) : handle_(handle) {
     if (handle_ < 0) throw UserError("a socket of the loopback interface: {}", std::strerror(errno));
     const timeval most{static_cast<time_t>(kLongest), 0};
     const int on = 1;
@@ -31,11 +31,11 @@ class Socket {
     ::setsockopt(handle_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
     ::setsockopt(handle_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  ~Socket() {
+  ~ProbeSocket() {
     if (handle_ >= 0) ::close(handle_);
   }
-  Socket(Socket&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
-  Socket& operator=(Socket&&) = delete;
+  ProbeSocket(ProbeSocket&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  ProbeSocket& operator=(ProbeSocket&&) = delete;
 
   int handle() const { return handle_; }
   // Whole; false when the other side is gone or silent for too long.
@@ -60,17 +60,17 @@ class Socket {
   int handle_;
 };
 
-std::pair<Socket, Socket> socket_pair() {
-  Socket listener(::socket(AF_INET, SOCK_STREAM, 0));
+std::pair<ProbeSocket, ProbeSocket> socket_pair() {
+  ProbeSocket listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   auto* const name = reinterpret_cast<sockaddr*>(&address);
-  Socket client(::socket(AF_INET, SOCK_STREAM, 0));
+  ProbeSocket client(::socket(AF_INET, SOCK_STREAM, 0));
   if (::bind(listener.handle(), name, size) != 0 || ::listen(listener.handle(), 1) != 0 ||
       ::getsockname(listener.handle(), name, &size) != 0 || ::connect(client.handle(), name, size) != 0)
     throw UserError("the loopback interface cannot be used: {}", std::strerror(errno));
-  return {std::move(client), Socket(::accept(listener.handle(), nullptr, nullptr))};
+  return {std::move(client), ProbeSocket(::accept(listener.handle(), nullptr, nullptr))};
 }
 
 double seconds_now() {
@@ -117,7 +117,7 @@ constexpr double kMessages[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
 
 double ring_seconds(int members, std::size_t bytes) {
   // Member i sends to i + 1.
-  std::vector<Socket> out, in;
+  std::vector<ProbeSocket> out, in;
   for (int i = 0; i < members; ++i) {
     auto [to, from] = socket_pair();
     out.push_back(std::move(to)), in.push_back(std::move(from));
@@ -126,7 +126,7 @@ double ring_seconds(int members, std::size_t bytes) {
       std::max<std::size_t>(1, bytes / sizeof(float) / static_cast<std::size_t>(members));
   std::vector<double> seconds(static_cast<std::size_t>(members));
   const auto work = [&](int me) {
-    const Socket &to = out[static_cast<std::size_t>(me)],
+    const ProbeSocket &to = out[static_cast<std::size_t>(me)],
                  &from = in[static_cast<std::size_t>((me + members - 1) % members)];
     std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
     const double began = seconds_now();

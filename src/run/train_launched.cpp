@@ -26,18 +26,6 @@ constexpr Seconds kReportPatience{10};  // for the others' reports, after a fail
 constexpr Seconds kLastPatience{120};   // for the others, after the last step
 constexpr Seconds kMarkPatience{15};    // network file systems show a new file late
 
-TorchStore torch_store_calls() {
-  return {[](const std::string& host, int port, const std::string& key, const std::string& value) {
-            value_or_throw(announce_in_torch_store(host, port, key, value,
-                                                   Deadline::after(Seconds(30), "torchrun's store")));
-          },
-          [](const std::string& host, int port, const std::string& key) -> std::optional<std::string> {
-            const auto value =
-                read_from_torch_store(host, port, key, Deadline::after(Seconds(2), "torchrun's store"));
-            return value ? std::optional(*value) : std::nullopt;
-          }};
-}
-
 GatheringOptions gathering_options(const LaunchedTraining& training) {
   return {.launch = training.launch,
           .token = find_token(process_environment(), training.options.token_file),
@@ -378,6 +366,18 @@ int follow(const LaunchedTraining& training) {
 }
 
 }  // namespace
+
+TorchStore torch_store_calls() {
+  return {[](const std::string& host, int port, const std::string& key, const std::string& value) {
+            value_or_throw(announce_in_torch_store(host, port, key, value,
+                                                   Deadline::after(Seconds(30), "torchrun's store")));
+          },
+          [](const std::string& host, int port, const std::string& key) -> std::optional<std::string> {
+            const auto value =
+                read_from_torch_store(host, port, key, Deadline::after(Seconds(2), "torchrun's store"));
+            return value ? std::optional(*value) : std::nullopt;
+          }};
+}
 
 LaunchedEnd train_launched(const LaunchedTraining& training) {
   if (const auto parent = process_environment()("OPTIMUS_LAUNCH_PARENT")) {

@@ -11,6 +11,7 @@
 #include "observe/status_line.h"
 #include "run/board.h"
 #include "run/worker_protocol.h"
+#include "store/key_store.h"
 
 namespace optimus {
 

@@ -13,6 +13,7 @@ namespace {
 using namespace store_protocol;
 
 constexpr Seconds kAnswerPatience{5};
+constexpr Seconds kSecondPatience{1};  // with a store that was silent before: whoever ends asks it several times
 
 Outcome<Socket> greet(const StorePlace& place, const Deadline& deadline) {
   Outcome<Socket> socket = Socket::connect(place.host, place.port, deadline);
@@ -68,13 +69,15 @@ class TcpStore final : public KeyStore {
     if (key.size() > kLongestKey || value.size() > kLongestValue)
       return failure("the store: {} bytes under {} are too many", value.size(), key.substr(0, 60));
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(kAnswerPatience, "the store");
+    const Deadline deadline = Deadline::after(was_silent_ ? kSecondPatience : kAnswerPatience, "the store");
+    was_silent_ = true;
     if (!socket_.is_open()) {
       Outcome<Socket> again = greet(place_, deadline);
       if (!again) return failure("the store: {}", again.error().why);
       socket_ = std::move(*again);
     }
     auto answer = exchange(what, key, value, deadline);
+    was_silent_ = !answer;
     if (answer) return answer;
     socket_ = Socket();
     return failure("the store: {}", answer.error().why);
@@ -103,6 +106,7 @@ class TcpStore final : public KeyStore {
   const std::string own_address_, store_address_;
   std::mutex mutex_;
   Socket socket_;
+  bool was_silent_ = false;
 };
 
 }  // namespace
