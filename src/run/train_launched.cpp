@@ -66,9 +66,12 @@ class EndWatch {
   void watch(const Gathered& run, Comm& comm) const {
     constexpr int kMostFailures = 3;  // in a row, of a store of ours; etcd may be started anew
     for (int failures = 0; !is_over_;) {
+      const Deadline at_once = Deadline::after(Seconds(0.5), "the store");
       const auto ended = run.store->find(end_key(run));
       if (ended && *ended) return comm.abandon(**ended);
-      failures = ended ? 0 : failures + 1;
+      // One that is only silent may have been stopped: how long that is waited for is --patience's business.
+      if (ended) failures = 0;
+      if (!ended && !at_once.has_passed()) ++failures;
       if (failures == kMostFailures && !run.place.is_etcd)
         return comm.abandon("rank 0, which hosts the store, is gone");
       for (int i = 0; i < 10 && !is_over_; ++i) {
