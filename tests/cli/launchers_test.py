@@ -4,6 +4,7 @@ them; the store's port under attack, and etcd in its place. Needs $OPTIMUS (the 
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -220,6 +221,8 @@ class Launchers(LaunchedTest):
 
     def test_attacked(self):
         """A stranger without token, garbage, half-open connections and a crowd do nothing to the run, which listens to the network."""
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two thousand sockets
         ranks, port = self.start_ranks("run", 400, "--dp", 2, variables={"OPTIMUS_TOKEN": TOKEN, "LOCAL_WORLD_SIZE": 1})
         self.wait_for_steps(ranks, "run", 2)
         half_open = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
@@ -234,7 +237,7 @@ class Launchers(LaunchedTest):
                 except (ConnectionResetError, BrokenPipeError):
                     pass
         crowd = []
-        for _ in range(800):  # the process may have 1024 files
+        for _ in range(1000):
             crowd.append(socket.create_connection(("127.0.0.1", port), timeout=10))
         self.assertTrue(all(rank.poll() is None for rank in ranks))
         for connection in half_open + crowd:
