@@ -124,12 +124,12 @@ Json train_part(const PreparedRun& run, const TrainOptions& options, const RankS
   const auto step_ended = [&] { agreement.step_ended(); };
   Json result;
   if (comm.rank() < num_devices(run.settings.plan))
-    result = to_json(train_rank(run, options,
-                                {comm, parse_device(seat.device), seat.threads, events, line, step_ended,
-                                 seat.open_board, [&] {
-                                   agreement.let_go();
-                                   comm.drop(0);
-                                 }}));
+    result = to_json(train_rank(
+        run, options,
+        {comm, parse_device(seat.device), seat.threads, events, line, step_ended, seat.open_board, [&] {
+           agreement.let_go();
+           comm.drop(0);
+         }}));
   else
     be_idle(run, agreement);
   agreement.finish();
