@@ -15,7 +15,7 @@ import unittest
 
 from command_line import OPTIMUS, CommandLineTest, run
 
-STEPS = 150
+STEPS = 60
 SHAPE = f"--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 12 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1 --precision fp64 --steps {STEPS}".split()
 # Devices, how they share the model, and which of them hold the same.
 PLANS = {
