@@ -43,6 +43,7 @@ std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_convert_command();
 std::unique_ptr<Command> make_export_command();
+std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_logs_command();
 std::unique_ptr<Command> make_doctor_command();
 

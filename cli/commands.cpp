@@ -7,6 +7,7 @@ std::span<const CommandEntry> commands() {
   static const CommandEntry entries[] = {
       {"train", "train a model on data; without arguments, a small one on this machine's C++ headers",
        make_train_command},
+      {"launch", "the same command on several hosts, by ssh: --hosts a,b,c -- train …", make_launch_command},
       {"eval", "how well a model predicts a text: loss and perplexity", make_eval_command},
       {"generate", "text from a model, token by token", make_generate_command},
       {"convert", "a model in another form: Hugging Face folder or checkpoint, type, shards",

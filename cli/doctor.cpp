@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "cli/command.h"
 #include "cluster/launcher.h"
+#include "cluster/token.h"
 
 namespace optimus {
 namespace {
@@ -87,12 +88,29 @@ Path cache_folder() {
 Check launcher() {
   try {
     const LaunchInfo info = detect_launcher(variable);
-    return {"launcher", true,
-            fmt::format("{}, rank {} of {}{}", info.launcher, info.rank, info.world_size,
-                        info.master.empty() ? "" : ", meeting at " + info.master),
-            ""};
+    const std::string found = fmt::format("{}, rank {} of {}", info.launcher, info.rank, info.world_size);
+    if (info.world_size == 1) return {"launcher", true, found, ""};
+    if (!info.missing.empty())
+      return {"launcher", false, fmt::format("{}, several hosts, no {}", found, join(info.missing, ", ")),
+              fmt::format("export {}=the host of rank 0", info.missing[0])};
+    if (!info.is_one_host) return {"launcher", true, found + ", meeting at " + info.master(), ""};
+    return {"launcher", true, found + ", all on this host", ""};
   } catch (const UserError& error) {
     return {"launcher", false, error.what(), "unset the variable, or let the launcher set it"};
+  }
+}
+
+// Only a run over several hosts must have one.
+Check run_token() {
+  try {
+    if (const auto token = find_token(variable, {}))
+      return {"token", true, fmt::format("{} letters from {}", token->text.size(), token->origin), ""};
+    const LaunchInfo info = detect_launcher(variable);
+    if (info.world_size > 1 && !info.is_one_host)
+      return {"token", false, "none, and the ranks are on several hosts", how_to_make_token()};
+    return {"token", true, "none: whoever starts a run on one host makes one", ""};
+  } catch (const UserError& error) {
+    return {"token", false, error.what(), how_to_make_token()};
   }
 }
 
@@ -165,6 +183,7 @@ std::vector<Check> all_checks() {
       optional_tool("pytorch", "python3 -c 'import importlib.metadata as m; print(m.version(\"torch\"))'",
                     "training installs its own into the cache"),
       launcher(),
+      run_token(),
       disk("disk: here", "."),
       disk("disk: cache", cache_folder()),
   };

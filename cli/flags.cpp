@@ -63,9 +63,19 @@ void check_values(OptionTable& table, const std::vector<std::string>& words) {
   }
 }
 
+// Behind --: the values of the option without a name that takes many.
+void set_rest(OptionTable& table, const std::vector<std::string>& words) {
+  for (Option* option : table.options())
+    if (option->is_positional && option->is_list) return table.set(*option, words, Origin::flag);
+  throw UsageError("nothing is expected behind --; see --help");
+}
+
 }  // namespace
 
-void read_flags(OptionTable& table, const std::vector<std::string>& words) {
+void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
+  // What stands behind -- is no flag of ours, but a command's words for another.
+  const auto end = std::find(all_words.begin(), all_words.end(), "--");
+  const std::vector<std::string> words(all_words.begin(), end);
   check_values(table, words);
   CLI::App app;
   app.set_help_flag();
@@ -79,6 +89,7 @@ void read_flags(OptionTable& table, const std::vector<std::string>& words) {
     throw UsageError("the options cannot be read; see --help");
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
+  if (end != all_words.end()) set_rest(table, {end + 1, all_words.end()});
   for (Given& given : all) {
     if (given.flag->count() == 0) continue;
     try {

@@ -83,7 +83,7 @@ int run_command(const CommandEntry& entry, const Words& words) {
   table.add("json", console.wants_json, "print one JSON value on standard output and nothing else there");
   table.add("show-settings", shows_settings,
             "print all settings, each with where it came from, and do nothing else");
-  if (std::any_of(words.begin(), words.end(),
+  if (std::any_of(words.begin(), std::find(words.begin(), words.end(), "--"),
                   [](const auto& word) { return word == "--help" || word == "-h"; })) {
     fmt::print("{}", help_text(entry.name, entry.summary, table));
     return 0;

@@ -24,8 +24,8 @@ class Profile final : public Command {
   }
 
   int run(Console& console) override {
-    if (model_.model.empty() && data_.empty() && !hardware_.is_wanted)
-      throw UsageError("nothing to profile: give --model M, --data D or --hardware");
+    if (model_.model.empty() && data_.empty() && !hardware_.is_wanted && !hardware_.has_links)
+      throw UsageError("nothing to profile: give --model M, --data D, --hardware or --links");
     if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kLongestSequence))
       throw UsageError("--seq: {} is not a length from 1 to {}", *sequence_length_, kLongestSequence);
     model_.model = model_place(model_.model);
@@ -47,7 +47,12 @@ class Profile final : public Command {
       json["data"] = to_json(profile);
       shown += (shown.empty() ? "" : "\n") + text(profile);
     }
-    if (hardware_.is_wanted) {
+    if (hardware_.has_links) {
+      const std::optional<HardwareReport> links = report_links(hardware_, console);
+      if (!links) return 0;  // rank 0 shows it
+      json["hardware"] = links->json;
+      shown += (shown.empty() ? "" : "\n") + links->text;
+    } else if (hardware_.is_wanted) {
       const HardwareReport hardware = report_hardware(hardware_, console);
       json["hardware"] = hardware.json;
       shown += (shown.empty() ? "" : "\n") + hardware.text;

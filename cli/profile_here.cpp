@@ -6,6 +6,8 @@
 #include "cluster/hardware_json.h"
 #include "cluster/open.h"
 #include "cost/link_cost.h"
+#include "run/probe_cluster.h"
+#include "run/worker_protocol.h"
 #include "run/probe_machine.h"
 
 namespace optimus {
@@ -41,14 +43,62 @@ std::string link_text(const char* name, const LinkSpec& link) {
 
 }  // namespace
 
-HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
-  const MachineProfile machine = probe_machine(options, console);
-  const HardwareProfile& hardware = machine.hardware;
-  const Path path = options.out.empty() ? measured_cluster_path() : options.out;
+namespace {
+
+Path write_hardware(const HardwareProfile& hardware, const Path& path) {
   RealFileSystem files;
   std::error_code ignored;
   if (!path.parent_path().empty()) std::filesystem::create_directories(path.parent_path(), ignored);
   value_or_throw(write_atomically(files, path, to_json(hardware).dump(1) + "\n"));
+  return path;
+}
+
+std::string pair_text(const ClusterProfile& cluster, const PairTimes& pair) {
+  const std::string names = cluster.hosts[static_cast<std::size_t>(pair.first)].name + " - " +
+                            cluster.hosts[static_cast<std::size_t>(pair.second)].name;
+  if (pair.times.size() < 2) return fmt::format("{:<24}not measured: {}\n", names, pair.why);
+  const LinkSpec link = link_from_messages(pair.times);
+  return fmt::format("{:<24}{:.3g} GB/s, {:.1f} us, messages up to {}\n", names, link.bytes_per_second / 1e9,
+                     link.latency.value * 1e6,
+                     text(Bytes(static_cast<std::int64_t>(pair.times.back().bytes))));
+}
+
+}  // namespace
+
+std::optional<HardwareReport> report_links(const ProbeOptions& options, Console& console) {
+  const auto cluster = probe_cluster(
+      {detect_launcher(process_environment()), options, console, [&] { return console.is_interrupted(); }});
+  if (!cluster) return std::nullopt;
+  const Path path =
+      write_hardware(cluster->hardware, options.out.empty() ? Path("cluster.json") : options.out);
+  OrderedJson json = {{"file", path.string()}, {"seconds", cluster->seconds}};
+  std::string shown;
+  int devices = 0;
+  for (const ProbedHost& host : cluster->hosts) devices += host.num_devices;
+  json["devices"] = devices, json["hosts"] = cluster->hosts.size();
+  json["pairs"] = OrderedJson::array();
+  for (const PairTimes& pair : cluster->pairs) {
+    OrderedJson one = {{"hosts",
+                        {cluster->hosts[static_cast<std::size_t>(pair.first)].name,
+                         cluster->hosts[static_cast<std::size_t>(pair.second)].name}}};
+    if (pair.times.size() < 2) {
+      one["failed"] = pair.why;
+    } else {
+      const LinkSpec link = link_from_messages(pair.times);
+      one["bytes_per_second"] = link.bytes_per_second, one["latency_seconds"] = link.latency.value;
+    }
+    json["pairs"].push_back(one);
+    shown += pair_text(*cluster, pair);
+  }
+  shown += fmt::format("{} devices on {} hosts, measured in {:.1f} s, written to {}; --cluster {} uses it\n",
+                       devices, cluster->hosts.size(), cluster->seconds, path.string(), path.string());
+  return HardwareReport{json, shown};
+}
+
+HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
+  const MachineProfile machine = probe_machine(options, console);
+  const HardwareProfile& hardware = machine.hardware;
+  const Path path = write_hardware(hardware, options.out.empty() ? measured_cluster_path() : options.out);
   const DeviceType& type = hardware.types.front();
   const NodeGroup& group = hardware.groups.front();
   OrderedJson json = {

@@ -5,6 +5,7 @@
 
 #include "cli/training.h"
 #include "run/train.h"
+#include "run/train_launched.h"
 #include "run/train_workers.h"
 
 namespace optimus {
@@ -38,6 +39,12 @@ int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   const auto is_interrupted = [&] { return console.is_interrupted(); };
   if (const std::optional<WorkerPlace> place = worker_place(process_environment()))
     return train_as_worker(*place, options, table, is_interrupted);
+  const LaunchInfo launch = detect_launcher(process_environment());
+  if (launch.world_size > 1) {
+    const LaunchedEnd end = train_launched({launch, options, table, console, console.line(), is_interrupted});
+    if (end.result) console.result(to_json(*end.result), text(*end.result));
+    return end.code;
+  }
   const WorkerCommand workers{"/proc/self/exe", {"optimus", "train"}, is_interrupted};
   const TrainResult result = train(options, &table, console, console.line(), &workers);
   console.result(to_json(result), text(result));

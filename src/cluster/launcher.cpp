@@ -1,8 +1,11 @@
 // See launcher.h. One table row per launcher.
 #include "cluster/launcher.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "base/options.h"
+#include "base/random.h"
 
 namespace optimus {
 namespace {
@@ -10,44 +13,130 @@ namespace {
 struct LauncherRow {
   const char* name;
   const char *rank, *world_size, *local_rank;
+  const char* local_size;  // ranks on this machine; empty: not told
+  const char* num_hosts;   // empty: not told
+  const char* hosts;       // a Slurm list, rank 0's first; empty: none
+  std::vector<const char*> job;
 };
 
-constexpr LauncherRow kLaunchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
-};
+// In this order, as other trainers have it. Slurm's number of tasks is the step's: that of the allocation also stands in the
+// environment of a shell inside it, which srun has not started.
+const std::vector<LauncherRow>& launcher_rows() {
+  static const std::vector<LauncherRow> rows = {
+      {"optimus launch",
+       "OPTIMUS_RANK",
+       "OPTIMUS_WORLD_SIZE",
+       "OPTIMUS_LOCAL_RANK",
+       "OPTIMUS_LOCAL_SIZE",
+       "",
+       "",
+       {"OPTIMUS_JOB"}},
+      {"torchrun",
+       "RANK",
+       "WORLD_SIZE",
+       "LOCAL_RANK",
+       "LOCAL_WORLD_SIZE",
+       "",
+       "",
+       {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"}},
+      {"Open MPI",
+       "OMPI_COMM_WORLD_RANK",
+       "OMPI_COMM_WORLD_SIZE",
+       "OMPI_COMM_WORLD_LOCAL_RANK",
+       "OMPI_COMM_WORLD_LOCAL_SIZE",
+       "",
+       "",
+       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+      {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "", "", {"PMI_PORT"}},
+      {"Slurm",
+       "SLURM_PROCID",
+       "SLURM_STEP_NUM_TASKS",
+       "SLURM_LOCALID",
+       "",
+       "SLURM_STEP_NUM_NODES",
+       "SLURM_STEP_NODELIST",
+       {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+      {"Kubernetes",
+       "JOB_COMPLETION_INDEX",
+       "WORLD_SIZE",
+       "LOCAL_RANK",
+       "LOCAL_WORLD_SIZE",
+       "",
+       "",
+       {"MASTER_ADDR", "MASTER_PORT"}},
+  };
+  return rows;
+}
 
-int number(const std::string& variable, const std::string& text) {
+int launch_number(const std::string& variable, const std::string& text, int least) {
   int value = 0;
   option_value::parse(value, text, variable);
-  if (value < 0) throw UserError("{}: {} is negative", variable, value);
+  if (value < least) throw UserError("{}: {} is less than {}", variable, value, least);
   return value;
 }
 
-std::string master_of(const Environment& environment) {
-  const auto address = environment("MASTER_ADDR");
-  if (address) return *address + ":" + environment("MASTER_PORT").value_or("29400");
-  const auto hosts = environment("SLURM_JOB_NODELIST");
-  return hosts ? first_slurm_host(*hosts) + ":29400" : "";
+std::optional<int> number_of(const Environment& environment, const std::string& variable, int least) {
+  if (variable.empty()) return std::nullopt;
+  const auto text = environment(variable);
+  return text ? std::optional(launch_number(variable, *text, least)) : std::nullopt;
+}
+
+std::string job_of(const LauncherRow& row, const Environment& environment) {
+  std::string job = row.name;
+  for (const char* variable : row.job) job += "." + environment(variable).value_or("");
+  return job;
+}
+
+bool is_here(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// How many ranks are here, or on how many hosts they are; where that is not told, by the name of the place where they meet.
+bool is_on_one_host(const LauncherRow& row, const LaunchInfo& info, const Environment& environment) {
+  if (const auto local = number_of(environment, row.local_size, 1)) return *local >= info.world_size;
+  if (const auto hosts = number_of(environment, row.num_hosts, 1)) return *hosts == 1;
+  const auto master = environment("MASTER_ADDR");
+  return info.world_size == 1 || (master && is_here(*master));
+}
+
+void find_master(const LauncherRow& row, LaunchInfo& info, const Environment& environment) {
+  if (const auto hosts = environment(row.hosts); *row.hosts != '\0' && hosts)
+    info.master_host = first_slurm_host(*hosts);
+  if (const auto address = environment("MASTER_ADDR")) info.master_host = *address;
+  if (const auto port = number_of(environment, "MASTER_PORT", 1)) {
+    if (*port > 65535) throw UserError("MASTER_PORT: {} is more than 65535", *port);
+    info.master_port = *port;
+  } else if (!info.master_host.empty()) {
+    info.master_port = port_of_job(info.job);
+  }
+  info.has_torch_store =
+      row.name == std::string("torchrun") && environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (!info.is_one_host && info.master_host.empty()) info.missing.push_back("MASTER_ADDR");
 }
 
 }  // namespace
 
+std::string LaunchInfo::master() const {
+  return master_host.empty() ? "" : fmt::format("{}:{}", master_host, master_port);
+}
+
 LaunchInfo detect_launcher(const Environment& environment) {
-  for (const LauncherRow& row : kLaunchers) {
+  for (const LauncherRow& row : launcher_rows()) {
     const auto rank = environment(row.rank), size = environment(row.world_size);
     if (!rank || !size) continue;
-    LaunchInfo info{row.name, number(row.rank, *rank), number(row.world_size, *size), 0,
-                    master_of(environment)};
-    info.local_rank = number(row.local_rank, environment(row.local_rank).value_or("0"));
+    LaunchInfo info{.launcher = row.name,
+                    .rank = launch_number(row.rank, *rank, 0),
+                    .world_size = launch_number(row.world_size, *size, 1)};
     if (info.rank >= info.world_size)
       throw UserError("{}={} but {}={}: a rank must be below the number of ranks", row.rank, *rank,
                       row.world_size, *size);
+    info.local_rank = number_of(environment, row.local_rank, 0).value_or(0);
+    info.job = job_of(row, environment);
+    info.is_one_host = is_on_one_host(row, info, environment);
+    find_master(row, info, environment);
     return info;
   }
-  return {"single process", 0, 1, 0, ""};
+  return {.launcher = "single process"};
 }
 
 std::string first_slurm_host(const std::string& list) {
@@ -55,8 +144,13 @@ std::string first_slurm_host(const std::string& list) {
   if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
   const std::size_t end = list.find_first_of("-,]", bracket);
   if (end == std::string::npos)
-    throw UserError("SLURM_JOB_NODELIST: {} lacks a closing bracket", in_quotes(list));
+    throw UserError("SLURM_STEP_NODELIST: {} lacks a closing bracket", in_quotes(list));
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+int port_of_job(const std::string& job) {
+  constexpr int kFirst = 15000, kNumber = 15000;
+  return kFirst + static_cast<int>(RandomKey(0).with(job).value % kNumber);
 }
 
 }  // namespace optimus

@@ -4,27 +4,21 @@
 #define USE_C10D_GLOO
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <deque>
 #include <mutex>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "store/key_store.h"
 
 namespace optimus {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStorePatience{5000};
 constexpr int kCheckTag = 0x7fffffff;  // nobody receives it
 
 milliseconds remaining(const Deadline& deadline) {
@@ -54,26 +48,6 @@ auto outcome_of(const char* doing, Function&& function) -> Outcome<decltype(func
   } catch (const std::exception& error) {
     return failure("{}: {}", doing, in_short(error.what()));
   }
-}
-
-int loopback_listener() {
-  const int handle = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (handle < 0 || ::bind(handle, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(handle, 1024) != 0) {
-    const int reason = errno;
-    if (handle >= 0) ::close(handle);
-    throw UserError("no port of the loopback interface can be had: {}", std::strerror(reason));
-  }
-  return handle;
-}
-
-int port_of(int handle) {
-  sockaddr_in address{};
-  socklen_t size = sizeof address;
-  ::getsockname(handle, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.sin_port);
 }
 
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
@@ -158,14 +132,6 @@ class GlooLink final : public Wire {
   const at::Tensor empty_;
 };
 
-}  // namespace
-
-struct StoreServer::Parts {
-  c10::intrusive_ptr<c10d::TCPStore> store;
-};
-
-namespace {
-
 // Gloo writes to sockets whose other end may be gone. That is a failure like others, told by the write; its signal would end the
 // process, unless somebody has said what to do then.
 void ignore_broken_pipes() {
@@ -173,30 +139,56 @@ void ignore_broken_pipes() {
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
+using RawBytes = std::vector<std::uint8_t>;
+
+// What Gloo asks of a store while ranks connect: values that others are about to set.
+class GlooStore final : public c10d::Store {
+ public:
+  // store: shared with groups, which may end later than the rank's client.
+  GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline)
+      : c10d::Store(remaining(deadline)), store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<GlooStore>(store_, prefix_, deadline_of(timeout_));
+  }
+  void set(const std::string& key, const RawBytes& value) override {
+    value_or_throw(store_->set(prefix_ + key, std::string(value.begin(), value.end())));
+  }
+  RawBytes get(const std::string& key) override {
+    const std::string value =
+        value_or_throw(wait_for_key(*store_, prefix_ + key, deadline_of(timeout_), [] {}));
+    return {value.begin(), value.end()};
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    ensure(amount == 1, "Gloo adds {} under {}", amount, key);
+    return value_or_throw(store_->count(prefix_ + key));
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+      return value_or_throw(store_->find(prefix_ + key)).has_value();
+    });
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
+    const Deadline deadline = deadline_of(timeout);
+    for (const std::string& key : keys) value_or_throw(wait_for_key(*store_, prefix_ + key, deadline, [] {}));
+  }
+  bool deleteKey(const std::string&) override { return false; }
+  std::int64_t getNumKeys() override { return 0; }
+
+ private:
+  static Deadline deadline_of(milliseconds timeout) {
+    return Deadline::after(Seconds(static_cast<double>(timeout.count()) / 1000), "connecting");
+  }
+  const std::shared_ptr<KeyStore> store_;
+  const std::string prefix_;
+};
+
 }  // namespace
 
-StoreServer::StoreServer() : parts_(std::make_unique<Parts>()) {
-  ignore_broken_pipes();
-  const int listener = loopback_listener();
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(port_of(listener));
-  options.isServer = true, options.waitWorkers = false, options.masterListenFd = listener;
-  options.timeout = kStorePatience;
-  try {
-    parts_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  } catch (const std::exception& error) {
-    throw UserError("the store at 127.0.0.1:{} could not be started: {}", options.port,
-                    in_short(error.what()));
-  }
-}
-
-StoreServer::~StoreServer() = default;
-int StoreServer::port() const { return parts_->store->getPort(); }
-
 struct StoreClient::Parts {
-  Place place;
-  c10::intrusive_ptr<c10d::TCPStore> connection;
-  c10::intrusive_ptr<c10d::Store> store;  // with the run's token before every key
+  std::shared_ptr<KeyStore> store;  // shared with Gloo's groups
+  std::string prefix;
   std::shared_ptr<gloo::transport::Device> device;
 };
 
@@ -205,37 +197,26 @@ StoreClient::~StoreClient() = default;
 
 Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, const Deadline& deadline) {
   ignore_broken_pipes();
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(place.port);
-  options.waitWorkers = false, options.timeout = remaining(deadline);
   auto parts = std::make_unique<Parts>();
-  parts->place = place;
-  const Outcome<void> made = outcome_of("the store", [&] {
-    parts->connection = c10::make_intrusive<c10d::TCPStore>(place.host, options);
-    parts->connection->setTimeout(kStorePatience);
-    parts->store = c10::make_intrusive<c10d::PrefixStore>(place.token, parts->connection);
-    parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(place.address);
-  });
-  if (!made)
-    return failure("the store at {}:{} is not reached: {}", place.host, place.port, made.error().why);
+  auto store = open_store({place.host, place.port, place.token, place.is_etcd}, deadline);
+  if (!store) return tl::unexpected(store.error());
+  parts->store = std::move(*store), parts->prefix = place.prefix;
+  const Outcome<void> made = outcome_of(
+      "Gloo", [&] { parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(place.address); });
+  if (!made) return failure("{} is no address of this machine: {}", place.address, made.error().why);
   return std::unique_ptr<StoreClient>(new StoreClient(std::move(parts)));
 }
 
 Outcome<void> StoreClient::set(const std::string& key, const std::string& value) {
-  return outcome_of("the store",
-                    [&] { parts_->store->set(key, std::vector<std::uint8_t>(value.begin(), value.end())); });
+  return parts_->store->set(parts_->prefix + key, value);
 }
 
 Outcome<std::optional<std::string>> StoreClient::find(const std::string& key) {
-  return outcome_of("the store", [&]() -> std::optional<std::string> {
-    if (!parts_->store->check({key})) return std::nullopt;
-    const std::vector<std::uint8_t> value = parts_->store->get(key);
-    return std::string(value.begin(), value.end());
-  });
+  return parts_->store->find(parts_->prefix + key);
 }
 
 Outcome<std::int64_t> StoreClient::count(const std::string& key) {
-  return outcome_of("the store", [&] { return parts_->store->add(key, 1); });
+  return parts_->store->count(parts_->prefix + key);
 }
 
 Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int place, int size,
@@ -244,9 +225,39 @@ Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int pla
     auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
     options->devices = {parts_->device};
     options->threads = 1;
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(key, parts_->store);
+    const auto store = c10::make_intrusive<GlooStore>(parts_->store, parts_->prefix + key + "/", deadline);
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, options);
     return std::make_unique<GlooLink>(std::move(group));
+  });
+}
+
+namespace {
+
+Outcome<c10::intrusive_ptr<c10d::TCPStore>> torch_store(const std::string& host, int port,
+                                                        const Deadline& deadline) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.waitWorkers = false, options.timeout = remaining(deadline);
+  return outcome_of("torchrun's store", [&] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+}
+
+}  // namespace
+
+Outcome<void> announce_in_torch_store(const std::string& host, int port, const std::string& key,
+                                      const std::string& value, const Deadline& deadline) {
+  const auto store = torch_store(host, port, deadline);
+  if (!store) return tl::unexpected(store.error());
+  return outcome_of("torchrun's store", [&] { (*store)->set(key, RawBytes(value.begin(), value.end())); });
+}
+
+Outcome<std::string> read_from_torch_store(const std::string& host, int port, const std::string& key,
+                                           const Deadline& deadline) {
+  const auto store = torch_store(host, port, deadline);
+  if (!store) return tl::unexpected(store.error());
+  return outcome_of("torchrun's store", [&] {
+    (*store)->setTimeout(remaining(deadline));
+    const RawBytes value = (*store)->get(key);
+    return std::string(value.begin(), value.end());
   });
 }
 

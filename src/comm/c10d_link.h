@@ -1,5 +1,5 @@
-// All that we use of c10d: its store, in which processes find each other, and Gloo's messages. c10d's headers take ten seconds to
-// compile, so only c10d_link.cpp sees them. Gloo's own collectives are not used: they cannot be ended before their time-out, and
+// All that we use of c10d: Gloo's messages between processes that find each other in a store of ours (store/key_store.h). c10d's
+// headers take ten seconds to compile, so only c10d_link.cpp sees them. Gloo's own collectives are not used: they cannot be ended before their time-out, and
 // for small tensors ours are faster (docs/decisions/0008-collectives-from-messages.md).
 #pragma once
 
@@ -12,20 +12,9 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "comm/link.h"
+#include "store/store_server.h"
 
 namespace optimus {
-
-// Hosts the store of a run on the loopback interface, at a port that the system chooses. Ends with its destructor.
-class StoreServer {
- public:
-  StoreServer();  // throws UserError when no port can be had
-  ~StoreServer();
-  int port() const;
-
- private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
-};
 
 // A rank's connection to the store. Any thread. Calls fail rather than wait longer than a few seconds, unless told.
 class StoreClient {
@@ -33,8 +22,10 @@ class StoreClient {
   struct Place {
     std::string host = "127.0.0.1";
     int port = 0;
-    std::string token{};    // of the run: keys of another run are others
+    std::string token{};    // of the run
     std::string address{};  // of this machine, where other ranks reach it
+    bool is_etcd = false;   // as StorePlace has it
+    std::string prefix{};   // before every key
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const Place& place, const Deadline& deadline);
   ~StoreClient();
@@ -53,5 +44,13 @@ class StoreClient {
   explicit StoreClient(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
+
+// torchrun listens at MASTER_PORT itself, with a store of c10d's that anybody may read: our store's place is announced there, and
+// nothing that is secret.
+Outcome<void> announce_in_torch_store(const std::string& host, int port, const std::string& key,
+                                      const std::string& value, const Deadline& deadline);
+// Waits until it is there.
+Outcome<std::string> read_from_torch_store(const std::string& host, int port, const std::string& key,
+                                           const Deadline& deadline);
 
 }  // namespace optimus

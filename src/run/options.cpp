@@ -56,6 +56,14 @@ void declare(OptionTable& table, TrainOptions& o) {
       "workers to train with, each a process with a device of its own (default: all GPUs, else as many as "
       "there are cores)");
   table.add("patience", o.patience, "T", "how long a worker that does not answer is waited for");
+  table
+      .add("store", o.store, "etcd://HOST:PORT",
+           "where workers find each other (default: a store that the first of them hosts)")
+      .is_saved = false;
+  table
+      .add("token-file", o.token_file, "FILE",
+           "the run's token, in a file of mode 600; else $OPTIMUS_TOKEN. Runs over several hosts need one")
+      .is_saved = false;
   table.add("device", o.device, "cpu|cuda", "where to compute (default: a GPU where there is one)");
   table.add("threads", o.threads, "N",
             "threads of a worker on a processor (default: all cores, shared evenly)");

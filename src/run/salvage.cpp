@@ -32,7 +32,7 @@ std::vector<double> parse_numbers(const JsonView& view) {
   return result;
 }
 
-std::vector<int> parse_ranks(const JsonView& view) {
+std::vector<int> parse_salvage_ranks(const JsonView& view) {
   std::vector<int> result;
   for (const JsonView& element : view.elements())
     result.push_back(static_cast<int>(element.integer(0, kMostStandingRanks)));
@@ -65,7 +65,7 @@ Standing parse_standing(const std::string& text) {
   standing.rank = static_cast<int>(view.at("rank").integer(0, kMostStandingRanks));
   standing.state = parse_training_state(view.at("state").text(), "a rank's standing");
   standing.is_torn = view.at("torn").boolean(), standing.is_at_gate = view.at("at_gate").boolean();
-  standing.gate = parse_numbers(view.at("gate")), standing.missing = parse_ranks(view.at("missing"));
+  standing.gate = parse_numbers(view.at("gate")), standing.missing = parse_salvage_ranks(view.at("missing"));
   return standing;
 }
 
@@ -99,7 +99,7 @@ std::string text(const SalvageOrder& order) {
 SalvageOrder parse_salvage_order(const std::string& text) {
   const Json json = parse_json(text, "the order of a salvage");
   const JsonView view(json, "the order of a salvage");
-  return {view.at("step").integer(0), parse_ranks(view.at("ranks")), parse_numbers(view.at("gate")),
+  return {view.at("step").integer(0), parse_salvage_ranks(view.at("ranks")), parse_numbers(view.at("gate")),
           view.at("folder").text()};
 }
 

@@ -3,17 +3,16 @@
 
 #include <memory>
 
-#include "comm/c10d_link.h"
 #include "run/board.h"
+#include "store/key_store.h"
 
 namespace optimus {
 
 class StoreBoard final : public Board {
  public:
-  explicit StoreBoard(std::unique_ptr<StoreClient> store) : store_(std::move(store)) {}
-  static Outcome<std::unique_ptr<Board>> open(StoreClient::Place place, const Deadline& deadline) {
-    if (place.address.empty()) place.address = "127.0.0.1";  // nobody connects to a board
-    Outcome<std::unique_ptr<StoreClient>> store = StoreClient::connect(place, deadline);
+  explicit StoreBoard(std::unique_ptr<KeyStore> store) : store_(std::move(store)) {}
+  static Outcome<std::unique_ptr<Board>> open(const StorePlace& place, const Deadline& deadline) {
+    Outcome<std::unique_ptr<KeyStore>> store = open_store(place, deadline);
     if (!store) return tl::unexpected(store.error());
     return std::make_unique<StoreBoard>(std::move(*store));
   }
@@ -23,7 +22,7 @@ class StoreBoard final : public Board {
   Outcome<std::optional<std::string>> find(const std::string& key) override { return store_->find(key); }
 
  private:
-  const std::unique_ptr<StoreClient> store_;
+  const std::unique_ptr<KeyStore> store_;
 };
 
 }  // namespace optimus

@@ -2,10 +2,10 @@
 #include "run/train_workers.h"
 
 #include <algorithm>
-#include <random>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
+#include "cluster/token.h"
 #include "comm/c10d_link.h"
 #include "engine/device.h"
 #include "observe/progress.h"
@@ -17,19 +17,12 @@
 #include "run/training.h"
 #include "run/worker.h"
 #include "run/workers.h"
+#include "store/key_store.h"
 
 namespace optimus {
 namespace {
 
 Path hand_over_path(const Path& run) { return run / "logs" / "settings.json"; }
-
-// So that nobody who finds the store's port takes a worker's place by accident.
-std::string random_token() {
-  std::random_device dice;
-  std::string result;
-  for (int i = 0; i < 4; ++i) result += fmt::format("{:08x}", dice());
-  return result;
-}
 
 Json to_json(const TrainResult& result) {
   return {{"run", result.run},
@@ -40,6 +33,8 @@ Json to_json(const TrainResult& result) {
           {"tokens_per_second", result.tokens_per_second},
           {"sample", result.sample}};
 }
+
+}  // namespace
 
 TrainResult parse_result(const Json& json) {
   const JsonView view(json, "the result of rank 0");
@@ -54,26 +49,7 @@ TrainResult parse_result(const Json& json) {
   return result;
 }
 
-// As the starting process resolved it, from the file that it left.
-PreparedRun take_run_over(const WorkerPlace& place, TrainOptions& options, OptionTable& table) {
-  const Path path = hand_over_path(place.run);
-  const Json document = read_json(path);
-  const JsonView view(document, path.string());
-  take_over(table, view.at("options").raw(), path.string());
-  PreparedRun run;
-  if (const auto checkpoint = view.find("checkpoint")) {
-    run.resumed.checkpoint = checkpoint->text();
-    run.resumed.state =
-        parse_training_state(Checkpoint::open(*run.resumed.checkpoint).small_file(kTrainingStateFile),
-                             (*run.resumed.checkpoint / kTrainingStateFile).string());
-  }
-  options.run = place.run;
-  options.plan = place.run / "plan.json";
-  NullSink quiet;  // what is to be said was said by the starting process
-  run.settings = resolve(options, {.is_gpu = parse_device(place.device).is_cuda()}, &table, quiet,
-                         run.resumed.checkpoint);
-  return run;
-}
+namespace {
 
 // A worker that the plan has no use for: it ends with the others.
 void be_idle(const PreparedRun& run, EndAgreement& agreement) {
@@ -81,6 +57,30 @@ void be_idle(const PreparedRun& run, EndAgreement& agreement) {
     agreement.step_ended();
 }
 
+// The store of the run: one of ours, or a place in etcd that is empty afterwards.
+class RunStore {
+ public:
+  explicit RunStore(const std::string& named) {
+    place_.token = make_token();
+    if (named.empty()) {
+      server_.emplace(StoreServerOptions{.token = place_.token});
+      place_.port = server_->port();
+    } else {
+      place_ = parse_store(named, place_.token);
+      etcd_ = value_or_throw(open_store(place_, Deadline::after(Seconds(10), "etcd")));
+    }
+  }
+  ~RunStore() {
+    if (etcd_ != nullptr) (void)etcd_->clear();
+  }
+  RunStore(const RunStore&) = delete;
+  const StorePlace& place() const { return place_; }
+
+ private:
+  StorePlace place_;
+  std::optional<StoreServer> server_;
+  std::unique_ptr<KeyStore> etcd_;
+};
 SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder) {
   return {.run = folder,
           .memory = find_memory_level(settings.run),
@@ -91,18 +91,59 @@ SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& op
 
 }  // namespace
 
+Json run_settings(const PreparedRun& run, const OptionTable& table) {
+  return {
+      {"options", hand_over(table)},
+      {"checkpoint",
+       run.resumed.checkpoint ? Json(std::filesystem::absolute(*run.resumed.checkpoint).string()) : Json()}};
+}
+
+PreparedRun take_run_over(const Path& folder, const JsonView& view, bool is_gpu, TrainOptions& options,
+                          OptionTable& table) {
+  take_over(table, view.at("options").raw(), view.where());
+  PreparedRun run;
+  if (const auto checkpoint = view.find("checkpoint")) {
+    run.resumed.checkpoint = checkpoint->text();
+    run.resumed.state =
+        parse_training_state(Checkpoint::open(*run.resumed.checkpoint).small_file(kTrainingStateFile),
+                             (*run.resumed.checkpoint / kTrainingStateFile).string());
+  }
+  options.run = folder;
+  options.plan = folder / "plan.json";
+  NullSink quiet;  // what is to be said was said by the starting process
+  run.settings = resolve(options, {.is_gpu = is_gpu}, &table, quiet, run.resumed.checkpoint);
+  return run;
+}
+
+Json train_part(const PreparedRun& run, const TrainOptions& options, const RankSeat& seat, Comm& comm,
+                StatusLine& line) {
+  LineSink events(line);
+  const Group world{Role::world, {}};
+  done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
+  EndAgreement agreement(comm, options.patience, seat.is_interrupted);
+  const auto step_ended = [&] { agreement.step_ended(); };
+  Json result;
+  if (comm.rank() < num_devices(run.settings.plan))
+    result = to_json(train_rank(run, options,
+                                {comm, parse_device(seat.device), seat.threads, events, line, step_ended,
+                                 seat.open_board, [&] {
+                                   agreement.let_go();
+                                   comm.drop(0);
+                                 }}));
+  else
+    be_idle(run, agreement);
+  agreement.finish();
+  return result;
+}
+
 TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
                                int size, const WorkerCommand& command) {
   RealFileSystem files;
   const Path folder = std::filesystem::absolute(run.settings.run);
   value_or_throw(files.create_folders(folder / "logs"));
-  const Json document = {
-      {"options", hand_over(table)},
-      {"checkpoint",
-       run.resumed.checkpoint ? Json(std::filesystem::absolute(*run.resumed.checkpoint).string()) : Json()}};
+  const Json document = run_settings(run, table);
   value_or_throw(write_atomically(files, hand_over_path(folder), document.dump(2) + "\n"));
-  const StoreServer store;
-  const std::string token = random_token();
+  const RunStore store(options.store);
   const int threads =
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / size);
   Workers workers({.program = command.program,
@@ -110,10 +151,12 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .run = folder,
                    .devices = devices_of_ranks(options.device, size),
                    .threads = threads,
-                   .port = store.port(),
-                   .token = token});
-  const std::unique_ptr<Board> board = value_or_throw(StoreBoard::open(
-      {.port = store.port(), .token = token}, Deadline::after(Seconds(30), "the run's store")));
+                   .host = store.place().host,
+                   .port = store.place().port,
+                   .is_etcd = store.place().is_etcd,
+                   .token = store.place().token});
+  const std::unique_ptr<Board> board =
+      value_or_throw(StoreBoard::open(store.place(), Deadline::after(Seconds(30), "the run's store")));
   SalvageHost salvage(*board, files, salvage_facts(run.settings, options, folder));
   TrainResult result = parse_result(workers.wait(command.is_interrupted, &salvage));
   result.run = run.settings.run.string();  // as the user called it
@@ -123,25 +166,15 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
 int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
                     const std::function<bool()>& is_interrupted) {
   return run_as_worker(place, [&](Comm& comm, StatusLine& line) {
-    const PreparedRun run = take_run_over(place, options, table);
-    LineSink events(line);
-    const Group world{Role::world, {}};
-    done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
-    EndAgreement agreement(comm, options.patience, is_interrupted);
-    const auto step_ended = [&] { agreement.step_ended(); };
-    Json result;
-    if (place.rank < num_devices(run.settings.plan))
-      result = to_json(train_rank(run, options,
-                                  {comm, parse_device(place.device), place.threads, events, line, step_ended,
-                                   [&] { return open_board(place); },
-                                   [&] {
-                                     agreement.let_go();
-                                     comm.drop(0);
-                                   }}));
-    else
-      be_idle(run, agreement);
-    agreement.finish();
-    return result;
+    const Path path = hand_over_path(place.run);
+    const Json document = read_json(path);
+    const bool is_gpu = parse_device(place.device).is_cuda();
+    const PreparedRun run =
+        take_run_over(place.run, JsonView(document, path.string()), is_gpu, options, table);
+    return train_part(
+        run, options,
+        {place.device, place.threads, is_interrupted, [&] { return open_board(store_place(place)); }}, comm,
+        line);
   });
 }
 

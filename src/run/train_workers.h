@@ -16,4 +16,19 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
 int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
                     const std::function<bool()>& is_interrupted);
 
+// What both this and train_launched.h are made of. All that a rank must know of a run beside its folder, and back.
+Json run_settings(const PreparedRun& run, const OptionTable& table);
+PreparedRun take_run_over(const Path& folder, const JsonView& settings, bool is_gpu, TrainOptions& options,
+                          OptionTable& table);
+struct RankSeat {
+  std::string device;
+  int threads = 1;
+  std::function<bool()> is_interrupted;
+  std::function<std::unique_ptr<Board>()> open_board{};  // as RankPart has it
+};
+// The rank's part, from connecting to the end of the last step; the result as parse_result reads it.
+Json train_part(const PreparedRun& run, const TrainOptions& options, const RankSeat& seat, Comm& comm,
+                StatusLine& line);
+TrainResult parse_result(const Json& json);
+
 }  // namespace optimus

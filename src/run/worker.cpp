@@ -19,12 +19,6 @@ namespace {
 
 const Group kEverybody{Role::world, {}};
 
-// If the parent went away before this was asked for, nobody would tell.
-void live_as_long_as(int parent) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);
-}
-
 void send_report(int file, const WorkerReport& report) {
   const std::string line = text(report) + "\n";
   for (std::size_t done = 0; done < line.size();) {
@@ -38,30 +32,27 @@ struct Closer {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-StoreClient::Place store_place(const WorkerPlace& place) {
-  return {.port = place.port, .token = place.token};
-}
-
 std::unique_ptr<Comm> join(const WorkerPlace& place) {
-  return value_or_throw(make_process_comm({.rank = place.rank,
-                                           .size = place.size,
-                                           .store = store_place(place),
-                                           .device = parse_device(place.device)},
-                                          Deadline::after(kStartPatience, "joining the run")));
+  return value_or_throw(make_process_comm(
+      {.rank = place.rank,
+       .size = place.size,
+       .store = {.host = place.host, .port = place.port, .token = place.token, .is_etcd = place.is_etcd},
+       .device = parse_device(place.device)},
+      Deadline::after(kStartPatience, "joining the run")));
 }
 
-WorkerReport report_of(const WorkerPlace& place, const WorkerBody& body) {
-  const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
-                                                                        : nullptr);
-  StatusLine line = terminal != nullptr ? StatusLine(terminal.get()) : StatusLine::for_log(stderr);
+}  // namespace
+
+WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_run, std::FILE* log,
+                            StatusLine& line, const WorkerBody& body) {
   std::unique_ptr<Comm> comm;
   try {
-    comm = join(place);
+    comm = join_run();
     return {WorkerReport::End::done, "", {}, body(*comm, line)};
   } catch (const Interrupted&) {
     return {WorkerReport::End::interrupted, "", {}, {}};
   } catch (const PeersLost& error) {
-    fmt::print(stderr, "{}", comm->flight_log().text());
+    fmt::print(log, "{}", comm->flight_log().text());
     return {WorkerReport::End::lost, error.what(), error.failure.missing, {}};
   } catch (const UserError& error) {
     return {WorkerReport::End::failed, error.what(), {}, {}};
@@ -72,20 +63,8 @@ WorkerReport report_of(const WorkerPlace& place, const WorkerBody& body) {
   }
 }
 
-}  // namespace
-
-int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
-  live_as_long_as(place.parent);
-  std::signal(SIGPIPE, SIG_IGN);
-  for (const int file : {place.report, place.terminal})
-    if (file >= 0) ::fcntl(file, F_SETFD, FD_CLOEXEC);
-  set_num_threads(place.threads);
-  fmt::print(stderr, "{}rank {} of {}, process {} on {}, {}\n", time_stamp(), place.rank, place.size,
-             ::getpid(), host_name(), place.device);
-  const WorkerReport report = report_of(place, body);
-  if (!report.why.empty()) fmt::print(stderr, "{}{}\n", time_stamp(), report.why);
-  send_report(place.report, report);
-  switch (report.end) {
+int exit_code(WorkerReport::End end) {
+  switch (end) {
     case WorkerReport::End::done:
       return 0;
     case WorkerReport::End::interrupted:
@@ -97,10 +76,37 @@ int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
   return 1;
 }
 
-std::unique_ptr<Board> open_board(const WorkerPlace& place) {
+// If the parent went away before this was asked for, nobody would tell.
+void live_as_long_as(int parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+}
+
+int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
+  live_as_long_as(place.parent);
+  std::signal(SIGPIPE, SIG_IGN);
+  for (const int file : {place.report, place.terminal})
+    if (file >= 0) ::fcntl(file, F_SETFD, FD_CLOEXEC);
+  set_num_threads(place.threads);
+  fmt::print(stderr, "{}rank {} of {}, process {} on {}, {}\n", time_stamp(), place.rank, place.size,
+             ::getpid(), host_name(), place.device);
+  const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
+                                                                        : nullptr);
+  StatusLine line = terminal != nullptr ? StatusLine(terminal.get()) : StatusLine::for_log(stderr);
+  const WorkerReport report = report_of_work([&] { return join(place); }, stderr, line, body);
+  if (!report.why.empty()) fmt::print(stderr, "{}{}\n", time_stamp(), report.why);
+  send_report(place.report, report);
+  return exit_code(report.end);
+}
+
+StorePlace store_place(const WorkerPlace& place) {
+  return {.host = place.host, .port = place.port, .token = place.token, .is_etcd = place.is_etcd};
+}
+
+std::unique_ptr<Board> open_board(const StorePlace& place) {
   constexpr Seconds kPatience{5};
   Outcome<std::unique_ptr<Board>> board =
-      StoreBoard::open(store_place(place), Deadline::after(kPatience, "the run's store"));
+      StoreBoard::open(place, Deadline::after(kPatience, "the run's store"));
   if (board) return std::move(*board);
   fmt::print(stderr, "{}{}\n", time_stamp(), board.error().why);
   return nullptr;

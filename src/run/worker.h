@@ -11,6 +11,7 @@
 #include "observe/status_line.h"
 #include "run/board.h"
 #include "run/worker_protocol.h"
+#include "store/key_store.h"
 
 namespace optimus {
 
@@ -24,8 +25,17 @@ using WorkerBody = std::function<Json(Comm& comm, StatusLine& line)>;
 // also leaves the rank's last operations in its log.
 int run_as_worker(const WorkerPlace& place, const WorkerBody& body);
 
+// What it is made of, for ranks that others started (train_launched.h): joins, does the work, and says how it ended. The rank's
+// last operations go to `log` after a failure.
+WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_run, std::FILE* log,
+                            StatusLine& line, const WorkerBody& body);
+int exit_code(WorkerReport::End end);
+// Ends this process when that one, which has started it, ends.
+void live_as_long_as(int parent);
+
+StorePlace store_place(const WorkerPlace& place);
 // The run's store as a board, reached anew; null, with a line in the rank's log, when it is not.
-std::unique_ptr<Board> open_board(const WorkerPlace& place);
+std::unique_ptr<Board> open_board(const StorePlace& place);
 
 // Ranks end after the same step or not at all. Each says after every step whether it was asked to end; what they said is known one
 // step later, so nobody waits for it. One thread.

@@ -46,7 +46,9 @@ std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::
 std::string text(const WorkerPlace& place) {
   return one_line({{"rank", place.rank},
                    {"size", place.size},
+                   {"host", place.host},
                    {"port", place.port},
+                   {"is_etcd", place.is_etcd},
                    {"token", place.token},
                    {"run", place.run.string()},
                    {"device", place.device},
@@ -71,6 +73,7 @@ std::optional<WorkerPlace> worker_place(const Environment& environment) {
   place.report = number("report", 0, INT_MAX), place.terminal = number("terminal", -1, INT_MAX);
   place.token = view.at("token").text(), place.device = view.at("device").text();
   place.run = view.at("run").text();
+  place.host = view.text_or("host", place.host), place.is_etcd = view.boolean_or("is_etcd", false);
   return place;
 }
 

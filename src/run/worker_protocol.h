@@ -18,7 +18,9 @@ inline constexpr const char* kWorkerVariable = "OPTIMUS_WORKER";
 
 struct WorkerPlace {
   int rank = 0, size = 1;
-  int port = 0;  // of the store, on this machine
+  std::string host = "127.0.0.1";  // of the store
+  int port = 0;
+  bool is_etcd = false;
   std::string token;
   Path run;
   std::string device;  // cpu, cuda:1

@@ -61,7 +61,8 @@ constexpr int kReportFile = 3, kTerminalFile = 4;
 pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
   WorkerPlace place;
   place.rank = rank, place.size = static_cast<int>(options.devices.size());
-  place.port = options.port, place.token = options.token, place.run = options.run;
+  place.host = options.host, place.port = options.port, place.is_etcd = options.is_etcd;
+  place.token = options.token, place.run = options.run;
   place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
   place.parent = ::getpid(), place.report = kReportFile, place.terminal = rank == 0 ? kTerminalFile : -1;
   SpawnSettings how;

@@ -26,7 +26,9 @@ struct WorkersOptions {
   Path run;                          // logs go to its folder logs/, the list to its workers.json
   std::vector<std::string> devices;  // of each worker
   int threads = 1;                   // of each
-  int port = 0;                      // of the store
+  std::string host = "127.0.0.1";    // of the store
+  int port = 0;
+  bool is_etcd = false;
   std::string token{};
   Seconds grace{10};  // for the others, after the first has failed
 };

@@ -1,0 +1,51 @@
+// optimus launch: the same command on several hosts, by ssh.
+#include <filesystem>
+
+#include "base/text.h"
+#include "cli/command.h"
+#include "run/launch_hosts.h"
+#include "run/worker_protocol.h"
+
+namespace optimus {
+namespace {
+
+class Launch final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add("hosts", options_.hosts, "A,B,C", "hosts, as ssh names them; the first has rank 0");
+    table.add("per-host", options_.per_host, "N", "ranks on each host");
+    table.add("ssh", options_.ssh, "CMD",
+              "the program that reaches a host, called with its name and a command");
+    table.add("master", options_.master, "HOST",
+              "where the others reach the first host (default: the name it has in --hosts)");
+    table.add("port", options_.port, "P",
+              "of the run's store on the first host (default: one from 15000 to 29999)");
+    table.add("token-file", options_.token_file, "FILE",
+              "the run's token, in a file of mode 600; else $OPTIMUS_TOKEN, else one is made");
+    table.add("program", options_.program, "FILE", "optimus on all hosts (default: where it is here)");
+    table.add("here", is_here_, "start the ranks of this host, as optimus launch says on standard input");
+    table.add_positional("command", options_.command, "what each rank runs: train …");
+  }
+
+  int run(Console& console) override {
+    const auto is_interrupted = [&] { return console.is_interrupted(); };
+    if (is_here_) return launch_here(is_interrupted);
+    if (options_.hosts.empty()) throw UsageError("--hosts is missing: optimus launch --hosts a,b -- train …");
+    if (options_.command.empty() || options_.command[0] != "train")
+      throw UsageError("what the hosts shall run is missing: optimus launch --hosts a,b -- train …");
+    if (options_.per_host < 1) throw UsageError("--per-host {}: at least 1", options_.per_host);
+    if (options_.port < 0 || options_.port > 65535) throw UsageError("--port {}: 1 to 65535", options_.port);
+    if (options_.program.empty()) options_.program = std::filesystem::read_symlink("/proc/self/exe").string();
+    return launch_on_hosts(options_, process_environment(), is_interrupted);
+  }
+
+ private:
+  LaunchOptions options_;
+  bool is_here_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_launch_command() { return std::make_unique<Launch>(); }
+
+}  // namespace optimus

@@ -1,0 +1,55 @@
+// See token.h.
+#include "cluster/token.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kShortest = 16, kLongest = 256;
+
+// The text itself is never shown.
+Token checked(std::string text, const std::string& origin) {
+  const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
+  if (text.size() < kShortest || text.size() > kLongest || !is_plain)
+    throw UserError("{}: a token has {} to {} letters, digits or signs and no spaces; {}", origin, kShortest,
+                    kLongest, how_to_make_token());
+  return {std::move(text), origin};
+}
+
+}  // namespace
+
+std::optional<Token> find_token(const Environment& environment, const Path& file) {
+  if (file.empty()) {
+    const auto said = environment(kTokenVariable);
+    return said ? std::optional(checked(*said, kTokenVariable)) : std::nullopt;
+  }
+  struct stat about {};
+  if (::stat(file.c_str(), &about) != 0 || !S_ISREG(about.st_mode))
+    throw UserError("--token-file {}: no such file; {}", file.string(), how_to_make_token());
+  if ((about.st_mode & 077) != 0)
+    throw UserError("--token-file {}: others may read it (mode {:o}); chmod 600 {}", file.string(),
+                    about.st_mode & 0777, file.string());
+  const std::string content = value_or_throw(read_file(file, Bytes(1 << 12)));
+  return checked(std::string(trim(content)), "--token-file " + file.string());
+}
+
+std::string make_token() {
+  std::random_device dice;
+  std::string result;
+  for (int i = 0; i < 4; ++i) result += fmt::format("{:08x}", dice());
+  return result;
+}
+
+std::string how_to_make_token() {
+  return "make one with: export OPTIMUS_TOKEN=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')";
+}
+
+}  // namespace optimus

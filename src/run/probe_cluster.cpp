@@ -1,0 +1,147 @@
+// See probe_cluster.h.
+#include "run/probe_cluster.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "cluster/open.h"
+#include "cluster/standard.h"
+#include "engine/probe_links.h"
+#include "run/gathering.h"
+#include "run/probe_machine.h"
+#include "run/train_launched.h"
+#include "run/worker_protocol.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kAllPairsSeconds = 4;  // of all rounds together
+constexpr Seconds kLongestPair{1.3};
+constexpr Seconds kPartnerPatience{15};
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+GatheringOptions meeting_options(const ClusterProbe& probe) {
+  return {.launch = probe.launch,
+          .token = find_token(process_environment(), probe.options.token_file),
+          .store = probe.options.store,
+          .torch = torch_store_calls(),
+          .check_interrupted =
+              [&probe] {
+                if (probe.is_interrupted()) throw Interrupted{};
+              },
+          .patience = Seconds(120)};
+}
+
+struct HostOfRanks {
+  ProbedHost host;
+  int leader = 0;  // rank
+  std::string address;
+};
+
+// In the order of their first ranks.
+std::vector<HostOfRanks> hosts_of(const std::vector<PresentRank>& ranks) {
+  std::vector<HostOfRanks> hosts;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const HostOfRanks& one) {
+      return one.host.name == ranks[rank].host && one.address == ranks[rank].address;
+    });
+    if (found != hosts.end())
+      ++found->host.num_devices;
+    else
+      hosts.push_back({{ranks[rank].host, 1}, static_cast<int>(rank), ranks[rank].address});
+  }
+  return hosts;
+}
+
+LinkMeeting meeting_of(const Gathered& run, const std::vector<HostOfRanks>& hosts, int host) {
+  const int rounds = std::max(1, num_link_rounds(static_cast<int>(hosts.size())));
+  return {.store = *run.store,
+          .prefix = run.prefix,
+          .secret = JsonView(run.settings, "rank 0's settings").at("secret").text(),
+          .host = host,
+          .num_hosts = static_cast<int>(hosts.size()),
+          .address = hosts[static_cast<std::size_t>(host)].address,
+          .for_a_pair = Seconds(std::min(kLongestPair.value, kAllPairsSeconds / rounds)),
+          .for_a_partner = kPartnerPatience};
+}
+
+// One host's devices and inner links: measured now, measured before, or the shipped type with this machine's loopback interface.
+HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) {
+  if (options.is_wanted) return probe_machine(options, events).hardware;
+  std::error_code error;
+  if (std::filesystem::exists(measured_cluster_path(), error)) return open_cluster("here").profile();
+  const bool is_cuda = options.device.empty() ? has_cuda() : parse_device(options.device).is_cuda();
+  const std::string maker = is_cuda ? device_name(parse_device("cuda")) : "cpu";
+  const std::optional<DeviceType> type = is_cuda ? find_type_in(maker) : find_device_type("cpu");
+  if (!type)
+    throw UserError("nothing is known of {}: optimus profile --hardware --links measures it, too", maker);
+  HardwareProfile node;
+  node.name = "node", node.types = {*type}, node.groups = {standard_group(type->name, 0, 1)};
+  if (!is_cuda) {
+    NodeGroup& group = node.groups.front();
+    group.domain_link = group.node_link = probe_loopback(events);
+  }
+  return node;
+}
+
+std::optional<ClusterProfile> lead_probe(const ClusterProbe& probe) {
+  Gathering gathering(meeting_options(probe));
+  HardwareProfile node;
+  std::vector<HostOfRanks> hosts;
+  double seconds = 0;
+  try {
+    const double began = now_seconds();
+    node = profile_of_node(probe.options, probe.events);
+    if (!probe.options.is_wanted) seconds = now_seconds() - began;
+    hosts = hosts_of(gathering.wait_for_others([](const std::string&) {}));
+    if (hosts.size() < 2)
+      throw UserError(
+          "--links measures what joins hosts, but all {} ranks are on {}: --hardware measures a host",
+          probe.launch.world_size, hosts.front().host.name);
+  } catch (const UserError& error) {
+    gathering.refuse(error.what());
+    throw;
+  }
+  const Gathered run = gathering.welcome(Json{{"secret", make_token()}});
+  const LinkMeeting meeting = meeting_of(run, hosts, 0);
+  const double began = now_seconds();
+  probe.events.report(Progress{"measuring links", 0, std::ssize(hosts), "hosts"});
+  measure_own_links(meeting);
+  const double longest =
+      num_link_rounds(meeting.num_hosts) * (kPartnerPatience.value + meeting.for_a_pair.value + 10);
+  ClusterProfile profile;
+  profile.pairs = collect_pairs(meeting, Deadline::after(Seconds(longest), "measured links"));
+  profile.seconds = seconds + now_seconds() - began;
+  for (const HostOfRanks& one : hosts) profile.hosts.push_back(one.host);
+  profile.hardware = cluster_from_pairs(node, profile.hosts, profile.pairs);
+  return profile;
+}
+
+void follow_probe(const ClusterProbe& probe) {
+  const Gathered run = join_gathering(meeting_options(probe));
+  const std::vector<HostOfRanks> hosts = hosts_of(run.ranks);
+  for (std::size_t host = 0; host < hosts.size(); ++host)
+    if (hosts[host].leader == probe.launch.rank)
+      measure_own_links(meeting_of(run, hosts, static_cast<int>(host)));
+}
+
+}  // namespace
+
+std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe) {
+  if (probe.launch.world_size < 2)
+    throw UserError(
+        "--links measures what joins hosts: start it with a launcher, a rank or more on each "
+        "(docs/clusters.md)");
+  if (probe.launch.rank == 0) return lead_probe(probe);
+  try {
+    follow_probe(probe);
+  } catch (const RankRefused&) {
+    // rank 0 says why
+  }
+  return std::nullopt;
+}
+
+}  // namespace optimus

@@ -1,0 +1,365 @@
+// See train_launched.h.
+#include "run/train_launched.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <thread>
+
+#include "comm/c10d_comm.h"
+#include "comm/c10d_link.h"
+#include "engine/device.h"
+#include "run/failure_line.h"
+#include "run/gathering.h"
+#include "run/train_workers.h"
+#include "run/training.h"
+#include "run/worker.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kReportPatience{10};  // for the others' reports, after a failure
+constexpr Seconds kLastPatience{120};   // for the others, after the last step
+constexpr Seconds kMarkPatience{15};    // network file systems show a new file late
+
+GatheringOptions gathering_options(const LaunchedTraining& training) {
+  return {.launch = training.launch,
+          .token = find_token(process_environment(), training.options.token_file),
+          .store = training.options.store,
+          .torch = torch_store_calls(),
+          .check_interrupted =
+              [&training] {
+                if (training.is_interrupted()) throw Interrupted{};
+              },
+          .patience = kStartPatience};
+}
+
+std::string end_key(const Gathered& run) { return run.prefix + "ended"; }
+std::string report_key(const Gathered& run, int rank) { return fmt::format("{}report/{}", run.prefix, rank); }
+
+// Tells the rank's operations when another has failed, or when rank 0 and with it the store is gone: waits end then, wherever
+// they are.
+class EndWatch {
+ public:
+  EndWatch(const Gathered& run, Comm& comm) : thread_([this, run, &comm] { watch(run, comm); }) {}
+  ~EndWatch() {
+    is_over_ = true;
+    thread_.join();
+  }
+  EndWatch(const EndWatch&) = delete;
+
+ private:
+  void watch(const Gathered& run, Comm& comm) const {
+    constexpr int kMostFailures = 3;  // in a row, of a store of ours; etcd may be started anew
+    for (int failures = 0; !is_over_;) {
+      const auto ended = run.store->find(end_key(run));
+      if (ended && *ended) return comm.abandon(**ended);
+      failures = ended ? 0 : failures + 1;
+      if (failures == kMostFailures && !run.place.is_etcd)
+        return comm.abandon("rank 0, which hosts the store, is gone");
+      for (int i = 0; i < 10 && !is_over_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
+// workers.json lists all ranks while this lives.
+class ListedWorkers {
+ public:
+  ListedWorkers(Path run, const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices)
+      : run_(std::move(run)) {
+    std::vector<WorkerEntry> all;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+      all.push_back({static_cast<int>(rank), ranks[rank].pid, ranks[rank].host, devices[rank],
+                     log_path(static_cast<int>(rank))});
+    write(all);
+  }
+  ~ListedWorkers() { write({}); }
+  ListedWorkers(const ListedWorkers&) = delete;
+
+ private:
+  void write(const std::vector<WorkerEntry>& workers) const {
+    RealFileSystem files;
+    // That the list cannot be written ends no training.
+    (void)write_atomically(files, run_ / "workers.json", workers_json(workers));
+  }
+  const Path run_;
+};
+
+// A file of rank 0's in the run's folder, by which the others see that they have the same.
+class FolderMark {
+ public:
+  FolderMark(const Path& run, const std::string& name) : path_(path(run, name)) {
+    RealFileSystem files;
+    value_or_throw(files.create_folders(path_.parent_path()));
+    value_or_throw(write_atomically(files, path_, name + "\n"));
+  }
+  ~FolderMark() {
+    std::error_code error;
+    std::filesystem::remove(path_, error);
+  }
+  FolderMark(const FolderMark&) = delete;
+  static Path path(const Path& run, const std::string& name) { return run / "logs" / ("mark-" + name); }
+
+ private:
+  const Path path_;
+};
+
+void expect_same_folder(const Path& run, const std::string& mark, const Gathered& gathered) {
+  const Deadline deadline = Deadline::after(kMarkPatience, "the run's folder");
+  std::error_code error;
+  for (int look = 0; !std::filesystem::exists(FolderMark::path(run, mark), error); ++look) {
+    if (deadline.has_passed())
+      throw UserError(
+          "{} on {} is not the folder that rank 0 has on {}: --run must name one that all hosts share",
+          run.string(), host_name(), gathered.ranks[0].host);
+    pause_before_look(look);
+  }
+}
+
+// Where the launcher gives a rank no card of its own, ranks of a host take one after the other.
+std::string device_of(const std::string& kind, int local_rank) {
+  return kind == "cuda" ? fmt::format("cuda:{}", local_rank % std::max(1, num_cuda_devices())) : kind;
+}
+
+int threads_of(const TrainOptions& options, const Gathered& gathered, int rank) {
+  if (options.threads > 0) return static_cast<int>(options.threads);
+  const std::string& host = gathered.ranks[static_cast<std::size_t>(rank)].host;
+  const auto neighbours = std::count_if(gathered.ranks.begin(), gathered.ranks.end(),
+                                        [&](const PresentRank& other) { return other.host == host; });
+  return std::max(1, num_cores() / static_cast<int>(neighbours));
+}
+
+std::unique_ptr<Comm> join_comm(const Gathered& run, int rank, const std::string& device) {
+  const PresentRank& self = run.ranks[static_cast<std::size_t>(rank)];
+  return value_or_throw(make_process_comm({.rank = rank,
+                                           .size = static_cast<int>(run.ranks.size()),
+                                           .store = {.host = run.place.host,
+                                                     .port = run.place.port,
+                                                     .token = run.place.token,
+                                                     .address = self.address,
+                                                     .is_etcd = run.place.is_etcd,
+                                                     .prefix = run.prefix},
+                                           .device = parse_device(device)},
+                                          Deadline::after(kStartPatience, "joining the run")));
+}
+
+// The launcher has decided how many there are. A run that is resumed keeps its plan when it had as many.
+void take_world(const LaunchedTraining& training) {
+  const int size = training.launch.world_size;
+  TrainOptions& options = training.options;
+  if (options.devices && *options.devices != size)
+    throw UserError("--devices {}, but {} has started {} ranks: leave --devices away, or start {}",
+                    *options.devices, training.launch.launcher, size, *options.devices);
+  if (!options.resume.empty()) {
+    TrainOptions before;
+    OptionTable table;
+    declare(table, before);
+    std::error_code error;
+    const Path settings = options.resume / "settings.toml";
+    if (std::filesystem::exists(settings, error)) read_config_file(table, settings, {}, Origin::run);
+    if (before.devices == size) return;
+  }
+  training.table.set(*training.table.find("devices"), {std::to_string(size)}, Origin::flag);
+}
+
+// How a rank has ended, for all to know: the first failure ends the others.
+bool tell_end(const Gathered& run, int rank, const WorkerReport& report) {
+  if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost)
+    (void)run.store->set(end_key(run), fmt::format("rank {} has ended: {}", rank, report.why));
+  return run.store->set(report_key(run, rank), text(report)).has_value();
+}
+
+// --- rank 0
+
+struct Prepared {
+  PreparedRun run;
+  Path folder;       // absolute
+  std::string kind;  // of device: cpu, cuda, or one that was named
+};
+
+Prepared prepare(const LaunchedTraining& training) {
+  RealFileSystem files;
+  TrainOptions& options = training.options;
+  take_world(training);
+  Prepared prepared{prepare_run(options, &training.table, files, training.events, true), {}, options.device};
+  const TrainSettings& settings = prepared.run.settings;
+  if (num_devices(settings.plan) > training.launch.world_size)
+    throw UserError("the plan has {} devices, but {} has started {} ranks", num_devices(settings.plan),
+                    training.launch.launcher, training.launch.world_size);
+  begin_run_folder(settings, options, &training.table, files);
+  for (const std::string& note : {settings.devices_note, settings.plan_note})
+    if (!note.empty()) training.line.print(note);
+  prepared.folder = std::filesystem::absolute(settings.run);
+  if (prepared.kind.empty()) prepared.kind = choose_device("").is_cuda() ? "cuda" : "cpu";
+  return prepared;
+}
+
+std::vector<EndOfRank> ends_of(const Gathered& run, const Path& folder) {
+  std::vector<EndOfRank> ends;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
+    ends.push_back(
+        {fmt::format("rank {} (process {} on {})", rank, run.ranks[rank].pid, run.ranks[rank].host),
+         (folder / log_path(static_cast<int>(rank))).string(),
+         {}});
+  return ends;
+}
+
+void read_reports(const Gathered& run, std::vector<EndOfRank>& ends) {
+  for (std::size_t rank = 1; rank < ends.size(); ++rank) {
+    if (ends[rank].report) continue;
+    const auto said = run.store->find(report_key(run, static_cast<int>(rank)));
+    if (!said || !*said) continue;
+    try {
+      ends[rank].report = parse_worker_report(**said);
+    } catch (const UserError&) {  // it is no report: then it said nothing
+    }
+  }
+}
+
+// Waits until the others have said how they ended. When the launcher wants the end there is no time for that.
+TrainResult conclude(const LaunchedTraining& training, const Gathered& run, const Path& folder,
+                     const WorkerReport& own) {
+  std::vector<EndOfRank> ends = ends_of(run, folder);
+  ends[0].report = own;
+  const bool is_done = own.end == WorkerReport::End::done;
+  const Deadline deadline = Deadline::after(is_done ? kLastPatience : kReportPatience, "the other ranks");
+  for (int look = 0; !deadline.has_passed(); ++look) {
+    read_reports(run, ends);
+    if (is_all_told(ends) || (look > 10 && training.is_interrupted())) break;
+    pause_before_look(look);
+  }
+  const auto has = [&](WorkerReport::End how) {
+    return std::any_of(ends.begin(), ends.end(),
+                       [&](const EndOfRank& end) { return end.report && end.report->end == how; });
+  };
+  if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost))
+    throw UserError("{}", failure_line(ends));
+  if (own.end == WorkerReport::End::interrupted) throw Interrupted{};
+  return parse_result(own.result);
+}
+
+TrainResult lead(const LaunchedTraining& training) {
+  Gathering gathering(gathering_options(training));
+  std::optional<Prepared> prepared;
+  std::vector<PresentRank> ranks;
+  try {
+    prepared = prepare(training);
+    ranks = gathering.wait_for_others([&](const std::string& text) { training.line.print(text); });
+  } catch (const UserError& error) {
+    gathering.refuse(error.what());
+    throw;
+  } catch (const Interrupted&) {
+    gathering.refuse("interrupted");
+    throw;
+  }
+  std::vector<std::string> devices;
+  for (const PresentRank& rank : ranks) devices.push_back(device_of(prepared->kind, rank.local_rank));
+  const std::string mark_name = make_token();
+  const FolderMark mark(prepared->folder, mark_name);
+  const ListedWorkers listed(prepared->folder, ranks, devices);
+  Json settings = run_settings(prepared->run, training.table);
+  settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
+  settings["device"] = prepared->kind;
+  const Gathered gathered = gathering.welcome(settings);
+  const int threads = threads_of(training.options, gathered, 0);
+  set_num_threads(threads);
+  const auto closed = [](std::FILE* file) { std::fclose(file); };
+  const std::unique_ptr<std::FILE, decltype(closed)> log(
+      std::fopen((prepared->folder / log_path(0)).c_str(), "a"), closed);
+  std::FILE* const log_file = log != nullptr ? log.get() : stderr;
+  fmt::print(log_file, "rank 0 in process {} on {}: it speaks where its launcher lets it\n", ::getpid(),
+             host_name());
+  const WorkerReport report =
+      report_of_work([&] { return join_comm(gathered, 0, devices[0]); }, log_file, training.line,
+                     [&](Comm& comm, StatusLine& line) {
+                       const EndWatch watch(gathered, comm);
+                       return train_part(prepared->run, training.options,
+                                         {devices[0], threads, training.is_interrupted}, comm, line);
+                     });
+  tell_end(gathered, 0, report);
+  TrainResult result = conclude(training, gathered, prepared->folder, report);
+  result.run = prepared->run.settings.run.string();  // as the user called it
+  return result;
+}
+
+// --- the others
+
+void speak_into(const Path& log) {
+  const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) return;  // then where the launcher lets it
+  std::fflush(stdout), std::fflush(stderr);
+  ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
+  ::close(file);
+}
+
+Json follow_body(const LaunchedTraining& training, const Gathered& run, const std::string& device, Comm& comm,
+                 StatusLine& line) {
+  const EndWatch watch(run, comm);
+  const JsonView settings(run.settings, "rank 0's settings");
+  const Path folder = settings.at("run").text();
+  const int rank = training.launch.rank;
+  expect_same_folder(folder, settings.at("mark").text(), run);
+  speak_into(folder / log_path(rank));
+  const bool is_gpu = parse_device(device).is_cuda();
+  const PreparedRun prepared = take_run_over(folder, settings, is_gpu, training.options, training.table);
+  const int threads = threads_of(training.options, run, rank);
+  set_num_threads(threads);
+  return train_part(prepared, training.options, {device, threads, training.is_interrupted}, comm, line);
+}
+
+int follow(const LaunchedTraining& training) {
+  const int rank = training.launch.rank;
+  Gathered run;
+  try {
+    run = join_gathering(gathering_options(training));
+  } catch (const RankRefused&) {
+    return 1;  // rank 0 says why
+  }
+  const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
+  const std::string device =
+      device_of(JsonView(run.settings, "rank 0's settings").at("device").text(), training.launch.local_rank);
+  const WorkerReport report = report_of_work(
+      [&] { return join_comm(run, rank, device); }, stderr, training.line,
+      [&](Comm& comm, StatusLine& line) { return follow_body(training, run, device, comm, line); });
+  if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
+  // Whose report reaches nobody says it where people may see it.
+  const bool is_told = tell_end(run, rank, report);
+  if (!is_told && !report.why.empty() && own_errors >= 0) {
+    const std::string line = fmt::format("optimus: rank {} on {}: {}\n", rank, host_name(), report.why);
+    (void)!::write(own_errors, line.data(), line.size());
+  }
+  if (own_errors >= 0) ::close(own_errors);
+  return exit_code(report.end);
+}
+
+}  // namespace
+
+TorchStore torch_store_calls() {
+  return {[](const std::string& host, int port, const std::string& key, const std::string& value) {
+            value_or_throw(announce_in_torch_store(host, port, key, value,
+                                                   Deadline::after(Seconds(30), "torchrun's store")));
+          },
+          [](const std::string& host, int port, const std::string& key) -> std::optional<std::string> {
+            const auto value =
+                read_from_torch_store(host, port, key, Deadline::after(Seconds(2), "torchrun's store"));
+            return value ? std::optional(*value) : std::nullopt;
+          }};
+}
+
+LaunchedEnd train_launched(const LaunchedTraining& training) {
+  if (const auto parent = process_environment()("OPTIMUS_LAUNCH_PARENT")) {
+    int number = 0;
+    option_value::parse(number, *parent, "OPTIMUS_LAUNCH_PARENT");
+    live_as_long_as(number);
+  }
+  if (training.launch.rank == 0) return {0, lead(training)};
+  return {follow(training), {}};
+}
+
+}  // namespace optimus

@@ -1,0 +1,134 @@
+// A store in etcd, through its JSON gateway (v3). Keys of a run stand under optimus/ and a number that the token gives: who may
+// read and write there is etcd's business.
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "store/http.h"
+#include "store/key_store.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kEtcdPatience{5};
+
+std::string run_prefix(const std::string& token) {
+  return fmt::format("optimus/{:016x}/", RandomKey(0).with(token).value);
+}
+
+// The first key behind all that begin with the prefix.
+std::string end_of(std::string prefix) {
+  prefix.back() = static_cast<char>(prefix.back() + 1);
+  return prefix;
+}
+
+class EtcdStore final : public KeyStore {
+ public:
+  explicit EtcdStore(const StorePlace& place) : place_(place), prefix_(run_prefix(place.token)) {}
+
+  Outcome<void> set(const std::string& key, const std::string& value) override {
+    const auto answer = post("put", {{"key", name(key)}, {"value", to_base64(value)}});
+    if (!answer) return tl::unexpected(answer.error());
+    return {};
+  }
+
+  Outcome<std::optional<std::string>> find(const std::string& key) override {
+    const auto answer = post("range", {{"key", name(key)}});
+    if (!answer) return tl::unexpected(answer.error());
+    return understood([&]() -> Outcome<std::optional<std::string>> {
+      const auto pairs = JsonView(*answer, "etcd's answer").find("kvs");
+      if (!pairs || pairs->elements().empty()) return std::nullopt;
+      const auto value = from_base64(pairs->elements()[0].text_or("value", ""));
+      if (!value) return failure("etcd: {}", value.error().why);
+      return std::optional(*value);
+    });
+  }
+
+  // etcd counts how often a key was written; the answer to a write tells how often before.
+  Outcome<std::int64_t> count(const std::string& key) override {
+    const auto answer = post("put", {{"key", name(key)}, {"value", ""}, {"prev_kv", true}});
+    if (!answer) return tl::unexpected(answer.error());
+    return understood([&]() -> Outcome<std::int64_t> {
+      const auto before = JsonView(*answer, "etcd's answer").find("prev_kv");
+      if (!before) return 1;
+      const std::string version = before->at("version").text();
+      return static_cast<std::int64_t>(std::strtoll(version.c_str(), nullptr, 10)) + 1;
+    });
+  }
+
+  Outcome<void> clear() override {
+    const auto answer =
+        post("deleterange", {{"key", to_base64(prefix_)}, {"range_end", to_base64(end_of(prefix_))}});
+    if (!answer) return tl::unexpected(answer.error());
+    return {};
+  }
+
+  std::string own_address() const override { return own_address_; }
+  std::string store_address() const override { return ""; }  // etcd's tells nothing of a rank
+
+  Outcome<void> connect(const Deadline& deadline) {
+    Outcome<Socket> socket = Socket::connect(place_.host, place_.port, deadline);
+    if (!socket) return tl::unexpected(socket.error());
+    socket_ = std::move(*socket);
+    if (own_address_.empty()) own_address_ = socket_.own_address();
+    return {};
+  }
+
+ private:
+  std::string name(const std::string& key) const { return to_base64(prefix_ + key); }
+
+  template <typename Function>
+  static auto understood(Function&& function) -> decltype(function()) {
+    try {
+      return function();
+    } catch (const UserError& error) {
+      return failure("{}", error.what());
+    }
+  }
+
+  Outcome<Json> post(const std::string& what, const Json& body) {
+    const std::lock_guard lock(mutex_);
+    const Deadline deadline = Deadline::after(kEtcdPatience, "etcd");
+    Outcome<HttpAnswer> answer = exchange(what, body, deadline);
+    if (!answer) {
+      socket_ = Socket();
+      return failure("etcd at {}:{}: {}", place_.host, place_.port, answer.error().why);
+    }
+    if (answer->status != 200)
+      return failure("etcd at {}:{} answers {} with {}: {}", place_.host, place_.port, what, answer->status,
+                     in_quotes(answer->body, 100));
+    return understood([&]() -> Outcome<Json> { return parse_json(answer->body, "etcd's answer"); });
+  }
+
+  Outcome<HttpAnswer> exchange(const std::string& what, const Json& body, const Deadline& deadline) {
+    if (!socket_.is_open())
+      if (const auto connected = connect(deadline); !connected) return tl::unexpected(connected.error());
+    const std::string request =
+        http_post(fmt::format("{}:{}", place_.host, place_.port), "/v3/kv/" + what, body.dump());
+    if (const auto sent = socket_.send(request, deadline); !sent) return tl::unexpected(sent.error());
+    return read_http_answer(socket_, deadline);
+  }
+
+  const StorePlace place_;
+  const std::string prefix_;
+  std::string own_address_;
+  std::mutex mutex_;
+  Socket socket_;
+};
+
+}  // namespace
+
+Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StorePlace& place, const Deadline& deadline) {
+  auto store = std::make_unique<EtcdStore>(place);
+  const auto connected = store->connect(
+      Deadline::after(Seconds(std::min(kEtcdPatience.value, deadline.remaining().value)), "etcd"));
+  if (!connected)
+    return failure("etcd at {}:{} is not reached: {}", place.host, place.port, connected.error().why);
+  if (const auto answers = store->find("hello"); !answers) return tl::unexpected(answers.error());
+  return store;
+}
+
+}  // namespace optimus

@@ -1,0 +1,151 @@
+// See http.h.
+#include "store/http.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kLongestHead = 1 << 14, kLongestBody = std::size_t{96} << 20;
+constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+// What was read from the connection and not used yet.
+class HttpReader {
+ public:
+  HttpReader(Socket& socket, const Deadline& deadline) : socket_(socket), deadline_(deadline) {}
+
+  // Up to and without the line's end.
+  Outcome<std::string> line() {
+    while (true) {
+      if (const std::size_t end = have_.find("\r\n"); end != std::string::npos) {
+        std::string result = have_.substr(0, end);
+        have_.erase(0, end + 2);
+        return result;
+      }
+      if (have_.size() > kLongestHead) return failure("a line without end");
+      if (const auto more = read_more(); !more) return tl::unexpected(more.error());
+    }
+  }
+  Outcome<std::string> bytes(std::size_t size) {
+    while (have_.size() < size)
+      if (const auto more = read_more(); !more) return tl::unexpected(more.error());
+    std::string result = have_.substr(0, size);
+    have_.erase(0, size);
+    return result;
+  }
+  bool is_empty() const { return have_.empty(); }
+
+ private:
+  Outcome<void> read_more() {
+    const auto some = socket_.receive_some(1 << 16, deadline_);
+    if (!some) return tl::unexpected(some.error());
+    if (some->empty()) return failure("the other end has closed the connection");
+    have_ += *some;
+    return {};
+  }
+  Socket& socket_;
+  const Deadline& deadline_;
+  std::string have_;
+};
+
+Outcome<std::size_t> http_size(std::string_view text, int base) {
+  std::size_t size = 0;
+  text = trim(text);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size, base);
+  if (error != std::errc() || size > kLongestBody) return failure("a body of {} bytes", in_quotes(text, 20));
+  return size;
+}
+
+struct HttpHead {
+  int status = 0;
+  bool is_chunked = false;
+  std::size_t size = 0;
+};
+
+Outcome<HttpHead> read_head(HttpReader& reader) {
+  HttpHead head;
+  const auto first = reader.line();
+  if (!first) return tl::unexpected(first.error());
+  if (!starts_with(*first, "HTTP/1.") || first->size() < 12) return failure("it does not speak HTTP");
+  std::from_chars(first->data() + 9, first->data() + 12, head.status);
+  for (std::size_t total = 0; total < kLongestHead;) {
+    const auto next = reader.line();
+    if (!next) return tl::unexpected(next.error());
+    if (next->empty()) return head;
+    total += next->size() + 2;
+    const std::size_t colon = next->find(':');
+    if (colon == std::string::npos) return failure("it does not speak HTTP");
+    const std::string name = lower(next->substr(0, colon)), value = lower(trim(next->substr(colon + 1)));
+    if (name == "transfer-encoding") head.is_chunked = value == "chunked";
+    if (name != "content-length") continue;
+    const auto size = http_size(value, 10);
+    if (!size) return tl::unexpected(size.error());
+    head.size = *size;
+  }
+  return failure("a head of more than {} bytes", kLongestHead);
+}
+
+Outcome<std::string> read_chunks(HttpReader& reader) {
+  std::string body;
+  while (true) {
+    const auto line = reader.line();
+    if (!line) return line;
+    const auto size = http_size(line->substr(0, line->find(';')), 16);
+    if (!size) return tl::unexpected(size.error());
+    if (body.size() + *size > kLongestBody) return failure("a body of more than {} bytes", kLongestBody);
+    const auto chunk = reader.bytes(*size);
+    if (!chunk) return chunk;
+    body += *chunk;
+    if (const auto end = reader.line(); !end) return end;
+    if (*size == 0) return body;
+  }
+}
+
+}  // namespace
+
+Outcome<HttpAnswer> read_http_answer(Socket& socket, const Deadline& deadline) {
+  HttpReader reader(socket, deadline);
+  const Outcome<HttpHead> head = read_head(reader);
+  if (!head) return tl::unexpected(head.error());
+  Outcome<std::string> body = head->is_chunked ? read_chunks(reader) : reader.bytes(head->size);
+  if (!body) return tl::unexpected(body.error());
+  if (!reader.is_empty()) return failure("more came than was asked for");
+  return HttpAnswer{head->status, std::move(*body)};
+}
+
+std::string http_post(const std::string& host, const std::string& path, const std::string& body) {
+  return fmt::format(
+      "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}", path,
+      host, body.size(), body);
+}
+
+std::string to_base64(std::string_view bytes) {
+  std::string result;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    unsigned group = 0;
+    for (std::size_t j = 0; j < 3; ++j)
+      group = group << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U);
+    for (std::size_t j = 0; j < 4; ++j)
+      result += i + j > bytes.size() ? '=' : kDigits[group >> (18 - 6 * j) & 63];
+  }
+  return result;
+}
+
+Outcome<std::string> from_base64(std::string_view text) {
+  std::string result;
+  unsigned group = 0;
+  int num_bits = 0;
+  for (const char c : text.substr(0, text.find('='))) {
+    const std::size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) return failure("{} is not base64", in_quotes(text));
+    group = group << 6 | static_cast<unsigned>(digit), num_bits += 6;
+    if (num_bits >= 8) result += static_cast<char>(group >> (num_bits -= 8) & 0xff);
+  }
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,34 @@
+// See key_store.h.
+#include "store/key_store.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/text.h"
+#include "store/socket.h"
+
+namespace optimus {
+
+void pause_before_look(int num_looks) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(std::min(50, 1 << std::min(num_looks, 6))));
+}
+
+StorePlace parse_store(const std::string& text, const std::string& token) {
+  const std::string scheme = "etcd://";
+  if (!starts_with(text, scheme))
+    throw UserError("--store {}: only etcd can be named, as in etcd://host:2379", in_quotes(text));
+  StorePlace place;
+  std::tie(place.host, place.port) = parse_host_port(text.substr(scheme.size()), "--store");
+  place.token = token, place.is_etcd = true;
+  return place;
+}
+
+Outcome<std::unique_ptr<KeyStore>> open_store(const StorePlace& place, const Deadline& deadline) {
+  for (int look = 0;; ++look) {
+    auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
+    if (opened || deadline.has_passed()) return opened;
+    pause_before_look(look);
+  }
+}
+
+}  // namespace optimus

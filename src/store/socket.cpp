@@ -1,0 +1,212 @@
+// See socket.h.
+#include "store/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+struct AddressesFreed {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, AddressesFreed>;
+
+Outcome<Addresses> look_up(const std::string& host, int port) {
+  addrinfo wanted{};
+  wanted.ai_family = AF_UNSPEC, wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  if (error != 0) return failure("{} is not known: {}", in_quotes(host), ::gai_strerror(error));
+  return Addresses(found);
+}
+
+// Whether the socket is ready for it before the deadline.
+Outcome<void> wait_for(int handle, short events, const Deadline& deadline) {
+  while (true) {
+    pollfd waited{handle, events, 0};
+    const int milliseconds =
+        static_cast<int>(std::min(1e6, std::max(1.0, 1000 * deadline.remaining().value)));
+    const int ready = ::poll(&waited, 1, milliseconds);
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return failure("{}", std::strerror(errno));
+    if (deadline.has_passed()) return failure("no answer in time ({})", deadline.name());
+  }
+}
+
+Outcome<Socket> connect_to(const addrinfo& address, const Deadline& deadline) {
+  Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return failure("{}", std::strerror(errno));
+  if (::connect(socket.handle(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return failure("{}", std::strerror(errno));
+    if (const auto ready = wait_for(socket.handle(), POLLOUT, deadline); !ready)
+      return tl::unexpected(ready.error());
+    int error = 0;
+    socklen_t size = sizeof error;
+    ::getsockopt(socket.handle(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return failure("{}", std::strerror(error));
+  }
+  const int yes = 1;
+  ::setsockopt(socket.handle(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  ::setsockopt(socket.handle(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  return socket;
+}
+
+std::string digits_of(const sockaddr_storage& address, socklen_t size) {
+  char host[NI_MAXHOST] = {};
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    return "";
+  const std::string_view mapped = "::ffff:";  // how a socket for both kinds shows an IPv4 address
+  return starts_with(host, mapped) ? std::string(host).substr(mapped.size()) : std::string(host);
+}
+
+// Nothing when the system has no sockets of this family.
+Socket listener_of(int family, Listening where, int port) {
+  Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return socket;
+  const int yes = 1, no = 0;
+  ::setsockopt(socket.handle(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_storage address{};
+  socklen_t size = 0;
+  if (family == AF_INET6) {
+    ::setsockopt(socket.handle(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    auto& six = reinterpret_cast<sockaddr_in6&>(address);
+    six.sin6_family = AF_INET6, six.sin6_addr = in6addr_any,
+    six.sin6_port = htons(static_cast<std::uint16_t>(port));
+    size = sizeof six;
+  } else {
+    auto& four = reinterpret_cast<sockaddr_in&>(address);
+    four.sin_family = AF_INET, four.sin_port = htons(static_cast<std::uint16_t>(port));
+    four.sin_addr.s_addr = htonl(where == Listening::on_loopback ? INADDR_LOOPBACK : INADDR_ANY);
+    size = sizeof four;
+  }
+  if (::bind(socket.handle(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::listen(socket.handle(), kBacklog) != 0)
+    return {};
+  return socket;
+}
+
+}  // namespace
+
+Socket::~Socket() {
+  if (handle_ >= 0) ::close(handle_);
+}
+
+Outcome<Socket> Socket::connect(const std::string& host, int port, const Deadline& deadline) {
+  const Outcome<Addresses> addresses = look_up(host, port);
+  if (!addresses) return tl::unexpected(addresses.error());
+  Outcome<Socket> last = failure("{} has no address", in_quotes(host));
+  for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
+    last = connect_to(*address, deadline);
+    if (last) break;
+  }
+  return last;
+}
+
+Outcome<void> Socket::send(std::string_view bytes, const Deadline& deadline) {
+  while (!bytes.empty()) {
+    const ssize_t size = ::send(handle_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (size > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(size));
+    } else if (errno == EAGAIN || errno == EINTR) {
+      if (const auto ready = wait_for(handle_, POLLOUT, deadline); !ready) return ready;
+    } else {
+      return failure("{}", std::strerror(errno));
+    }
+  }
+  return {};
+}
+
+Outcome<std::string> Socket::receive_some(std::size_t most, const Deadline& deadline) {
+  std::string bytes(std::min<std::size_t>(most, 1 << 16), '\0');
+  while (true) {
+    const ssize_t size = ::recv(handle_, bytes.data(), bytes.size(), 0);
+    if (size >= 0) {
+      bytes.resize(static_cast<std::size_t>(size));
+      return bytes;
+    }
+    if (errno != EAGAIN && errno != EINTR) return failure("{}", std::strerror(errno));
+    if (const auto ready = wait_for(handle_, POLLIN, deadline); !ready) return tl::unexpected(ready.error());
+  }
+}
+
+Outcome<std::string> Socket::receive(std::size_t size, const Deadline& deadline) {
+  std::string bytes;
+  while (bytes.size() < size) {
+    const Outcome<std::string> some = receive_some(size - bytes.size(), deadline);
+    if (!some) return some;
+    if (some->empty()) return failure("the other end has closed the connection");
+    bytes += *some;
+  }
+  return bytes;
+}
+
+std::string Socket::own_address() const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  return ::getsockname(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? digits_of(address, size)
+                                                                                   : "";
+}
+
+std::string Socket::peer_address() const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  return ::getpeername(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? digits_of(address, size)
+                                                                                   : "";
+}
+
+Socket listen_at(Listening where, int port) {
+  Socket socket;
+  if (where == Listening::everywhere) socket = listener_of(AF_INET6, where, port);
+  if (!socket.is_open()) socket = listener_of(AF_INET, where, port);
+  if (!socket.is_open())
+    throw UserError("port {} of {} cannot be had: {}; MASTER_PORT names another", port,
+                    where == Listening::on_loopback ? "the loopback interface" : "this machine",
+                    std::strerror(errno));
+  return socket;
+}
+
+int port_of(const Socket& listener) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(listener.handle(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" || starts_with(host, "127.");
+}
+
+std::pair<std::string, int> parse_host_port(std::string_view text, std::string_view what) {
+  const std::size_t colon = text.rfind(':');
+  int port = 0;
+  if (colon != std::string_view::npos)
+    if (const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+        error != std::errc() || end != text.data() + text.size())
+      port = 0;
+  std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
+  if (starts_with(host, "[") && ends_with(host, "]")) host = host.substr(1, host.size() - 2);
+  if (host.empty() || host.size() > 255 || port < 1 || port > 65535)
+    throw UserError("{}: {} should be HOST:PORT, as in node1:29400", what, in_quotes(text));
+  return {std::string(host), port};
+}
+
+}  // namespace optimus

@@ -1,0 +1,116 @@
+// The client of a StoreServer (store_protocol.h).
+#include <algorithm>
+#include <charconv>
+#include <mutex>
+
+#include "store/key_store.h"
+#include "store/socket.h"
+#include "store/store_protocol.h"
+
+namespace optimus {
+namespace {
+
+using namespace store_protocol;
+
+constexpr Seconds kAnswerPatience{5};
+constexpr Seconds kSecondPatience{1};  // with a store that was silent before: whoever ends asks it several times
+
+Outcome<Socket> greet(const StorePlace& place, const Deadline& deadline) {
+  Outcome<Socket> socket = Socket::connect(place.host, place.port, deadline);
+  if (!socket) return socket;
+  const std::string greeting = std::string(kGreeting) + place.token + "\n";
+  if (const auto sent = socket->send(greeting, deadline); !sent) return tl::unexpected(sent.error());
+  const Outcome<std::string> answer = socket->receive(kWelcome.size(), deadline);
+  if (!answer) return failure("{}; is the token right?", answer.error().why);
+  if (*answer != kWelcome) return failure("whoever listens there is no store of ours");
+  return socket;
+}
+
+Deadline soon(const Deadline& deadline) {
+  return Deadline::after(Seconds(std::min(kAnswerPatience.value, deadline.remaining().value)),
+                         deadline.name());
+}
+
+class TcpStore final : public KeyStore {
+ public:
+  TcpStore(StorePlace place, Socket socket)
+      : place_(std::move(place)),
+        own_address_(socket.own_address()),
+        store_address_(socket.peer_address()),
+        socket_(std::move(socket)) {}
+
+  Outcome<void> set(const std::string& key, const std::string& value) override {
+    const auto answer = ask(kSet, key, value);
+    if (!answer) return tl::unexpected(answer.error());
+    return {};
+  }
+  Outcome<std::optional<std::string>> find(const std::string& key) override { return ask(kFind, key, ""); }
+  Outcome<std::int64_t> count(const std::string& key) override {
+    const auto answer = ask(kCount, key, "");
+    if (!answer) return tl::unexpected(answer.error());
+    const std::string text = answer->value_or("");
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || text.empty()) return failure("the store: no number where one was expected");
+    return number;
+  }
+  Outcome<void> clear() override { return {}; }
+  std::string own_address() const override { return own_address_; }
+  std::string store_address() const override { return store_address_; }
+
+ private:
+  // A connection that has failed once is not used again: an answer that comes late would be taken for another's.
+  Outcome<std::optional<std::string>> ask(char what, const std::string& key, const std::string& value) {
+    if (key.size() > kLongestKey || value.size() > kLongestValue)
+      return failure("the store: {} bytes under {} are too many", value.size(), key.substr(0, 60));
+    const std::lock_guard lock(mutex_);
+    const Deadline deadline = Deadline::after(was_silent_ ? kSecondPatience : kAnswerPatience, "the store");
+    was_silent_ = true;
+    if (!socket_.is_open()) {
+      Outcome<Socket> again = greet(place_, deadline);
+      if (!again) return failure("the store: {}", again.error().why);
+      socket_ = std::move(*again);
+    }
+    auto answer = exchange(what, key, value, deadline);
+    was_silent_ = !answer;
+    if (answer) return answer;
+    socket_ = Socket();
+    return failure("the store: {}", answer.error().why);
+  }
+
+  Outcome<std::optional<std::string>> exchange(char what, const std::string& key, const std::string& value,
+                                               const Deadline& deadline) {
+    std::string request(1, what);
+    put_size(request, key.size());
+    put_size(request, value.size());
+    request += key;
+    request += value;
+    if (const auto sent = socket_.send(request, deadline); !sent) return tl::unexpected(sent.error());
+    const auto header = socket_.receive(kAnswerHeader, deadline);
+    if (!header) return tl::unexpected(header.error());
+    const std::size_t size = size_at(*header, 1);
+    if (size > kLongestValue) return failure("an answer of {} bytes", size);
+    auto bytes = socket_.receive(size, deadline);
+    if (!bytes) return tl::unexpected(bytes.error());
+    if ((*header)[0] == kNothing) return std::optional<std::string>();
+    if ((*header)[0] == kValue) return std::optional<std::string>(std::move(*bytes));
+    return failure("it refuses {}: {}", key, *bytes);
+  }
+
+  const StorePlace place_;
+  const std::string own_address_, store_address_;
+  std::mutex mutex_;
+  Socket socket_;
+  bool was_silent_ = false;
+};
+
+}  // namespace
+
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline) {
+  Outcome<Socket> socket = greet(place, soon(deadline));
+  if (!socket)
+    return failure("the store at {}:{} is not reached: {}", place.host, place.port, socket.error().why);
+  return std::make_unique<TcpStore>(place, std::move(*socket));
+}
+
+}  // namespace optimus

@@ -1,0 +1,32 @@
+"""Random faults as scenarios: two hosts of two devices, a plan, and one fault at an instant that nobody chose. The same seed gives the same
+scenario; the instant within a step still differs, as everything does that depends on a clock."""
+import random
+
+import scenario
+
+TRAINING = ("--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 4 --lr 1e-2 --sample 0 --threads 1 --precision fp64 "
+            "--steps 60 --save-every 5 --keep-last 0 --patience 3s")
+PLANS = ("--dp 4", "--dp 2 --tp 2", "--pp 2 --dp 2", "--dp 4 --zero 3", "--dp 4 --zero 1", "--tp 2 --pp 2 --microbatch 1", "--pp 2 --dp 2 --zero 1 --microbatch 1")
+AFTERWARDS = ((["host1", "host2"], "--devices 4"), (["host1"], "--devices 2"), (["host2"], "--devices 2"))
+
+
+def random_scenario(seed):
+    dice = random.Random(seed)
+    kind = dice.choice(("kill", "kill host", "stop", "cut", "fill_disk"))
+    place = f"{dice.choice(('host1', 'host2'))}/{dice.randrange(2)}"
+    action = {"kill": {"kill": place}, "kill host": {"kill": place.split("/")[0]}, "stop": {"stop": place}, "cut": {"cut": "host1-host2"}, "fill_disk": {"fill_disk": True}}[kind]
+    event = {"at_step": dice.randint(6, 40), "delay": f"{dice.uniform(0.01, 30):.2f} ms", **action}
+    hosts, words = dice.choice(AFTERWARDS)
+    healed = {"event": [{"at_second": 0, "heal": "host1"}]} if kind == "cut" else {"event": [{"at_second": 0, "free_disk": True}]} if kind == "fill_disk" else {}
+    table = {
+        "about": f"{kind}{' ' + place if kind in ('kill', 'stop') else ''} at step {event['at_step']} + {event['delay']}; seed {seed}",
+        "training": TRAINING,
+        "hosts": {"host1": {"devices": 2}, "host2": {"devices": 2}},
+        "links": {"all": "1 Gbit"},
+        "disk": "256 MiB",
+        "run": [
+            {"train": dice.choice(PLANS), "event": [event], "expect": {"exit": 1, "within": "25 s"}},
+            {"resume": words, "hosts": hosts, **healed, "expect": {"losses": "as one device", "within": "60 s"}},
+        ],
+    }
+    return scenario.read_table(table, f"random-{seed}")

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""The lab itself: links as fast as they were told, cuts, paces, disks, and nothing left behind, also by a lab that was killed. Needs nothing but
+Python's standard library; where this machine cannot have a lab, one line says why and everything else is skipped."""
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import cluster  # noqa: E402
+import faults  # noqa: E402
+import scenario  # noqa: E402
+
+TALK = [sys.executable, str(HERE / "talk.py")]
+try:
+    cluster.check_available()
+    WHY_NOT = ""
+except cluster.Unavailable as why:
+    WHY_NOT = str(why)
+
+
+class Scenarios(unittest.TestCase):
+    def test_shipped_ones_are_valid(self):
+        files = list((HERE / "scenarios").glob("*.toml"))
+        self.assertGreaterEqual(len(files), 7)
+        for file in files:
+            self.assertTrue(scenario.read_scenario(file).about, file)
+        for seed in range(200):
+            self.assertEqual(faults.random_scenario(seed), faults.random_scenario(seed))
+
+    def test_mistakes_are_told(self):
+        good = {"hosts": {"a": {"devices": 2}, "b": {}}, "run": [{"train": ""}]}
+        scenario.read_table(good, "good")
+        for wrong, says in (({"host": {}}, "unknown key 'host'"), ({"hosts": {}}, "1 to 200 hosts"), ({"links": {"c": "1 Gbit"}}, "unknown key 'c'"),
+                            ({"links": {"all": "1 Gb"}}, "'1 Gb' is not a number with one of the units bit, Kbit"), ({"run": []}, "needs a [[run]]"),
+                            ({"run": [{"train": "", "event": [{"at_step": 1, "kill": "a/2"}]}]}, "run 1, event 1: kill = 'a/2' is neither"),
+                            ({"run": [{"train": "", "event": [{"kill": "a"}]}]}, "needs one of at_step"),
+                            ({"run": [{"train": "", "event": [{"at_step": 1, "slow": "a"}]}]}, "belong together"),
+                            ({"run": [{"train": "", "expect": {"losses": "good"}}]}, "not 'good'")):
+            with self.assertRaises(scenario.ScenarioError) as caught:
+                scenario.read_table({**good, **wrong}, "wrong")
+            self.assertIn(says, str(caught.exception))
+
+
+@unittest.skipIf(WHY_NOT, f"no lab on this machine: {WHY_NOT}")
+class Lab(unittest.TestCase):
+    def talk(self, lab, host, *words, code=0):
+        child = lab.start(host, 0, [*TALK, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        out = child.communicate(timeout=20)[0]
+        self.assertEqual(child.returncode, code)
+        return float(out) if out else None
+
+    def test_links(self):
+        """Ethernet's and TCP's headers are 4 % of a packet of 1500 bytes; 8 % more are for a machine that does other things, too."""
+        with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
+            listener = lab.start("host2", 0, [*TALK, "listen"], stdout=subprocess.PIPE, text=True)
+            self.wait_for(lambda: lab.network.listening("host2") == [7000])
+            there = lab.network.address("host2")
+            for slow_end, rate in (("host1", 2e7), ("host2", 2e8), ("host1", 1e9)):
+                for name in lab.hosts:
+                    lab.network.shape(name, rate if name == slow_end else 2e9)
+                self.talk(lab, "host1", "send", there, "0.7")
+                self.assertAlmostEqual(float(listener.stdout.readline()) / rate, 0.94, delta=0.1)
+            self.assertLess(self.talk(lab, "host1", "ask", there), 0.01)
+            lab.network.cut("host1", "host2")
+            self.talk(lab, "host1", "ask", there, code=1)
+            lab.network.join_again("host1", "host2")
+            self.talk(lab, "host1", "ask", there)
+            self.assertEqual(len(lab.leftovers(patience=0)), 2)  # the listener and its port
+            listener.stdout.close()
+
+    def wait_for(self, is_so):
+        end = time.monotonic() + 5
+        while not is_so():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+
+    def test_hosts_have_names_memory_and_a_disk(self):
+        with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
+            for name in lab.hosts:
+                child = lab.start(name, 0, ["sh", "-c", f"hostname; ls /dev/shm; touch /dev/shm/of-{name}"], stdout=subprocess.PIPE, text=True)
+                self.assertEqual(child.communicate()[0], name + "\n")
+            self.assertEqual(lab.leftovers(patience=0), ["shared memory of-host1 on host1", "shared memory of-host2 on host2"])
+            lab.small_disk(1 << 20)
+            lab.fill_disk()
+            with self.assertRaisesRegex(OSError, "No space left"), open(lab.shared / "file", "wb", buffering=0) as file:
+                file.write(b"x")
+            lab.free_disk()
+            (lab.shared / "file").write_bytes(b"x")
+        self.assertFalse(lab.folder.exists())
+        self.assertEqual(lab.mounts(), [])
+
+    def test_paces(self):
+        if not cluster.has_paces():
+            self.skipTest("no cpu controller of cgroup v1")
+        with cluster.Cluster({"host1": (1, 0.2)}) as lab:
+            self.assertAlmostEqual(self.talk(lab, "host1", "spin", "0.8"), 0.2, delta=0.03)
+        self.assertFalse((cluster.CPU_GROUPS / lab.folder.name).exists())
+
+    def end_a_lab(self, number):
+        """A lab that something ends in the middle. Its folder, and the process that ran on a host."""
+        code = ("import cluster, time\nwith cluster.Cluster({'host1': (1, 0.5)}) as lab:\n"
+                "  child = lab.start('host1', 0, ['sleep', '600'])\n  print(lab.folder, child.pid, flush=True)\n  time.sleep(600)\n")
+        with subprocess.Popen([sys.executable, "-c", code], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as lab:
+            folder, child = lab.stdout.readline().split()
+            lab.send_signal(number)
+        self.wait_for(lambda: not self.is_alive(child))
+        return pathlib.Path(folder)
+
+    def is_alive(self, pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def test_interrupted(self):
+        folder = self.end_a_lab(signal.SIGINT)
+        self.assertFalse(folder.exists())
+        self.assertFalse((cluster.CPU_GROUPS / folder.name).exists())
+
+    def test_killed(self):
+        folder = self.end_a_lab(signal.SIGKILL)
+        with cluster.Cluster({"host1": (1, 1)}) as other:  # the next one, or run.py --clear
+            self.assertFalse(folder.exists())
+            self.assertFalse((cluster.CPU_GROUPS / folder.name).exists())
+            self.assertEqual(cluster.clear_leftovers(), [])
+            self.assertTrue(other.folder.exists())
+
+
+if __name__ == "__main__":
+    if WHY_NOT:
+        print(f"lab: skipped, this machine cannot have one: {WHY_NOT}", file=sys.stderr)
+    unittest.main()

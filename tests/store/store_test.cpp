@@ -1,0 +1,222 @@
+// The store of a run: what its clients get, and what strangers, garbage, half-open connections and crowds get, which is nothing.
+#include "store/store_server.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "base/error.h"
+#include "store/key_store.h"
+#include "store/store_protocol.h"
+
+namespace optimus {
+namespace {
+
+const std::string kToken = "0123456789abcdef";
+
+Deadline within(double seconds) { return Deadline::after(Seconds(seconds), "a test"); }
+
+std::unique_ptr<KeyStore> client_of(const StoreServer& server, const std::string& token = kToken) {
+  return value_or_throw(open_store({.port = server.port(), .token = token}, within(10)));
+}
+
+Socket stranger_of(const StoreServer& server) {
+  return value_or_throw(Socket::connect("127.0.0.1", server.port(), within(10)));
+}
+
+// What the server says to somebody who sends these bytes, until it closes.
+std::string said_to(const StoreServer& server, const std::string& bytes) {
+  Socket stranger = stranger_of(server);
+  (void)stranger.send(bytes, within(5));
+  std::string all;
+  while (true) {
+    const auto some = stranger.receive_some(1000, within(5));
+    if (!some) return some.error().why.find("reset") != std::string::npos ? all : "still open: " + all;
+    if (some->empty()) return all;
+    all += *some;
+  }
+}
+
+TEST(Store, KeepsValues) {
+  const StoreServer server({.token = kToken});
+  const auto one = client_of(server), other = client_of(server);
+  EXPECT_FALSE(value_or_throw(one->find("a")));
+  value_or_throw(one->set("a", std::string("x\0\n\xff", 4)));
+  EXPECT_EQ(value_or_throw(other->find("a")), std::string("x\0\n\xff", 4));
+  value_or_throw(other->set("a", ""));
+  EXPECT_EQ(value_or_throw(one->find("a")), "");
+  const std::string large(10'000'000, 'l');
+  value_or_throw(one->set("large", large));
+  EXPECT_EQ(value_or_throw(other->find("large")), large);
+}
+
+TEST(Store, Counts) {
+  const StoreServer server({.token = kToken});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      const auto client = client_of(server);
+      for (int k = 0; k < 100; ++k) value_or_throw(client->count("n"));
+    });
+  for (std::thread& thread : threads) thread.join();
+  const auto client = client_of(server);
+  EXPECT_EQ(value_or_throw(client->count("n")), 401);
+  value_or_throw(client->set("text", "abc"));
+  EXPECT_FALSE(client->count("text"));
+  EXPECT_EQ(value_or_throw(client->find("text")), "abc");
+}
+
+TEST(Store, WaitsForAKey) {
+  const StoreServer server({.token = kToken});
+  const auto one = client_of(server), other = client_of(server);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    value_or_throw(other->set("late", "now"));
+  });
+  EXPECT_EQ(value_or_throw(wait_for_key(*one, "late", within(10), [] {})), "now");
+  later.join();
+  EXPECT_FALSE(wait_for_key(*one, "never", within(0.05), [] {}));
+}
+
+TEST(Store, WithoutATokenRunsAreApart) {
+  const StoreServer server;
+  const auto one = client_of(server, "one"), other = client_of(server, "other");
+  value_or_throw(one->set("a", "1"));
+  EXPECT_FALSE(value_or_throw(other->find("a")));
+}
+
+TEST(Store, TellsStrangersNothing) {
+  const StoreServer server({.token = kToken});
+  const auto client = client_of(server);
+  value_or_throw(client->set("secret", "value"));
+  const std::string greeting(store_protocol::kGreeting);
+  for (const std::string& bytes :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), greeting + "\n", greeting + "wrong\n",
+        greeting + kToken + "x\n", greeting + kToken.substr(1) + "\n", std::string("\n"),
+        std::string("\n\n\n"), std::string(1 << 20, 'g'), std::string(1000, '\0'),
+        greeting + std::string(600, 'a')})
+    EXPECT_EQ(said_to(server, bytes), "") << bytes.substr(0, 40);
+  EXPECT_FALSE(open_store({.port = server.port(), .token = "wrong"}, within(0.2)));
+  EXPECT_EQ(value_or_throw(client->find("secret")), "value");
+}
+
+// A line that comes in pieces is a greeting, too; one that does not come is no reason to wait.
+TEST(Store, SilentConnectionsEnd) {
+  const StoreServer server({.token = kToken});
+  Socket slow = stranger_of(server), silent = stranger_of(server), half = stranger_of(server);
+  const std::string greeting = std::string(store_protocol::kGreeting) + kToken + "\n";
+  for (const char byte : greeting) value_or_throw(slow.send(std::string(1, byte), within(5)));
+  EXPECT_EQ(value_or_throw(slow.receive(store_protocol::kWelcome.size(), within(5))),
+            store_protocol::kWelcome);
+  value_or_throw(half.send(greeting.substr(0, 10), within(5)));
+  for (Socket* ended : {&silent, &half}) EXPECT_EQ(value_or_throw(ended->receive_some(10, within(5))), "");
+}
+
+TEST(Store, KnownOnesMayBeWrong) {
+  const StoreServer server({.token = kToken});
+  const std::string greeting = std::string(store_protocol::kGreeting) + kToken + "\n";
+  std::string too_long = "s";
+  store_protocol::put_size(too_long, 1 << 30);
+  store_protocol::put_size(too_long, 1);
+  Socket wrong = stranger_of(server);
+  value_or_throw(wrong.send(greeting, within(5)));
+  value_or_throw(wrong.receive(store_protocol::kWelcome.size(), within(5)));
+  value_or_throw(wrong.send(too_long, within(5)));
+  EXPECT_FALSE(wrong.receive(1, within(5)));
+  std::string unknown = greeting + "?";
+  store_protocol::put_size(unknown, 1);
+  store_protocol::put_size(unknown, 0);
+  Socket odd = stranger_of(server);
+  value_or_throw(odd.send(unknown + "k", within(5)));
+  EXPECT_EQ(value_or_throw(odd.receive(4, within(5))).back(), store_protocol::kRefused);
+  EXPECT_FALSE(value_or_throw(client_of(server)->find("k")));
+}
+
+// Requests whose answers nobody reads take no unbounded memory, and hold nobody else up.
+TEST(Store, AnswersThatNobodyReads) {
+  const StoreServer server({.token = kToken});
+  const auto client = client_of(server);
+  value_or_throw(client->set("large", std::string(1 << 20, 'l')));
+  Socket greedy = stranger_of(server);
+  std::string request = "f";
+  store_protocol::put_size(request, 5);
+  store_protocol::put_size(request, 0);
+  request += "large";
+  std::string many = std::string(store_protocol::kGreeting) + kToken + "\n";
+  for (int i = 0; i < 500; ++i) many += request;
+  value_or_throw(greedy.send(many, within(5)));
+  EXPECT_EQ(value_or_throw(client->count("n")), 1);
+  value_or_throw(greedy.receive(store_protocol::kWelcome.size(), within(5)));
+  for (int i = 0; i < 500; ++i)
+    EXPECT_EQ(value_or_throw(greedy.receive((1 << 20) + store_protocol::kAnswerHeader, within(10)))[0],
+              store_protocol::kValue);
+}
+
+TEST(Store, SurvivesACrowd) {
+  const StoreServer server({.token = kToken});
+  const auto client = client_of(server);
+  std::vector<Socket> crowd;
+  // As many as the process may have: both ends are in it.
+  for (int i = 0; i < 1000; ++i) {
+    auto stranger = Socket::connect("127.0.0.1", server.port(), within(5));
+    if (!stranger) break;
+    crowd.push_back(std::move(*stranger));
+    if (i % 100 == 0) {
+      EXPECT_EQ(value_or_throw(client->count("n")), i / 100 + 1);
+    }
+  }
+  EXPECT_GT(crowd.size(), 200U);
+  const auto late = client_of(server);
+  EXPECT_EQ(value_or_throw(late->count("n")), value_or_throw(client->count("n")) - 1);
+}
+
+TEST(Store, IsGone) {
+  auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = kToken});
+  const auto client = client_of(*server);
+  const int port = server->port();
+  server.reset();
+  EXPECT_FALSE(client->set("a", "b"));
+  EXPECT_FALSE(client->find("a"));
+  EXPECT_FALSE(Socket::connect("127.0.0.1", port, within(1)));
+  // One that comes back at the same port is used again.
+  const StoreServer again({.token = kToken, .port = port});
+  EXPECT_TRUE(client->set("a", "b"));
+}
+
+TEST(Store, PortThatIsTaken) {
+  const StoreServer server({.token = kToken});
+  EXPECT_THROW(StoreServer({.token = kToken, .port = server.port()}), UserError);
+}
+
+TEST(Store, ListensEverywhereOnlyWhenAsked) {
+  const StoreServer open({.token = kToken, .where = Listening::everywhere});
+  EXPECT_TRUE(Socket::connect("127.0.0.1", open.port(), within(5)));
+  const StoreServer closed({.token = kToken});
+  // 127.0.0.2 is this machine, too, but not the address that was bound.
+  EXPECT_TRUE(Socket::connect("127.0.0.2", open.port(), within(5)));
+  EXPECT_FALSE(Socket::connect("127.0.0.2", closed.port(), within(5)));
+}
+
+TEST(Store, Secrets) {
+  EXPECT_TRUE(is_same_secret("abc", "abc"));
+  EXPECT_TRUE(is_same_secret("", ""));
+  for (const char* other : {"", "ab", "abd", "abcd", "Abc"}) {
+    EXPECT_FALSE(is_same_secret("abc", other));
+    EXPECT_FALSE(is_same_secret(other, "abc"));
+  }
+}
+
+TEST(Store, Places) {
+  EXPECT_EQ(parse_host_port("node1:29400", "x"), std::pair(std::string("node1"), 29400));
+  EXPECT_EQ(parse_host_port("[::1]:7", "x"), std::pair(std::string("::1"), 7));
+  for (const char* bad : {"", ":", "a:", ":7", "a:0", "a:65536", "a:7x", "a", "[]:7"})
+    EXPECT_THROW(parse_host_port(bad, "x"), UserError) << bad;
+  const StorePlace place = parse_store("etcd://h:2379", "t");
+  EXPECT_TRUE(place.is_etcd && place.host == "h" && place.port == 2379 && place.token == "t");
+  for (const char* bad : {"", "http://h:1", "etcd://", "etcd://h", "etcd:h:1"})
+    EXPECT_THROW(parse_store(bad, "t"), UserError) << bad;
+}
+
+}  // namespace
+}  // namespace optimus
