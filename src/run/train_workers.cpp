@@ -81,6 +81,9 @@ class RunStore {
   std::optional<StoreServer> server_;
   std::unique_ptr<KeyStore> etcd_;
 };
+
+}  // namespace
+
 SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder) {
   return {.run = folder,
           .memory = find_memory_level(settings.run),
@@ -88,8 +91,6 @@ SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& op
           .retention = {options.keep_last, options.keep_every},
           .small_files = small_files(settings)};
 }
-
-}  // namespace
 
 Json run_settings(const PreparedRun& run, const OptionTable& table) {
   return {
@@ -124,12 +125,12 @@ Json train_part(const PreparedRun& run, const TrainOptions& options, const RankS
   const auto step_ended = [&] { agreement.step_ended(); };
   Json result;
   if (comm.rank() < num_devices(run.settings.plan))
-    result = to_json(train_rank(run, options,
-                                {comm, parse_device(seat.device), seat.threads, events, line, step_ended,
-                                 seat.open_board, [&] {
-                                   agreement.let_go();
-                                   comm.drop(0);
-                                 }}));
+    result = to_json(train_rank(
+        run, options,
+        {comm, parse_device(seat.device), seat.threads, events, line, step_ended, seat.open_board, [&] {
+           agreement.let_go();
+           comm.drop(0);
+         }}));
   else
     be_idle(run, agreement);
   agreement.finish();
