@@ -15,6 +15,9 @@
 #include "engine/device.h"
 #include "run/failure_line.h"
 #include "run/gathering.h"
+#include "run/logs.h"
+#include "run/salvage_watch.h"
+#include "run/store_board.h"
 #include "run/train_workers.h"
 #include "run/training.h"
 #include "run/worker.h"
@@ -211,6 +214,8 @@ Prepared prepare(const LaunchedTraining& training) {
   RealFileSystem files;
   TrainOptions& options = training.options;
   take_world(training);
+  if (options.memory_every > 0)
+    throw UserError("--memory-every needs workers that optimus starts itself on one machine (--devices N)");
   Prepared prepared{prepare_run(options, &training.table, files, training.events, true), {}, options.device};
   const TrainSettings& settings = prepared.run.settings;
   if (num_devices(settings.plan) > training.launch.world_size)
@@ -246,9 +251,23 @@ void read_reports(const Gathered& run, std::vector<EndOfRank>& ends) {
   }
 }
 
+// Ranks whose processes others watch are known to have ended when they say so.
+std::vector<bool> who_has_reported(const Gathered& run) {
+  std::vector<bool> result;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const auto said = run.store->find(report_key(run, static_cast<int>(rank)));
+    result.push_back(said && *said);
+  }
+  return result;
+}
+
+std::unique_ptr<Board> board_of(const Gathered& run) {
+  return std::make_unique<StoreBoard>(run.store, run.prefix);
+}
+
 // Waits until the others have said how they ended. When the launcher wants the end there is no time for that.
 TrainResult conclude(const LaunchedTraining& training, const Gathered& run, const Path& folder,
-                     const WorkerReport& own) {
+                     const WorkerReport& own, SalvageWatch& salvage) {
   std::vector<EndOfRank> ends = ends_of(run, folder);
   ends[0].report = own;
   const bool is_done = own.end == WorkerReport::End::done;
@@ -262,8 +281,11 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
     return std::any_of(ends.begin(), ends.end(),
                        [&](const EndOfRank& end) { return end.report && end.report->end == how; });
   };
-  if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost))
-    throw UserError("{}", failure_line(ends));
+  if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost)) {
+    const std::string line = failure_line(ends) + salvage.finish();
+    note_failure(folder, line);
+    throw UserError("{}", line);
+  }
   if (own.end == WorkerReport::End::interrupted) throw Interrupted{};
   return parse_result(own.result);
 }
@@ -282,8 +304,9 @@ WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& pre
                         [&](Comm& comm, StatusLine& line) {
                           EndWatch watch(gathered, 0, comm, training.is_interrupted);
                           return train_part(prepared.run, training.options,
-                                            {device, threads, [&] { return watch.is_interrupted(); }}, comm,
-                                            line);
+                                            {device, threads, [&] { return watch.is_interrupted(); },
+                                             [&] { return board_of(gathered); }},
+                                            comm, line);
                         });
 }
 
@@ -310,9 +333,15 @@ TrainResult lead(const LaunchedTraining& training) {
   settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
   settings["device"] = prepared->kind;
   const Gathered gathered = gathering.welcome(settings);
+  RealFileSystem files;
+  const std::unique_ptr<Board> board = board_of(gathered);
+  SalvageWatch salvage(*board, files,
+                       salvage_facts(prepared->run.settings, training.options, prepared->folder),
+                       [&] { return who_has_reported(gathered); });
   WorkerReport report = work_of_first(training, *prepared, gathered, devices[0]);
+  salvage.end();
   tell_end(gathered, 0, report);
-  TrainResult result = conclude(training, gathered, prepared->folder, report);
+  TrainResult result = conclude(training, gathered, prepared->folder, report, salvage);
   result.run = prepared->run.settings.run.string();  // as the user called it
   return result;
 }
@@ -339,7 +368,8 @@ Json follow_body(const LaunchedTraining& training, const Gathered& run, const st
   const PreparedRun prepared = take_run_over(folder, settings, is_gpu, training.options, training.table);
   const int threads = threads_of(training.options, run, rank);
   set_num_threads(threads);
-  return train_part(prepared, training.options, {device, threads, [&] { return watch.is_interrupted(); }},
+  return train_part(prepared, training.options,
+                    {device, threads, [&] { return watch.is_interrupted(); }, [&] { return board_of(run); }},
                     comm, line);
 }
 

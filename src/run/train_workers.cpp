@@ -81,6 +81,9 @@ class RunStore {
   std::optional<StoreServer> server_;
   std::unique_ptr<KeyStore> etcd_;
 };
+
+}  // namespace
+
 SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder) {
   return {.run = folder,
           .memory = find_memory_level(settings.run),
@@ -88,8 +91,6 @@ SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& op
           .retention = {options.keep_last, options.keep_every},
           .small_files = small_files(settings)};
 }
-
-}  // namespace
 
 Json run_settings(const PreparedRun& run, const OptionTable& table) {
   return {

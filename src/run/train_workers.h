@@ -1,6 +1,7 @@
 // A training by several worker processes of this machine: the side that starts them, and the side of a worker.
 #pragma once
 
+#include "run/salvage_host.h"
 #include "run/train.h"
 #include "run/train_rank.h"
 #include "run/worker_protocol.h"
@@ -30,5 +31,7 @@ struct RankSeat {
 Json train_part(const PreparedRun& run, const TrainOptions& options, const RankSeat& seat, Comm& comm,
                 StatusLine& line);
 TrainResult parse_result(const Json& json);
+// What whoever hosts the store must know to save what is left of the run. folder: absolute.
+SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder);
 
 }  // namespace optimus

@@ -263,7 +263,15 @@ std::string Workers::why() const {
     const std::string how = WIFSIGNALED(status) ? fmt::format("was ended by signal {} ({})", WTERMSIG(status),
                                                               ::strsignal(WTERMSIG(status)))
                                                 : fmt::format("ended with code {}", WEXITSTATUS(status));
-    return fmt::format("{} {}; its log is {}{}", describe(cause), how, log(cause), seen);
+    // Others that went the same way, so that nobody looks for one cause only.
+    std::vector<int> more;
+    for (std::size_t rank = 0; rank < all_.size(); ++rank)
+      if (static_cast<int>(rank) != cause && all_[rank].order >= 0 && !all_[rank].report)
+        more.push_back(static_cast<int>(rank));
+    const std::string also = more.empty() ? ""
+                                          : fmt::format(", and so did rank{} {}", more.size() == 1 ? "" : "s",
+                                                        fmt::join(more, ", "));
+    return fmt::format("{} {}{}; its log is {}{}", describe(cause), how, also, log(cause), seen);
   }
   const auto most = std::max_element(votes.begin(), votes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });

@@ -9,13 +9,14 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import unittest
 
 from command_line import OPTIMUS, CommandLineTest, run
 
-STEPS = 150
+STEPS = 60
 SHAPE = f"--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 12 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1 --precision fp64 --steps {STEPS}".split()
 # Devices, how they share the model, and which of them hold the same.
 PLANS = {
@@ -158,6 +159,33 @@ class Faults(CommandLineTest):
             if done == TRIALS:
                 break
         self.assertEqual(done, TRIALS)
+
+    def test_a_rank_of_a_launcher_is_lost(self):
+        """Rank 0 hosts the store then, and decides."""
+        name = "launched"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        devices, layout, _ = PLANS["copies"]
+        words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--patience", f"{PATIENCE}s"]
+        ranks = []
+        for rank in range(devices):
+            variables = {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": devices, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            process = subprocess.Popen(list(map(str, words)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       env={**os.environ, **{key: str(value) for key, value in variables.items()}})
+            self.addCleanup(lambda process=process: process.poll() is None and process.kill())
+            ranks.append(process)
+        self.wait_for_steps(ranks[0], name, self.random.randint(3, STEPS // 2))
+        before = len(self.rows(name))
+        ranks[2].kill()
+        lines = self.expect_end(ranks[0], [rank.pid for rank in ranks[:2]], 20)
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn(f"rank 2 (process {ranks[2].pid} on ", lines[0])
+        step = int(re.search(r"the other 2 saved step (\d+): ", lines[0])[1])
+        self.assertGreaterEqual(step, before)
+        for rank in ranks[1:]:
+            rank.communicate(timeout=20)
+        self.expect_goes_on(name, "copies")
 
     def test_the_disk_is_full(self):
         if os.geteuid() != 0:
