@@ -8,6 +8,7 @@
 #include "cost/link_cost.h"
 #include "run/probe_cluster.h"
 #include "run/probe_machine.h"
+#include "run/worker_protocol.h"
 
 namespace optimus {
 namespace {

@@ -10,6 +10,7 @@
 #include "run/gathering.h"
 #include "run/probe_machine.h"
 #include "run/train_launched.h"
+#include "run/worker_protocol.h"
 
 namespace optimus {
 namespace {
@@ -77,7 +78,8 @@ HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) 
   const std::optional<DeviceType> type = is_cuda ? find_type_in(maker) : find_device_type("cpu");
   if (!type)
     throw UserError("nothing is known of {}: optimus profile --hardware --links measures it, too", maker);
-  HardwareProfile node{.name = "node", .types = {*type}, .groups = {standard_group(type->name, 0, 1)}};
+  HardwareProfile node;
+  node.name = "node", node.types = {*type}, node.groups = {standard_group(type->name, 0, 1)};
   if (!is_cuda) {
     NodeGroup& group = node.groups.front();
     group.domain_link = group.node_link = probe_loopback(events);

@@ -13,7 +13,8 @@ namespace {
 using namespace store_protocol;
 
 constexpr Seconds kAnswerPatience{5};
-constexpr Seconds kSecondPatience{1};  // with a store that was silent before: whoever ends asks it several times
+constexpr Seconds kSecondPatience{
+    1};  // with a store that was silent before: whoever ends asks it several times
 
 Outcome<Socket> greet(const StorePlace& place, const Deadline& deadline) {
   Outcome<Socket> socket = Socket::connect(place.host, place.port, deadline);
