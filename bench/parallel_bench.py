@@ -210,7 +210,7 @@ def theirs(c, way, workers, steps, folder, program=__file__):
             sys.exit(f"{WAYS[way][1]} ended with {rank.returncode} (below 0: by that signal): {errors.strip()[-2000:]}")
     results = [json.loads(out.splitlines()[-1]) for out, _ in answers]
     loss = next(r["loss"] for r in results if r["loss"] is not None)  # of a pipeline, its last stage's
-    return dict(seconds=results[0]["seconds"], peak_bytes=max(r["peak_bytes"] for r in results), loss=loss)
+    return dict(results[0], peak_bytes=max(r["peak_bytes"] for r in results), loss=loss)
 
 
 def write_tokens(c, prefix):

@@ -1,9 +1,11 @@
-// optimus checkpoint list|verify|show RUN_OR_CHECKPOINT
+// optimus checkpoint list|verify|show RUN_OR_CHECKPOINT, optimus checkpoint clear RUN
 #include "checkpoint/checkpoint.h"
 #include "base/text.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/training_state.h"
 #include "cli/command.h"
+#include "run/folder_lock.h"
+#include "run/memory_level.h"
 
 namespace optimus {
 namespace {
@@ -73,6 +75,29 @@ class CheckpointVerify final : public OnCheckpoints {
   }
 };
 
+class CheckpointClear final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("run", run_, "a run's folder").is_required = true;
+  }
+  int run(Console& console) override {
+    std::error_code error;
+    if (!std::filesystem::exists(run_ / "settings.toml", error))
+      throw UserError("{}: no run lies there (it would have a settings.toml)", run_.string());
+    const FolderLock lock = FolderLock::take(run_);
+    const std::optional<Path> folder = find_memory_level(run_);
+    RealFileSystem files;
+    value_or_throw(remove_memory_level(files, run_));
+    console.result({{"removed", folder ? Json(folder->string()) : Json()}},
+                   folder ? fmt::format("removed {}\n", folder->string())
+                          : "the run has nothing in memory on this machine\n");
+    return 0;
+  }
+
+ private:
+  Path run_;
+};
+
 class CheckpointShow final : public OnCheckpoints {
  public:
   int run(Console& console) override {
@@ -120,6 +145,7 @@ class CheckpointShow final : public OnCheckpoints {
 
 std::unique_ptr<Command> make_checkpoint_list_command() { return std::make_unique<CheckpointList>(); }
 std::unique_ptr<Command> make_checkpoint_verify_command() { return std::make_unique<CheckpointVerify>(); }
+std::unique_ptr<Command> make_checkpoint_clear_command() { return std::make_unique<CheckpointClear>(); }
 std::unique_ptr<Command> make_checkpoint_show_command() { return std::make_unique<CheckpointShow>(); }
 
 }  // namespace optimus

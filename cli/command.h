@@ -38,11 +38,13 @@ std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_checkpoint_list_command();
 std::unique_ptr<Command> make_checkpoint_verify_command();
 std::unique_ptr<Command> make_checkpoint_show_command();
+std::unique_ptr<Command> make_checkpoint_clear_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_convert_command();
 std::unique_ptr<Command> make_export_command();
 std::unique_ptr<Command> make_launch_command();
+std::unique_ptr<Command> make_logs_command();
 std::unique_ptr<Command> make_doctor_command();
 
 }  // namespace optimus

@@ -26,8 +26,11 @@ std::span<const CommandEntry> commands() {
        make_checkpoint_verify_command},
       {"checkpoint show", "what is in a checkpoint: tensors, files, state of the training",
        make_checkpoint_show_command},
+      {"checkpoint clear", "remove what a failed run has kept in this machine's memory",
+       make_checkpoint_clear_command},
       {"simulate", "what a step of a plan takes on a cluster, and how well that meets measured runs",
        make_simulate_command},
+      {"logs", "what all ranks of a run wrote, in the order of time, around its failure", make_logs_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},
   };
   return entries;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/json.h"
 #include "checkpoint/checkpoints.h"
@@ -199,20 +200,30 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
   return SavedCheckpoint{*name, *bytes};
 }
 
-std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout) {
+StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there) {
   const SyncPlan plan = sync(layout);
-  std::vector<std::vector<HeldBox>> result(static_cast<std::size_t>(num_ranks(layout)));
-  std::vector<std::int64_t> load(result.size());
+  StorePlan result;
+  result.boxes.resize(static_cast<std::size_t>(num_ranks(layout)));
+  std::vector<std::int64_t> load(result.boxes.size());
   for (const Reduction& reduction : plan.reductions) {
-    const std::vector<Rank>& holders = plan.groups[static_cast<std::size_t>(reduction.group)];
-    const Rank writer = *std::min_element(holders.begin(), holders.end(), [&](Rank a, Rank b) {
-      return load[static_cast<std::size_t>(a.value)] < load[static_cast<std::size_t>(b.value)];
-    });
     const Box& box = plan.boxes[static_cast<std::size_t>(reduction.box)];
-    result[static_cast<std::size_t>(writer.value)].push_back({reduction.tensor, box});
-    load[static_cast<std::size_t>(writer.value)] += box.num_elements();
+    std::optional<std::size_t> writer;
+    for (const Rank holder : plan.groups[static_cast<std::size_t>(reduction.group)]) {
+      const auto rank = static_cast<std::size_t>(holder.value);
+      if (rank < is_there.size() && is_there[rank] && (!writer || load[rank] < load[*writer])) writer = rank;
+    }
+    if (!writer) {
+      result.lost.push_back({reduction.tensor, box});
+      continue;
+    }
+    result.boxes[*writer].push_back({reduction.tensor, box});
+    load[*writer] += box.num_elements();
   }
   return result;
+}
+
+std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout) {
+  return boxes_to_store(layout, std::vector<bool>(static_cast<std::size_t>(num_ranks(layout)), true)).boxes;
 }
 
 }  // namespace optimus

@@ -73,4 +73,12 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
 // valid.
 std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout);
 
+// The same where some ranks are gone: what others hold of theirs is stored by those, and what nobody has is listed.
+struct StorePlan {
+  std::vector<std::vector<HeldBox>> boxes;  // [rank]; none of those that are gone
+  std::vector<HeldBox> lost;                // by tensor
+};
+// is_there: [rank]; ranks behind its end are gone.
+StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there);
+
 }  // namespace optimus

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/time_stamp.h"
 
 namespace optimus {
 namespace {
@@ -72,10 +73,14 @@ std::vector<FlightEntry> FlightLog::entries() const {
 
 std::string FlightLog::text() const {
   std::string result;
+  const WallClock::time_point began = WallClock::now() - std::chrono::duration_cast<WallClock::duration>(
+                                                             std::chrono::steady_clock::now() - began_);
   for (const FlightEntry& entry : entries())
-    result += fmt::format("rank {} #{} at {:.6f} s: {}, {}, {}: {} {:.6f} s\n", rank_, entry.number,
-                          entry.began.value, entry.operation, entry.group, optimus::text(Bytes(entry.bytes)),
-                          word(entry.state), entry.seconds.value);
+    result += fmt::format("{}rank {} #{}: {}, {}, {}: {} {:.6f} s\n",
+                          time_stamp(began + std::chrono::duration_cast<WallClock::duration>(
+                                                 std::chrono::duration<double>(entry.began.value))),
+                          rank_, entry.number, entry.operation, entry.group,
+                          optimus::text(Bytes(entry.bytes)), word(entry.state), entry.seconds.value);
   return result;
 }
 

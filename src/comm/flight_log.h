@@ -34,7 +34,7 @@ class FlightLog {
   void end(std::int64_t number, FlightState state);
 
   std::vector<FlightEntry> entries() const;  // oldest first
-  std::string text() const;                  // one line an operation
+  std::string text() const;                  // one line an operation, with the time of its begin
 
  private:
   Seconds now() const;

@@ -75,9 +75,14 @@ bool ProcessOperation::is_ended() {
   return state_ == State::ended;
 }
 
+bool ProcessOperation::queue() {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::idle && (state_ = State::queued, true);
+}
+
 bool ProcessOperation::take() {
   const std::lock_guard lock(mutex_);
-  return state_ == State::idle && (state_ = State::taken, true);
+  return (state_ == State::idle || state_ == State::queued) && (state_ = State::running, true);
 }
 
 std::optional<std::string> ProcessOperation::stop_reason() {
@@ -108,7 +113,8 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
 }
 
 CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
-  if (take()) run(deadline);
+  // Those of several stages keep their order. A message need not wait for others that were looked at before it.
+  if (!exchange_->has_stages() && take()) run(deadline);
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return state_ == State::ended; };
   if (!changed_.wait_until(lock, deadline.end(), is_over)) {
@@ -128,7 +134,9 @@ ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::uniq
       text_(group_text(group_, epoch)),
       link_(std::move(link)) {}
 
-ProcessGroup::~ProcessGroup() { ensure(!driver_.joinable(), "{} was not closed", text_); }
+ProcessGroup::~ProcessGroup() {
+  for (const Driver& driver : drivers_) ensure(!driver.thread.joinable(), "{} was not closed", text_);
+}
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExchange> exchange) {
   const CommOperation& what = exchange->operation();
@@ -150,25 +158,31 @@ std::shared_ptr<ProcessOperation> ProcessGroup::start_message(CommOperation oper
 }
 
 void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
-  if (!operation->take()) return;
+  if (!operation->queue()) return;
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(operation));
-    if (!driver_.joinable()) driver_ = std::thread([this] { run_driver(); });
+    if (!is_over_) {
+      Driver& driver = drivers_[operation->exchange().has_stages() ? 1 : 0];
+      driver.queue.push_back(std::move(operation));
+      if (!driver.thread.joinable()) driver.thread = std::thread([this, &driver] { run(driver); });
+    }
   }
-  changed_.notify_all();
+  if (operation == nullptr)
+    changed_.notify_all();
+  else if (operation->take())
+    operation->run(no_deadline());  // the group is closed: it fails at once
 }
 
-void ProcessGroup::run_driver() {
+void ProcessGroup::run(Driver& driver) {
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return is_over_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    const std::shared_ptr<ProcessOperation> next = std::move(queue_.front());
-    queue_.pop_front();
+    changed_.wait(lock, [&] { return is_over_ || !driver.queue.empty(); });
+    if (driver.queue.empty()) return;
+    const std::shared_ptr<ProcessOperation> next = std::move(driver.queue.front());
+    driver.queue.pop_front();
     lock.unlock();
-    next->run(deadline);
+    if (next->take()) next->run(deadline);
     lock.lock();
   }
 }
@@ -193,7 +207,8 @@ void ProcessGroup::close(const std::string& reason) {
     is_over_ = true;
   }
   changed_.notify_all();
-  if (driver_.joinable()) driver_.join();
+  for (Driver& driver : drivers_)
+    if (driver.thread.joinable()) driver.thread.join();
 }
 
 CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error, Seconds waited) {

@@ -1,7 +1,8 @@
-// A group of processes as one rank sees it: its link, its operations under way, and the thread that drives those of several
-// stages. Broken by the first failure and never used again.
+// A group of processes as one rank sees it: its link, its operations under way, and the threads that drive them: one those of
+// several stages, one messages that somebody looks at before waiting for them. Broken by the first failure and never used again.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -35,7 +36,7 @@ struct RankShared {
 
 class ProcessGroup;
 
-// One operation under way. Run by whoever waits for it, or by the group's thread; by one of them, once.
+// One operation under way. Run by whoever waits for it, or by a thread of the group; by one of them, once.
 class ProcessOperation {
  public:
   ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<MemberExchange> exchange,
@@ -43,6 +44,8 @@ class ProcessOperation {
 
   void begin();
   bool is_ended();
+  // It is in a queue from here on; false when it was, or somebody runs it.
+  bool queue();
   // Takes it to run it; false when somebody has it.
   bool take();
   void run(const Deadline& deadline);
@@ -52,7 +55,7 @@ class ProcessOperation {
   Deadline::Clock::time_point ended() const { return ended_; }
 
  private:
-  enum class State { idle, taken, ended };
+  enum class State { idle, queued, running, ended };
   std::optional<std::string> stop_reason();
   void end(CommOutcome<void> outcome);
 
@@ -80,9 +83,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   std::shared_ptr<ProcessOperation> start(CommOperation operation);
   std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
-  // The group's thread runs it when it comes to it.
+  // A thread of the group runs it when it comes to it.
   void drive(std::shared_ptr<ProcessOperation> operation);
-  // Ends all that is under way, and the thread.
+  // Ends all that is under way, and the threads.
   void close(const std::string& reason);
 
   std::optional<std::string> broken();
@@ -90,7 +93,11 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:
-  void run_driver();
+  struct Driver {
+    std::deque<std::shared_ptr<ProcessOperation>> queue;
+    std::thread thread;  // from the first operation on
+  };
+  void run(Driver& driver);
   void break_off(const std::string& reason);
   void leave_note(const CommFailure& failure);
   std::optional<std::string> note_of(int rank) const;
@@ -107,9 +114,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::string> broken_;
-  std::deque<std::shared_ptr<ProcessOperation>> queue_;
   bool is_over_ = false;
-  std::thread driver_;  // from the first operation of several stages on
+  // Apart, because a message may be one that comes only when the other side has our part of a collective.
+  std::array<Driver, 2> drivers_;  // of messages; of operations of several stages
 };
 
 }  // namespace optimus

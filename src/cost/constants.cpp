@@ -53,6 +53,7 @@ constexpr ConstantRow kRows[] = {
   {"interference",        &C::interference,      0.01, 0.8, "seconds lost by compute for a second of communication beside it"},
   {"host.slot",           &C::slot_seconds,      1e-6, 5e-3, "seconds of the host for each micro-batch and chunk"},
   {"host.step",           &C::step_seconds,      1e-3, 0.3, "seconds of the host for each step"},
+  {"shard.turn",          &C::turn_seconds,      1e-4, 20e-3, "seconds for each owner that broadcasts its shard"},
   {"straggling",          &C::straggling,        0.0003, 0.03, "part of the step lost for each doubling of nodes"},
   {"memory.context",      &C::context_bytes,     0.3e9, 4e9, "bytes of a process beside its tensors"},
   {"memory.group",        &C::group_bytes,       0.02e9, 1e9, "bytes of a communicator"},

@@ -47,6 +47,7 @@ struct Constants {
   double interference = 0.15;   // seconds that compute loses for each second of communication beside it
   double slot_seconds = 50e-6;  // host work for each micro-batch and chunk
   double step_seconds = 10e-3;  // host work for each step
+  double turn_seconds = 2e-3;   // for each owner of a shard, where they broadcast theirs one after the other
   double straggling = 0.005;    // slowest of many: part of the step's time lost with each doubling of nodes
   // Memory: what a process takes beside tensors, and what the allocator loses.
   double context_bytes = 1.5e9, group_bytes = 0.2e9, reserve = 0.03, live_factor = 1;

@@ -125,11 +125,8 @@ std::vector<double> PricedProgram::price(const Constants& constants) const {
 double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
                                 const LinkCost& links) const {
   switch (at.op) {
-    case Op::load_batch: {
-      const KernelTimes* const times = device.measured(setup_.format.format);
-      return (times ? times->step_seconds : device.constants().step_seconds) *
-             device.constants().host_residual;
-    }
+    case Op::load_batch:
+      return host_of_step(device);
     case Op::forward:
     case Op::recompute:
     case Op::backward_input:
@@ -155,6 +152,17 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
       return optimizer(at, device);
   }
   return 0;
+}
+
+double PricedProgram::host_of_step(const DeviceCost& device) const {
+  const Constants& constants = device.constants();
+  const KernelTimes* const times = device.measured(setup_.format.format);
+  int turns = 0;
+  if (setup_.software.broadcasts_shards)
+    for (const Group& group : program_.groups)
+      if (group.role == Role::shard) turns = std::max(turns, static_cast<int>(group.members.size()));
+  return (times ? times->step_seconds : constants.step_seconds + turns * constants.turn_seconds) *
+         constants.host_residual;
 }
 
 double PricedProgram::tokens(const Instruction& at) const {

@@ -40,6 +40,7 @@ class PricedProgram {
 
  private:
   double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
+  double host_of_step(const DeviceCost& device) const;
   double compute(const Instruction& at, const DeviceCost& device) const;
   double item(const WorkItem& item, Op op, double tokens, const LayerStrategy& strategy,
               const DeviceCost& device) const;

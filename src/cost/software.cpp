@@ -37,7 +37,8 @@ constexpr Software kSoftware[] = {
    .selective = SelectiveMeaning::half_of_products, .gathers_in_fp8 = true},
   {.name = "fsdp2-compile-asynctp", .kernels = KernelStyle::compiled, .attention = kPortable, .overlaps_tensor = true, .usual_zero = 3,
    .usual_sequence_parallel = true, .selective = SelectiveMeaning::half_of_products, .gathers_in_fp8 = true},
-  {.name = "eager-flash-bf16grad", .kernels = KernelStyle::eager, .attention = kPortable, .gradient_bytes = 2, .usual_zero = 1, .usual_recompute = kNone},
+  {.name = "eager-flash-bf16grad", .kernels = KernelStyle::eager, .attention = kPortable, .broadcasts_shards = true, .gradient_bytes = 2, .usual_zero = 1,
+   .usual_recompute = kNone},
   {.name = "eager-flash-fp32grad", .attention = kPortable, .overlaps_gather = false},
 };
 // clang-format on

@@ -36,8 +36,10 @@ struct Software {
   bool launches_from_python = true;  // else kernels are launched by compiled code, or by a graph
   KernelStyle kernels = KernelStyle::fused;
   AttentionKernel attention = AttentionKernel::native;
-  bool overlaps_reduce = true;   // gradients over data parallel, with the backward
-  bool overlaps_gather = true;   // parameters over data parallel, with the forward
+  bool overlaps_reduce = true;  // gradients over data parallel, with the backward
+  bool overlaps_gather = true;  // parameters over data parallel, with the forward
+  bool broadcasts_shards =
+      false;  // each owner in its turn sends the others what it has updated; else all gather at once
   bool overlaps_tensor = false;  // tensor-parallel collectives, with products
   StageMessages messages = StageMessages::paired;
   bool scatters_messages = true;  // each tensor part sends its slice; else each sends the whole activation

@@ -38,6 +38,18 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   begin_numbers();
+  progress_ = is_async ? Progress::torn : Progress::between;  // updates at once cannot be told apart
+  if (const CommOutcome<void> done = run_whole_step(batch); !done) {
+    // The host has run ahead of the device: what the gate and the updates worked with there is not known.
+    if (options_.device.is_cuda() && progress_ != Progress::between) progress_ = Progress::torn;
+    return tl::unexpected(done.error());
+  }
+  StepReport report = end_step();
+  progress_ = Progress::between;
+  return report;
+}
+
+CommOutcome<void> Engine::run_whole_step(const Batch& batch) {
   CommOutcome<void> done;
   const auto work = [&] { done = run({}); };
   if (can_record(batch))
@@ -45,9 +57,33 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
         {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip}, work);
   else
     work();
-  if (!done) return tl::unexpected(done.error());
-  if (done = settle(); !done) return tl::unexpected(done.error());
-  return end_step();
+  return done ? settle() : done;
+}
+
+void Engine::let_go() {
+  under_way_.clear();
+  under_way_.resize(program_.instructions.size());
+}
+
+StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
+  ensure(progress_ == Progress::updating ||
+             (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums),
+         "a step cannot be finished at progress {} with {} sums", static_cast<int>(progress_),
+         gate_sums.size());
+  const at::AutoDispatchBelowAutograd no_autograd;
+  if (progress_ == Progress::at_gate) {
+    host_numbers_.copy_(numbers_);
+    std::copy(gate_sums.begin(), gate_sums.end(),
+              host_numbers_.data_ptr<double>() + static_cast<int>(kFirstSum));
+    numbers_.copy_(host_numbers_);
+    kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
+    progress_ = Progress::updating, next_update_ = 0;
+  }
+  for (std::size_t i = next_update_; i < program_.instructions.size(); ++i)
+    if (program_.instructions[i].op == Op::optimizer) update_after_gate(i);
+  StepReport report = end_step();
+  progress_ = Progress::between;
+  return report;
 }
 
 // Not with what changes from step to step and reaches kernels as an argument (keys of dropout, segments), nor with autograd or
@@ -88,6 +124,8 @@ StepReport Engine::end_step() {
   const bool is_finite = number(numbers, StepNumber::is_finite) != 0;
   num_updates = std::llround(number(numbers, StepNumber::num_updates));
   const double counted = number(numbers, StepNumber::num_counted);
+  const double* const sums = &number(numbers, kFirstSum);
+  gate_sums_.assign(sums, sums + kNumSums);
   StepReport report{.loss = number(numbers, StepNumber::loss_sum) / std::max(1.0, counted),
                     .grad_norm = number(numbers, StepNumber::grad_norm),
                     .num_tokens = std::llround(number(numbers, StepNumber::num_tokens)),
@@ -194,7 +232,7 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::step_gate:
       return is_asynchronous(plan_.schedule) ? end_updates() : pass_gate();
     case Op::optimizer:
-      is_asynchronous(plan_.schedule) ? update_at_once(next) : update_block(next.block, numbers_);
+      is_asynchronous(plan_.schedule) ? update_at_once(next) : update_after_gate(index);
       break;
     case Op::dispatch:
     case Op::combine:
@@ -210,8 +248,12 @@ CommOutcome<void> Engine::end(int index) {
   const auto at = static_cast<std::size_t>(index);
   const std::unique_ptr<Pending> pending = std::move(under_way_[at]);
   const Instruction& ended = program_.instructions[at];
-  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done)
+  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done) {
+    done.error().operation += fmt::format(
+        " ({}{}, stage {})", text(ended.op),
+        ended.microbatch < 0 ? "" : fmt::format(", micro-batch {}", ended.microbatch), program_.seat.stage);
     return done;
+  }
   const bool is_of_state = ended.lane == Lane::gather || ended.lane == Lane::reduce,
              is_of_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
   if (is_of_state) state_.end(ended, buffers_of(at));
@@ -314,9 +356,18 @@ CommOutcome<void> Engine::pass_gate() {
     for (const StateRun& run : parameters_.counted(block))
       kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
                                square_sum_);
+  progress_ = Progress::at_gate;
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
   kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
+  progress_ = Progress::updating, next_update_ = 0;
   return {};
+}
+
+// What throws in the middle of a block leaves nothing that could be saved.
+void Engine::update_after_gate(std::size_t index) {
+  progress_ = Progress::torn;
+  update_block(program_.instructions[index].block, numbers_);
+  progress_ = Progress::updating, next_update_ = index + 1;
 }
 
 // Behind all updates: what the step is reported with.

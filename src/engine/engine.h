@@ -92,6 +92,17 @@ class Engine {
 
   // Every device of the plan calls with its own sequences. Throws UserError where asynchronous updates are to be clipped. A failure leaves the state as it may be: no further step can be taken.
   CommOutcome<StepReport> train_step(const Batch& batch, const UpdateOptions& options);
+  // What a step that failed has left of masters and moments. between: the last complete step's state, as it was. at_gate: that too, and
+  // all gradients of the failed step are added up here. updating: the gate was passed, some blocks are updated. torn: nobody knows.
+  enum class Progress { between, at_gate, updating, torn };
+  Progress progress() const { return progress_; }
+  // What the devices' sums were at the last gate that this rank has passed with a complete step.
+  const std::vector<double>& gate_sums() const { return gate_sums_; }
+  // Lets go of what is under way with others. No further step can be taken.
+  void let_go();
+  // Completes a failed step without the others: updating, from what this rank has; at_gate, with the sums of a rank that passed that
+  // gate. Masters and moments are then of the step; weights of other devices' shards are not. In no other progress.
+  StepReport finish_step(const std::vector<double>& gate_sums = {});
   // Forward only, without dropout.
   CommOutcome<Evaluation> evaluate(const Batch& batch);
   // Logits [rows, vocab] of a batch of one micro-batch; with a cache, of new tokens behind those that it holds. One device.
@@ -152,6 +163,8 @@ class Engine {
   CommOutcome<void> sum_over_devices();
   CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
+  CommOutcome<void> run_whole_step(const Batch& batch);
+  void update_after_gate(std::size_t index);
   CommOutcome<void> end_updates();
   void update_block(int block, const at::Tensor& numbers);
   void update_at_once(const Instruction& next);
@@ -202,6 +215,9 @@ class Engine {
   UpdateOptions update_;
   std::int64_t num_counted_ = 0, num_tokens_ = 0;  // of this device
   double scale_ = 1;
+  Progress progress_ = Progress::between;
+  std::size_t next_update_ = 0;  // updating: instructions from here on
+  std::vector<double> gate_sums_;
 };
 
 }  // namespace optimus

@@ -149,7 +149,7 @@ class Probe {
     const auto forward = [&] {
       attention_->forward(task, columns(qkv, 0), columns(qkv, 1), columns(qkv, 2), out, logsumexp);
     };
-    times_.tables[name].rates.push_back(flops / seconds_of(device_, forward));
+    times_.tables[name].rates.push_back(flops / seconds_of_kernel(device_, forward));
     const auto backward = [&] {
       const at::Tensor gradients = outputs_.next(rows, 3 * width);
       at::Tensor dq = columns(gradients, 0), dk = columns(gradients, 1), dv = columns(gradients, 2);
@@ -157,7 +157,7 @@ class Probe {
                            columns(qkv, 2), out, logsumexp, dq, dk, dv);
     };
     // The scores are computed again: five products in place of two.
-    times_.tables[name + ".backward"].rates.push_back(2.5 * flops / seconds_of(device_, backward));
+    times_.tables[name + ".backward"].rates.push_back(2.5 * flops / seconds_of_kernel(device_, backward));
   }
 
   // Rows of a usual width; elements a second over elements.
@@ -171,7 +171,7 @@ class Probe {
       const std::int64_t rows = std::max<std::int64_t>(1, static_cast<std::int64_t>(size) / width);
       table.axes[0].push_back(static_cast<double>(rows * width));
       table.rates.push_back(static_cast<double>(rows * width) /
-                            seconds_of(device_, [&] { call(rows, width); }));
+                            seconds_of_kernel(device_, [&] { call(rows, width); }));
     }
     progress("kernels", std::ssize(times_.tables), 25);
   }
@@ -298,7 +298,7 @@ class Probe {
   void probe_host() {
     if (is_cuda()) {
       at::Tensor x = outputs_.next(1, 128);
-      times_.launch_seconds = seconds_of(device_, [&] { kernels_->add(x, {}, {}, {}, x); });
+      times_.launch_seconds = seconds_of_kernel(device_, [&] { kernels_->add(x, {}, {}, {}, x); });
     }
     times_.step_seconds = step_seconds(1) - (step_seconds(5) - step_seconds(1)) / 4;
     times_.step_seconds = std::max(0.0, times_.step_seconds);

@@ -21,9 +21,9 @@ namespace {
 
 constexpr double kLongest = 10;  // seconds that a socket may rest before the probe gives up
 
-class Socket {
+class ProbeSocket {
  public:
-  explicit Socket(int handle) : handle_(handle) {
+  explicit ProbeSocket(int handle) : handle_(handle) {
     if (handle_ < 0) throw UserError("a socket of the loopback interface: {}", std::strerror(errno));
     const timeval most{static_cast<time_t>(kLongest), 0};
     const int on = 1;
@@ -31,11 +31,11 @@ class Socket {
     ::setsockopt(handle_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
     ::setsockopt(handle_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  ~Socket() {
+  ~ProbeSocket() {
     if (handle_ >= 0) ::close(handle_);
   }
-  Socket(Socket&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
-  Socket& operator=(Socket&&) = delete;
+  ProbeSocket(ProbeSocket&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  ProbeSocket& operator=(ProbeSocket&&) = delete;
 
   int handle() const { return handle_; }
   // Whole; false when the other side is gone or silent for too long.
@@ -60,20 +60,20 @@ class Socket {
   int handle_;
 };
 
-std::pair<Socket, Socket> socket_pair() {
-  Socket listener(::socket(AF_INET, SOCK_STREAM, 0));
+std::pair<ProbeSocket, ProbeSocket> socket_pair() {
+  ProbeSocket listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   auto* const name = reinterpret_cast<sockaddr*>(&address);
-  Socket client(::socket(AF_INET, SOCK_STREAM, 0));
+  ProbeSocket client(::socket(AF_INET, SOCK_STREAM, 0));
   if (::bind(listener.handle(), name, size) != 0 || ::listen(listener.handle(), 1) != 0 ||
       ::getsockname(listener.handle(), name, &size) != 0 || ::connect(client.handle(), name, size) != 0)
     throw UserError("the loopback interface cannot be used: {}", std::strerror(errno));
-  return {std::move(client), Socket(::accept(listener.handle(), nullptr, nullptr))};
+  return {std::move(client), ProbeSocket(::accept(listener.handle(), nullptr, nullptr))};
 }
 
-double now() {
+double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -89,15 +89,15 @@ double message_seconds(std::size_t size) {
   std::vector<char> data(size);
   std::vector<double> all;
   for (int i = 0; i < rounds; ++i) {
-    const double began = now();
+    const double began = seconds_now();
     if (!here.send(data.data(), size) || !here.receive(data.data(), size))
       throw UserError("the loopback interface was silent for {} s", kLongest);
-    all.push_back((now() - began) / 2);
+    all.push_back((seconds_now() - began) / 2);
   }
   return median(std::move(all));
 }
 
-// From seconds over sizes: latency is the smallest message's; fractions never descend.
+// From bytes and seconds, in the order of bytes: latency is the smallest message's; efficiencies never descend.
 LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(seconds.front().second)};
   for (const auto& [bytes, time] : seconds)
@@ -113,11 +113,11 @@ LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   return link;
 }
 
-constexpr double kSizes[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
+constexpr double kMessages[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
 
 double ring_seconds(int members, std::size_t bytes) {
   // Member i sends to i + 1.
-  std::vector<Socket> out, in;
+  std::vector<ProbeSocket> out, in;
   for (int i = 0; i < members; ++i) {
     auto [to, from] = socket_pair();
     out.push_back(std::move(to)), in.push_back(std::move(from));
@@ -126,10 +126,10 @@ double ring_seconds(int members, std::size_t bytes) {
       std::max<std::size_t>(1, bytes / sizeof(float) / static_cast<std::size_t>(members));
   std::vector<double> seconds(static_cast<std::size_t>(members));
   const auto work = [&](int me) {
-    const Socket &to = out[static_cast<std::size_t>(me)],
+    const ProbeSocket &to = out[static_cast<std::size_t>(me)],
                  &from = in[static_cast<std::size_t>((me + members - 1) % members)];
     std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
-    const double began = now();
+    const double began = seconds_now();
     for (int hop = 0; hop < 2 * (members - 1); ++hop) {
       const auto place = [&](int at) {
         return data.data() + static_cast<std::size_t>((at + 2 * members) % members) * part;
@@ -144,7 +144,7 @@ double ring_seconds(int members, std::size_t bytes) {
       else
         std::copy(arrived.begin(), arrived.end(), sum);
     }
-    seconds[static_cast<std::size_t>(me)] = now() - began;
+    seconds[static_cast<std::size_t>(me)] = seconds_now() - began;
   };
   {
     std::vector<std::jthread> threads;
@@ -157,8 +157,8 @@ double ring_seconds(int members, std::size_t bytes) {
 
 LinkSpec probe_loopback(EventSink& events) {
   std::vector<std::pair<double, double>> seconds;
-  for (const double size : kSizes) {
-    events.report(Progress{"measuring messages", std::ssize(seconds), std::ssize(kSizes), "sizes"});
+  for (const double size : kMessages) {
+    events.report(Progress{"measuring messages", std::ssize(seconds), std::ssize(kMessages), "sizes"});
     seconds.emplace_back(size, message_seconds(static_cast<std::size_t>(size)));
   }
   return link_of(seconds);
@@ -167,8 +167,8 @@ LinkSpec probe_loopback(EventSink& events) {
 LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events) {
   std::vector<std::pair<double, double>> seconds;
   const at::Device waited = to.is_cuda() ? to : from;
-  for (const double size : kSizes) {
-    events.report(Progress{"measuring copies", std::ssize(seconds), std::ssize(kSizes), "sizes"});
+  for (const double size : kMessages) {
+    events.report(Progress{"measuring copies", std::ssize(seconds), std::ssize(kMessages), "sizes"});
     const auto options = [&](at::Device device) {
       return at::TensorOptions(at::kByte).device(device).pinned_memory(device.is_cpu() && to.is_cuda());
     };

@@ -13,6 +13,9 @@ namespace optimus {
 // Between two threads over the loopback interface. Throws UserError when it cannot be used.
 LinkSpec probe_loopback(EventSink& events);
 
+// Between two workers of this machine while they compute, through the run's own communication. Throws UserError.
+LinkSpec probe_workers(EventSink& events);
+
 // From the host's memory to the device; between two devices.
 LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events);
 

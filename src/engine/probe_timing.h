@@ -32,6 +32,10 @@ double median(std::vector<double> all);
 // Median seconds of one call, after one that is not counted; waits for the device.
 double seconds_of(at::Device device, const std::function<void()>& call);
 
+// The same for kernels. On a GPU short ones are called from a recording, as in a training (step_graph.h): launched by the host they
+// would take what a launch takes. The call waits for nothing and uses the same memory each time.
+double seconds_of_kernel(at::Device device, const std::function<void()>& call);
+
 // The same for products. A GPU that only multiplies reaches its limit of power and slows down; in a training it copies and adds
 // for a third of the time. So here too, and that part is not counted. `idle`: a large buffer for it, of any content.
 double seconds_of_product(at::Device device, const at::Tensor& idle, const std::function<void()>& call);

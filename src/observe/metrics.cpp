@@ -68,4 +68,22 @@ Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std:
   return MetricsFile(LogFile(std::move(*file)));
 }
 
+Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t step,
+                               const std::string& line) {
+  try {
+    Outcome<MetricsFile> file = MetricsFile::open(files, path, step);
+    if (!file) return tl::unexpected(file.error());
+    const Outcome<std::string> content = read_file(path);
+    if (!content) return tl::unexpected(content.error());
+    const std::size_t end = content->empty() ? 0 : content->size() - 1;
+    const std::size_t before = end == 0 ? std::string::npos : content->rfind('\n', end - 1);
+    const std::string last = content->substr(before == std::string::npos ? 0 : before + 1);
+    const std::int64_t last_step =
+        last.empty() ? 0 : JsonView(parse_json(last, path.string()), path.string()).at("step").integer();
+    return last_step < step ? file->append_line(line) : Outcome<void>();
+  } catch (const UserError& error) {
+    return failure("{}", error.what());
+  }
+}
+
 }  // namespace optimus

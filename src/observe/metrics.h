@@ -47,11 +47,16 @@ class MetricsFile {
   static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step);
 
   // Fails once, naming the file; after that lines are dropped.
-  Outcome<void> append(const StepMetrics& metrics) { return log_.write(metrics_line(metrics) + "\n"); }
+  Outcome<void> append(const StepMetrics& metrics) { return append_line(metrics_line(metrics)); }
+  Outcome<void> append_line(const std::string& line) { return log_.write(line + "\n"); }
 
  private:
   explicit MetricsFile(LogFile log) : log_(std::move(log)) {}
   LogFile log_;
 };
+
+// For a file that nobody writes any more: drops lines behind `step`, as open() does, and adds `line`, that step's, where it is not there.
+Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t step,
+                               const std::string& line);
 
 }  // namespace optimus

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <limits>
 
+#include "base/time_stamp.h"
+
 namespace optimus {
 namespace {
 
@@ -41,8 +43,14 @@ Seconds steady_seconds() {
   return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-StatusLine::StatusLine(std::FILE* out, Clock clock)
-    : out_(out), clock_(std::move(clock)), is_terminal_(understands_control(out)), next_(clock_()) {
+StatusLine::StatusLine(std::FILE* out, Clock clock) : StatusLine(out, std::move(clock), false) {}
+
+StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_times)
+    : out_(out),
+      clock_(std::move(clock)),
+      has_times_(has_times),
+      is_terminal_(!has_times && understands_control(out)),
+      next_(clock_()) {
   if (!is_terminal_) next_ += Seconds(10);
 }
 
@@ -73,14 +81,14 @@ void StatusLine::show_now(std::string_view line) {
 void StatusLine::draw(std::string_view line) {
   next_ = clock_() + Seconds(is_terminal_ ? 0.1 : 10);
   const std::string clean = without_control(line);
-  if (!is_terminal_) return write(clean + "\n");
+  if (!is_terminal_) return write((has_times_ ? time_stamp() : "") + clean + "\n");
   shown_ = cut(clean, columns());
   write(std::string(kEraseLine) + shown_);
 }
 
 void StatusLine::print(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  const std::string clean = without_control(line) + "\n";
+  const std::string clean = (has_times_ ? time_stamp() : "") + without_control(line) + "\n";
   write(shown_.empty() ? clean : std::string(kEraseLine) + clean + shown_);
 }
 

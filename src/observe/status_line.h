@@ -21,6 +21,8 @@ Seconds steady_seconds();  // since some moment; never goes back
 class StatusLine {
  public:
   explicit StatusLine(std::FILE* out, Clock clock = steady_seconds);
+  // Of a log: each line begins with the time (base/time_stamp.h).
+  static StatusLine for_log(std::FILE* out) { return StatusLine(out, steady_seconds, true); }
   StatusLine(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
 
@@ -40,11 +42,13 @@ class StatusLine {
   void keep();
 
  private:
+  StatusLine(std::FILE* out, Clock clock, bool has_times);
   void draw(std::string_view line);
   void write(const std::string& text);
 
   std::FILE* out_;
   Clock clock_;
+  const bool has_times_ = false;
   bool is_terminal_;
   mutable std::mutex mutex_;
   Seconds next_;

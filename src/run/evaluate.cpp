@@ -7,7 +7,10 @@
 #include "base/error.h"
 #include "data/open.h"
 #include "plan/validate.h"
+#include "run/evaluate_plan.h"
+#include "run/evaluate_ranks.h"
 #include "run/inference.h"
+#include "run/training.h"
 
 namespace optimus {
 namespace {
@@ -79,31 +82,72 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
   return total;
 }
 
-EvalResult evaluate(const EvalOptions& options, EventSink& events) {
-  refuse_nonsense(options);
-  Inference model = open_for_inference(options.model, options.compute, events);
-  const ModelSpec& spec = model.opened.spec;
+namespace {
+
+// A model, and the stream that it is measured on.
+struct Opened {
+  StreamRange range;
+  std::int64_t length = 0, windows = 0;
+};
+
+Opened open_stream(const EvalOptions& options, const OpenedModel& model, EventSink& events) {
+  const ModelSpec& spec = model.spec;
   if (!spec.is_causal)
     throw UserError("{} fills in masked words; eval measures how models predict the next token", spec.name);
   // Token files need no tokenizer, so a missing one is not worth a word.
   NullSink quiet;
   EventSink& heard = is_tokenized(options.data) ? quiet : events;
-  const auto tokenizer = tokenizer_for_text(model.opened, options.tokenizer, heard);
+  const auto tokenizer = tokenizer_for_text(model, options.tokenizer, heard);
   const std::shared_ptr<const TokenSet> tokens = open_data(options.data, *tokenizer, events);
-  const StreamRange all{tokens, 0, tokens->num_tokens()};
-  const std::int64_t length =
-      options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));
-  const std::int64_t windows = num_windows(all, length);
-  if (windows == 0)
-    throw UserError("{} has {} tokens; one window of --seq {} needs {}", options.data, all.end, length,
-                    length + 1);
-  const Plan plan = plan_for(options, model, windows, length);
-  Engine engine(plan, spec, model.parameters, {.device = model.device});
-  const LossSum total = sum_losses(engine, plan, spec, all, windows, events);
+  Opened opened{{tokens, 0, tokens->num_tokens()}, 0, 0};
+  opened.length = options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));
+  opened.windows = num_windows(opened.range, opened.length);
+  if (opened.windows == 0)
+    throw UserError("{} has {} tokens; one window of --seq {} needs {}", options.data, opened.range.end,
+                    opened.length, opened.length + 1);
+  return opened;
+}
+
+EvalResult result_of(const LossSum& total, const ModelSpec& model, Precision precision) {
   if (!std::isfinite(total.sum))
-    throw UserError("the loss of {} is not finite in {}; another --precision may help", spec.name,
-                    text(model.precision));
+    throw UserError("the loss of {} is not finite in {}; another --precision may help", model.name,
+                    text(precision));
   return {total.mean(), std::exp(total.mean()), total.count};
+}
+
+EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
+  const OpenedModel model = open_trained_model(options.model, events);
+  const Opened stream = open_stream(options, model, events);
+  EvalWork work{.windows = stream.windows, .sequence_length = stream.length};
+  work.batch = options.batch;
+  const bool is_gpu = choose_device(options.compute.device).is_cuda();
+  if (is_gpu) work.tokens_at_once = 32768;
+  if (!options.compute.precision.empty())
+    work.precision = parse_precision(options.compute.precision, "--precision");
+  else if (options.layout.plan.empty())
+    work.precision = is_gpu ? Precision::bf16 : Precision::fp32;
+  const Plan plan = evaluation_plan(options.layout, model.spec, work);
+  const LossSum total = on_ranks(plan, model, options.compute, [&](Engine& engine, int rank) {
+    NullSink quiet;
+    return sum_losses(engine, plan, model.spec, stream.range, stream.windows, rank == 0 ? events : quiet,
+                      rank);
+  });
+  return result_of(total, model.spec, plan.precision);
+}
+
+}  // namespace
+
+EvalResult evaluate(const EvalOptions& options, EventSink& events) {
+  refuse_nonsense(options);
+  if (num_devices(options.layout) > 1 || !options.layout.plan.empty())
+    return evaluate_on_ranks(options, events);
+  Inference model = open_for_inference(options.model, options.compute, events);
+  const ModelSpec& spec = model.opened.spec;
+  const Opened stream = open_stream(options, model.opened, events);
+  const Plan plan = plan_for(options, model, stream.windows, stream.length);
+  Engine engine(plan, spec, model.parameters, {.device = model.device});
+  const LossSum total = sum_losses(engine, plan, spec, stream.range, stream.windows, events);
+  return result_of(total, spec, model.precision);
 }
 
 }  // namespace optimus

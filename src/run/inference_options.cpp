@@ -27,6 +27,14 @@ void declare(OptionTable& table, EvalOptions& o) {
       "tokens of a window; the last partial one is left out (default: the model's longest, at most 1024)");
   table.add("batch", o.batch, "B", "windows computed at a time (changes no result beyond rounding)");
   declare(table, o.compute);
+  table.add("devices", o.layout.devices, "N",
+            "devices that share the work: GPUs, else threads of this machine (default: one)");
+  table.add("plan", o.layout.plan, "FILE", "share it as this plan does");
+  table.add("tp", o.layout.tp, "N", "tensor parallel devices");
+  table.add("pp", o.layout.pp, "N", "stages of a pipeline");
+  table.add("cp", o.layout.cp, "N", "context parallel devices: parts of a window");
+  table.add("dp", o.layout.dp, "N", "data parallel replicas (default: the rest of the devices)");
+  table.add("zero", o.layout.zero, "N", "3: the replicas share the weights");
 }
 
 void declare(OptionTable& table, TextOptions& o) {

@@ -15,10 +15,17 @@ struct ComputeOptions {
 };
 void declare(OptionTable& table, ComputeOptions& options);
 
+// How an evaluation is shared out.
+struct EvalLayout {
+  std::optional<std::int64_t> devices{}, tp{}, pp{}, cp{}, dp{}, zero{};
+  Path plan{};
+};
+
 struct EvalOptions {
   std::string model, data, tokenizer;
   std::optional<std::int64_t> sequence_length, batch;  // batch: windows at a time
   ComputeOptions compute;
+  EvalLayout layout;
 };
 void declare(OptionTable& table, EvalOptions& options);
 

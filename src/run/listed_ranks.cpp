@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "base/time_stamp.h"
 #include "run/worker_protocol.h"
 
 namespace optimus {
@@ -29,7 +30,7 @@ ListedRanks::~ListedRanks() {
 Path ListedRanks::log(int rank) const { return run_ / log_path(rank); }
 
 void ListedRanks::note(int rank, const std::string& line) const {
-  std::ofstream(log(rank), std::ios::app) << line << '\n';
+  std::ofstream(log(rank), std::ios::app) << time_stamp() << line << '\n';
 }
 
 }  // namespace optimus

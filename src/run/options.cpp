@@ -76,6 +76,11 @@ void declare(OptionTable& table, TrainOptions& o) {
             "save a checkpoint every N steps or so often; 0: only at the end");
   table.add("keep-last", o.keep_last, "N", "checkpoints to keep; 0: all");
   table.add("keep-every", o.keep_every, "N", "keep those of every N-th step besides; 0: none");
+  table.add("memory-every", o.memory_every, "N",
+            "besides, keep the newest state in the host's memory every N steps, for when processes die and "
+            "the host "
+            "lives; 0: never");
+  table.add("memory-folder", o.memory_folder, "DIR", "where that is: a file system in memory");
   table
       .add("profile", o.profile, "FILE",
            "write every instruction of a few steps on every rank in time, for Perfetto, and compare with the "

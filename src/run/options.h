@@ -50,6 +50,8 @@ struct TrainOptions {
   Path resume;                     // a run
   std::string save_every = "30m";  // steps, or a duration
   std::int64_t keep_last = 2, keep_every = 0;
+  std::int64_t memory_every = 0;  // steps between checkpoints in the host's memory (memory_level.h); 0: none
+  Path memory_folder = "/dev/shm";
 
   Path profile;  // where instructions of a few steps are shown in time; empty: nowhere
 

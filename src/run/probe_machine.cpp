@@ -94,6 +94,8 @@ MachineProfile probe_machine(const ProbeOptions& options, EventSink& events) {
       group.domain_link = group.node_link =
           probe_copies(at::Device(at::kCUDA, 0), at::Device(at::kCUDA, 1), events);
   } else {
+    // Workers that share a processor compute with the cores that carry their messages.
+    group.domain_link = group.node_link = probe_workers(events);
     machine.collectives = probe_all_reduce(events);
   }
   group.type = 0, group.host_memory = total_memory(at::Device(at::kCPU));

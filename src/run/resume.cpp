@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoints.h"
+#include "run/memory_level.h"
 
 namespace optimus {
 namespace {
@@ -75,9 +76,14 @@ void mark_given(OptionTable& table) {
 namespace {
 
 // The newest that is sound. Saves that were cut off have been cleared away: what is not whole was damaged.
-std::optional<Path> sound_checkpoint(const Path& run, EventSink& events) {
+std::optional<Path> sound_checkpoint(const Path& run, const std::optional<Path>& memory, EventSink& events) {
   std::vector<CheckpointEntry> all = list_checkpoints(run);
-  std::reverse(all.begin(), all.end());
+  if (memory) {
+    const std::vector<CheckpointEntry> more = list_checkpoints(*memory);
+    all.insert(all.begin(), more.begin(), more.end());
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::reverse(all.begin(), all.end());  // newest first; of one step the one in files
   bool has_damaged = false;
   for (const CheckpointEntry& entry : all) {
     try {
@@ -114,7 +120,9 @@ ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, 
   take_settings(table, run);
   options.run = run, options.resume = run;
   value_or_throw(clear_leftovers(files, run));
-  resumed.checkpoint = sound_checkpoint(run, events);
+  const std::optional<Path> memory = find_memory_level(run);
+  if (memory) value_or_throw(clear_leftovers(files, *memory));
+  resumed.checkpoint = sound_checkpoint(run, memory, events);
   if (resumed.checkpoint) {
     const Checkpoint checkpoint = Checkpoint::open(*resumed.checkpoint);
     resumed.state = parse_training_state(checkpoint.small_file(kTrainingStateFile),

@@ -58,23 +58,46 @@ Saver::~Saver() {
   if (under_way_ && under_way_->written.valid()) under_way_->written.wait();
 }
 
+// Its copy has memory and no values yet.
+Saver::Piece Saver::piece_of(const HeldBox& held, StateField field) const {
+  const LogicalTensor& tensor = parameters_.tensors()[static_cast<std::size_t>(held.tensor)];
+  Piece piece;
+  piece.source = values_of(parameters_, held, field);
+  piece.copy = at::empty(piece.source.sizes(), piece.source.options().device(at::kCPU));
+  piece.stored = {field,
+                  tensor.name,
+                  tensor.shape,
+                  held.box,
+                  piece.source.scalar_type() == at::kDouble ? ElementType::f64 : ElementType::f32,
+                  {static_cast<const std::byte*>(piece.copy.const_data_ptr()), piece.copy.nbytes()}};
+  return piece;
+}
+
 void Saver::make_pieces() {
   const std::vector<HeldBox> boxes = own_boxes(layout_, ranks_.rank());
   for (const StateField field : kStateFields)
     for (const HeldBox& held : boxes) {
-      const LogicalTensor& tensor = parameters_.tensors()[static_cast<std::size_t>(held.tensor)];
-      Piece piece;
-      piece.source = values_of(parameters_, held, field);
-      piece.copy = at::empty(piece.source.sizes(), piece.source.options().device(at::kCPU));
-      piece.stored = {field,
-                      tensor.name,
-                      tensor.shape,
-                      held.box,
-                      piece.source.scalar_type() == at::kDouble ? ElementType::f64 : ElementType::f32,
-                      {static_cast<const std::byte*>(piece.copy.const_data_ptr()), piece.copy.nbytes()}};
-      stored_.push_back(piece.stored);
-      pieces_.push_back(std::move(piece));
+      pieces_.push_back(piece_of(held, field));
+      stored_.push_back(pieces_.back().stored);
     }
+}
+
+void Saver::end_writing() {
+  if (under_way_ && under_way_->written.valid()) under_way_->written.wait();
+  under_way_.reset();
+  pieces_.clear(), stored_.clear();  // their memory is needed again
+}
+
+Outcome<Bytes> Saver::write_part(const std::vector<HeldBox>& boxes, const Path& folder, Rank writer) const {
+  std::vector<Piece> pieces;
+  std::vector<StatePiece> stored;
+  for (const StateField field : kStateFields)
+    for (const HeldBox& held : boxes) {
+      pieces.push_back(piece_of(held, field));
+      pieces.back().copy.copy_(pieces.back().source);
+      stored.push_back(pieces.back().stored);
+    }
+  return write_shards(target_.files, folder, writer, stored);
 }
 
 void Saver::begin(const TrainingState& state) {

@@ -46,11 +46,17 @@ class Saver {
   // The result of a save that has ended, once; with wait, of one under way.
   std::optional<SaveResult> take_ended(bool wait);
 
+  // When the run has failed, without the other ranks: ends this rank's writing, which comes to nothing;
+  void end_writing();
+  // and writes boxes that it holds as one of the writers of a checkpoint that somebody else begins and commits.
+  Outcome<Bytes> write_part(const std::vector<HeldBox>& boxes, const Path& folder, Rank writer) const;
+
  private:
   struct Piece {
     StatePiece stored;
     at::Tensor source, copy;
   };
+  Piece piece_of(const HeldBox& held, StateField field) const;
   struct UnderWay {
     TrainingState state;
     Seconds pause;

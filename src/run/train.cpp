@@ -9,15 +9,18 @@
 #include "data/text_stream.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "plan/layouts.h"
 #include "plan/plan_json.h"
 #include "run/convert.h"
 #include "run/evaluate.h"
 #include "run/expected.h"
 #include "run/memory.h"
+#include "run/memory_level.h"
 #include "run/profile.h"
 #include "run/resume.h"
 #include "run/saver.h"
 #include "run/settings.h"
+#include "run/survivor.h"
 #include "run/train_rank.h"
 #include "run/train_threads.h"
 #include "run/train_workers.h"
@@ -112,15 +115,6 @@ HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
 
-// What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how
-// it ran.
-std::vector<SmallFile> small_files(const TrainSettings& settings) {
-  std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
-  for (const char* name : {"settings.toml", "plan.json"})
-    files.push_back({name, value_or_throw(read_file(settings.run / name, Bytes(1 << 26)))});
-  return files;
-}
-
 // RUN/export. The tokenizer and token ids are those of the folder that training began with, where it did.
 void export_model(const TrainSettings& settings, const Parameters& parameters, FileSystem& files,
                   EventSink& events, StatusLine& line) {
@@ -162,6 +156,28 @@ DeviceFacts facts_of(at::Device device) {
 
 }  // namespace
 
+// What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how
+// it ran.
+std::vector<SmallFile> small_files(const TrainSettings& settings) {
+  std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
+  for (const char* name : {"settings.toml", "plan.json"})
+    files.push_back({name, value_or_throw(read_file(settings.run / name, Bytes(1 << 26)))});
+  return files;
+}
+
+namespace {
+
+void begin_memory_level(const TrainSettings& settings, const TrainOptions& options, FileSystem& files,
+                        StatusLine& line) {
+  const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
+  const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
+  const Path folder = make_memory_level(files, settings.run, options.memory_folder, {state});
+  line.print(fmt::format("memory {}: the state of every {} steps, {} and as much again while it is written",
+                         folder.string(), options.memory_every, text(state)));
+}
+
+}  // namespace
+
 PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
                         bool has_workers) {
   PreparedRun run;
@@ -181,6 +197,21 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   if (!run.resumed.lock.is_held()) run.resumed.lock = FolderLock::take(run.settings.run);
   return run;
 }
+
+namespace {
+
+// With what the others still have (salvage.h).
+void keep_what_is_left(const TrainSettings& settings, const RankPart& part, Training& training, Saver& saver,
+                       const std::exception& why) {
+  const auto* const lost = dynamic_cast<const PeersLost*>(&why);
+  const Layout layout = layout_of(settings.plan, settings.model, StateKind::optimizer);
+  const std::unique_ptr<Board> board = part.open_board();
+  if (board == nullptr) return;
+  survive({part.comm.rank(), layout, training, saver}, *board,
+          lost != nullptr ? lost->failure.missing : std::vector<int>(), part.let_go);
+}
+
+}  // namespace
 
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part) {
   const TrainSettings& settings = run.settings;
@@ -222,8 +253,20 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
   if (!options.profile.empty())
     profiler.emplace(ProfileOptions{options.profile, settings.run, state.step, settings.steps}, settings.plan,
                      settings.model, engine, parameters, ranks, part.events, part.line);
-  TrainResult result = Training(options, settings, course, engine, parameters, state, part.events, part.line)
-                           .run(records ? &*records : nullptr, saver, profiler ? &*profiler : nullptr);
+  std::optional<Saver> memory;
+  if (const std::optional<Path> level = find_memory_level(settings.run); options.memory_every > 0 && level)
+    memory.emplace(Saver::Target{files, *level, {.keep_last = 1}, small_files(settings)}, settings.plan,
+                   settings.model, parameters, ranks);
+  Training training(options, settings, course, engine, parameters, state, part.events, part.line);
+  TrainResult result;
+  try {
+    result = training.run(records ? &*records : nullptr, saver, profiler ? &*profiler : nullptr,
+                          memory ? &*memory : nullptr);
+  } catch (const std::exception& error) {  // not Interrupted: that has saved
+    if (memory) memory->end_writing();
+    if (part.open_board) keep_what_is_left(settings, part, training, saver, error);
+    throw;
+  }
   if (!keeps_records) return result;
   if (is_alone) {
     show_what_was_learned(settings, options, parameters, part, result);
@@ -245,9 +288,25 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   begin_run_folder(run.settings, options, table, files);
   if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
   if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
-  if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
-  return train_with_threads(run.settings.run, options, num_devices(run.settings.plan), events, line,
-                            [&](const RankPart& part) { return train_rank(run, options, part); });
+  if (options.memory_every > 0) begin_memory_level(run.settings, options, files, line);
+  const auto work = [&] {
+    if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
+    return train_with_threads(run.settings.run, options, num_devices(run.settings.plan), events, line,
+                              [&](const RankPart& part) { return train_rank(run, options, part); });
+  };
+  // Once it has a checkpoint of its last step in files.
+  const auto end_memory_level = [&] {
+    if (const Outcome<void> done = remove_memory_level(files, run.settings.run); !done)
+      line.print("warning: " + done.error().why);
+  };
+  try {
+    TrainResult result = work();
+    end_memory_level();
+    return result;
+  } catch (const Interrupted&) {
+    end_memory_level();
+    throw;
+  }
 }
 
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options) {

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "base/event.h"
+#include "checkpoint/small_file.h"
 #include "comm/comm.h"
 #include "observe/status_line.h"
 #include "optimus/train.h"
+#include "run/board.h"
 #include "run/resume.h"
 #include "run/settings.h"
 
@@ -29,7 +33,14 @@ struct RankPart {
   EventSink& events;
   StatusLine& line;
   std::function<void()> step_ended;  // as in Course
+  // When the training has failed: where ranks meet beside their groups, and what closes this rank's connections. None: nothing is
+  // saved then.
+  std::function<std::unique_ptr<Board>()> open_board{};
+  std::function<void()> let_go{};
 };
+// What a checkpoint holds beside tensors and state.json: the model, its tokenizer, how the run ran.
+std::vector<SmallFile> small_files(const TrainSettings& settings);
+
 // The run's folder has its settings and plan. Rank 0 keeps the records; its result is the run's.
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part);
 

@@ -108,7 +108,7 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
   for (int rank = 1; rank < num_ranks; ++rank)
     others.emplace_back([&, rank] {
       const std::unique_ptr<std::FILE, Closed> log(std::fopen(listed.log(rank).c_str(), "a"));
-      StatusLine said(log != nullptr ? log.get() : stderr);
+      StatusLine said = StatusLine::for_log(log != nullptr ? log.get() : stderr);
       NullSink quiet;
       work(rank, quiet, said);
     });

@@ -9,6 +9,10 @@
 #include "comm/c10d_link.h"
 #include "engine/device.h"
 #include "observe/progress.h"
+#include "plan/layouts.h"
+#include "run/memory_level.h"
+#include "run/salvage_host.h"
+#include "run/store_board.h"
 #include "run/train_threads.h"
 #include "run/training.h"
 #include "run/worker.h"
@@ -77,6 +81,13 @@ class RunStore {
   std::optional<StoreServer> server_;
   std::unique_ptr<KeyStore> etcd_;
 };
+SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder) {
+  return {.run = folder,
+          .memory = find_memory_level(settings.run),
+          .layout = layout_of(settings.plan, settings.model, StateKind::optimizer),
+          .retention = {options.keep_last, options.keep_every},
+          .small_files = small_files(settings)};
+}
 
 }  // namespace
 
@@ -113,8 +124,12 @@ Json train_part(const PreparedRun& run, const TrainOptions& options, const RankS
   const auto step_ended = [&] { agreement.step_ended(); };
   Json result;
   if (comm.rank() < num_devices(run.settings.plan))
-    result = to_json(
-        train_rank(run, options, {comm, parse_device(seat.device), seat.threads, events, line, step_ended}));
+    result = to_json(train_rank(run, options,
+                                {comm, parse_device(seat.device), seat.threads, events, line, step_ended,
+                                 seat.open_board, [&] {
+                                   agreement.let_go();
+                                   comm.drop(0);
+                                 }}));
   else
     be_idle(run, agreement);
   agreement.finish();
@@ -140,7 +155,10 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .port = store.place().port,
                    .is_etcd = store.place().is_etcd,
                    .token = store.place().token});
-  TrainResult result = parse_result(workers.wait(command.is_interrupted));
+  const std::unique_ptr<Board> board =
+      value_or_throw(StoreBoard::open(store.place(), Deadline::after(Seconds(30), "the run's store")));
+  SalvageHost salvage(*board, files, salvage_facts(run.settings, options, folder));
+  TrainResult result = parse_result(workers.wait(command.is_interrupted, &salvage));
   result.run = run.settings.run.string();  // as the user called it
   return result;
 }
@@ -153,7 +171,10 @@ int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable
     const bool is_gpu = parse_device(place.device).is_cuda();
     const PreparedRun run =
         take_run_over(place.run, JsonView(document, path.string()), is_gpu, options, table);
-    return train_part(run, options, {place.device, place.threads, is_interrupted}, comm, line);
+    return train_part(
+        run, options,
+        {place.device, place.threads, is_interrupted, [&] { return open_board(store_place(place)); }}, comm,
+        line);
   });
 }
 

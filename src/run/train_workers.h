@@ -24,6 +24,7 @@ struct RankSeat {
   std::string device;
   int threads = 1;
   std::function<bool()> is_interrupted;
+  std::function<std::unique_ptr<Board>()> open_board{};  // as RankPart has it
 };
 // The rank's part, from connecting to the end of the last step; the result as parse_result reads it.
 Json train_part(const PreparedRun& run, const TrainOptions& options, const RankSeat& seat, Comm& comm,

@@ -117,9 +117,10 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
       last_save_(std::chrono::steady_clock::now()) {
   engine_.num_updates = start.num_updates;
   engine_.loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
+  done_ = state();
 }
 
-TrainResult Training::run(RunFolder* folder, Saver& saver, Profiler* profiler) {
+TrainResult Training::run(RunFolder* folder, Saver& saver, Profiler* profiler, Saver* memory) {
   profiler_ = profiler;
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
@@ -131,6 +132,7 @@ TrainResult Training::run(RunFolder* folder, Saver& saver, Profiler* profiler) {
       result.loss = metrics.loss, num_tokens += metrics.tokens;
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       save_if_due(saver);
+      if (memory != nullptr) save_to_memory(*memory);
       if (step_ == settings_.steps) continue;
       events_.report(Progress{"training", step_, settings_.steps, "steps"});
       if (course_.step_ended) course_.step_ended();
@@ -173,6 +175,14 @@ void Training::save_if_due(Saver& saver) {
   last_save_ = std::chrono::steady_clock::now();
 }
 
+void Training::save_to_memory(Saver& memory) {
+  const std::optional<SaveResult> ended = memory.take_ended(false);
+  if (ended && !ended->saved)
+    events_.report(Warning{fmt::format("the state of step {} was not kept in memory, training goes on: {}",
+                                       ended->metrics.step, ended->saved.error().why)});
+  if (step_ < settings_.steps && step_ % options_.memory_every == 0) memory.begin(state());
+}
+
 Path Training::save_last(Saver& saver) {
   std::optional<SaveResult> last = saver.take_ended(true);
   if (!last || !last->saved || last->metrics.step != step_) {
@@ -185,10 +195,10 @@ Path Training::save_last(Saver& saver) {
 }
 
 StepMetrics Training::one_step() {
-  const auto began = std::chrono::steady_clock::now();
+  step_began_ = std::chrono::steady_clock::now();
   const bool is_last = step_ + 1 == settings_.steps;
   const Batch batch = next_.valid() ? next_.get() : course_.read(step_, next_sample_);
-  const double rate = learning_rate_at(settings_.learning_rate, ++step_);
+  rate_ = learning_rate_at(settings_.learning_rate, ++step_);
   next_sample_ += settings_.plan.batch;
   if (!is_last)  // read while this step is computed
     next_ = std::async(std::launch::async,
@@ -198,28 +208,51 @@ StepMetrics Training::one_step() {
   const std::int64_t num_rescheduled =
       5 * settings_.learning_rate.warmup * std::ssize(settings_.plan.pipelines[0].microbatches);
   const StepReport report =
-      value_or_throw(engine_.train_step(batch, {.learning_rate = rate,
+      value_or_throw(engine_.train_step(batch, {.learning_rate = rate_,
                                                 .beta1 = options_.beta1,
                                                 .beta2 = options_.beta2,
                                                 .epsilon = options_.epsilon,
                                                 .weight_decay = options_.weight_decay,
                                                 .clip = options_.clip,
                                                 .pipemare = {.num_rescheduled = num_rescheduled}}));
-  StepMetrics metrics{
-      .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate};
-  metrics.tokens = report.num_tokens;
-  metrics.seconds = Seconds(seconds_since(began));
+  StepMetrics metrics = metrics_of(report);
+  done_ = state(), last_ = metrics;
   if (profiler_ != nullptr) profiler_->after(step_);
+  metrics.saved = std::exchange(saved_, std::nullopt);
+  if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
+    metrics.validation_loss = course_.validate(engine_);
+  return metrics;
+}
+
+StepMetrics Training::metrics_of(const StepReport& report) const {
+  StepMetrics metrics{
+      .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate_};
+  metrics.tokens = report.num_tokens;
+  metrics.seconds = Seconds(seconds_since(step_began_));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
   metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
   if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / *peak_flops_;
   metrics.memory = parameters_.bytes() + engine_.bytes();
   metrics.is_skipped = report.is_skipped;
   if (report.loss_scale > 0) metrics.loss_scale = report.loss_scale;
-  metrics.saved = std::exchange(saved_, std::nullopt);
-  if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
-    metrics.validation_loss = course_.validate(engine_);
   return metrics;
+}
+
+Standing Training::stand() {
+  progress_.finish();
+  engine_.let_go();
+  if (engine_.progress() == Engine::Progress::updating) follow({});
+  Standing standing;
+  standing.state = done_;
+  standing.is_torn = engine_.progress() == Engine::Progress::torn;
+  standing.is_at_gate = engine_.progress() == Engine::Progress::at_gate;
+  standing.gate = engine_.gate_sums();
+  return standing;
+}
+
+void Training::follow(const std::vector<double>& gate) {
+  last_ = metrics_of(engine_.finish_step(gate));
+  done_ = state();
 }
 
 void Training::record(const StepMetrics& metrics, RunFolder* folder) {

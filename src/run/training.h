@@ -12,6 +12,7 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/tensorboard.h"
+#include "run/salvage.h"
 #include "run/save_rule.h"
 #include "run/saver.h"
 #include "run/settings.h"
@@ -57,13 +58,24 @@ class Training {
            const Parameters& parameters, const TrainingState& start, EventSink& events, StatusLine& line);
 
   // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint. folder is
-  // null at ranks that keep no records, profiler where no step is looked at closer.
-  TrainResult run(RunFolder* folder, Saver& saver, Profiler* profiler = nullptr);
+  // null at ranks that keep no records, profiler where no step is looked at closer, memory where nothing is saved there
+  // (memory_level.h).
+  TrainResult run(RunFolder* folder, Saver& saver, Profiler* profiler = nullptr, Saver* memory = nullptr);
+
+  // When run() has failed (salvage.h): what this rank still has. Completes a step whose gate it has passed.
+  Standing stand();
+  // Completes the step at whose gate it stands, with the sums of a rank that has passed it.
+  void follow(const std::vector<double>& gate);
+  // Of the last complete step.
+  const TrainingState& done() const { return done_; }
+  std::string last_line() const { return last_ ? metrics_line(*last_) : ""; }
 
  private:
   StepMetrics one_step();
+  StepMetrics metrics_of(const StepReport& report) const;
   void record(const StepMetrics& metrics, RunFolder* folder);
   void save_if_due(Saver& saver);
+  void save_to_memory(Saver& memory);
   // Writes what the run ends with. Throws UserError when that cannot be done.
   Path save_last(Saver& saver);
   TrainingState state() const;
@@ -80,7 +92,11 @@ class Training {
   const SaveRule save_rule_;
   StatusLine& line_;
   Profiler* profiler_ = nullptr;
-  std::int64_t step_, next_sample_;  // done; not yet seen
+  std::int64_t step_, next_sample_;  // done, or under way; not yet seen
+  TrainingState done_;
+  std::optional<StepMetrics> last_;  // of done_
+  std::chrono::steady_clock::time_point step_began_;
+  double rate_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next line of metrics
   std::future<Batch> next_;

@@ -9,8 +9,10 @@
 #include <csignal>
 #include <cstdio>
 
+#include "base/time_stamp.h"
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
+#include "run/store_board.h"
 
 namespace optimus {
 namespace {
@@ -50,7 +52,7 @@ WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_r
   } catch (const Interrupted&) {
     return {WorkerReport::End::interrupted, "", {}, {}};
   } catch (const PeersLost& error) {
-    fmt::print(log, "{}\n{}", error.what(), comm->flight_log().text());
+    fmt::print(log, "{}", comm->flight_log().text());
     return {WorkerReport::End::lost, error.what(), error.failure.missing, {}};
   } catch (const UserError& error) {
     return {WorkerReport::End::failed, error.what(), {}, {}};
@@ -86,13 +88,28 @@ int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
   for (const int file : {place.report, place.terminal})
     if (file >= 0) ::fcntl(file, F_SETFD, FD_CLOEXEC);
   set_num_threads(place.threads);
+  fmt::print(stderr, "{}rank {} of {}, process {} on {}, {}\n", time_stamp(), place.rank, place.size,
+             ::getpid(), host_name(), place.device);
   const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
                                                                         : nullptr);
-  StatusLine line(terminal != nullptr ? terminal.get() : stderr);
+  StatusLine line = terminal != nullptr ? StatusLine(terminal.get()) : StatusLine::for_log(stderr);
   const WorkerReport report = report_of_work([&] { return join(place); }, stderr, line, body);
-  if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
+  if (!report.why.empty()) fmt::print(stderr, "{}{}\n", time_stamp(), report.why);
   send_report(place.report, report);
   return exit_code(report.end);
+}
+
+StorePlace store_place(const WorkerPlace& place) {
+  return {.host = place.host, .port = place.port, .token = place.token, .is_etcd = place.is_etcd};
+}
+
+std::unique_ptr<Board> open_board(const StorePlace& place) {
+  constexpr Seconds kPatience{5};
+  Outcome<std::unique_ptr<Board>> board =
+      StoreBoard::open(place, Deadline::after(kPatience, "the run's store"));
+  if (board) return std::move(*board);
+  fmt::print(stderr, "{}{}\n", time_stamp(), board.error().why);
+  return nullptr;
 }
 
 EndAgreement::EndAgreement(Comm& comm, Seconds patience, std::function<bool()> is_asked)

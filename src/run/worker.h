@@ -9,7 +9,9 @@
 #include "base/event.h"
 #include "comm/comm.h"
 #include "observe/status_line.h"
+#include "run/board.h"
 #include "run/worker_protocol.h"
+#include "store/key_store.h"
 
 namespace optimus {
 
@@ -31,6 +33,10 @@ int exit_code(WorkerReport::End end);
 // Ends this process when that one, which has started it, ends.
 void live_as_long_as(int parent);
 
+StorePlace store_place(const WorkerPlace& place);
+// The run's store as a board, reached anew; null, with a line in the rank's log, when it is not.
+std::unique_ptr<Board> open_board(const StorePlace& place);
+
 // Ranks end after the same step or not at all. Each says after every step whether it was asked to end; what they said is known one
 // step later, so nobody waits for it. One thread.
 class EndAgreement {
@@ -42,6 +48,8 @@ class EndAgreement {
   void step_ended();
   // Before what all do after the last step: takes what is still under way.
   void finish();
+  // When the run has failed: forgets what is under way.
+  void let_go() { under_way_.reset(); }
 
  private:
   bool take();

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/event.h"
 #include "base/text.h"
+#include "run/logs.h"
 
 extern char** environ;
 
@@ -195,17 +196,28 @@ void Workers::end_all() {
   }
 }
 
-Json Workers::wait(const std::function<bool()>& is_interrupted) {
+std::vector<bool> Workers::who_is_gone() const {
+  std::vector<bool> result;
+  for (const Worker& worker : all_) result.push_back(worker.status.has_value());
+  return result;
+}
+
+Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage) {
   bool is_asked_to_end = false;
   std::optional<Deadline> grace;
   while (!is_over()) {
     if (!is_asked_to_end && is_interrupted()) is_asked_to_end = true, signal_all(SIGTERM);
     look(kLookEvery);
+    if (salvage != nullptr && salvage->look(who_is_gone())) continue;
     if (num_failed_ > 0 && !grace) grace = Deadline::after(options_.grace, "the other workers");
     if (grace && (grace->has_passed() || only_missing_run())) end_all();
   }
   look(0);
-  if (num_failed_ > 0) throw UserError("{}", why());
+  if (num_failed_ > 0) {
+    const std::string line = why() + (salvage != nullptr ? salvage->finish() : "");
+    note_failure(options_.run, line);
+    throw UserError("{}", line);
+  }
   for (const Worker& worker : all_)
     if (worker.report && worker.report->end == WorkerReport::End::interrupted) throw Interrupted{};
   return all_[0].report ? all_[0].report->result : Json();

@@ -15,6 +15,7 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "run/salvage_host.h"
 #include "run/worker_protocol.h"
 
 namespace optimus {
@@ -41,8 +42,9 @@ class Workers {
   Workers(const Workers&) = delete;
 
   // Until all have ended; the result of rank 0. `is_interrupted` is asked often: when it is true all are asked to end, once.
-  // Throws Interrupted when that was why they ended, and UserError, with one line, when one failed.
-  Json wait(const std::function<bool()>& is_interrupted);
+  // Throws Interrupted when that was why they ended, and UserError, with one line, when one failed. With a salvage, what is left of the
+  // others' state is saved before they end.
+  Json wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage = nullptr);
 
   pid_t pid(int rank) const { return all_[static_cast<std::size_t>(rank)].pid; }
 
@@ -67,6 +69,7 @@ class Workers {
   bool is_over() const;
   // Whether all that still run are those whom the others have missed: there is nothing to wait for.
   bool only_missing_run() const;
+  std::vector<bool> who_is_gone() const;
   std::string why() const;
   std::string describe(int rank) const;
 

@@ -171,6 +171,61 @@ class Workers(CommandLineTest):
             for mine, one in zip(self.curve(name), self.curve("whole")):
                 self.assertAlmostEqual(mine[1], one[1], delta=1e-9 * one[1], msg=plan)
 
+    def test_a_sharded_run_is_evaluated_and_exported(self):
+        """Whatever plan computes it: what one device says of the model. fp64 leaves the order of sums."""
+        run(*self.words("run", 6, "--devices", 3, "--dp", 3, "--zero", 3, "--precision", "fp64"))
+        run("export", self.folder / "run", "--format", "hf", "--out", self.folder / "hf")
+        words = ["eval", "--data", self.text, "--seq", 16, "--precision", "fp64", "--threads", 1, "--json", "--model"]
+        one = json.loads(run(*words, self.folder / "run").stdout)
+        self.assertEqual(json.loads(run(*words, self.folder / "hf").stdout)["tokens"], one["tokens"])
+        # Exported in fp32, as all folders are: 2^-24 of each weight.
+        self.assertAlmostEqual(json.loads(run(*words, self.folder / "hf").stdout)["loss"] / one["loss"], 1, delta=1e-6)
+        for plan in ("--devices 2", "--tp 2", "--pp 2 --dp 2", "--cp 2", "--devices 4 --zero 3", "--devices 3 --batch 5"):
+            shared = json.loads(run(*words, self.folder / "run", *plan.split()).stdout)
+            self.assertEqual(shared["tokens"], one["tokens"], plan)
+            self.assertAlmostEqual(shared["loss"] / one["loss"], 1, delta=1e-12, msg=plan)
+        shared = json.loads(run(*words, self.folder / "run", "--plan", self.folder / "run" / "plan.json").stdout)
+        self.assertAlmostEqual(shared["loss"] / one["loss"], 1, delta=1e-12)
+        self.refused(*words, self.folder / "run", "--devices", 5, "--tp", 2, says=["--devices 5"], code=2)
+
+    def test_the_newest_state_is_in_memory(self):
+        memory = self.folder / "memory"
+        memory.mkdir()
+        words = ["--devices", 3, "--dp", 3, "--zero", 3, "--precision", "fp64"]
+        kept = ["--memory-every", 2, "--memory-folder", memory]
+        run(*self.words("whole", 60, *words, *kept))
+        self.assertEqual(list(memory.iterdir()), [])  # it ended well
+        process = self.start(*self.words("run", 60, *words, *kept, "--save-every", 0))
+        self.wait_for_steps(process, "run", 9)
+        pids = [worker["pid"] for worker in self.workers("run")]
+        os.kill(pids[1], signal.SIGKILL)
+        _, lines = self.expect_end(process, 1, pids, "run")
+        self.assertRegex(lines[0], r"lost with the ranks: .*; the last whole checkpoint is of step \d+, in memory")
+        step = int(lines[0].split("checkpoint is of step ")[1].split(",")[0])
+        self.assertGreaterEqual(step, 6)
+        self.assertEqual(len(list(memory.iterdir())), 1)
+        shutil.copytree(self.folder / "run", self.folder / "copy")
+        self.assertIn("has no checkpoint", run("train", "--resume", self.folder / "copy", "--memory-every", 0).stderr)
+        self.assertEqual(len(list(memory.iterdir())), 1)
+        run("train", "--resume", self.folder / "run")
+        self.assertEqual(list(memory.iterdir()), [])
+        for ours, whole in zip(self.rows("run"), self.rows("whole")):
+            self.assertAlmostEqual(ours["loss"] / whole["loss"], 1, delta=1e-9)
+        self.refused(*self.words("bad", 4, *words, "--memory-every", 2, "--memory-folder", self.folder / "none"), says=["--memory-folder"])
+
+    def test_memory_is_cleared(self):
+        memory = self.folder / "memory"
+        memory.mkdir()
+        process = self.start(*self.words("run", 100000, "--devices", 1, "--memory-every", 2, "--memory-folder", memory))
+        self.wait_for_steps(process, "run", 5)
+        process.kill()
+        process.communicate(timeout=20)
+        self.assertEqual(len(list(memory.iterdir())), 1)
+        self.assertIn("removed", run("checkpoint", "clear", self.folder / "run").stdout)
+        self.assertEqual(list(memory.iterdir()), [])
+        self.assertIn("nothing in memory", run("checkpoint", "clear", self.folder / "run").stdout)
+        self.refused("checkpoint", "clear", self.folder / "nothing", says=["no run lies there"])
+
     def test_the_founding_scenario(self):
         """24 layers on 16 workers, pp 4 x tp 2 x dp 2, beside one device."""
         shape = "--layers 24 --hidden 16 --batch 8 --seq 8 --precision fp64".split()
@@ -186,8 +241,16 @@ class Workers(CommandLineTest):
         os.kill(pids[1], signal.SIGKILL)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
-        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 saw: all_reduce of whether to go on in world {0 1}, epoch 0"):
+        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 saw: all_reduce of whether to go on in world {0 1}, epoch 0", "; rank 0 saved step "):
             self.assertIn(word, lines[0])
+        merged = json.loads(run("logs", self.folder / "run", "--json").stdout)["lines"]
+        self.assertEqual([line["time"] for line in merged], sorted(line["time"] for line in merged))
+        self.assertEqual(merged[-1], {"time": merged[-1]["time"], "rank": None, "text": "failed: " + lines[0].removeprefix("optimus: ")})
+        self.assertEqual({line["rank"] for line in merged}, {None, 0, 1})
+        self.assertTrue(any("all_reduce of whether to go on" in line["text"] and "done in" in line["text"] for line in merged))
+        self.assertIn("rank 0 ", run("logs", self.folder / "run", "--rank", 0).stdout)
+        self.refused("logs", self.folder / "run", "--rank", 7, says=["there is no rank 7"])
+        self.refused("logs", self.folder / "nothing", says=["no logs"])
 
     def test_stopped(self):
         process, pids = self.begin("run", 100000, "--patience", "1s")

@@ -1,4 +1,5 @@
 // Every operation over threads and over Gloo, with the same function as rank.
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -96,6 +97,33 @@ TEST_P(CommTestOfBackend, PollingIsEnough) {
         std::this_thread::yield();
       }
       one.finish();
+    }
+  });
+}
+
+// A message that comes only behind others, and was looked at first, holds none of them up: neither messages nor collectives.
+TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
+  run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
+    must(comm->connect(0, {{kWorld}}, soon()));
+    const at::Tensor late = row_of(at::kFloat, 7, 1, 0, 100), early = row_of(at::kFloat, 8, 0, 0, 100);
+    const auto sum = [&] { return start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 400'000, 9); };
+    const auto exchanged = [&](Pending& message) { must(message.wait(soon())); };
+    if (comm->rank() == 0) {
+      at::Tensor got = at::zeros({100}, at::kFloat);
+      const auto receive = comm->receive(1, got, 1, "late");
+      require(!receive->is_done(), "what nobody has sent is there");
+      const auto send = comm->send(1, early, 0, "early");
+      (void)send->is_done();
+      exchanged(*send);
+      sum().finish();
+      exchanged(*receive);
+      require(same_bits(got, late), "the late message");
+    } else {
+      at::Tensor got = at::zeros({100}, at::kFloat);
+      exchanged(*comm->receive(0, got, 0, "early"));
+      sum().finish();
+      exchanged(*comm->send(0, late, 1, "late"));
+      require(same_bits(got, early), "the early message");
     }
   });
 }

@@ -1,34 +1,22 @@
 // Ranks as real processes: this program starts itself, with one test that is a rank. What they compute is checked by themselves;
 // some are killed, stopped or end in the middle of an operation, and the others must say so in time.
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
-
 #include "base/temporary_folder.h"
 #include "comm/bodies.h"
-
-extern char** environ;
+#include "comm/spawn_self.h"
 
 namespace optimus::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kDeadline = 1.5;  // of the operations in which somebody goes missing
-
-std::string setting(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // One rank for ever, until it fails; says why in one line.
 void until_failure(Comm& comm, CommKind kind, std::int64_t count,
@@ -37,13 +25,13 @@ void until_failure(Comm& comm, CommKind kind, std::int64_t count,
   const at::Tensor part = at::empty({count}, at::kLong), whole = at::empty({comm.size() * count}, at::kLong);
   for (int step = 0;; ++step) {
     before(step);
-    if (step == 3) std::ofstream(setting("OPTIMUS_COMM_REPORT") + "-began") << "\n";
+    if (step == 3) std::ofstream(variable("OPTIMUS_COMM_REPORT") + "-began") << "\n";
     const std::unique_ptr<Pending> pending = kind == CommKind::all_reduce
                                                  ? comm.all_reduce(kWorld, part, Sum::sum, "numbers")
                                                  : comm.all_gather(kWorld, part, whole, "numbers");
     const CommOutcome<void> outcome = pending->wait(Deadline::after(Seconds(kDeadline), "a step"));
     if (outcome) continue;
-    std::ofstream(setting("OPTIMUS_COMM_REPORT")) << text(outcome.error()) << "\n";
+    std::ofstream(variable("OPTIMUS_COMM_REPORT")) << text(outcome.error()) << "\n";
     return;
   }
 }
@@ -66,12 +54,12 @@ void run_body(Comm& comm, const std::string& body) {
 
 // The rank itself: runs only when it was started as one.
 TEST(Process, IsOneRank) {
-  const std::string body = setting("OPTIMUS_COMM_BODY");
+  const std::string body = variable("OPTIMUS_COMM_BODY");
   if (body.empty()) GTEST_SKIP() << "started by the other tests of this file";
   const ProcessCommOptions options{
-      std::stoi(setting("OPTIMUS_COMM_RANK")),
-      std::stoi(setting("OPTIMUS_COMM_SIZE")),
-      {.port = std::stoi(setting("OPTIMUS_COMM_PORT")), .token = setting("OPTIMUS_COMM_BODY")},
+      std::stoi(variable("OPTIMUS_COMM_RANK")),
+      std::stoi(variable("OPTIMUS_COMM_SIZE")),
+      {.port = std::stoi(variable("OPTIMUS_COMM_PORT")), .token = variable("OPTIMUS_COMM_BODY")},
       body == "large" ? ExchangeSizes{} : kSmallSizes};
   const std::unique_ptr<Comm> comm = value_or_throw(make_process_comm(options, soon()));
   run_body(*comm, body);
@@ -115,34 +103,13 @@ class Ranks {
 
  private:
   Path report_path(int rank) const { return folder_.path() / fmt::format("report-{}", rank); }
-  static std::string content(const Path& path) {
-    std::ostringstream all;
-    all << std::ifstream(path).rdbuf();
-    return all.str();
-  }
-
   pid_t spawn(const std::string& body, int rank, int size) {
-    std::vector<std::string> variables = {"OPTIMUS_COMM_BODY=" + body,
-                                          fmt::format("OPTIMUS_COMM_RANK={}", rank),
-                                          fmt::format("OPTIMUS_COMM_SIZE={}", size),
-                                          fmt::format("OPTIMUS_COMM_PORT={}", server_->port()),
-                                          "OPTIMUS_COMM_REPORT=" + report_path(rank).string(),
-                                          "OMP_NUM_THREADS=1"};
-    std::vector<char*> environment;
-    for (std::string& variable : variables) environment.push_back(variable.data());
-    for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
-    environment.push_back(nullptr);
-    std::string program = "/proc/self/exe", filter = "--gtest_filter=Process.IsOneRank";
-    char* const words[] = {program.data(), filter.data(), nullptr};
-    const std::string output = (folder_.path() / fmt::format("output-{}", rank)).string();
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT, 0600);
-    ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    pid_t pid = 0;
-    EXPECT_EQ(::posix_spawn(&pid, program.c_str(), &actions, nullptr, words, environment.data()), 0);
-    ::posix_spawn_file_actions_destroy(&actions);
-    return pid;
+    return spawn_self(
+        "Process.IsOneRank",
+        {"OPTIMUS_COMM_BODY=" + body, fmt::format("OPTIMUS_COMM_RANK={}", rank),
+         fmt::format("OPTIMUS_COMM_SIZE={}", size), fmt::format("OPTIMUS_COMM_PORT={}", server_->port()),
+         "OPTIMUS_COMM_REPORT=" + report_path(rank).string()},
+        folder_.path() / fmt::format("output-{}", rank));
   }
 
   TemporaryFolder folder_;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -38,17 +39,23 @@ inline ModelSpec model_of(const std::string& preset, std::int64_t heads, std::in
   return model;
 }
 
-inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, std::int64_t vocab) {
+struct SampleKinds {
+  bool is_padded = true;       // one in three is shorter
+  bool has_uncounted = false;  // one in seven has nothing that counts
+};
+inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, std::int64_t vocab,
+                                      const SampleKinds& kinds = {}) {
   std::vector<Sample> result;
   for (std::int64_t s = first; s < first + count; ++s) {
-    const std::int64_t length = s % 3 == 2 ? 9 : kLength;  // so that padding is there
+    const std::int64_t length = kinds.is_padded && s % 3 == 2 ? 9 : kLength;
     Sample& sample = result.emplace_back();
     const RandomKey key = RandomKey(3).with(static_cast<std::uint64_t>(s));
     for (std::int64_t i = 0; i < length; ++i) {
       sample.inputs.push_back(static_cast<TokenId>(
           random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(vocab))));
-      sample.targets.push_back(i % 5 == 4 ? kNoTarget
-                                          : (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab));
+      const bool is_counted = i % 5 != 4 && !(kinds.has_uncounted && s % 7 == 5);
+      sample.targets.push_back(is_counted ? (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab)
+                                          : kNoTarget);
       sample.positions.push_back(static_cast<std::int32_t>(i));
       sample.num_counted += sample.targets.back() != kNoTarget;
     }
@@ -78,34 +85,41 @@ inline void put(const Parameters& parameters, Learned& learned) {
   }
 }
 
+// What ranks train with: the samples of a step, and what to do in it.
+struct Course {
+  std::function<std::vector<Sample>(std::int64_t first, std::int64_t count)> samples{};
+  UpdateOptions update{.learning_rate = 1e-2};
+  int steps = 4;
+  int seed = 5;
+};
+
 // One rank's training. Returns what it saw; its part of the tensors is put into `all` by whoever joins the threads.
-inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Comm* comm, int steps,
-                          Parameters& parameters) {
-  parameters.initialize(5);
+inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Comm* comm,
+                          const Course& course, Parameters& parameters) {
+  parameters.initialize(course.seed);
   EngineOptions options{.device = test_device(), .seed = 9};
   options.rank = rank, options.comm = comm, options.patience = Seconds(60);
   Engine engine(plan, model, parameters, options);
   if (comm != nullptr)
     done_or_throw(comm->connect(0, engine.program().groups, Deadline::after(Seconds(60), "connecting")));
   Learned learned;
-  for (int step = 0; step < steps; ++step) {
-    const std::int64_t first = step * plan.batch;
-    const StepReport report = value_or_throw(
-        engine.train_step(make_batch(samples_of(first, plan.batch, model.vocab), plan, step, first, rank),
-                          {.learning_rate = 1e-2}));
+  const auto batch = [&](std::int64_t step, std::int64_t first) {
+    return make_batch(course.samples(first, plan.batch), plan, step, first, rank);
+  };
+  for (int step = 0; step < course.steps; ++step) {
+    const StepReport report =
+        value_or_throw(engine.train_step(batch(step, step * plan.batch), course.update));
     learned.losses.push_back(report.loss), learned.norms.push_back(report.grad_norm);
   }
-  learned.evaluated = value_or_throw(engine.evaluate(make_batch(samples_of(1000, plan.batch, model.vocab),
-                                                                plan, 0, 1000, rank)))
-                          .loss_sum;
+  learned.evaluated = value_or_throw(engine.evaluate(batch(0, 1000))).loss_sum;
   return learned;
 }
 
-inline Learned train(const ModelSpec& model, const Plan& plan, int steps) {
+inline Learned train(const ModelSpec& model, const Plan& plan, const Course& course) {
   const int size = num_devices(plan);
   if (size == 1) {
     Parameters parameters(plan, model, plan.pipelines[0].stages[0].devices[0], test_device());
-    Learned learned = train_rank(model, plan, 0, nullptr, steps, parameters);
+    Learned learned = train_rank(model, plan, 0, nullptr, course, parameters);
     put(parameters, learned);
     return learned;
   }
@@ -120,7 +134,7 @@ inline Learned train(const ModelSpec& model, const Plan& plan, int steps) {
       const std::unique_ptr<Comm> comm = world.comm(rank);
       try {
         parameters[at] = std::make_unique<Parameters>(plan, model, rank, test_device());
-        ranks[at] = train_rank(model, plan, rank, comm.get(), steps, *parameters[at]);
+        ranks[at] = train_rank(model, plan, rank, comm.get(), course, *parameters[at]);
       } catch (const std::exception& error) {
         problems[at] = error.what();
       }
@@ -136,6 +150,13 @@ inline Learned train(const ModelSpec& model, const Plan& plan, int steps) {
   return all;
 }
 
+inline Learned train(const ModelSpec& model, const Plan& plan, int steps) {
+  const auto samples = [&](std::int64_t first, std::int64_t count) {
+    return samples_of(first, count, model.vocab);
+  };
+  return train(model, plan, Course{.samples = samples, .steps = steps});
+}
+
 // Norm-wise distance of two tensors.
 inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0, size = 0;
@@ -148,22 +169,29 @@ inline bool is_noise(const ModelSpec& model, const std::string& name) {
   return model.positions != PositionKind::rope && name.find("attention.k.bias") != std::string::npos;
 }
 
-inline void expect_equal(const ModelSpec& model, const Plan& plan, const Learned& one, const Learned& many) {
-  constexpr double kTolerance = 1e-9;
-  const std::string what = short_text(plan);
+inline constexpr double kTolerance = 1e-9;
+
+// Losses and norms of the steps, and the tensors behind them.
+inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const Learned& one,
+                                 const Learned& many) {
+  const std::string what = model.name + " " + short_text(plan);
   SCOPED_TRACE(what);
   ASSERT_EQ(one.losses.size(), many.losses.size()) << what;
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     EXPECT_NEAR(one.losses[i], many.losses[i], kTolerance * one.losses[i]) << what << " step " << i;
     EXPECT_NEAR(one.norms[i], many.norms[i], kTolerance * one.norms[i]) << what << " step " << i;
   }
-  EXPECT_NEAR(one.evaluated, many.evaluated, kTolerance * one.evaluated) << what;
   for (const auto& [name, values] : one.tensors) {
     const auto found = many.tensors.find(name);
     ASSERT_NE(found, many.tensors.end()) << what << " " << name;
     if (is_noise(model, name)) continue;
     EXPECT_LT(distance(values, found->second), kTolerance) << what << " " << name;
   }
+}
+
+inline void expect_equal(const ModelSpec& model, const Plan& plan, const Learned& one, const Learned& many) {
+  expect_same_learning(model, plan, one, many);
+  EXPECT_NEAR(one.evaluated, many.evaluated, kTolerance * one.evaluated) << short_text(plan);
 }
 
 inline Plan one_device(const ModelSpec& model, std::int64_t batch) {

@@ -32,6 +32,10 @@ TEST(Probe, MessagesAndSumsTakeTime) {
   validate(link.efficiency, "loopback");
   EXPECT_GT(link.latency.value, 0);
   EXPECT_GT(link.bytes_per_second, 1e6);
+  const LinkSpec workers = probe_workers(events);
+  validate(workers.efficiency, "workers");
+  EXPECT_GT(workers.latency.value, 0);
+  EXPECT_GT(workers.bytes_per_second, 1e6);
   const std::vector<CollectiveTime> sums = probe_all_reduce(events);
   ASSERT_EQ(sums.size(), 4u);
   for (const CollectiveTime& sum : sums) EXPECT_GT(sum.seconds, 0) << sum.members << " " << sum.bytes;

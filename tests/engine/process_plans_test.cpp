@@ -1,32 +1,26 @@
-// A dozen random plans by real processes over Gloo, each compared with one device: what parallel_test.cpp does with threads. This
+// Two dozen random plans by real processes over Gloo, each compared with one device: what parallel_test.cpp does with threads. This
 // program starts itself four times; each process trains its part of every plan and, alone, all of it, and compares what it holds.
 // The seed is another one each time, and printed; OPTIMUS_SEED repeats one. fp64, three steps: 1e-9 as there.
 #include <ATen/TensorOperators.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "base/random.h"
 #include "base/temporary_folder.h"
 #include "comm/c10d_comm.h"
+#include "comm/spawn_self.h"
 #include "engine/engine.h"
 #include "model/open.h"
 #include "plan/describe.h"
 #include "plan/validate.h"
 
-extern char** environ;
-
 namespace optimus {
 namespace {
 
-constexpr int kRanks = 4, kPlans = 12, kSteps = 3;
+constexpr int kRanks = 4, kPlans = 24, kSteps = 3;
 constexpr std::int64_t kLength = 10;
 constexpr double kTolerance = 1e-9;
 
@@ -119,21 +113,16 @@ void compare(const Case& one, const Parameters& mine, const Parameters& whole) {
   }
 }
 
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // Runs only when it was started as one.
 TEST(ProcessPlans, IsOneRank) {
-  if (variable("OPTIMUS_PLANS_RANK").empty()) GTEST_SKIP() << "started by the other test of this file";
-  const int rank = std::stoi(variable("OPTIMUS_PLANS_RANK"));
+  if (test::variable("OPTIMUS_PLANS_RANK").empty()) GTEST_SKIP() << "started by the other test of this file";
+  const int rank = std::stoi(test::variable("OPTIMUS_PLANS_RANK"));
   const ProcessCommOptions options{
-      rank, kRanks, {.port = std::stoi(variable("OPTIMUS_PLANS_PORT")), .token = "plans"}};
+      rank, kRanks, {.port = std::stoi(test::variable("OPTIMUS_PLANS_PORT")), .token = "plans"}};
   const std::unique_ptr<Comm> comm =
       value_or_throw(make_process_comm(options, Deadline::after(Seconds(60), "the store")));
   for (int number = 0; number < kPlans; ++number) {
-    const Case one = case_of(std::stoull(variable("OPTIMUS_PLANS_SEED")), number);
+    const Case one = case_of(std::stoull(test::variable("OPTIMUS_PLANS_SEED")), number);
     const std::string what = fmt::format("plan {}: {}, {}", number, one.model.name, short_text(one.plan));
     SCOPED_TRACE(what);
     ASSERT_EQ(problem_in(one.plan, one.model), std::nullopt);
@@ -159,34 +148,16 @@ TEST(ProcessPlans, IsOneRank) {
   }
 }
 
-std::string content(const Path& path) {
-  std::ostringstream all;
-  all << std::ifstream(path).rdbuf();
-  return all.str();
-}
-
 pid_t spawn_rank(int rank, int port, std::uint64_t seed, const Path& output) {
-  std::vector<std::string> variables = {fmt::format("OPTIMUS_PLANS_RANK={}", rank),
-                                        fmt::format("OPTIMUS_PLANS_PORT={}", port),
-                                        fmt::format("OPTIMUS_PLANS_SEED={}", seed), "OMP_NUM_THREADS=1"};
-  std::vector<char*> environment;
-  for (std::string& each : variables) environment.push_back(each.data());
-  for (char** each = environ; *each != nullptr; ++each) environment.push_back(*each);
-  environment.push_back(nullptr);
-  std::string program = "/proc/self/exe", filter = "--gtest_filter=ProcessPlans.IsOneRank";
-  char* const words[] = {program.data(), filter.data(), nullptr};
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT, 0600);
-  ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t pid = 0;
-  EXPECT_EQ(::posix_spawn(&pid, program.c_str(), &actions, nullptr, words, environment.data()), 0);
-  ::posix_spawn_file_actions_destroy(&actions);
-  return pid;
+  return test::spawn_self(
+      "ProcessPlans.IsOneRank",
+      {fmt::format("OPTIMUS_PLANS_RANK={}", rank), fmt::format("OPTIMUS_PLANS_PORT={}", port),
+       fmt::format("OPTIMUS_PLANS_SEED={}", seed)},
+      output);
 }
 
 TEST(ProcessPlans, EqualOneDevice) {
-  const std::string given = variable("OPTIMUS_SEED");
+  const std::string given = test::variable("OPTIMUS_SEED");
   const std::uint64_t seed = given.empty() ? std::random_device()() : std::stoull(given);
   std::printf("OPTIMUS_SEED=%llu\n", static_cast<unsigned long long>(seed));
   const TemporaryFolder folder;
@@ -199,7 +170,7 @@ TEST(ProcessPlans, EqualOneDevice) {
     int status = 0;
     ASSERT_EQ(::waitpid(pids[static_cast<std::size_t>(rank)], &status, 0),
               pids[static_cast<std::size_t>(rank)]);
-    EXPECT_EQ(status, 0) << "seed " << seed << ", rank " << rank << ": " << content(output(rank));
+    EXPECT_EQ(status, 0) << "seed " << seed << ", rank " << rank << ": " << test::content(output(rank));
   }
 }
 

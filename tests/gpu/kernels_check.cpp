@@ -1,7 +1,8 @@
 // Every kernel of CudaKernels, in each element type, against PlainKernels in fp64 on the same numbers and device, and products
 // and attention (products_check.h); then the kernels' speed (kernels_speed.h). Prints a line a kernel; exits with 1 when one is wrong.
 //
-//   kernels_check [--no-speed] [--bf16]     --bf16: that type alone, as for compute-sanitizer, under which all take long
+//   kernels_check [--no-speed] [--own]     --own: our own kernels in bf16 alone, neither products nor attention, which are
+//                                          libraries': for compute-sanitizer, under which everything takes long
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/allclose.h>
@@ -396,8 +397,9 @@ int main(int argc, char** argv) {
   Differences differences;
   const std::set<std::string> words(argv + 1, argv + argc);
   for (const at::ScalarType type : kTypes)
-    if (type == at::kBFloat16 || !words.contains("--bf16")) Check(type, differences).run();
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) ProductsCheck(type, differences).run();
+    if (type == at::kBFloat16 || !words.contains("--own")) Check(type, differences).run();
+  if (!words.contains("--own"))
+    for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) ProductsCheck(type, differences).run();
   const bool is_right = differences.print();
   if (!words.contains("--no-speed")) print_speed();
   return is_right ? 0 : 1;

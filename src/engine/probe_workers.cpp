@@ -1,0 +1,104 @@
+// See probe_links.h. Two ranks compute and gather in turns, through the run's own communication (comm/c10d_comm.h): what a gather
+// adds to a turn is what it costs a training, waking up and waiting for the slower one included.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/c10d_comm.h"
+#include "engine/probe_links.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kTurn = 5e-3;  // seconds of computing: about a kernel of a small model
+constexpr int kTurns = 100;
+constexpr double kSizes[] = {256, 4 << 20};  // bytes that a rank brings
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Multiplications over a vector that the cache holds; the same work at each call.
+class Work {
+ public:
+  Work() : values_(16384, 1.5F) {
+    const double began = now();
+    for (; now() - began < kTurn; ++rounds_) round();
+  }
+  void run() {
+    for (int i = 0; i < rounds_; ++i) round();
+  }
+
+ private:
+  void round() {
+    for (float& value : values_) value = value * 0.999F + 0.001F;
+  }
+  std::vector<float> values_;
+  int rounds_ = 0;
+};
+
+// Seconds of a turn: with nothing (count 0) or a gather of so many bytes from each rank.
+double turn_seconds(Comm& comm, Work& work, std::int64_t count) {
+  const Group world{Role::world, {}};
+  const at::Tensor own = at::empty({std::max<std::int64_t>(count, 1)}, at::kByte);
+  const at::Tensor all = at::empty({2 * own.numel()}, at::kByte);
+  const auto gather = [&] {
+    done_or_throw(comm.all_gather(world, own, all, "probe")
+                      ->wait(Deadline::after(Seconds(10), "a gather of the probe")));
+  };
+  gather();
+  const double began = now();
+  for (int i = 0; i < kTurns; ++i) {
+    work.run();
+    if (count > 0) gather();
+  }
+  return (now() - began) / kTurns;
+}
+
+std::vector<std::pair<double, double>> measured(Comm& comm) {
+  const Group world{Role::world, {}};
+  done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(10), "connecting the probe")));
+  Work work;
+  const double alone = turn_seconds(comm, work, 0);
+  std::vector<std::pair<double, double>> result;
+  for (const double size : kSizes) {
+    const double seconds = turn_seconds(comm, work, static_cast<std::int64_t>(size)) - alone;
+    result.emplace_back(size, std::max(seconds, 1e-6));
+  }
+  return result;
+}
+
+}  // namespace
+
+LinkSpec probe_workers(EventSink& events) {
+  events.report(Progress{"measuring gathers between workers", 0, 1, "probe"});
+  const StoreServer store;
+  std::vector<std::pair<double, double>> seconds;
+  std::vector<std::string> problems(2);
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 2; ++rank)
+      ranks.emplace_back([&, rank] {
+        try {
+          const std::unique_ptr<Comm> comm = value_or_throw(
+              make_process_comm({.rank = rank, .size = 2, .store = {.port = store.port(), .token = "probe"}},
+                                Deadline::after(Seconds(10), "joining the probe")));
+          std::vector<std::pair<double, double>> own = measured(*comm);
+          if (rank == 0) seconds = std::move(own);
+        } catch (const std::exception& error) {
+          problems[static_cast<std::size_t>(rank)] = error.what();
+        }
+      });
+  }
+  for (const std::string& problem : problems)
+    if (!problem.empty()) throw UserError("gathers between workers could not be measured: {}", problem);
+  // What a turn takes varies by more than small sizes differ: a straight line from the smallest to the largest.
+  const auto& [least, latency] = seconds.front();
+  const auto& [most, longest] = seconds.back();
+  return {(most - least) / std::max(longest - latency, 1e-6), Seconds(latency), {}};
+}
+
+}  // namespace optimus

@@ -1,0 +1,169 @@
+// See salvage_host.h.
+#include "run/salvage_host.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "observe/metrics.h"
+
+namespace optimus {
+
+SalvageHost::SalvageHost(Board& board, FileSystem& files, SalvageFacts facts)
+    : board_(board), files_(files), facts_(std::move(facts)) {}
+
+bool SalvageHost::look(const std::vector<bool>& is_gone) {
+  switch (stage_) {
+    case Stage::nobody: {
+      const auto somebody = board_.find(kSomebodyStands);
+      if (!somebody || !*somebody) return false;
+      come_ = Deadline::after(facts_.come, "where ranks stand");
+      stage_ = Stage::coming;
+      [[fallthrough]];
+    }
+    case Stage::coming:
+      take_standings();
+      if (are_all_here(is_gone)) decide();
+      break;
+    case Stage::writing:
+      collect(is_gone);
+      break;
+    case Stage::over:
+      break;
+  }
+  return stage_ != Stage::over;
+}
+
+void SalvageHost::take_standings() {
+  for (int rank = 0; rank < num_ranks(facts_.layout); ++rank) {
+    if (standings_.contains(rank)) continue;
+    const auto said = board_.find(standing_key(rank));
+    if (!said || !*said) continue;
+    try {
+      Standing standing = parse_standing(**said);
+      if (standing.rank == rank) standings_.emplace(rank, std::move(standing));
+    } catch (const UserError&) {  // it said nothing, then
+    }
+    settle_ = Deadline::after(facts_.settle, "ranks that were missed");
+  }
+}
+
+// Those that ended before they said anything do not come; those that are missed may, for a while: they may only have waited for others.
+bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
+  std::set<int> missed;
+  for (const auto& [rank, standing] : standings_)
+    missed.insert(standing.missing.begin(), standing.missing.end());
+  bool is_anybody_expected = false, are_all_missed = true;
+  for (int rank = 0; rank < num_ranks(facts_.layout); ++rank) {
+    if (standings_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
+    is_anybody_expected = true;
+    are_all_missed = are_all_missed && missed.contains(rank);
+  }
+  return !is_anybody_expected || come_->has_passed() || (are_all_missed && settle_->has_passed());
+}
+
+void SalvageHost::refuse(const std::string& why) {
+  why_not_ = why;
+  (void)board_.set(kSalvageOrder, text(SalvageOrder{}));
+  stage_ = Stage::over;
+}
+
+void SalvageHost::decide() {
+  std::vector<Standing> all;
+  for (const auto& [rank, standing] : standings_) all.push_back(standing);
+  plan_ = plan_salvage(facts_.layout, all);
+  if (!plan_.is_whole()) return refuse("lost with the ranks: " + lost_text(facts_.layout, plan_.lost));
+  std::optional<CheckpointEntry> newest = newest_whole(facts_.run);
+  if (plan_.step == 0 || (newest && newest->step >= plan_.step)) return refuse("");
+  const Outcome<Path> folder = begin_checkpoint(files_, facts_.run, plan_.step);
+  if (!folder) return refuse(fmt::format("step {} could not be saved: {}", plan_.step, folder.error().why));
+  order_ = {plan_.step, plan_.ranks, plan_.gate, *folder};
+  write_ = Deadline::after(facts_.write, "the ranks' shards");
+  stage_ = Stage::writing;
+  if (const Outcome<void> told = board_.set(kSalvageOrder, text(order_)); !told)
+    refuse(fmt::format("step {} could not be saved: {}", plan_.step, told.error().why));
+}
+
+void SalvageHost::collect(const std::vector<bool>& is_gone) {
+  std::vector<SalvagePart> parts;
+  for (const int rank : order_.ranks) {
+    const auto said = board_.find(part_key(rank));
+    if (!said || !*said) {
+      if (is_gone[static_cast<std::size_t>(rank)] || write_->has_passed())
+        refuse(fmt::format("step {} could not be saved: rank {} was lost, too", order_.step, rank));
+      return;
+    }
+    try {
+      parts.push_back(parse_salvage_part(**said));
+    } catch (const UserError& error) {
+      return refuse(error.what());
+    }
+    if (!parts.back().why.empty())
+      return refuse(
+          fmt::format("step {} could not be saved: rank {}: {}", order_.step, rank, parts.back().why));
+  }
+  commit(parts);
+}
+
+void SalvageHost::commit(const std::vector<SalvagePart>& parts) {
+  const TrainingState& state = parts.front().state;
+  stage_ = Stage::over;
+  for (const SalvagePart& part : parts)
+    if (part.state != state || state.step != order_.step) {
+      why_not_ = fmt::format("step {} could not be saved: the ranks do not agree about it", order_.step);
+      return;
+    }
+  CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = facts_.small_files};
+  options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
+  if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
+    why_not_ = fmt::format("step {} could not be saved: {}", order_.step, done.error().why);
+    return;
+  }
+  is_saved_ = true;
+  Retention retention = facts_.retention;
+  retention.newest = order_.step;
+  (void)apply_retention(files_, facts_.run, retention);
+  // Rank 0 may have been lost between a step and its line.
+  for (const SalvagePart& part : parts)
+    if (!part.metrics.empty()) {
+      (void)complete_metrics(files_, facts_.run / "metrics.jsonl", order_.step, part.metrics);
+      return;
+    }
+}
+
+std::string SalvageHost::last_checkpoint() const {
+  std::optional<CheckpointEntry> newest;
+  bool is_in_memory = false;
+  try {
+    newest = newest_whole(facts_.run);
+    const auto kept = facts_.memory ? newest_whole(*facts_.memory) : std::nullopt;
+    is_in_memory = kept && (!newest || kept->step > newest->step);
+    if (is_in_memory) newest = kept;
+  } catch (const UserError&) {  // it cannot be read: then none can be named
+  }
+  if (!newest) return stage_ == Stage::nobody ? "" : "; there is no checkpoint yet";
+  const std::int64_t age = plan_.step - newest->step;
+  const std::string how_old =
+      age > 0 ? fmt::format(", {} step{} older", age, age == 1 ? "" : "s") : std::string();
+  return fmt::format("; the last whole checkpoint is of step {}{}{}: optimus train --resume {}", newest->step,
+                     is_in_memory ? ", in memory" : "", how_old, facts_.run.string());
+}
+
+std::string SalvageHost::finish() {
+  if (!is_saved_ && !order_.folder.empty()) abandon_checkpoint(files_, order_.folder);
+  // Of a save that was under way; a resume would do it too.
+  (void)clear_leftovers(files_, facts_.run);
+  if (facts_.memory) (void)clear_leftovers(files_, *facts_.memory);
+  if (stage_ == Stage::coming || stage_ == Stage::writing)
+    why_not_ = "the run was ended before more could be saved";
+  if (!is_saved_) return (why_not_.empty() ? "" : "; " + why_not_) + last_checkpoint();
+  const std::size_t count = order_.ranks.size();
+  const bool are_all = static_cast<int>(count) == num_ranks(facts_.layout);
+  return fmt::format("; {} saved step {}: optimus train --resume {}",
+                     count == 1 ? fmt::format("rank {}", order_.ranks[0])
+                     : are_all  ? fmt::format("all {}", count)
+                                : fmt::format("the other {}", count),
+                     order_.step, facts_.run.string());
+}
+
+}  // namespace optimus

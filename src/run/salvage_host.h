@@ -1,0 +1,62 @@
+// The side of a salvage (salvage.h) that decides and puts the checkpoint together: in the process that hosts the run's store. Does not
+// start or end processes; whoever does (workers.h) calls look() again and again and leaves the ranks alone meanwhile.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "checkpoint/checkpoints.h"
+#include "run/board.h"
+#include "run/salvage.h"
+
+namespace optimus {
+
+struct SalvageFacts {
+  Path run;
+  std::optional<Path> memory{};  // its first level (memory_level.h)
+  Layout layout;                 // of masters and moments
+  Retention retention{};
+  std::vector<SmallFile> small_files{};  // beside state.json
+  Seconds come{10};                      // for all who can to say where they stand, from the first on
+  Seconds settle{2};  // for those whom somebody has missed and who may yet come, from the last on
+  Seconds write{300};
+};
+
+// One thread.
+class SalvageHost {
+ public:
+  // Both must outlive this.
+  SalvageHost(Board& board, FileSystem& files, SalvageFacts facts);
+
+  // is_gone: [rank], whether it has ended. True: a salvage is under way, leave them alone. Never waits.
+  bool look(const std::vector<bool>& is_gone);
+  // When no rank runs any more: removes what was begun and is not whole. What to tell behind why the run failed, beginning with "; ",
+  // or nothing.
+  std::string finish();
+
+ private:
+  enum class Stage { nobody, coming, writing, over };
+  void take_standings();
+  bool are_all_here(const std::vector<bool>& is_gone) const;
+  void decide();
+  void refuse(const std::string& why);
+  void collect(const std::vector<bool>& is_gone);
+  void commit(const std::vector<SalvagePart>& parts);
+  std::string last_checkpoint() const;
+
+  Board& board_;
+  FileSystem& files_;
+  const SalvageFacts facts_;
+  Stage stage_ = Stage::nobody;
+  std::map<int, Standing> standings_;
+  std::optional<Deadline> come_, settle_, write_;
+  SalvagePlan plan_;
+  SalvageOrder order_;
+  std::string why_not_;  // nothing was saved
+  bool is_saved_ = false;
+};
+
+}  // namespace optimus

@@ -1,0 +1,337 @@
+// Ranks as threads, one of which is lost at every place of its program in turn: what the others save is, bit for bit, what the
+// undisturbed training had at that step.
+#include "run/survivor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/temporary_folder.h"
+#include "comm/thread_comm.h"
+#include "engine/device.h"
+#include "plan/layouts.h"
+#include "run/memory_board.h"
+#include "run/salvage_host.h"
+#include "run/train_rank.h"
+#include "run/worker.h"
+
+namespace optimus::test {
+namespace {
+
+// What becomes of one operation of a rank.
+struct Fault {
+  enum class Kind { none, dies_before, dies_after, fails } kind = Kind::none;
+  int operation = -1;
+};
+
+struct Killed {};  // no std::exception: nobody catches it, as nobody catches a signal
+
+class FaultyPending final : public Pending {
+ public:
+  FaultyPending(std::unique_ptr<Pending> inner, Fault::Kind kind, at::Tensor result)
+      : inner_(std::move(inner)), kind_(kind), result_(std::move(result)) {}
+  bool is_done() override { return inner_->is_done(); }
+  CommOutcome<void> wait(const Deadline& deadline) override {
+    CommOutcome<void> done = inner_->wait(deadline);
+    if (kind_ == Fault::Kind::dies_after) throw Killed{};
+    if (kind_ != Fault::Kind::fails) return done;
+    result_.fill_(std::nan(""));  // half of it came
+    return tl::unexpected(CommFailure{"an operation", "a group", {}, Seconds(0), "the test wants it"});
+  }
+
+ private:
+  const std::unique_ptr<Pending> inner_;
+  const Fault::Kind kind_;
+  at::Tensor result_;
+};
+
+class FaultyComm final : public Comm {
+ public:
+  FaultyComm(std::unique_ptr<Comm> inner, Fault fault)
+      : inner_(std::move(inner)), rank_(inner_->rank()), size_(inner_->size()), fault_(fault) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
+    return inner_->connect(epoch, groups, deadline);
+  }
+  void drop(int) override { inner_.reset(); }  // the others see that it has left
+  void abandon(const std::string& reason) override { inner_->abandon(reason); }
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+                                      std::string_view what) override {
+    return with_fault(
+        tensor, [&] { return inner_->all_reduce(group, tensor, kind, what); }, what);
+  }
+  std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
+                                      std::string_view what) override {
+    return with_fault(
+        to, [&] { return inner_->all_gather(group, from, to, what); }, what);
+  }
+  std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
+                                          std::string_view what) override {
+    return with_fault(
+        to, [&] { return inner_->reduce_scatter(group, from, to, what); }, what);
+  }
+  std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
+                                     std::string_view what) override {
+    return with_fault(
+        tensor, [&] { return inner_->broadcast(group, tensor, root, what); }, what);
+  }
+  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return with_fault(
+        {}, [&] { return inner_->send(peer, tensor, tag, what); }, what);
+  }
+  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return with_fault(
+        tensor, [&] { return inner_->receive(peer, tensor, tag, what); }, what);
+  }
+  const FlightLog& flight_log() const override { return inner_->flight_log(); }
+
+  int num_operations = 0;
+  std::vector<int> gates;  // the operations that were a step's gate
+
+ private:
+  template <typename Start>
+  std::unique_ptr<Pending> with_fault(const at::Tensor& result, Start start, std::string_view what) {
+    if (what == "loss and gradient norm") gates.push_back(num_operations);
+    const bool is_it = num_operations++ == fault_.operation;
+    if (is_it && fault_.kind == Fault::Kind::dies_before) throw Killed{};
+    return std::make_unique<FaultyPending>(start(), is_it ? fault_.kind : Fault::Kind::none, result);
+  }
+
+  std::unique_ptr<Comm> inner_;
+  const int rank_, size_;
+  const Fault fault_;
+};
+
+constexpr std::int64_t kSteps = 4;
+
+class SurvivorTest : public testing::Test {
+ protected:
+  struct Layout3d {
+    int devices = 3, tp = 1, pp = 1, zero = 0;
+  };
+  struct Ran {
+    std::string line;               // of the host; "" when all went well
+    int num_operations = 0;         // of rank 0, in all steps but the last
+    std::vector<int> gates;         // of rank 0
+    std::vector<std::string> ends;  // [rank]: done, killed, or why it failed
+  };
+
+  SurvivorTest() {
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += fmt::format("line {} of the text, {}\n", i, i * 7 % 31);
+    folder_.write("text.txt", text);
+  }
+
+  TrainOptions options_for(const Path& run, const Layout3d& layout, const std::string& save_every) const {
+    TrainOptions options;
+    options.model.model = "gpt2";
+    options.model.overrides = {.layers = 2, .hidden = 16, .heads = 2, .max_positions = 8};
+    options.data = {(folder_.path() / "text.txt").string()};
+    options.steps = kSteps, options.batch = 12, options.sequence_length = 8, options.sample_tokens = 0;
+    options.microbatch = 2;
+    options.precision = "fp64", options.threads = 1, options.device = "cpu", options.dropout = 0.1;
+    options.run = run, options.devices = layout.devices, options.validation = 0;
+    options.layout.tp = Range{layout.tp, layout.tp}, options.layout.pp = Range{layout.pp, layout.pp};
+    options.layout.zero = Range{layout.zero, layout.zero};
+    options.save_every = save_every, options.keep_last = 0, options.patience = Seconds(20);
+    return options;
+  }
+
+  Ran train(const Path& folder, const Layout3d& layout, const std::string& save_every,
+            const std::vector<Fault>& faults) {
+    TrainOptions options = options_for(folder, layout, save_every);
+    OptionTable table;
+    declare(table, options);
+    NullSink quiet;
+    const PreparedRun run = prepare_run(options, &table, files_, quiet, false);
+    begin_run_folder(run.settings, options, &table, files_);
+    ThreadWorld world(layout.devices);
+    MemoryBoard board;
+    Ran ran;
+    ran.ends.resize(static_cast<std::size_t>(layout.devices));
+    std::vector<std::atomic<bool>> is_gone(ran.ends.size());
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < layout.devices; ++rank)
+      ranks.emplace_back([&, rank] {
+        const auto at = static_cast<std::size_t>(rank);
+        ran.ends[at] = one_rank(run, options, world, board, rank, faults[at], ran);
+        is_gone[at] = true;
+      });
+    SalvageHost salvage(board, files_,
+                        {.run = folder,
+                         .layout = layout_of(run.settings.plan, run.settings.model, StateKind::optimizer),
+                         .small_files = small_files(run.settings),
+                         .settle = Seconds(0.5)});
+    bool is_under_way = true;
+    while (is_under_way) {
+      std::vector<bool> gone(is_gone.begin(), is_gone.end());
+      const bool is_salvaging = salvage.look(gone);
+      is_under_way = is_salvaging || std::find(gone.begin(), gone.end(), false) != gone.end();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    for (std::thread& rank : ranks) rank.join();
+    ran.line = salvage.finish();
+    return ran;
+  }
+
+  std::string one_rank(const PreparedRun& run, const TrainOptions& options, ThreadWorld& world, Board& board,
+                       int rank, const Fault& fault, Ran& ran) {
+    class Shared final : public Board {
+     public:
+      explicit Shared(Board& board) : board_(board) {}
+      Outcome<void> set(const std::string& key, const std::string& value) override {
+        return board_.set(key, value);
+      }
+      Outcome<std::optional<std::string>> find(const std::string& key) override { return board_.find(key); }
+
+     private:
+      Board& board_;
+    };
+    set_num_threads(1);
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"), std::fclose);
+    StatusLine line(nowhere.get());
+    NullSink quiet;
+    FaultyComm comm(world.comm(rank), fault);
+    try {
+      const Group everybody{Role::world, {}};
+      done_or_throw(comm.connect(0, {&everybody, 1}, Deadline::after(Seconds(20), "connecting")));
+      EndAgreement agreement(comm, options.patience, [] { return false; });
+      const auto step_ended = [&] {
+        agreement.step_ended();
+        if (rank == 0) ran.num_operations = comm.num_operations, ran.gates = comm.gates;
+      };
+      train_rank(
+          run, options,
+          {comm, at::Device(at::kCPU), 1, quiet, line, step_ended,
+           [&] { return std::make_unique<Shared>(board); }, [&] { agreement.let_go(), comm.drop(0); }});
+      agreement.finish();
+      return "done";
+    } catch (const Killed&) {
+      return "killed";
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
+  // By name: pieces lie in another order where others have written them.
+  static std::map<std::string, std::vector<double>> values(const Checkpoint& checkpoint) {
+    std::map<std::string, std::vector<double>> result;
+    for (const CheckpointTensor& tensor : checkpoint.manifest().tensors)
+      for (const StateField field : kStateFields) {
+        std::vector<double>& all = result[fmt::format("{}/{}", text(field), tensor.name)];
+        all.resize(static_cast<std::size_t>(tensor.shape.num_elements()));
+        checkpoint.read(field, tensor.name, Box(tensor.shape), std::span(all));
+      }
+    return result;
+  }
+
+  // What lies in the run is one checkpoint, that of the undisturbed run; its step.
+  std::int64_t expect_as_undisturbed(const Path& run, const Path& undisturbed) {
+    const std::vector<CheckpointEntry> all = list_checkpoints(run);
+    EXPECT_EQ(all.size(), 1U);
+    if (all.size() != 1) return -1;
+    EXPECT_TRUE(all[0].is_whole);
+    const Checkpoint saved = Checkpoint::open(all[0].folder),
+                     whole = Checkpoint::open(undisturbed / fmt::format("checkpoints/step-{}", all[0].step));
+    EXPECT_TRUE(values(saved) == values(whole)) << "step " << all[0].step;
+    EXPECT_EQ(saved.small_file(kTrainingStateFile), whole.small_file(kTrainingStateFile));
+    EXPECT_EQ(num_lines(run / "metrics.jsonl"), all[0].step);
+    return all[0].step;
+  }
+  static std::int64_t num_lines(const Path& path) {
+    const std::string content = value_or_throw(read_file(path));
+    return std::count(content.begin(), content.end(), '\n');
+  }
+
+  TemporaryFolder folder_;
+  RealFileSystem files_;
+};
+
+TEST_F(SurvivorTest, LostAtAnyOperation) {
+  // Each rank's state has a copy: with tp 2 ranks 0 and 2 hold the same, with pp 2 ranks 0 and 1.
+  for (const Layout3d layout : {Layout3d{3}, Layout3d{4, 2}, Layout3d{.devices = 4, .pp = 2}}) {
+    const std::string name = fmt::format("{}-{}-{}", layout.devices, layout.tp, layout.pp);
+    const auto num_ranks = static_cast<std::size_t>(layout.devices);
+    const Path undisturbed = folder_ / ("whole-" + name);
+    const Ran whole = train(undisturbed, layout, "1", std::vector<Fault>(num_ranks));
+    ASSERT_EQ(whole.ends, std::vector<std::string>(num_ranks, "done"));
+    std::set<std::int64_t> steps;
+    const int stride = std::getenv("OPTIMUS_LONG") != nullptr ? 1 : whole.gates.back() / 5 | 1;
+    for (int operation = 0; operation < whole.gates.back(); operation += stride)
+      for (const Fault::Kind kind : {Fault::Kind::dies_before, Fault::Kind::dies_after}) {
+        const std::size_t victim =
+            static_cast<std::size_t>(operation + (kind == Fault::Kind::dies_after)) % num_ranks;
+        std::vector<Fault> faults(num_ranks);
+        faults[victim] = {kind, operation};
+        const Path run = folder_ / fmt::format("{}-{}-{}", name, operation, static_cast<int>(kind));
+        const Ran ran = train(run, layout, "0", faults);
+        SCOPED_TRACE(fmt::format("{} rank {} operation {} kind {}: {}", name, victim, operation,
+                                 static_cast<int>(kind), ran.line));
+        ASSERT_EQ(ran.ends[victim], "killed");
+        if (ran.line.empty() || ran.line.find("no checkpoint yet") != std::string::npos) {
+          EXPECT_EQ(num_lines(run / "metrics.jsonl"), 0);  // in the first step: there is nothing to save
+          continue;
+        }
+        const std::int64_t step = expect_as_undisturbed(run, undisturbed);
+        EXPECT_NE(ran.line.find(fmt::format("the other {} saved step {}: optimus train --resume ",
+                                            num_ranks - 1, step)),
+                  std::string::npos);
+        steps.insert(step);
+        std::filesystem::remove_all(run);
+      }
+    EXPECT_EQ(steps, (std::set<std::int64_t>{1, 2, 3}));
+  }
+}
+
+// Some pass the gate, some fail at it, one is lost behind it: those that failed follow.
+TEST_F(SurvivorTest, TornAtTheGate) {
+  const Layout3d layout{4, 2};
+  const Path undisturbed = folder_ / "whole";
+  const Ran whole = train(undisturbed, layout, "1", std::vector<Fault>(4));
+  for (std::size_t step = 0; step < 3; ++step) {
+    const Path run = folder_ / fmt::format("run-{}", step);
+    // Gates are the same operation at all ranks of this plan, whose programs are alike.
+    const Fault fails{Fault::Kind::fails, whole.gates[step]},
+        dies{Fault::Kind::dies_after, whole.gates[step]};
+    const Ran ran = train(run, layout, "0", {fails, {}, dies, fails});
+    SCOPED_TRACE(ran.line);
+    EXPECT_EQ(ran.ends[2], "killed");
+    EXPECT_EQ(expect_as_undisturbed(run, undisturbed), static_cast<std::int64_t>(step) + 1);
+  }
+  // Nobody else has passed it: then nothing of the step has happened.
+  const Fault fails{Fault::Kind::fails, whole.gates[2]}, dies{Fault::Kind::dies_after, whole.gates[2]};
+  const Ran ran = train(folder_ / "nobody", layout, "0", {fails, fails, dies, fails});
+  EXPECT_EQ(expect_as_undisturbed(folder_ / "nobody", undisturbed), 2) << ran.line;
+}
+
+TEST_F(SurvivorTest, WhatNobodyElseHoldsIsNamed) {
+  const Layout3d layout{.devices = 3, .zero = 3};
+  const Path run = folder_ / "run";
+  const Ran whole = train(folder_ / "whole", layout, "1", std::vector<Fault>(3));
+  std::vector<Fault> faults(3);
+  faults[1] = {Fault::Kind::dies_after, whole.gates[2]};
+  const Ran ran = train(run, layout, "1", faults);
+  EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
+  EXPECT_NE(ran.line.find(" more; the last whole checkpoint is of step "), std::string::npos) << ran.line;
+  for (const CheckpointEntry& entry : list_checkpoints(run)) EXPECT_TRUE(entry.is_whole);
+}
+
+// One that fails by itself still has its state.
+TEST_F(SurvivorTest, AllSaveWhenNobodyIsLost) {
+  const Layout3d layout{.devices = 3, .zero = 3};
+  const Path undisturbed = folder_ / "whole";
+  const Ran whole = train(undisturbed, layout, "1", std::vector<Fault>(3));
+  std::vector<Fault> faults(3);
+  faults[1] = {Fault::Kind::fails, whole.gates[2] - 2};
+  const Ran ran = train(folder_ / "run", layout, "0", faults);
+  EXPECT_NE(ran.line.find("; all 3 saved step 2: "), std::string::npos) << ran.line;
+  EXPECT_EQ(expect_as_undisturbed(folder_ / "run", undisturbed), 2);
+}
+
+}  // namespace
+}  // namespace optimus::test
