@@ -7,8 +7,8 @@
 #include "cluster/open.h"
 #include "cost/link_cost.h"
 #include "run/probe_cluster.h"
-#include "run/worker_protocol.h"
 #include "run/probe_machine.h"
+#include "run/worker_protocol.h"
 
 namespace optimus {
 namespace {

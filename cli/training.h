@@ -3,6 +3,8 @@
 // compute over to the second (hand_over.cpp); the second does them (train_here.cpp, eval_here.cpp, …).
 #pragma once
 
+#include <optional>
+
 #include "cli/console.h"
 #include "run/convert.h"
 #include "run/inference_options.h"

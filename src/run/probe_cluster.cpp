@@ -16,7 +16,7 @@ namespace optimus {
 namespace {
 
 constexpr double kAllPairsSeconds = 4;  // of all rounds together
-constexpr Seconds kLongestPair{1.3};
+constexpr Seconds kLongestPair{1.9};
 constexpr Seconds kPartnerPatience{15};
 
 double now_seconds() {
