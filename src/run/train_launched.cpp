@@ -299,9 +299,9 @@ TrainResult lead(const LaunchedTraining& training) {
              host_name());
   RealFileSystem files;
   const std::unique_ptr<Board> board = board_of(gathered);
-  SalvageWatch salvage(*board, files,
-                       salvage_facts(prepared->run.settings, training.options, prepared->folder),
-                       [&] { return who_has_reported(gathered); });
+  SalvageWatch salvage(
+      *board, files, salvage_facts(prepared->run.settings, training.options, prepared->folder),
+      [&] { return who_has_reported(gathered); }, training.is_interrupted);
   const auto open_own_board = [&] { return board_of(gathered); };
   const WorkerReport report = report_of_work(
       [&] { return join_comm(gathered, 0, devices[0]); }, log_file, training.line,
