@@ -34,6 +34,13 @@ bool SalvageHost::look(const std::vector<bool>& is_gone) {
   return stage_ != Stage::over;
 }
 
+void SalvageHost::hurry() {
+  constexpr Seconds kMoment{0.2};  // mpirun kills a second after it has asked
+  if (is_in_haste_ || stage_ != Stage::coming) return;
+  is_in_haste_ = true;
+  if (come_->remaining() > kMoment) come_ = Deadline::after(kMoment, "where ranks stand");
+}
+
 void SalvageHost::take_standings() {
   for (int rank = 0; rank < num_ranks(facts_.layout); ++rank) {
     if (standings_.contains(rank)) continue;

@@ -33,6 +33,8 @@ class SalvageHost {
 
   // is_gone: [rank], whether it has ended. True: a salvage is under way, leave them alone. Never waits.
   bool look(const std::vector<bool>& is_gone);
+  // The ranks' launcher ends them: who has not said within a moment where it stands is not waited for.
+  void hurry();
   // When no rank runs any more: removes what was begun and is not whole. What to tell behind why the run failed, beginning with "; ",
   // or nothing.
   std::string finish();
@@ -56,7 +58,7 @@ class SalvageHost {
   SalvagePlan plan_;
   SalvageOrder order_;
   std::string why_not_;  // nothing was saved
-  bool is_saved_ = false;
+  bool is_saved_ = false, is_in_haste_ = false;
 };
 
 }  // namespace optimus

@@ -13,11 +13,13 @@ namespace optimus {
 
 class SalvageWatch {
  public:
-  // who_is_gone: [rank], those known to have ended; asked only while a salvage is under way, from the thread. All must outlive this.
+  // who_is_gone: [rank], those known to have ended; is_in_haste: whether the launcher wants the end. Asked only while a salvage is under
+  // way, from the thread. All must outlive this.
   SalvageWatch(Board& board, FileSystem& files, SalvageFacts facts,
-               std::function<std::vector<bool>()> who_is_gone)
+               std::function<std::vector<bool>()> who_is_gone, std::function<bool()> is_in_haste)
       : host_(board, files, std::move(facts)),
         who_is_gone_(std::move(who_is_gone)),
+        is_in_haste_(std::move(is_in_haste)),
         thread_([this] { watch(); }) {}
   ~SalvageWatch() { stop(); }
   SalvageWatch(const SalvageWatch&) = delete;
@@ -38,6 +40,7 @@ class SalvageWatch {
   }
   bool look() {
     if (is_under_way_) gone_ = who_is_gone_();
+    if (is_under_way_ && is_in_haste_()) host_.hurry();
     return is_under_way_ = host_.look(gone_);
   }
   void watch() {
@@ -50,6 +53,7 @@ class SalvageWatch {
 
   SalvageHost host_;
   const std::function<std::vector<bool>()> who_is_gone_;
+  const std::function<bool()> is_in_haste_;
   bool is_under_way_ = false;
   std::vector<bool> gone_;
   std::atomic<bool> is_over_ = false;

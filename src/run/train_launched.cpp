@@ -335,9 +335,9 @@ TrainResult lead(const LaunchedTraining& training) {
   const Gathered gathered = gathering.welcome(settings);
   RealFileSystem files;
   const std::unique_ptr<Board> board = board_of(gathered);
-  SalvageWatch salvage(*board, files,
-                       salvage_facts(prepared->run.settings, training.options, prepared->folder),
-                       [&] { return who_has_reported(gathered); });
+  SalvageWatch salvage(
+      *board, files, salvage_facts(prepared->run.settings, training.options, prepared->folder),
+      [&] { return who_has_reported(gathered); }, training.is_interrupted);
   WorkerReport report = work_of_first(training, *prepared, gathered, devices[0]);
   salvage.end();
   tell_end(gathered, 0, report);
