@@ -36,7 +36,7 @@ int run_training(TrainOptions&, OptionTable&, Console&) { hand_over(); }
 int run_evaluation(const EvalOptions&, Console&) { hand_over(); }
 int run_generation(const TextOptions&, Console&) { hand_over(); }
 HardwareReport report_hardware(const ProbeOptions&, Console&) { hand_over(); }
-std::optional<HardwareReport> report_links(const ProbeOptions&, Console&) { hand_over(); }
+LinksReport report_links(const ProbeOptions&, Console&) { hand_over(); }
 int run_conversion(const ConvertOptions&, Console&) { hand_over(); }
 
 }  // namespace optimus

@@ -48,10 +48,10 @@ class Profile final : public Command {
       shown += (shown.empty() ? "" : "\n") + text(profile);
     }
     if (hardware_.has_links) {
-      const std::optional<HardwareReport> links = report_links(hardware_, console);
-      if (!links) return 0;  // rank 0 shows it
-      json["hardware"] = links->json;
-      shown += (shown.empty() ? "" : "\n") + links->text;
+      const LinksReport links = report_links(hardware_, console);
+      if (!links.shown) return links.code;  // rank 0 speaks
+      json["hardware"] = links.shown->json;
+      shown += (shown.empty() ? "" : "\n") + links.shown->text;
     } else if (hardware_.is_wanted) {
       const HardwareReport hardware = report_hardware(hardware_, console);
       json["hardware"] = hardware.json;

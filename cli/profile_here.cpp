@@ -6,9 +6,10 @@
 #include "cluster/hardware_json.h"
 #include "cluster/open.h"
 #include "cost/link_cost.h"
+#include "run/gathering.h"
 #include "run/probe_cluster.h"
-#include "run/worker_protocol.h"
 #include "run/probe_machine.h"
+#include "run/worker_protocol.h"
 
 namespace optimus {
 namespace {
@@ -65,10 +66,15 @@ std::string pair_text(const ClusterProfile& cluster, const PairTimes& pair) {
 
 }  // namespace
 
-std::optional<HardwareReport> report_links(const ProbeOptions& options, Console& console) {
-  const auto cluster = probe_cluster(
-      {detect_launcher(process_environment()), options, console, [&] { return console.is_interrupted(); }});
-  if (!cluster) return std::nullopt;
+LinksReport report_links(const ProbeOptions& options, Console& console) {
+  std::optional<ClusterProfile> cluster;
+  try {
+    cluster = probe_cluster(
+        {detect_launcher(process_environment()), options, console, [&] { return console.is_interrupted(); }});
+  } catch (const RankRefused&) {
+    return {1, {}};
+  }
+  if (!cluster) return {};
   const Path path =
       write_hardware(cluster->hardware, options.out.empty() ? Path("cluster.json") : options.out);
   OrderedJson json = {{"file", path.string()}, {"seconds", cluster->seconds}};
@@ -92,7 +98,7 @@ std::optional<HardwareReport> report_links(const ProbeOptions& options, Console&
   }
   shown += fmt::format("{} devices on {} hosts, measured in {:.1f} s, written to {}; --cluster {} uses it\n",
                        devices, cluster->hosts.size(), cluster->seconds, path.string(), path.string());
-  return HardwareReport{json, shown};
+  return {0, HardwareReport{json, shown}};
 }
 
 HardwareReport report_hardware(const ProbeOptions& options, Console& console) {

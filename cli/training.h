@@ -3,6 +3,8 @@
 // compute over to the second (hand_over.cpp); the second does them (train_here.cpp, eval_here.cpp, …).
 #pragma once
 
+#include <optional>
+
 #include "cli/console.h"
 #include "run/convert.h"
 #include "run/inference_options.h"
@@ -22,7 +24,11 @@ struct HardwareReport {
 };
 HardwareReport report_hardware(const ProbeOptions& options, Console& console);
 // The same of hosts that were measured by ranks of a launcher. Rank 0 has it; nothing on the others.
-std::optional<HardwareReport> report_links(const ProbeOptions& options, Console& console);
+struct LinksReport {
+  int code = 0;  // of the process
+  std::optional<HardwareReport> shown;
+};
+LinksReport report_links(const ProbeOptions& options, Console& console);
 // Converts, and compares the logits of both sides.
 int run_conversion(const ConvertOptions& options, Console& console);
 

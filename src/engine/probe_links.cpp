@@ -127,7 +127,7 @@ double ring_seconds(int members, std::size_t bytes) {
   std::vector<double> seconds(static_cast<std::size_t>(members));
   const auto work = [&](int me) {
     const ProbeSocket &to = out[static_cast<std::size_t>(me)],
-                 &from = in[static_cast<std::size_t>((me + members - 1) % members)];
+                      &from = in[static_cast<std::size_t>((me + members - 1) % members)];
     std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
     const double began = seconds_now();
     for (int hop = 0; hop < 2 * (members - 1); ++hop) {

@@ -26,7 +26,8 @@ struct ClusterProbe {
   std::function<bool()> is_interrupted;
 };
 
-// On rank 0; nothing on the others. Throws UserError: no launcher, all ranks on one host, a host that nobody reaches.
+// On rank 0; nothing on the others. Throws UserError: no launcher, all ranks on one host, a host that nobody reaches; and RankRefused
+// (gathering.h) on the others when rank 0 has said why.
 std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe);
 
 }  // namespace optimus

@@ -44,30 +44,47 @@ GatheringOptions gathering_options(const LaunchedTraining& training) {
 std::string end_key(const Gathered& run) { return run.prefix + "ended"; }
 std::string report_key(const Gathered& run, int rank) { return fmt::format("{}report/{}", run.prefix, rank); }
 
-// Tells the rank's operations when another has failed, or when rank 0 and with it the store is gone: waits end then, wherever
-// they are.
+// Ends the rank's waits, wherever they are, when another rank has failed or is gone, when rank 0 and with it the store is gone, and
+// when the user wants the end before the first step: after it the ranks agree on that themselves (EndAgreement).
 class EndWatch {
  public:
-  EndWatch(const Gathered& run, Comm& comm) : thread_([this, run, &comm] { watch(run, comm); }) {}
+  EndWatch(const Gathered& run, int rank, Comm& comm, std::function<bool()> is_interrupted)
+      : is_interrupted_(std::move(is_interrupted)) {
+    value_or_throw(run.store->set_will(end_key(run), fmt::format("rank {} is gone", rank)));
+    thread_ = std::thread([this, run, &comm] { watch(run, comm); });
+  }
   ~EndWatch() {
     is_over_ = true;
     thread_.join();
   }
   EndWatch(const EndWatch&) = delete;
 
+  // For the agreement, which asks after every step.
+  bool is_interrupted() {
+    has_stepped_ = true;
+    return is_interrupted_();
+  }
+
  private:
   void watch(const Gathered& run, Comm& comm) const {
     constexpr int kMostFailures = 3;  // in a row, of a store of ours; etcd may be started anew
     for (int failures = 0; !is_over_;) {
+      const Deadline at_once = Deadline::after(Seconds(0.5), "the store");
       const auto ended = run.store->find(end_key(run));
       if (ended && *ended) return comm.abandon(**ended);
-      failures = ended ? 0 : failures + 1;
+      // One that is only silent may have been stopped: how long that is waited for is --patience's business.
+      if (ended) failures = 0;
+      if (!ended && !at_once.has_passed()) ++failures;
       if (failures == kMostFailures && !run.place.is_etcd)
         return comm.abandon("rank 0, which hosts the store, is gone");
-      for (int i = 0; i < 10 && !is_over_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      for (int i = 0; i < 10 && !is_over_; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        if (!has_stepped_ && is_interrupted_()) return comm.abandon("interrupted");
+      }
     }
   }
-  std::atomic<bool> is_over_ = false;
+  const std::function<bool()> is_interrupted_;
+  std::atomic<bool> is_over_ = false, has_stepped_ = false;
   std::thread thread_;
 };
 
@@ -113,7 +130,8 @@ class FolderMark {
   const Path path_;
 };
 
-void expect_same_folder(const Path& run, const std::string& mark, const Gathered& gathered) {
+void expect_same_folder(const Path& run, const std::string& mark, const Gathered& gathered,
+                        const std::function<bool()>& is_interrupted) {
   const Deadline deadline = Deadline::after(kMarkPatience, "the run's folder");
   std::error_code error;
   for (int look = 0; !std::filesystem::exists(FolderMark::path(run, mark), error); ++look) {
@@ -121,6 +139,7 @@ void expect_same_folder(const Path& run, const std::string& mark, const Gathered
       throw UserError(
           "{} on {} is not the folder that rank 0 has on {}: --run must name one that all hosts share",
           run.string(), host_name(), gathered.ranks[0].host);
+    if (is_interrupted()) throw Interrupted{};
     pause_before_look(look);
   }
 }
@@ -172,10 +191,15 @@ void take_world(const LaunchedTraining& training) {
 }
 
 // How a rank has ended, for all to know: the first failure ends the others.
-bool tell_end(const Gathered& run, int rank, const WorkerReport& report) {
+bool tell_end(const Gathered& run, int rank, WorkerReport& report) {
+  // What the watch has abandoned because the user wants the end.
+  if (report.end == WorkerReport::End::lost && report.why.find(": interrupted (") != std::string::npos)
+    report.end = WorkerReport::End::interrupted;
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost)
-    (void)run.store->set(end_key(run), fmt::format("rank {} has ended: {}", rank, report.why));
-  return run.store->set(report_key(run, rank), text(report)).has_value();
+    (void)run.store->set(end_key(run), fmt::format("rank {} has failed", rank));
+  const bool is_told = run.store->set(report_key(run, rank), text(report)).has_value();
+  (void)run.store->set_will("", "");
+  return is_told;
 }
 
 // --- rank 0
@@ -266,6 +290,26 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
   return parse_result(own.result);
 }
 
+WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& prepared,
+                           const Gathered& gathered, const std::string& device) {
+  const int threads = threads_of(training.options, gathered, 0);
+  set_num_threads(threads);
+  const auto closed = [](std::FILE* file) { std::fclose(file); };
+  const std::unique_ptr<std::FILE, decltype(closed)> log(
+      std::fopen((prepared.folder / log_path(0)).c_str(), "a"), closed);
+  std::FILE* const log_file = log != nullptr ? log.get() : stderr;
+  fmt::print(log_file, "rank 0 in process {} on {}: it speaks where its launcher lets it\n", ::getpid(),
+             host_name());
+  return report_of_work([&] { return join_comm(gathered, 0, device); }, log_file, training.line,
+                        [&](Comm& comm, StatusLine& line) {
+                          EndWatch watch(gathered, 0, comm, training.is_interrupted);
+                          return train_part(prepared.run, training.options,
+                                            {device, threads, [&] { return watch.is_interrupted(); },
+                                             [&] { return board_of(gathered); }},
+                                            comm, line);
+                        });
+}
+
 TrainResult lead(const LaunchedTraining& training) {
   Gathering gathering(gathering_options(training));
   std::optional<Prepared> prepared;
@@ -289,27 +333,12 @@ TrainResult lead(const LaunchedTraining& training) {
   settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
   settings["device"] = prepared->kind;
   const Gathered gathered = gathering.welcome(settings);
-  const int threads = threads_of(training.options, gathered, 0);
-  set_num_threads(threads);
-  const auto closed = [](std::FILE* file) { std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(closed)> log(
-      std::fopen((prepared->folder / log_path(0)).c_str(), "a"), closed);
-  std::FILE* const log_file = log != nullptr ? log.get() : stderr;
-  fmt::print(log_file, "rank 0 in process {} on {}: it speaks where its launcher lets it\n", ::getpid(),
-             host_name());
   RealFileSystem files;
   const std::unique_ptr<Board> board = board_of(gathered);
   SalvageWatch salvage(
       *board, files, salvage_facts(prepared->run.settings, training.options, prepared->folder),
       [&] { return who_has_reported(gathered); }, training.is_interrupted);
-  const auto open_own_board = [&] { return board_of(gathered); };
-  const WorkerReport report = report_of_work(
-      [&] { return join_comm(gathered, 0, devices[0]); }, log_file, training.line,
-      [&](Comm& comm, StatusLine& line) {
-        const EndWatch watch(gathered, comm);
-        return train_part(prepared->run, training.options,
-                          {devices[0], threads, training.is_interrupted, open_own_board}, comm, line);
-      });
+  WorkerReport report = work_of_first(training, *prepared, gathered, devices[0]);
   salvage.end();
   tell_end(gathered, 0, report);
   TrainResult result = conclude(training, gathered, prepared->folder, report, salvage);
@@ -329,18 +358,19 @@ void speak_into(const Path& log) {
 
 Json follow_body(const LaunchedTraining& training, const Gathered& run, const std::string& device, Comm& comm,
                  StatusLine& line) {
-  const EndWatch watch(run, comm);
+  const int rank = training.launch.rank;
+  EndWatch watch(run, rank, comm, training.is_interrupted);
   const JsonView settings(run.settings, "rank 0's settings");
   const Path folder = settings.at("run").text();
-  const int rank = training.launch.rank;
-  expect_same_folder(folder, settings.at("mark").text(), run);
+  expect_same_folder(folder, settings.at("mark").text(), run, training.is_interrupted);
   speak_into(folder / log_path(rank));
   const bool is_gpu = parse_device(device).is_cuda();
   const PreparedRun prepared = take_run_over(folder, settings, is_gpu, training.options, training.table);
   const int threads = threads_of(training.options, run, rank);
   set_num_threads(threads);
   return train_part(prepared, training.options,
-                    {device, threads, training.is_interrupted, [&] { return board_of(run); }}, comm, line);
+                    {device, threads, [&] { return watch.is_interrupted(); }, [&] { return board_of(run); }},
+                    comm, line);
 }
 
 int follow(const LaunchedTraining& training) {
@@ -354,7 +384,7 @@ int follow(const LaunchedTraining& training) {
   const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
   const std::string device =
       device_of(JsonView(run.settings, "rank 0's settings").at("device").text(), training.launch.local_rank);
-  const WorkerReport report = report_of_work(
+  WorkerReport report = report_of_work(
       [&] { return join_comm(run, rank, device); }, stderr, training.line,
       [&](Comm& comm, StatusLine& line) { return follow_body(training, run, device, comm, line); });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);

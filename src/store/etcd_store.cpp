@@ -59,6 +59,8 @@ class EtcdStore final : public KeyStore {
     });
   }
 
+  Outcome<void> set_will(const std::string&, const std::string&) override { return {}; }
+
   Outcome<void> clear() override {
     const auto answer =
         post("deleterange", {{"key", to_base64(prefix_)}, {"range_end", to_base64(end_of(prefix_))}});

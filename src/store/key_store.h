@@ -21,6 +21,9 @@ class KeyStore {
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
   // One more of those who come under this key; how many there are then.
   virtual Outcome<std::int64_t> count(const std::string& key) = 0;
+  // A last will: when this process ends, however that is, the key gets the value, unless it has one. Another will replaces it, one
+  // with an empty key takes it back. Only a store of ours does that; etcd never hears of a process's end.
+  virtual Outcome<void> set_will(const std::string& key, const std::string& value) = 0;
   // Removes all keys of the run. A store of ours ends with it, so only etcd has something to remove.
   virtual Outcome<void> clear() = 0;
   // Addresses in digits of the connection: this machine's, as it reaches the store, and the store's.

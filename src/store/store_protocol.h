@@ -17,7 +17,8 @@ namespace optimus::store_protocol {
 inline constexpr std::string_view kGreeting = "optimus-store 1 ";  // the token and a new line follow
 inline constexpr std::string_view kWelcome = "ok\n";
 inline constexpr std::size_t kLongestGreeting = 512;
-inline constexpr char kSet = 's', kFind = 'f', kCount = 'c';
+// kWill: what the server shall set, unless the key is there, when this connection ends; an empty key: nothing.
+inline constexpr char kSet = 's', kFind = 'f', kCount = 'c', kWill = 'w';
 inline constexpr char kValue = 'v', kNothing = 'n', kRefused = 'e';
 inline constexpr std::size_t kRequestHeader = 9, kAnswerHeader = 5;
 inline constexpr std::size_t kLongestKey = 4096, kLongestValue = std::size_t{64} << 20;

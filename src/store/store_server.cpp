@@ -28,7 +28,8 @@ constexpr auto kGreetingPatience = std::chrono::seconds(2);
 constexpr std::size_t kMostStrangers = 128;      // connections that have not given the token
 constexpr std::size_t kMostKept = 1ULL << 30;    // bytes of keys and values
 constexpr std::size_t kMostUnread = 1ULL << 20;  // bytes of answers before requests of a connection wait
-constexpr int kMostAtOnce = 64;                  // connections accepted before others are looked after
+constexpr std::size_t kLongestWill = 1 << 12;
+constexpr int kMostAtOnce = 64;  // connections accepted before others are looked after
 
 // As many connections as the system lets a process have.
 void raise_file_limit() {
@@ -54,6 +55,7 @@ struct StoreServer::Parts {
     bool is_known = false;
     std::string token;
     std::string in, out;
+    std::string will_key, will_value;
     std::size_t num_sent = 0;
     bool waits_for_room = false;  // epoll tells when it can be written again
   };
@@ -88,6 +90,8 @@ struct StoreServer::Parts {
   bool answer_all(Connection& connection);
   void answer(Connection& connection, char what, std::string_view key, std::string_view value);
   void answer_count(Connection& connection, const std::string& key);
+  // False: there is no room.
+  bool keep(const std::string& key, std::string_view value);
   static void put_answer(Connection& connection, char kind, std::string_view bytes);
 
   const std::string token;
@@ -144,7 +148,11 @@ void StoreServer::Parts::accept_some() {
 
 void StoreServer::Parts::drop(int handle) {
   std::erase_if(strangers, [&](const auto& stranger) { return stranger.second == handle; });
-  connections.erase(handle);  // closes it, which takes it from epoll
+  const auto found = connections.find(handle);
+  if (found == connections.end()) return;
+  const Connection& ended = found->second;
+  if (!ended.will_key.empty() && !kept.contains(ended.will_key)) keep(ended.will_key, ended.will_value);
+  connections.erase(found);  // closes it, which takes it from epoll
 }
 
 void StoreServer::Parts::drop_late_strangers() {
@@ -210,13 +218,23 @@ void StoreServer::Parts::answer(Connection& connection, char what, std::string_v
     return put_answer(connection, kValue, found->second);
   }
   if (what == kCount) return answer_count(connection, whole_key);
+  if (what == kWill) {
+    if (value.size() > kLongestWill) return put_answer(connection, kRefused, "a will of that size");
+    connection.will_key = key.empty() ? "" : whole_key, connection.will_value = value;
+    return put_answer(connection, kNothing, "");
+  }
   if (what != kSet) return put_answer(connection, kRefused, "no such request");
-  const std::size_t before = found == kept.end() ? 0 : whole_key.size() + found->second.size();
-  if (num_kept - before + whole_key.size() + value.size() > kMostKept)
-    return put_answer(connection, kRefused, "the store is full");
-  num_kept += whole_key.size() + value.size() - before;
-  kept[whole_key] = std::string(value);
+  if (!keep(whole_key, value)) return put_answer(connection, kRefused, "the store is full");
   put_answer(connection, kNothing, "");
+}
+
+bool StoreServer::Parts::keep(const std::string& key, std::string_view value) {
+  const auto found = kept.find(key);
+  const std::size_t before = found == kept.end() ? 0 : key.size() + found->second.size();
+  if (num_kept - before + key.size() + value.size() > kMostKept) return false;
+  num_kept += key.size() + value.size() - before;
+  kept[key] = std::string(value);
+  return true;
 }
 
 void StoreServer::Parts::answer_count(Connection& connection, const std::string& key) {

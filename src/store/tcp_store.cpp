@@ -13,7 +13,8 @@ namespace {
 using namespace store_protocol;
 
 constexpr Seconds kAnswerPatience{5};
-constexpr Seconds kSecondPatience{1};  // with a store that was silent before: whoever ends asks it several times
+constexpr Seconds kSecondPatience{
+    1};  // with a store that was silent before: whoever ends asks it several times
 
 Outcome<Socket> greet(const StorePlace& place, const Deadline& deadline) {
   Outcome<Socket> socket = Socket::connect(place.host, place.port, deadline);
@@ -54,6 +55,20 @@ class TcpStore final : public KeyStore {
     if (error != std::errc() || text.empty()) return failure("the store: no number where one was expected");
     return number;
   }
+  // Over a connection of its own: the other one is given up when the store is silent for a while, which is no reason to die.
+  Outcome<void> set_will(const std::string& key, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    const Deadline deadline = Deadline::after(kAnswerPatience, "the store");
+    if (!will_.is_open()) {
+      if (key.empty()) return {};
+      Outcome<Socket> connected = greet(place_, deadline);
+      if (!connected) return failure("the store: {}", connected.error().why);
+      will_ = std::move(*connected);
+    }
+    const auto answer = exchange(will_, kWill, key, value, deadline);
+    if (!answer) return failure("the store: {}", answer.error().why);
+    return {};
+  }
   Outcome<void> clear() override { return {}; }
   std::string own_address() const override { return own_address_; }
   std::string store_address() const override { return store_address_; }
@@ -71,26 +86,26 @@ class TcpStore final : public KeyStore {
       if (!again) return failure("the store: {}", again.error().why);
       socket_ = std::move(*again);
     }
-    auto answer = exchange(what, key, value, deadline);
+    auto answer = exchange(socket_, what, key, value, deadline);
     was_silent_ = !answer;
     if (answer) return answer;
     socket_ = Socket();
     return failure("the store: {}", answer.error().why);
   }
 
-  Outcome<std::optional<std::string>> exchange(char what, const std::string& key, const std::string& value,
-                                               const Deadline& deadline) {
+  static Outcome<std::optional<std::string>> exchange(Socket& socket, char what, const std::string& key,
+                                                      const std::string& value, const Deadline& deadline) {
     std::string request(1, what);
     put_size(request, key.size());
     put_size(request, value.size());
     request += key;
     request += value;
-    if (const auto sent = socket_.send(request, deadline); !sent) return tl::unexpected(sent.error());
-    const auto header = socket_.receive(kAnswerHeader, deadline);
+    if (const auto sent = socket.send(request, deadline); !sent) return tl::unexpected(sent.error());
+    const auto header = socket.receive(kAnswerHeader, deadline);
     if (!header) return tl::unexpected(header.error());
     const std::size_t size = size_at(*header, 1);
     if (size > kLongestValue) return failure("an answer of {} bytes", size);
-    auto bytes = socket_.receive(size, deadline);
+    auto bytes = socket.receive(size, deadline);
     if (!bytes) return tl::unexpected(bytes.error());
     if ((*header)[0] == kNothing) return std::optional<std::string>();
     if ((*header)[0] == kValue) return std::optional<std::string>(std::move(*bytes));
@@ -100,7 +115,7 @@ class TcpStore final : public KeyStore {
   const StorePlace place_;
   const std::string own_address_, store_address_;
   std::mutex mutex_;
-  Socket socket_;
+  Socket socket_, will_;
   bool was_silent_ = false;
 };
 

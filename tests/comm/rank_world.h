@@ -2,6 +2,7 @@
 // the values that ranks bring, so that each can tell what all must get.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/TypeCast.h>
 #include <gtest/gtest.h>
@@ -43,6 +44,8 @@ inline void run_ranks(Backend backend, int size, const RankBody& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
+      // As the engine: views without autograd's notes, which libtorch lets go of in ways that the thread sanitizer does not see.
+      const at::AutoDispatchBelowAutograd no_autograd;
       try {
         std::unique_ptr<Comm> comm;
         if (backend == Backend::threads)

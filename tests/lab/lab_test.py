@@ -54,23 +54,29 @@ class Lab(unittest.TestCase):
         return float(out) if out else None
 
     def test_links(self):
-        """Ethernet's and TCP's headers are 4 % of a packet of 1500 bytes; 8 % more are for a machine that does other things, too."""
+        """Ethernet's and TCP's headers are 4 % of a packet of 1500 bytes; the best of three counts, as a busy machine wakes a sender late."""
         with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
             listener = lab.start("host2", 0, [*TALK, "listen"], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(listener.stdout.close)
             self.wait_for(lambda: lab.network.listening("host2") == [7000])
             there = lab.network.address("host2")
             for slow_end, rate in (("host1", 2e7), ("host2", 2e8), ("host1", 1e9)):
                 for name in lab.hosts:
                     lab.network.shape(name, rate if name == slow_end else 2e9)
-                self.talk(lab, "host1", "send", there, "0.7")
-                self.assertAlmostEqual(float(listener.stdout.readline()) / rate, 0.94, delta=0.1)
+                parts = [self.sent(lab, listener, there) / rate for _ in range(3)]
+                # 32 KiB of the bucket are free: at the lowest rate 2 % of what half a second sends.
+                self.assertLess(max(parts), 1)
+                self.assertGreater(max(parts), 0.85)
             self.assertLess(self.talk(lab, "host1", "ask", there), 0.01)
             lab.network.cut("host1", "host2")
             self.talk(lab, "host1", "ask", there, code=1)
             lab.network.join_again("host1", "host2")
             self.talk(lab, "host1", "ask", there)
             self.assertEqual(len(lab.leftovers(patience=0)), 2)  # the listener and its port
-            listener.stdout.close()
+
+    def sent(self, lab, listener, there):
+        self.talk(lab, "host1", "send", there, "0.5")
+        return float(listener.stdout.readline())
 
     def wait_for(self, is_so):
         end = time.monotonic() + 5
@@ -97,7 +103,10 @@ class Lab(unittest.TestCase):
         if not cluster.has_paces():
             self.skipTest("no cpu controller of cgroup v1")
         with cluster.Cluster({"host1": (1, 0.2)}) as lab:
-            self.assertAlmostEqual(self.talk(lab, "host1", "spin", "0.8"), 0.2, delta=0.03)
+            parts = [self.talk(lab, "host1", "spin", "0.6") for _ in range(3)]
+            # A period of 10 ms more or less, of 600; what else runs may take from it.
+            self.assertLess(max(parts), 0.22)
+            self.assertGreater(max(parts), 0.17)
         self.assertFalse((cluster.CPU_GROUPS / lab.folder.name).exists())
 
     def end_a_lab(self, number):

@@ -13,6 +13,7 @@ import time
 import cluster
 
 PORT = 29400
+MOST_SECONDS = 5  # that measuring links may take, whatever they are
 CLOSE = 1e-9  # fp64, sums in another order: as in tests/engine/parallel_test.cpp
 
 
@@ -222,7 +223,7 @@ class Player:
         if expected.slower:
             self._check_slower(ranks, first_event_step)
         if expected.links:
-            self._check_links(expected.links)
+            self._check_links(ranks, expected.links)
         left = self.lab.leftovers()
         if left:
             raise Failed("left behind: " + ", ".join(left))
@@ -257,7 +258,11 @@ class Player:
         if ratio < ranks.run.expected.slower:
             raise Failed(f"steps take {ratio:.2f} times as long after the event, not {ranks.run.expected.slower:g}")
 
-    def _check_links(self, tolerance):
+    def _check_links(self, ranks, tolerance):
+        seconds = json.loads((ranks.logs / "rank-0.out").read_text())["hardware"]["seconds"]
+        self._note(ranks, f"measuring took {seconds:.1f} s")
+        if seconds > MOST_SECONDS:
+            raise Failed(f"measuring took {seconds:.1f} s, not {MOST_SECONDS}")
         measured = json.loads((self.lab.shared / "cluster.json").read_text())
         rates = [group["network"]["bytes_per_second"] * 8 for group in measured["groups"] for _ in range(-(-group["devices"] // group["devices_per_node"]))]
         if len(rates) != len(self.scenario.hosts):

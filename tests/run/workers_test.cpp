@@ -202,7 +202,7 @@ TEST(WorkerProtocol, ReportsAndPlacesComeBack) {
   EXPECT_EQ(text(read), text(report));
   EXPECT_THROW(parse_worker_report("{\"end\": \"never\", \"why\": \"\", \"missing\": []}"), UserError);
   EXPECT_THROW(parse_worker_report("nonsense"), UserError);
-  WorkerPlace place{1, 3, 4000, "token", "/run", "cuda:1", 2, 77, 3, -1};
+  WorkerPlace place{1, 3, "127.0.0.1", 4000, false, "token", "/run", "cuda:1", 2, 77, 3, -1};
   const auto again = worker_place([&](const std::string&) { return std::optional(text(place)); });
   EXPECT_EQ(text(*again), text(place));
   place.rank = 3;

@@ -184,6 +184,24 @@ TEST(Store, IsGone) {
   EXPECT_TRUE(client->set("a", "b"));
 }
 
+TEST(Store, LastWill) {
+  const StoreServer server({.token = kToken});
+  const auto left = client_of(server);
+  auto one = client_of(server), other = client_of(server), third = client_of(server);
+  value_or_throw(one->set_will("first", "one"));
+  value_or_throw(one->set_will("end", "one"));
+  value_or_throw(other->set_will("end", "other"));
+  value_or_throw(third->set_will("third", "gone"));
+  value_or_throw(third->set_will("", ""));
+  EXPECT_FALSE(value_or_throw(left->find("end")));
+  one.reset();
+  EXPECT_EQ(value_or_throw(wait_for_key(*left, "end", within(5), [] {})), "one");
+  other.reset(), third.reset();
+  EXPECT_FALSE(wait_for_key(*left, "third", within(0.1), [] {}));
+  EXPECT_EQ(value_or_throw(left->find("end")), "one");
+  EXPECT_FALSE(value_or_throw(left->find("first")));
+}
+
 TEST(Store, PortThatIsTaken) {
   const StoreServer server({.token = kToken});
   EXPECT_THROW(StoreServer({.token = kToken, .port = server.port()}), UserError);
