@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "run/spawn_settings.h"
 
 extern char** environ;
 
@@ -54,14 +54,6 @@ std::vector<char*> word_pointers(std::vector<std::string>& words) {
   return result;
 }
 
-struct SpawnHow {
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  SpawnHow() { ::posix_spawn_file_actions_init(&actions), ::posix_spawnattr_init(&attributes); }
-  SpawnHow(const SpawnHow&) = delete;
-  ~SpawnHow() { ::posix_spawn_file_actions_destroy(&actions), ::posix_spawnattr_destroy(&attributes); }
-};
-
 void close_file(int& file) {
   if (file >= 0) ::close(file);
   file = -1;
@@ -71,7 +63,7 @@ void close_file(int& file) {
 
 ChildProcess::ChildProcess(const ChildOptions& options) {
   Pipe in, out, err;
-  SpawnHow how;
+  SpawnSettings how;
   if (options.has_pipes) {
     in.open(), out.open(), err.open();
     ::posix_spawn_file_actions_adddup2(&how.actions, in.read, STDIN_FILENO);

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "base/event.h"
 #include "base/text.h"
 #include "run/logs.h"
+#include "run/spawn_settings.h"
 
 extern char** environ;
 
@@ -46,14 +46,6 @@ std::vector<std::string> environment_with(const std::string& place) {
   if (!has_level) result.push_back(std::string(quiet) + "=ERROR");
   return result;
 }
-
-struct SpawnSettings {
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  SpawnSettings() { ::posix_spawn_file_actions_init(&actions), ::posix_spawnattr_init(&attributes); }
-  SpawnSettings(const SpawnSettings&) = delete;
-  ~SpawnSettings() { ::posix_spawn_file_actions_destroy(&actions), ::posix_spawnattr_destroy(&attributes); }
-};
 
 // Its report goes to file 3, what a person reads to 4; both stay open in it, nothing else of ours does.
 constexpr int kReportFile = 3, kTerminalFile = 4;
