@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -94,7 +95,11 @@ class ProcessComm final : public Comm {
   const FlightLog& flight_log() const override { return shared_.log; }
   void abandon(const std::string& reason) override { shared_.abandon(reason); }
 
-  CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override;
+  CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
+    epoch_ = epoch;
+    return prepare(epoch, groups, deadline);
+  }
+  CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override;
   void drop(int epoch) override;
   CommOutcome<void> settle(const Deadline& deadline) override { return watch_.settle(deadline); }
 
@@ -154,7 +159,8 @@ class ProcessComm final : public Comm {
   CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
   std::unique_ptr<Pending> message(int peer, int tag, CommOperation operation);
-  const Members& find(const Key& key);
+  bool is_connected(const Key& key) const;
+  const Members& find(const Key& key) const;
 
   const int size_;
   const at::Device device_;
@@ -162,7 +168,8 @@ class ProcessComm final : public Comm {
   const std::unique_ptr<StoreClient> store_;
   RankShared shared_;
   int epoch_ = 0;
-  std::map<Key, Members> groups_;
+  mutable std::mutex mutex_;       // of groups_: another thread may prepare
+  std::map<Key, Members> groups_;  // what was found in it stays in its place
   CardWatch watch_;
 };
 
@@ -203,7 +210,7 @@ CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& 
 }
 
 CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline) {
-  if (groups_.contains(key)) return {};
+  if (is_connected(key)) return {};
   const int size = static_cast<int>(key.group.members.size());
   std::unique_ptr<Wire> link;
   if (size > 1) {
@@ -221,6 +228,7 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
       close(members, done.error().reason);
       return done;
     }
+  const std::lock_guard lock(mutex_);
   groups_.emplace(key, std::move(members));
   return {};
 }
@@ -258,8 +266,7 @@ void ProcessComm::close(Members& members, const std::string& reason) {
   members.messages->close(reason);
 }
 
-CommOutcome<void> ProcessComm::connect(int epoch, std::span<const Group> groups, const Deadline& deadline) {
-  epoch_ = epoch;
+CommOutcome<void> ProcessComm::prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) {
   const Group everybody = with_members({Role::world, {}}, size_);
   if (const auto done = connect({epoch, true, everybody}, deadline); !done) return done;
   for (const Group& group : own_groups(groups, rank(), size_))
@@ -268,12 +275,19 @@ CommOutcome<void> ProcessComm::connect(int epoch, std::span<const Group> groups,
 }
 
 void ProcessComm::drop(int epoch) {
+  const std::lock_guard lock(mutex_);
   for (auto& [key, group] : groups_)
     if (key.epoch == epoch) close(group, "the epoch has ended");
   std::erase_if(groups_, [&](const auto& entry) { return entry.first.epoch == epoch; });
 }
 
-const ProcessComm::Members& ProcessComm::find(const Key& key) {
+bool ProcessComm::is_connected(const Key& key) const {
+  const std::lock_guard lock(mutex_);
+  return groups_.contains(key);
+}
+
+const ProcessComm::Members& ProcessComm::find(const Key& key) const {
+  const std::lock_guard lock(mutex_);
   const auto found = groups_.find(key);
   ensure(found != groups_.end(), "rank {}: {} is not connected", rank(), group_text(key.group, key.epoch));
   return found->second;

@@ -10,7 +10,7 @@
 // processes (c10d_comm.h), between which Gloo's messages go, and collectives of tensors on GPUs by NCCL (card_group.h) where
 // each member has a card. A group of one rank runs the same code.
 //
-// One thread calls a Comm; several may each have one. Members of a group must start its operations in the same order.
+// One thread calls a Comm, but for prepare(); several may each have one. Members of a group must start its operations in the same order.
 // Every operation is written into the flight log, the last ones of each rank, which a failed run shows.
 #pragma once
 
@@ -83,6 +83,9 @@ class Comm {
   // and members); members are ranks, `world` with none listed is everybody. Groups of others may be listed, too, and are passed
   // over. Operations belong to the epoch that was connected last; groups of earlier ones stay until dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
+  // Beforehand, and from another thread: connects groups of an epoch to come while operations go on in the present one. connect()
+  // then finds them.
+  virtual CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
   virtual void drop(int epoch) = 0;
   // From another thread: makes every wait under way and to come fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;

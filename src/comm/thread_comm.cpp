@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -177,16 +178,23 @@ class ThreadComm final : public Comm {
 
   CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     epoch_ = epoch;
+    return prepare(epoch, groups, deadline);
+  }
+
+  CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     for (const Group& group : own_groups(groups, rank_, size())) {
-      connected_.insert_or_assign({epoch, group}, 0);
+      if (is_connected({epoch, group})) continue;
       const auto met = start({.epoch = epoch, .group = group}, {.what = "a group"})->wait(deadline);
       if (!met) return met;
+      const std::lock_guard lock(world_->mutex);
+      connected_.insert({epoch, group});
     }
     return {};
   }
 
   void drop(int epoch) override {
-    std::erase_if(connected_, [&](const auto& entry) { return entry.first.epoch == epoch; });
+    const std::lock_guard lock(world_->mutex);
+    std::erase_if(connected_, [&](const Connected& group) { return group.epoch == epoch; });
   }
 
   void abandon(const std::string& reason) override {
@@ -236,10 +244,14 @@ class ThreadComm final : public Comm {
     return static_cast<int>(with_members(group, size()).members.size());
   }
 
+  bool is_connected(const Connected& group) const {
+    const std::lock_guard lock(world_->mutex);
+    return connected_.contains(group);
+  }
+
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation) {
     const Group whole = with_members(group, size());
-    ensure(connected_.contains({epoch_, whole}), "rank {}: {} is not connected", rank_,
-           group_text(whole, epoch_));
+    ensure(is_connected({epoch_, whole}), "rank {}: {} is not connected", rank_, group_text(whole, epoch_));
     return start({.epoch = epoch_, .group = whole}, std::move(operation));
   }
 
@@ -255,8 +267,8 @@ class ThreadComm final : public Comm {
     const std::int64_t flight =
         log_.post(name(operation.kind), operation.what, key.text(), operation.bytes());
     const int place = place_of(rank_, key.group);
-    const std::int64_t number = num_started_[key]++;
     const std::lock_guard lock(world_->mutex);
+    const std::int64_t number = num_started_[key]++;
     Gathering& gathering = world_->gatherings[key];
     std::shared_ptr<Meeting>& open = gathering.open[number];
     if (open == nullptr) open = std::make_shared<Meeting>(key.group.members);
@@ -277,7 +289,8 @@ class ThreadComm final : public Comm {
   FlightLog log_;
   const std::shared_ptr<RankState> state_;
   int epoch_ = 0;
-  std::map<Connected, int> connected_;
+  // Under the world's lock: another thread may prepare.
+  std::set<Connected> connected_;
   std::map<MeetingKey, std::int64_t> num_started_;
 };
 

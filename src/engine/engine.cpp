@@ -413,6 +413,22 @@ void Engine::update_block(int block, const at::Tensor& numbers) {
   }
 }
 
+// As behind an update.
+CommOutcome<void> Engine::gather_weights() {
+  const at::AutoDispatchBelowAutograd no_autograd;
+  if (types_.element == types_.wide) return {};  // the masters, which every holder of the weights has
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& next = program_.instructions[i];
+    if (next.op != Op::gather_parameters || strategy_of(stage_, next.block).zero == 3) continue;
+    const std::unique_ptr<Pending> pending = state_.begin(next, buffers_of(i));
+    if (pending == nullptr) continue;
+    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(next.op))); !done)
+      return done;
+    state_.end(next, buffers_of(i));
+  }
+  return settle();
+}
+
 CommOutcome<void> Engine::forward_only(const Batch& batch, const Run& how) {
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);

@@ -79,6 +79,9 @@ struct EngineOptions {
 // Everybody who works on the plan, among so many ranks: some may be idle.
 Group world_of(const Plan& plan, int num_ranks);
 
+// The groups that a device of a plan needs, for Comm::connect, among so many ranks.
+std::vector<Group> groups_of(const Program& program, const Plan& plan, int num_ranks);
+
 // Throws UserError, in one sentence, when the plan needs what this engine cannot do.
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model);
 
@@ -103,6 +106,8 @@ class Engine {
   // Completes a failed step without the others: updating, from what this rank has; at_gate, with the sums of a rank that passed that
   // gate. Masters and moments are then of the step; weights of other devices' shards are not. In no other progress.
   StepReport finish_step(const std::vector<double>& gate_sums = {});
+  // When masters have come from elsewhere: weights of other devices' shards, which ZeRO 1 and 2 keep here too.
+  CommOutcome<void> gather_weights();
   // Forward only, without dropout.
   CommOutcome<Evaluation> evaluate(const Batch& batch);
   // Logits [rows, vocab] of a batch of one micro-batch; with a cache, of new tokens behind those that it holds. One device.
@@ -110,8 +115,7 @@ class Engine {
 
   at::Device device() const { return options_.device; }
   const Program& program() const { return program_; }
-  // Those of the program, for Comm::connect.
-  std::vector<Group> groups() const;
+  std::vector<Group> groups() const;  // as groups_of
   Bytes arena_bytes() const;  // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 

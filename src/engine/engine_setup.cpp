@@ -97,11 +97,15 @@ Group world_of(const Plan& plan, int num_ranks) {
   return world;
 }
 
-std::vector<Group> Engine::groups() const {
-  std::vector<Group> result = program_.groups;
+std::vector<Group> groups_of(const Program& program, const Plan& plan, int num_ranks) {
+  std::vector<Group> result = program.groups;
   for (Group& group : result)
-    if (group.role == Role::world) group = world_;
+    if (group.role == Role::world) group = world_of(plan, num_ranks);
   return result;
+}
+
+std::vector<Group> Engine::groups() const {
+  return groups_of(program_, plan_, options_.comm == nullptr ? 1 : options_.comm->size());
 }
 
 namespace {

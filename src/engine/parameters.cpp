@@ -51,25 +51,59 @@ const WeightView& BlockViews::operator[](std::string_view name) const {
 }
 
 Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device, Keeping keeping)
-    : tensors_(logical_tensors(model)), shapes_(block_shapes(plan, model, rank)), blocks_(shapes_.size()) {
-  const ElementTypes types = types_of(plan.precision);
+    : tensors_(logical_tensors(model)),
+      types_(types_of(plan.precision)),
+      device_(device),
+      shapes_(block_shapes(plan, model, rank)),
+      blocks_(shapes_.size()) {
   for (std::size_t b = 0; b < shapes_.size(); ++b) {
     const BlockShape& shape = shapes_[b];
-    BlockState& state = blocks_[b];
     updates_.push_back(update_runs(shape)), counted_.push_back(counted_runs(shape));
     for (std::size_t i = 0; i < shape.tensors.size(); ++i)
       places_[shape.tensors[i].name] = {static_cast<int>(b), i};
-    if (shape.tensors.empty()) continue;
-    const auto zeros = [&](StateKind kind, at::ScalarType type) {
-      return at::zeros({shape.elements(kind)}, at::TensorOptions(type).device(device));
-    };
-    state.weights = state.masters = zeros(StateKind::weights, types.element);
-    if (keeping == Keeping::weights) continue;
-    state.gradients = zeros(StateKind::gradients, types.wide);
-    if (types.element != types.wide) state.masters = zeros(StateKind::optimizer, types.wide);
-    state.first = zeros(StateKind::optimizer, types.wide),
-    state.second = zeros(StateKind::optimizer, types.wide);
+    if (keeping == Keeping::training) hold_state(static_cast<int>(b));
+    if (keeping == Keeping::weights && !shape.tensors.empty())
+      blocks_[b].weights = blocks_[b].masters =
+          zeros(static_cast<int>(b), StateKind::weights, types_.element);
   }
+  if (keeping == Keeping::training) complete();
+}
+
+at::Tensor Parameters::zeros(int block, StateKind kind, at::ScalarType type) const {
+  return at::zeros({shape(block).elements(kind)}, at::TensorOptions(type).device(device_));
+}
+
+void Parameters::hold_state(int number) {
+  if (shape(number).tensors.empty()) return;
+  BlockState& state = block(number);
+  if (types_.element == types_.wide)
+    state.weights = state.masters = zeros(number, StateKind::weights, types_.element);
+  else
+    state.masters = zeros(number, StateKind::optimizer, types_.wide);
+  state.first = zeros(number, StateKind::optimizer, types_.wide);
+  state.second = zeros(number, StateKind::optimizer, types_.wide);
+}
+
+void Parameters::hold_state(int number, const BlockState& given) {
+  BlockState& state = block(number);
+  state.masters = given.masters, state.first = given.first, state.second = given.second;
+  if (types_.element == types_.wide) state.weights = state.masters;
+}
+
+void Parameters::keep_state() {
+  for (BlockState& state : blocks_) {
+    state.gradients.reset();
+    if (!state.weights.is_same(state.masters)) state.weights.reset();
+  }
+}
+
+void Parameters::complete() {
+  for (int b = 0; b < num_blocks(); ++b) {
+    if (shape(b).tensors.empty()) continue;
+    if (types_.element != types_.wide) block(b).weights = zeros(b, StateKind::weights, types_.element);
+    block(b).gradients = zeros(b, StateKind::gradients, types_.wide);
+  }
+  round_masters();
 }
 
 const HeldTensor* Parameters::find(const std::string& name) const {
@@ -236,10 +270,11 @@ void Parameters::zero_gradients() {
 Bytes Parameters::bytes() const {
   std::int64_t total = 0;
   for (const BlockState& state : blocks_) {
-    if (!state.weights.defined()) continue;
-    for (const at::Tensor* tensor : {&state.weights, &state.gradients, &state.first, &state.second})
+    for (const at::Tensor* tensor :
+         {&state.weights, &state.gradients, &state.masters, &state.first, &state.second})
       if (tensor->defined()) total += static_cast<std::int64_t>(tensor->nbytes());
-    if (!state.masters.is_same(state.weights)) total += static_cast<std::int64_t>(state.masters.nbytes());
+    if (state.weights.defined() && state.masters.is_same(state.weights))
+      total -= static_cast<std::int64_t>(state.masters.nbytes());
   }
   return Bytes(total);
 }

@@ -18,8 +18,9 @@
 
 namespace optimus {
 
-// What is held: all that training needs, or weights alone (gradients and moments are then undefined, and masters are weights).
-enum class Keeping { training, weights };
+// What is held: all that training needs; weights alone (gradients and moments are then undefined, and masters are weights); or
+// nothing at first, and then, block by block, what somebody who moves state asks for (reshard/move.h).
+enum class Keeping { training, weights, nothing };
 
 // With ZeRO some of these hold the device's shard only: moments and masters from stage 1 on, gradients from 2, weights with 3. Where
 // masters are the weights, they lie as weights do.
@@ -53,6 +54,15 @@ class Parameters {
   Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
              Keeping keeping = Keeping::training);
 
+  // Of Keeping::nothing: masters and moments of one block, zero or as given; release() lets them go, and everything else of it. After
+  // the last, complete() adds weights, rounded from masters as far as these are held, and gradients.
+  void hold_state(int block);
+  void hold_state(int block, const BlockState& given);
+  // Lets go of all but masters and moments.
+  void keep_state();
+  void release(int block) { blocks_[static_cast<std::size_t>(block)] = {}; }
+  void complete();
+
   // Keyed by (seed, tensor name): the same values whoever holds which part. Every rank computes its own part.
   void initialize(std::int64_t seed);
 
@@ -73,7 +83,8 @@ class Parameters {
   void set(const std::string& name, std::span<const double> values);
   void set(const std::string& name, std::span<const float> values);
   std::vector<double> get(const std::string& name, at::Tensor BlockState::*member) const;
-  // From masters that were set as views. With ZeRO 1 and 2 other shards of the weights come from elsewhere: Engine::gather_weights.
+  // From masters that were set as views. With ZeRO 1 and 2 other shards of the weights come from elsewhere
+  // (Engine::gather_weights).
   void round_masters();
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
@@ -89,10 +100,13 @@ class Parameters {
   Bytes bytes() const;
 
  private:
+  at::Tensor zeros(int block, StateKind kind, at::ScalarType type) const;
   bool is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const;
   void set_from(const std::string& name, const at::Tensor& whole);
 
   const std::vector<LogicalTensor> tensors_;
+  const ElementTypes types_;
+  const at::Device device_;
   std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
   std::vector<std::vector<StateRun>> updates_, counted_;

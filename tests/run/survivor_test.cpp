@@ -58,6 +58,9 @@ class FaultyComm final : public Comm {
   CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     return inner_->connect(epoch, groups, deadline);
   }
+  CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
+    return inner_->prepare(epoch, groups, deadline);
+  }
   void drop(int) override { inner_.reset(); }  // the others see that it has left
   void abandon(const std::string& reason) override { inner_->abandon(reason); }
   std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,

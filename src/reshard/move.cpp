@@ -1,0 +1,275 @@
+// See move.h.
+#include "reshard/move.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/checksum.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kMoveTag = 0x7ff0;  // no message of a step has it
+constexpr const char* kWhat = "state that moves";
+
+// Masters and moments lie in the same places, so that their buffers can be taken over.
+bool lie_alike(const BlockShape& a, const BlockShape& b) {
+  for (const StateKind kind : {StateKind::weights, StateKind::optimizer})
+    if (a.is_sharded(kind) != b.is_sharded(kind) || a.elements(kind) != b.elements(kind)) return false;
+  if (a.num_shards != b.num_shards || a.shard != b.shard || a.tensors.size() != b.tensors.size())
+    return false;
+  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+    const HeldTensor &x = a.tensors[i], &y = b.tensors[i];
+    if (x.tensor != y.tensor || x.box != y.box || x.offset != y.offset || x.shard_offset != y.shard_offset)
+      return false;
+  }
+  return true;
+}
+
+// Masters and moments of a block, in bytes.
+std::int64_t state_bytes(const BlockShape& shape, Precision precision) {
+  if (shape.tensors.empty()) return 0;
+  const std::int64_t width = std::max(4, bytes_of(precision));
+  const StateKind masters = bytes_of(precision) < 4 ? StateKind::optimizer : StateKind::weights;
+  return width * (shape.elements(masters) + 2 * shape.elements(StateKind::optimizer));
+}
+
+Bytes bytes_in(const std::vector<at::Tensor>& values) {
+  std::int64_t sum = 0;
+  for (const at::Tensor& value : values) sum += static_cast<std::int64_t>(value.nbytes());
+  return Bytes(sum);
+}
+
+at::Tensor sum_of(const at::Tensor& values) {
+  const at::Tensor here = values.to(at::kCPU);
+  const Checksum sum = checksum({static_cast<const std::byte*>(here.const_data_ptr()), here.nbytes()});
+  return at::full({1}, static_cast<std::int64_t>(sum.value), at::kLong);
+}
+
+at::Tensor flat_copy(const std::vector<at::Tensor>& values) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& value : values) flat.push_back(value.reshape({-1}));
+  return at::cat(flat);
+}
+
+}  // namespace
+
+// One that is under way. A received one is put where it belongs when it has come, unless it came straight there.
+struct StateMover::Message {
+  std::vector<at::Tensor> places{};  // received: where its values belong
+  at::Tensor values{};               // contiguous
+  bool is_copy = false;
+  std::unique_ptr<Pending> pending{};
+  at::Tensor sum{};  // checked: of the values, as the sender has them
+  std::unique_ptr<Pending> pending_sum{};
+  int peer = 0;
+  bool is_send = false;
+};
+
+StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& comm,
+                       const MoveOptions& options)
+    : change_(change),
+      rank_(rank),
+      share_(share_of(change, rank)),
+      ends_(ends),
+      comm_(comm),
+      options_(options),
+      num_tensors_(static_cast<int>(change.before.tensors.size()) /
+                   (bytes_of(change.to.precision) < 4 ? 1 : 2)) {
+  plan_turns();
+  plan_memory();
+}
+
+StateMover::~StateMover() = default;
+
+const std::string& StateMover::name_of(int tensor) const {
+  return change_.before.tensors[static_cast<std::size_t>(tensor)].name;
+}
+
+std::vector<at::Tensor BlockState::*> StateMover::fields(int tensor) const {
+  if (bytes_of(change_.to.precision) < 4)
+    return {&BlockState::masters, &BlockState::first, &BlockState::second};
+  if (tensor < num_tensors_) return {&BlockState::masters};
+  return {&BlockState::first, &BlockState::second};
+}
+
+// A box of what is held of a tensor, of each of its fields.
+std::vector<at::Tensor> StateMover::values(const Parameters& of, int tensor, const Box& box) const {
+  std::vector<at::Tensor> result;
+  for (at::Tensor BlockState::*const field : fields(tensor)) {
+    at::Tensor held = of.view(name_of(tensor), field);
+    ensure(held.defined(), "{} is not held", name_of(tensor));
+    const Box own = of.box(name_of(tensor), field);
+    ensure(own.contains(box), "{} of {} is not in {}", text(box), name_of(tensor), text(own));
+    for (int d = 0; d < own.num_dims; ++d)
+      held = held.narrow(d, box[d].begin - own[d].begin, box[d].size());
+    result.push_back(held);
+  }
+  return result;
+}
+
+// The waves; then what goes from rank to rank nowhere, block by block.
+void StateMover::plan_turns() {
+  std::set<int> moving;
+  for (const RankShare::Wave& wave : share_.waves) {
+    turns_.push_back({.tensors = wave.tensors, .wave = &wave});
+    moving.insert(wave.tensors.begin(), wave.tensors.end());
+  }
+  std::map<int, std::vector<int>> staying;  // by block
+  for (int tensor = 0; tensor < static_cast<int>(change_.before.tensors.size()); ++tensor)
+    if (!moving.contains(tensor))
+      staying[change_.before.tensors[static_cast<std::size_t>(tensor)].block].push_back(tensor);
+  for (auto& [block, tensors] : staying) turns_.push_back({.tensors = std::move(tensors)});
+
+  std::map<int, int> last_turn;  // of an old block
+  std::set<int> taken;           // new blocks
+  for (int t = 0; t < static_cast<int>(turns_.size()); ++t)
+    for (const int tensor : turns_[static_cast<std::size_t>(t)].tensors) {
+      if (ends_.old != nullptr && ends_.old->find(name_of(tensor)) != nullptr)
+        last_turn[ends_.old->block_of(name_of(tensor))] = t;
+      if (ends_.next == nullptr || ends_.next->find(name_of(tensor)) == nullptr) continue;
+      const int block = ends_.next->block_of(name_of(tensor));
+      if (!taken.insert(block).second) continue;
+      const bool is_kept =
+          ends_.old != nullptr && lie_alike(ends_.old->shape(block), ends_.next->shape(block));
+      Turn& turn = turns_[static_cast<std::size_t>(t)];
+      (is_kept ? turn.kept : turn.held).push_back(block);
+    }
+  for (const auto& [block, turn] : last_turn)
+    turns_[static_cast<std::size_t>(turn)].released.push_back(block);
+}
+
+void StateMover::plan_memory() {
+  const Precision precision = change_.to.precision;
+  std::set<int> kept;
+  std::int64_t now = 0, most = 0;
+  if (ends_.old != nullptr)
+    for (int block = 0; block < ends_.old->num_blocks(); ++block)
+      now += state_bytes(ends_.old->shape(block), precision);
+  for (const Turn& turn : turns_) {
+    kept.insert(turn.kept.begin(), turn.kept.end());
+    for (const int block : turn.held) now += state_bytes(ends_.next->shape(block), precision);
+    most = std::max(most, now);
+    for (const int block : turn.released)
+      if (!kept.contains(block)) now -= state_bytes(ends_.old->shape(block), precision);
+  }
+  most_held_ = Bytes(std::max(most, now)) + options_.under_way;
+}
+
+MoveReport StateMover::run() {
+  for (const Turn& turn : turns_) {
+    take_blocks(turn);
+    copy_own(turn);
+    if (turn.wave != nullptr) exchange(*turn.wave);
+    for (const int block : turn.released) ends_.old->release(block);
+  }
+  return report_;
+}
+
+void StateMover::take_blocks(const Turn& turn) {
+  for (const int block : turn.kept) ends_.next->hold_state(block, ends_.old->block(block));
+  for (const int block : turn.held) ends_.next->hold_state(block);
+}
+
+void StateMover::copy_own(const Turn& turn) {
+  if (ends_.old == nullptr || ends_.next == nullptr) return;
+  for (const int tensor : turn.tensors) {
+    const std::string& name = name_of(tensor);
+    if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
+    at::Tensor BlockState::*const field = fields(tensor).front();
+    const auto common = intersect(ends_.old->box(name, field), ends_.next->box(name, field));
+    if (!common) continue;
+    const std::vector<at::Tensor> from = values(*ends_.old, tensor, *common),
+                                  to = values(*ends_.next, tensor, *common);
+    for (std::size_t i = 0; i < to.size(); ++i)
+      if (!to[i].is_alias_of(from[i])) to[i].copy_(from[i]);
+  }
+}
+
+void StateMover::exchange(const RankShare::Wave& wave) {
+  for (const RankShare::Operation& operation : wave.operations) post(operation);
+  post_joint();
+  while (!under_way_.empty()) end_first();
+}
+
+// Both sides see the same boxes in the same order, so both part them alike.
+void StateMover::post(const RankShare::Operation& operation) {
+  const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
+  std::vector<at::Tensor> pieces = values(of, operation.tensor, operation.box);
+  (operation.is_send ? report_.sent : report_.received) += bytes_in(pieces);
+  if (bytes_in(pieces) <= options_.alone) {
+    const std::pair<int, bool> key{operation.peer.value, operation.is_send};
+    auto found =
+        std::find_if(joint_.begin(), joint_.end(), [&](const auto& entry) { return entry.first == key; });
+    if (found == joint_.end()) found = joint_.insert(joint_.end(), {key, {}});
+    found->second.insert(found->second.end(), pieces.begin(), pieces.end());
+    return;
+  }
+  for (const at::Tensor& piece : pieces) {
+    Message message{.values = piece, .is_copy = !piece.is_contiguous()};
+    if (message.is_copy && !operation.is_send) message.places = {piece};
+    if (message.is_copy)
+      message.values = operation.is_send ? piece.contiguous() : at::empty(piece.sizes(), piece.options());
+    start(std::move(message), operation.peer.value, operation.is_send);
+  }
+}
+
+// What is small, one message for each peer and direction.
+void StateMover::post_joint() {
+  for (auto& [key, pieces] : std::exchange(joint_, {})) {
+    const auto& [peer, is_send] = key;
+    Message message{.is_copy = true};
+    if (is_send) {
+      message.values = flat_copy(pieces);
+    } else {
+      std::int64_t count = 0;
+      for (const at::Tensor& piece : pieces) count += piece.numel();
+      message.values = at::empty({count}, pieces.front().options());
+      message.places = std::move(pieces);
+    }
+    start(std::move(message), peer, is_send);
+  }
+}
+
+void StateMover::start(Message message, int peer, bool is_send) {
+  if (message.is_copy) staged_ += bytes_in({message.values});
+  while (staged_ > options_.under_way && !under_way_.empty()) end_first();
+  message.peer = peer, message.is_send = is_send;
+  const auto begin = [&](const at::Tensor& values, int tag) {
+    return is_send ? comm_.send(peer, values, tag, kWhat) : comm_.receive(peer, values, tag, kWhat);
+  };
+  message.pending = begin(message.values, kMoveTag);
+  if (options_.is_checked) {
+    message.sum = is_send ? sum_of(message.values) : at::empty({1}, at::kLong);
+    message.pending_sum = begin(message.sum, kMoveTag + 1);
+  }
+  ++report_.num_messages;
+  under_way_.push_back(std::move(message));
+}
+
+void StateMover::end_first() {
+  Message message = std::move(under_way_.front());
+  under_way_.erase(under_way_.begin());
+  const Deadline deadline = Deadline::after(options_.patience, kWhat);
+  done_or_throw(message.pending->wait(deadline));
+  if (message.pending_sum != nullptr) {
+    done_or_throw(message.pending_sum->wait(deadline));
+    ensure(message.is_send || at::equal(message.sum, sum_of(message.values)),
+           "state from rank {} came damaged to rank {}", message.peer, rank_);
+  }
+  std::int64_t offset = 0;
+  for (at::Tensor& place : message.places) {
+    place.copy_(message.values.view({-1}).narrow(0, offset, place.numel()).view(place.sizes()));
+    offset += place.numel();
+  }
+  if (message.is_copy) staged_ -= bytes_in({message.values});
+}
+
+}  // namespace optimus

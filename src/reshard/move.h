@@ -1,0 +1,89 @@
+// Moves one rank's part of a training's state from the layout of one plan to that of another (reshard/plan_change.h), block after
+// block: a block's new buffers are taken, filled from the rank's own old ones and by others, and the old ones let go, so that two
+// copies of everything are never held. Every rank of the run calls, also those that are only in one of the plans or in none.
+//
+//   Parameters next(change.to, model, rank, device, Keeping::nothing);
+//   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is touched yet
+//   mover.run();                                               // between two steps; comm is connected for the new plan
+//   next.complete();
+//
+// Large boxes travel alone, straight from where they lie to where they will lie, small ones together. A block that stays as it is
+// keeps its memory. What fails leaves neither layout whole: the run goes back to a checkpoint.
+#pragma once
+
+#include <vector>
+
+#include "comm/comm.h"
+#include "engine/parameters.h"
+#include "reshard/plan_change.h"
+
+namespace optimus {
+
+struct MoveOptions {
+  Seconds patience{600};     // for any one message
+  bool is_checked = false;   // checksums of all that arrives
+  Bytes alone{1 << 20};      // larger boxes travel alone
+  Bytes under_way{1 << 26};  // copies for messages, at most, beside one that is larger
+};
+
+struct MoveReport {
+  Bytes sent, received;
+  std::int64_t num_messages = 0;
+};
+
+// Either is null where the rank is not in that plan. Of `old` masters and moments are taken apart; weights of their own and gradients
+// must be gone. `next` holds nothing yet.
+struct MoveEnds {
+  Parameters* old = nullptr;
+  Parameters* next = nullptr;
+};
+
+class StateMover {
+ public:
+  // All must outlive this.
+  StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& comm, const MoveOptions& options);
+  ~StateMover();
+
+  // Of masters and moments, old and new, at any moment, and of copies for messages.
+  Bytes most_held() const { return most_held_; }
+
+  // Once. Throws PeersLost.
+  MoveReport run();
+
+ private:
+  // Tensors that move at the same time, and what is begun and ended with them.
+  struct Turn {
+    std::vector<int> tensors;                     // numbers of the layout
+    const RankShare::Wave* wave = nullptr;  // none: nothing of them goes from rank to rank
+    std::vector<int> held{}, kept{}, released{};  // blocks: new ones taken, taken as they lie, old ones let go
+  };
+  struct Message;
+  void plan_turns();
+  void plan_memory();
+  void take_blocks(const Turn& turn);
+  void copy_own(const Turn& turn);
+  void exchange(const RankShare::Wave& wave);
+  void post(const RankShare::Operation& operation);
+  void post_joint();
+  void start(Message message, int peer, bool is_send);
+  void end_first();
+  std::vector<at::Tensor BlockState::*> fields(int tensor) const;
+  const std::string& name_of(int tensor) const;
+  std::vector<at::Tensor> values(const Parameters& of, int tensor, const Box& box) const;
+
+  const PlanChange& change_;
+  const int rank_;
+  const RankShare share_;
+  const MoveEnds ends_;
+  Comm& comm_;
+  const MoveOptions options_;
+  const int num_tensors_;  // of the model
+  std::vector<Turn> turns_;
+  Bytes most_held_;
+  std::vector<Message> under_way_;
+  std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> joint_;  // by peer and direction
+  Bytes staged_;
+  MoveReport report_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,115 @@
+// See plan_change.h.
+#include "reshard/plan_change.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "layout/assign.h"
+#include "layout/verify.h"
+#include "plan/layouts.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+constexpr Bytes kChunk{std::int64_t{16} << 20};
+
+// Both lists of tensors, one behind the other.
+Layout joined(Layout first, const Layout& second) {
+  const int num_grids = static_cast<int>(first.grids.size());
+  first.grids.insert(first.grids.end(), second.grids.begin(), second.grids.end());
+  first.tensors.insert(first.tensors.end(), second.tensors.begin(), second.tensors.end());
+  for (std::vector<Placement> placements : second.placements) {
+    for (Placement& placement : placements) placement.grid += num_grids;
+    first.placements.push_back(std::move(placements));
+  }
+  return first;
+}
+
+// Devices 0 … n - 1, whatever numbers the file has: they are places, not ranks.
+Plan with_places(Plan plan) {
+  std::vector<int> devices;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(devices.begin(), devices.end());
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (int& device : stage.devices)
+        device = static_cast<int>(std::lower_bound(devices.begin(), devices.end(), device) - devices.begin());
+  return plan;
+}
+
+// What is learned would be another thing.
+void refuse_other_training(const Plan& from, const Plan& to) {
+  const auto refuse = [](const char* what, const auto& now, const auto& then) {
+    throw UserError("the run has {} {}, the plan {}: a change of plan must not change what is learned", what,
+                    now, then);
+  };
+  if (from.batch != to.batch) refuse("batch", from.batch, to.batch);
+  if (from.sequence_length != to.sequence_length)
+    refuse("sequence length", from.sequence_length, to.sequence_length);
+  if (from.precision != to.precision) refuse("precision", text(from.precision), text(to.precision));
+}
+
+DiffOptions options_of_move() { return {.chunk = kChunk}; }
+
+}  // namespace
+
+Layout state_layout(const Plan& plan, const ModelSpec& model) {
+  Layout moments = layout_of(plan, model, StateKind::optimizer);
+  if (bytes_of(plan.precision) < 4) return moments;
+  return joined(layout_of(plan, model, StateKind::weights), moments);
+}
+
+Plan with_devices(Plan plan, const std::vector<int>& device_of) {
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (int& device : stage.devices) device = device_of.at(static_cast<std::size_t>(device));
+  return plan;
+}
+
+bool has_device(const Plan& plan, int device) {
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      if (std::find(stage.devices.begin(), stage.devices.end(), device) != stage.devices.end()) return true;
+  return false;
+}
+
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks) {
+  validate(to, model, "the plan");
+  refuse_other_training(from, to);
+  if (num_devices(to) > num_ranks)
+    throw UserError("the plan needs {} devices, the run has {}", num_devices(to), num_ranks);
+  PlanChange change;
+  change.from = from, change.before = state_layout(from, model);
+  const Plan places = with_places(to);
+  std::vector<Rank> ranks;
+  for (int rank = 0; rank < num_ranks; ++rank) ranks.push_back(Rank{rank});
+  const Assignment assigned = assign(change.before, state_layout(places, model), ranks);
+  std::vector<int> device_of;
+  for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
+  change.to = with_devices(places, device_of), change.after = state_layout(change.to, model);
+  const LayoutChange layouts(change.before, change.after, options_of_move());
+  DiffOutcome<WaveOrder> order = order_waves(layouts);
+  ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
+  change.order = std::move(*order);
+  change.moved = change.order.lower_bound;
+  change.minimum = assigned.needed - assigned.kept_bound;
+  return change;
+}
+
+RankShare share_of(const PlanChange& change, int rank) {
+  if (!has_device(change.from, rank) && !has_device(change.to, rank)) return {Rank{rank}, {}};
+  const LayoutChange layouts(change.before, change.after, options_of_move());
+  DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
+  ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);
+  const Outcome<void> verified = verify_share(change.before, layouts.from_index, change.after,
+                                              layouts.to_index, *share, options_of_move());
+  ensure(verified.has_value(), "the share of rank {} is wrong: {}", rank,
+         verified ? "" : verified.error().why);
+  return std::move(*share);
+}
+
+}  // namespace optimus

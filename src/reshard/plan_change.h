@@ -1,0 +1,45 @@
+// PlanChange: a running training goes from one plan to another. Who takes which place, what of its state moves and in which order.
+// Worked out beforehand, by every rank alike, from the two plans alone; nothing is touched. How it is done: reshard/move.h.
+//
+// State is what cannot be rebuilt: masters and moments. Weights of a lower precision are rounded from masters, gradients begin
+// with the next step. Where masters are the weights (fp32, fp64) they lie as weights do, else as moments do:
+//
+//              bf16                                 fp32
+//   zero 0     masters + moments everywhere         masters, moments everywhere
+//   zero 1, 2  masters + moments by shard           masters everywhere, moments by shard
+//   zero 3     masters + moments by shard           masters, moments by shard
+#pragma once
+
+#include <vector>
+
+#include "layout/change.h"
+#include "model/spec.h"
+#include "plan/plan.h"
+
+namespace optimus {
+
+// What is moved, for each of the model's tensors: first all masters, then all moments, where these lie differently; else both
+// together under one number.
+Layout state_layout(const Plan& plan, const ModelSpec& model);
+
+struct PlanChange {
+  Plan from, to;  // of `to` the devices are those of the run: ranks
+  Layout before, after;
+  WaveOrder order;
+  Bytes moved;    // by all ranks together
+  Bytes minimum;  // no choice of places moves less
+};
+
+// The same plan on other devices: device d becomes device_of[d].
+Plan with_devices(Plan plan, const std::vector<int>& device_of);
+
+// Ranks 0 … num_ranks - 1 are there; `from` is on some of them, with devices that are ranks. Throws UserError, in one sentence, when
+// there cannot be such a change: another model, batch, sequence length or precision, or too few ranks.
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks);
+
+// One rank's part, verified (layout/verify.h).
+RankShare share_of(const PlanChange& change, int rank);
+
+bool has_device(const Plan& plan, int device);
+
+}  // namespace optimus

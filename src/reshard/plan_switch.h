@@ -1,0 +1,68 @@
+// PlanSwitch: how one rank comes from the plan that a run is on to the next while the run goes on.
+//
+//   PlanSwitch next({model, comm, engine_options}, part.plan, plan, epoch);   // a thread: refuses, or works everything out
+//   next.prepare(deadline);                                                   // the same thread: connects while steps go on
+//   const SwitchReport report = next.run(part);                               // between two steps, by all ranks of the run
+//
+// A rank may have no use in a plan: its part is then empty, and it takes part in switches all the same. Read next: reshard/move.h.
+#pragma once
+
+#include <memory>
+
+#include "engine/engine.h"
+#include "reshard/move.h"
+
+namespace optimus {
+
+// One rank's part in a plan. The engine refers to the parameters.
+struct PlanPart {
+  Plan plan;  // its devices are ranks
+  std::unique_ptr<Parameters> parameters{};
+  std::unique_ptr<Engine> engine{};
+  bool is_empty() const { return engine == nullptr; }
+};
+
+// What a change of plan was, for all ranks together.
+struct SwitchReport {
+  Bytes moved;    // as it was received
+  Bytes minimum;  // as PlanChange has it
+  Seconds paused;
+  Bytes most_held;  // of masters and moments, old and new, by any one rank
+};
+
+struct SwitchFacts {
+  const ModelSpec& model;
+  Comm& comm;
+  EngineOptions engine;  // rank and comm are filled in
+  MoveOptions move{};
+};
+
+class PlanSwitch {
+ public:
+  // Throws UserError when there cannot be such a change. from: the plan that will be in use then.
+  PlanSwitch(const SwitchFacts& facts, const Plan& from, const Plan& to, int epoch);
+
+  const Plan& plan() const { return change_.to; }
+  const PlanChange& change() const { return change_; }
+  // Beforehand, from another thread.
+  CommOutcome<void> prepare(const Deadline& deadline);
+  // Throws PeersLost and whatever making an engine throws; the part is then torn (neither plan's). Ends in the new epoch of the Comm;
+  // the groups of the old one are gone.
+  SwitchReport run(PlanPart& part);
+
+ private:
+  // What an engine counts; ranks without one learn it from the others.
+  void agree_on_numbers(const PlanPart& part);
+  void make_engine(PlanPart& part) const;
+  SwitchReport sum_up(const MoveReport& own, Bytes most_held, Seconds paused) const;
+
+  const SwitchFacts facts_;
+  const PlanChange change_;
+  const int epoch_, rank_;
+  bool is_in_next_ = false;
+  std::vector<Group> groups_;
+  std::int64_t num_updates_ = 0;
+  LossScale loss_scale_;
+};
+
+}  // namespace optimus
