@@ -45,6 +45,9 @@ std::unique_ptr<Command> make_convert_command();
 std::unique_ptr<Command> make_export_command();
 std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_logs_command();
+std::unique_ptr<Command> make_status_command();
+std::unique_ptr<Command> make_switch_command();
+std::unique_ptr<Command> make_decisions_command();
 std::unique_ptr<Command> make_doctor_command();
 
 }  // namespace optimus

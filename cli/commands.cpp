@@ -30,6 +30,9 @@ std::span<const CommandEntry> commands() {
        make_checkpoint_clear_command},
       {"simulate", "what a step of a plan takes on a cluster, and how well that meets measured runs",
        make_simulate_command},
+      {"status", "a run: its plan, its step, its workers and how they are", make_status_command},
+      {"switch", "let a running training go on with another plan", make_switch_command},
+      {"decisions", "what a run has decided about its plan, and what came of it", make_decisions_command},
       {"logs", "what all ranks of a run wrote, in the order of time, around its failure", make_logs_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},
   };

@@ -24,8 +24,8 @@ class LoneLink final : public Wire {
  public:
   int place() const override { return 0; }
   int size() const override { return 1; }
-  std::unique_ptr<Transfer> send(int place, const at::Tensor&, int) override { refuse(place); }
-  std::unique_ptr<Transfer> receive(int place, const at::Tensor&, int) override { refuse(place); }
+  std::unique_ptr<WireMessage> send(int place, const at::Tensor&, int) override { refuse(place); }
+  std::unique_ptr<WireMessage> receive(int place, const at::Tensor&, int) override { refuse(place); }
   void check(int place) override { refuse(place); }
 
  private:

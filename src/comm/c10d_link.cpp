@@ -71,7 +71,7 @@ class Retired {
   std::deque<GlooWork> all_;
 };
 
-class GlooTransfer final : public Transfer {
+class GlooTransfer final : public WireMessage {
  public:
   GlooTransfer(GlooWork work, int place, std::shared_ptr<Retired> retired)
       : work_(std::move(work)), place_(place), retired_(std::move(retired)) {}
@@ -104,11 +104,11 @@ class GlooLink final : public Wire {
   int place() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
 
-  std::unique_ptr<Transfer> send(int place, const at::Tensor& row, int tag) override {
+  std::unique_ptr<WireMessage> send(int place, const at::Tensor& row, int tag) override {
     return start(
         place, [&](std::vector<at::Tensor>& rows) { return group_->send(rows, place, tag); }, row);
   }
-  std::unique_ptr<Transfer> receive(int place, const at::Tensor& row, int tag) override {
+  std::unique_ptr<WireMessage> receive(int place, const at::Tensor& row, int tag) override {
     return start(
         place, [&](std::vector<at::Tensor>& rows) { return group_->recv(rows, place, tag); }, row);
   }
@@ -116,7 +116,7 @@ class GlooLink final : public Wire {
 
  private:
   template <typename Function>
-  std::unique_ptr<Transfer> start(int place, Function&& function, const at::Tensor& row) {
+  std::unique_ptr<WireMessage> start(int place, Function&& function, const at::Tensor& row) {
     // Whoever started the operation owns the memory: what is retired must not hold it.
     std::vector<at::Tensor> rows = {
         at::from_blob(row.data_ptr(), {static_cast<std::int64_t>(row.nbytes())}, at::kByte)};

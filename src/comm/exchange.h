@@ -79,7 +79,7 @@ class MemberExchange {
 
  private:
   struct Message {
-    std::unique_ptr<Transfer> transfer;
+    std::unique_ptr<WireMessage> transfer;
     int place = 0;
     bool is_receive = false, is_second = false;  // of an all_reduce's second stage
     bool is_done = false;

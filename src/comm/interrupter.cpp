@@ -32,22 +32,22 @@ Interrupter::~Interrupter() {
 void Interrupter::run() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kLookUp, [&] { return is_over_; }))
-    for (Transfer* transfer : waited_for_) transfer->interrupt();
+    for (WireMessage* transfer : waited_for_) transfer->interrupt();
 }
 
 void Interrupter::interrupt_all() {
   const std::lock_guard lock(mutex_);
-  for (Transfer* transfer : waited_for_) transfer->interrupt();
+  for (WireMessage* transfer : waited_for_) transfer->interrupt();
 }
 
-void Interrupter::wait(Transfer& transfer, Wire& link, int place, const Limits& limits) {
+void Interrupter::wait(WireMessage& transfer, Wire& link, int place, const Limits& limits) {
   {
     const std::lock_guard lock(mutex_);
     waited_for_.push_back(&transfer);
   }
   struct Leaving {
     Interrupter& self;
-    Transfer* transfer;
+    WireMessage* transfer;
     ~Leaving() {
       const std::lock_guard lock(self.mutex_);
       std::erase(self.waited_for_, transfer);

@@ -29,14 +29,14 @@ class Interrupter {
     std::function<std::optional<std::string>()> stop;  // a reason to end, from whoever has one
   };
   // Until the transfer with the member at `place` is done. Throws LinkError: closed, deadline or stopped.
-  void wait(Transfer& transfer, Wire& link, int place, const Limits& limits);
+  void wait(WireMessage& transfer, Wire& link, int place, const Limits& limits);
 
  private:
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Transfer*> waited_for_;
+  std::vector<WireMessage*> waited_for_;
   bool is_over_ = false;
   std::thread thread_;
 };

@@ -19,9 +19,9 @@ struct LinkError {
 };
 
 // A message under way. Its memory is the caller's. One thread waits, any may interrupt.
-class Transfer {
+class WireMessage {
  public:
-  virtual ~Transfer() = default;
+  virtual ~WireMessage() = default;
   // True: done. False: interrupted, it may be waited for again. Throws LinkError when the connection is closed. A time-out closes
   // all connections of the link (Gloo's rule), so patient callers give a long one and interrupt.
   virtual bool wait(std::chrono::milliseconds timeout) = 0;
@@ -37,8 +37,8 @@ class Wire {
   virtual int place() const = 0;
   virtual int size() const = 0;
   // Rows of at least one element on processors; memory must not change until the transfer is done. Throws LinkError.
-  virtual std::unique_ptr<Transfer> send(int place, const at::Tensor& row, int tag) = 0;
-  virtual std::unique_ptr<Transfer> receive(int place, const at::Tensor& row, int tag) = 0;
+  virtual std::unique_ptr<WireMessage> send(int place, const at::Tensor& row, int tag) = 0;
+  virtual std::unique_ptr<WireMessage> receive(int place, const at::Tensor& row, int tag) = 0;
   // Throws LinkError when the connection is known to be closed. Not for every message: each call leaves a few bytes behind.
   virtual void check(int place) = 0;
 };

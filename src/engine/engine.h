@@ -116,7 +116,7 @@ class Engine {
   at::Device device() const { return options_.device; }
   const Program& program() const { return program_; }
   std::vector<Group> groups() const;  // as groups_of
-  Bytes arena_bytes() const;  // as planned and allocated
+  Bytes arena_bytes() const;          // as planned and allocated
   Bytes bytes() const;  // with what products and, as planned, autograd hold beside it; parameters not counted
 
   // Whether steps are replayed from a recording, or why not.

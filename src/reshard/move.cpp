@@ -108,8 +108,7 @@ std::vector<at::Tensor> StateMover::values(const Parameters& of, int tensor, con
     ensure(held.defined(), "{} is not held", name_of(tensor));
     const Box own = of.box(name_of(tensor), field);
     ensure(own.contains(box), "{} of {} is not in {}", text(box), name_of(tensor), text(own));
-    for (int d = 0; d < own.num_dims; ++d)
-      held = held.narrow(d, box[d].begin - own[d].begin, box[d].size());
+    for (int d = 0; d < own.num_dims; ++d) held = held.narrow(d, box[d].begin - own[d].begin, box[d].size());
     result.push_back(held);
   }
   return result;

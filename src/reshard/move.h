@@ -53,9 +53,10 @@ class StateMover {
  private:
   // Tensors that move at the same time, and what is begun and ended with them.
   struct Turn {
-    std::vector<int> tensors;                     // numbers of the layout
+    std::vector<int> tensors;               // numbers of the layout
     const RankShare::Wave* wave = nullptr;  // none: nothing of them goes from rank to rank
-    std::vector<int> held{}, kept{}, released{};  // blocks: new ones taken, taken as they lie, old ones let go
+    std::vector<int> held{}, kept{},
+        released{};  // blocks: new ones taken, taken as they lie, old ones let go
   };
   struct Message;
   void plan_turns();

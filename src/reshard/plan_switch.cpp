@@ -16,19 +16,25 @@ const Group kAll{Role::world, {}};
 
 }  // namespace
 
-PlanSwitch::PlanSwitch(const SwitchFacts& facts, const Plan& from, const Plan& to, int epoch)
+PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch)
     : facts_(facts),
-      change_(change_plan(from, to, facts.model, facts.comm.size())),
+      change_(change_plan(part.plan, to, facts.model, facts.comm.size())),
       epoch_(epoch),
       rank_(facts.comm.rank()),
-      is_in_next_(has_device(change_.to, rank_)),
       groups_{kAll} {
   ensure_engine_supports(change_.to, facts.model);
-  if (!is_in_next_) return;
-  const std::vector<Group> own =
-      groups_of(compile(change_.to, facts.model, rank_), change_.to, facts.comm.size());
-  groups_.insert(groups_.end(), own.begin(), own.end());
+  if (has_device(change_.to, rank_)) {
+    next_ =
+        std::make_unique<Parameters>(change_.to, facts.model, rank_, facts.engine.device, Keeping::nothing);
+    const std::vector<Group> own =
+        groups_of(compile(change_.to, facts.model, rank_), change_.to, facts.comm.size());
+    groups_.insert(groups_.end(), own.begin(), own.end());
+  }
+  mover_ = std::make_unique<StateMover>(change_, rank_, MoveEnds{part.parameters.get(), next_.get()},
+                                        facts_.comm, facts_.move);
 }
+
+PlanSwitch::~PlanSwitch() = default;
 
 CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
   return facts_.comm.prepare(epoch_, groups_, deadline);
@@ -55,10 +61,10 @@ void PlanSwitch::make_engine(PlanPart& part) const {
   done_or_throw(part.engine->gather_weights());
 }
 
-SwitchReport PlanSwitch::sum_up(const MoveReport& own, Bytes most_held, Seconds paused) const {
+SwitchReport PlanSwitch::sum_up(const MoveReport& own, Seconds paused) const {
   const Deadline deadline = Deadline::after(facts_.move.patience, "the end of a change of plan");
   at::Tensor moved = at::tensor({static_cast<double>(own.received.value)}, at::kDouble);
-  at::Tensor most = at::tensor({static_cast<double>(most_held.value), paused.value}, at::kDouble);
+  at::Tensor most = at::tensor({static_cast<double>(mover_->most_held().value), paused.value}, at::kDouble);
   done_or_throw(facts_.comm.all_reduce(kAll, moved, Sum::sum, "bytes moved")->wait(deadline));
   done_or_throw(facts_.comm.all_reduce(kAll, most, Sum::maximum, "the pause")->wait(deadline));
   const auto bytes = [](double value) { return Bytes(std::llround(value)); };
@@ -75,19 +81,14 @@ SwitchReport PlanSwitch::run(PlanPart& part) {
   agree_on_numbers(part);
   part.engine.reset();
   if (part.parameters != nullptr) part.parameters->keep_state();
-  std::unique_ptr<Parameters> next;
-  if (is_in_next_)
-    next = std::make_unique<Parameters>(change_.to, facts_.model, rank_, facts_.engine.device,
-                                        Keeping::nothing);
-  StateMover mover(change_, rank_, {part.parameters.get(), next.get()}, facts_.comm, facts_.move);
-  const MoveReport moved = mover.run();
-  part.parameters = std::move(next), part.plan = change_.to;
-  if (is_in_next_) {
+  const MoveReport moved = mover_->run();
+  part.parameters = std::move(next_), part.plan = change_.to;
+  if (part.parameters != nullptr) {
     part.parameters->complete();
     make_engine(part);
   }
   const Seconds paused(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
-  const SwitchReport report = sum_up(moved, mover.most_held(), paused);
+  const SwitchReport report = sum_up(moved, paused);
   for (int epoch = 0; epoch < epoch_; ++epoch) facts_.comm.drop(epoch);
   return report;
 }

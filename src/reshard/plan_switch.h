@@ -1,6 +1,6 @@
 // PlanSwitch: how one rank comes from the plan that a run is on to the next while the run goes on.
 //
-//   PlanSwitch next({model, comm, engine_options}, part.plan, plan, epoch);   // a thread: refuses, or works everything out
+//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // a thread: refuses, or works everything out
 //   next.prepare(deadline);                                                   // the same thread: connects while steps go on
 //   const SwitchReport report = next.run(part);                               // between two steps, by all ranks of the run
 //
@@ -39,27 +39,30 @@ struct SwitchFacts {
 
 class PlanSwitch {
  public:
-  // Throws UserError when there cannot be such a change. from: the plan that will be in use then.
-  PlanSwitch(const SwitchFacts& facts, const Plan& from, const Plan& to, int epoch);
+  // Works everything out; touches nothing. Throws UserError when there cannot be such a switch. `part` must be the rank's until run().
+  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch);
+  ~PlanSwitch();
 
-  const Plan& plan() const { return change_.to; }
   const PlanChange& change() const { return change_; }
+  const Plan& plan() const { return change_.to; }
+  Bytes most_held() const { return mover_->most_held(); }
   // Beforehand, from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
   // Throws PeersLost and whatever making an engine throws; the part is then torn (neither plan's). Ends in the new epoch of the Comm;
-  // the groups of the old one are gone.
+  // groups of earlier ones are gone.
   SwitchReport run(PlanPart& part);
 
  private:
   // What an engine counts; ranks without one learn it from the others.
   void agree_on_numbers(const PlanPart& part);
   void make_engine(PlanPart& part) const;
-  SwitchReport sum_up(const MoveReport& own, Bytes most_held, Seconds paused) const;
+  SwitchReport sum_up(const MoveReport& own, Seconds paused) const;
 
   const SwitchFacts facts_;
   const PlanChange change_;
   const int epoch_, rank_;
-  bool is_in_next_ = false;
+  std::unique_ptr<Parameters> next_;  // null: the rank has no use in the new plan
+  std::unique_ptr<StateMover> mover_;
   std::vector<Group> groups_;
   std::int64_t num_updates_ = 0;
   LossScale loss_scale_;

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace optimus {
@@ -12,6 +13,13 @@ namespace {
 constexpr std::int64_t kMostBytes = 4096;
 
 }  // namespace
+
+int Agreement::place() const {
+  if (comm_ == nullptr) return 0;
+  if (world_.members.empty()) return comm_->rank();
+  const auto found = std::find(world_.members.begin(), world_.members.end(), comm_->rank());
+  return static_cast<int>(found - world_.members.begin());
+}
 
 bool Agreement::any(bool mine, const char* what) const {
   if (is_alone()) return mine;
@@ -32,8 +40,9 @@ std::string Agreement::from_first(const std::string& mine, const char* what) con
   ensure(std::ssize(mine) < kMostBytes, "{} bytes of {}", mine.size(), what);
   at::Tensor bytes = at::zeros({kMostBytes}, at::kByte);
   auto* data = reinterpret_cast<char*>(bytes.data_ptr<std::uint8_t>());
-  if (rank() == 0) std::memcpy(data, mine.data(), mine.size());
-  done_or_throw(comm_->broadcast(world_, bytes, 0, what)->wait(Deadline::after(patience_, what)));
+  if (place() == 0) std::memcpy(data, mine.data(), mine.size());
+  const int first = world_.members.empty() ? 0 : world_.members.front();
+  done_or_throw(comm_->broadcast(world_, bytes, first, what)->wait(Deadline::after(patience_, what)));
   return std::string(data);
 }
 

@@ -14,14 +14,15 @@ class Agreement {
   Agreement(Comm* comm, Group world, Seconds patience)
       : comm_(comm), world_(std::move(world)), patience_(patience) {}
   bool is_alone() const { return size() == 1; }
-  int rank() const { return comm_ == nullptr ? 0 : comm_->rank(); }
+  // The place of this rank among those who are asked.
+  int place() const;
   int size() const {
     if (comm_ == nullptr) return 1;
     return world_.members.empty() ? comm_->size() : static_cast<int>(world_.members.size());
   }
   // Whether any rank says so.
   bool any(bool mine, const char* what) const;
-  // What rank 0 says; the others' words do not count. At most a few kilobytes.
+  // What the first says; the others' words do not count. At most a few kilobytes.
   std::string from_first(const std::string& mine, const char* what) const;
   double sum(double mine, const char* what) const;
 

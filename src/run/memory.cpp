@@ -81,12 +81,13 @@ Bytes total_memory(at::Device device) {
   return Bytes(static_cast<std::int64_t>(cuda_memory().value_or(CudaMemory{}).total));
 }
 
-void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device) {
+void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
   // Workers on processors share the memory of their machine.
   const int sharing = device.is_cuda() ? 1 : num_devices(plan);
   const Bytes needed =
       Bytes(predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * sharing);
-  const std::optional<Bytes> free = free_memory(device);
+  std::optional<Bytes> free = free_memory(device);
+  if (free) *free += Bytes(held.value * sharing);
   if (free && needed > *free)
     throw UserError(
         "the plan needs {} on {}, which has {} free; a smaller --microbatch or --seq, --recompute full or "

@@ -16,6 +16,6 @@ std::optional<Bytes> free_memory(at::Device device);
 // All that it has.
 Bytes total_memory(at::Device device);
 // Throws UserError with both figures and what would help.
-void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device);
+void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
 
 }  // namespace optimus

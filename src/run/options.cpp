@@ -68,6 +68,7 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("threads", o.threads, "N",
             "threads of a worker on a processor (default: all cores, shared evenly)");
   table.add("plan", o.plan, "FILE", "run this plan");
+  table.add("switch-at", o.switch_at, "STEP:PLAN,…", "go on with these plans, each from behind its step");
   declare_layout(table, o.layout);
   table.add("static", o.is_static, "no decisions of its own while it runs");
   table.add("resume", o.resume, "RUN", "go on with this run from its last checkpoint, in its folder")

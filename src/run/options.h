@@ -44,7 +44,8 @@ struct TrainOptions {
   std::string store;      // where workers meet: etcd://host:port; empty: a store of our own
   Path token_file;        // with the run's token, of runs over several hosts
   Path plan;
-  Constraints layout;  // of the plan that is chosen
+  std::string switch_at;  // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
+  Constraints layout;     // of the plan that is chosen
   bool is_static = false;
 
   Path resume;                     // a run

@@ -70,7 +70,7 @@ void Profiler::before(std::int64_t step) {
 // All ranks leave the same meeting, so their clocks begin together.
 void Profiler::begin() {
   const Seat& seat = engine_.program().seat;
-  profile_.rank = ranks_.rank(), profile_.host = host_name(), profile_.device = engine_.device().str();
+  profile_.rank = ranks_.place(), profile_.host = host_name(), profile_.device = engine_.device().str();
   profile_.pipeline = seat.pipeline, profile_.stage = seat.stage;
   ranks_.any(false, "the begin of a profile");
   log_.begin_times();
@@ -95,9 +95,9 @@ void Profiler::finish() {
   RealFileSystem files;
   Outcome<void> written = files.create_folders(options_.run / "profile");
   if (written)
-    written = write_atomically(files, rank_file(options_.run, ranks_.rank()), profile_json(profile_).dump());
+    written = write_atomically(files, rank_file(options_.run, ranks_.place()), profile_json(profile_).dump());
   if (!written) events_.report(Warning{fmt::format("--profile: {}", written.error().why)});
-  if (ranks_.any(!written, "profiles written") || ranks_.rank() != 0) return;
+  if (ranks_.any(!written, "profiles written") || ranks_.place() != 0) return;
   try {
     put_together();
   } catch (const UserError& error) {

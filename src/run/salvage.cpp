@@ -52,6 +52,7 @@ std::optional<std::int64_t> newest_step(const std::vector<Standing>& standings) 
 std::string text(const Standing& standing) {
   return compact({{"rank", standing.rank},
                   {"state", training_state_text(standing.state)},
+                  {"epoch", standing.epoch},
                   {"torn", standing.is_torn},
                   {"at_gate", standing.is_at_gate},
                   {"gate", numbers_json(standing.gate)},
@@ -64,6 +65,7 @@ Standing parse_standing(const std::string& text) {
   Standing standing;
   standing.rank = static_cast<int>(view.at("rank").integer(0, kMostStandingRanks));
   standing.state = parse_training_state(view.at("state").text(), "a rank's standing");
+  standing.epoch = view.at("epoch").integer(0);
   standing.is_torn = view.at("torn").boolean(), standing.is_at_gate = view.at("at_gate").boolean();
   standing.gate = parse_numbers(view.at("gate")), standing.missing = parse_salvage_ranks(view.at("missing"));
   return standing;

@@ -25,6 +25,7 @@ namespace optimus {
 struct Standing {
   int rank = 0;
   TrainingState state{};       // of the last step that its masters and moments have seen whole
+  std::int64_t epoch = 0;      // of the plan that they lie as
   bool is_torn = false;        // they have seen part of another: they are worth nothing
   bool is_at_gate = false;     // all gradients of the next step are here
   std::vector<double> gate{};  // what the gate of state.step added up; empty: not known

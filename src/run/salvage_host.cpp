@@ -6,6 +6,9 @@
 
 #include "base/error.h"
 #include "observe/metrics.h"
+#include "plan/layouts.h"
+#include "plan/plan_json.h"
+#include "run/plan_files.h"
 
 namespace optimus {
 
@@ -22,7 +25,7 @@ bool SalvageHost::look(const std::vector<bool>& is_gone) {
       [[fallthrough]];
     }
     case Stage::coming:
-      take_standings();
+      take_standings(static_cast<int>(is_gone.size()));
       if (are_all_here(is_gone)) decide();
       break;
     case Stage::writing:
@@ -41,8 +44,8 @@ void SalvageHost::hurry() {
   if (come_->remaining() > kMoment) come_ = Deadline::after(kMoment, "where ranks stand");
 }
 
-void SalvageHost::take_standings() {
-  for (int rank = 0; rank < num_ranks(facts_.layout); ++rank) {
+void SalvageHost::take_standings(int num_workers) {
+  for (int rank = 0; rank < num_workers; ++rank) {
     if (standings_.contains(rank)) continue;
     const auto said = board_.find(standing_key(rank));
     if (!said || !*said) continue;
@@ -61,7 +64,7 @@ bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
   for (const auto& [rank, standing] : standings_)
     missed.insert(standing.missing.begin(), standing.missing.end());
   bool is_anybody_expected = false, are_all_missed = true;
-  for (int rank = 0; rank < num_ranks(facts_.layout); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(is_gone.size()); ++rank) {
     if (standings_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
     is_anybody_expected = true;
     are_all_missed = are_all_missed && missed.contains(rank);
@@ -75,11 +78,24 @@ void SalvageHost::refuse(const std::string& why) {
   stage_ = Stage::over;
 }
 
+// A plan changes between two steps, and who failed in the middle of that is torn: the others all lie as one plan says.
+void SalvageHost::take_layout() {
+  for (const auto& [rank, standing] : standings_)
+    if (!standing.is_torn) epoch_ = std::max(epoch_, standing.epoch);
+  layout_ = layout_of(read_plan(plan_path(facts_.run, epoch_)), facts_.model, StateKind::optimizer);
+}
+
 void SalvageHost::decide() {
+  try {
+    take_layout();
+  } catch (const UserError& error) {
+    return refuse(error.what());
+  }
   std::vector<Standing> all;
-  for (const auto& [rank, standing] : standings_) all.push_back(standing);
-  plan_ = plan_salvage(facts_.layout, all);
-  if (!plan_.is_whole()) return refuse("lost with the ranks: " + lost_text(facts_.layout, plan_.lost));
+  for (const auto& [rank, standing] : standings_)
+    if (standing.epoch == epoch_) all.push_back(standing);
+  plan_ = plan_salvage(layout_, all);
+  if (!plan_.is_whole()) return refuse("lost with the ranks: " + lost_text(layout_, plan_.lost));
   std::optional<CheckpointEntry> newest = newest_whole(facts_.run);
   if (plan_.step == 0 || (newest && newest->step >= plan_.step)) return refuse("");
   const Outcome<Path> folder = begin_checkpoint(files_, facts_.run, plan_.step);
@@ -122,6 +138,9 @@ void SalvageHost::commit(const std::vector<SalvagePart>& parts) {
     }
   CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = facts_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
+  for (SmallFile& file : options.files)  // as they were at the begin of the run
+    if (file.name == "plan.json")
+      file.content = read_file(plan_path(facts_.run, epoch_)).value_or(file.content);
   if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
     why_not_ = fmt::format("step {} could not be saved: {}", order_.step, done.error().why);
     return;
@@ -165,7 +184,7 @@ std::string SalvageHost::finish() {
     why_not_ = "the run was ended before more could be saved";
   if (!is_saved_) return (why_not_.empty() ? "" : "; " + why_not_) + last_checkpoint();
   const std::size_t count = order_.ranks.size();
-  const bool are_all = static_cast<int>(count) == num_ranks(facts_.layout);
+  const bool are_all = count == standings_.size();
   return fmt::format("; {} saved step {}: optimus train --resume {}",
                      count == 1 ? fmt::format("rank {}", order_.ranks[0])
                      : are_all  ? fmt::format("all {}", count)

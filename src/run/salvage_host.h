@@ -9,6 +9,7 @@
 
 #include "base/deadline.h"
 #include "checkpoint/checkpoints.h"
+#include "model/spec.h"
 #include "run/board.h"
 #include "run/salvage.h"
 
@@ -17,7 +18,7 @@ namespace optimus {
 struct SalvageFacts {
   Path run;
   std::optional<Path> memory{};  // its first level (memory_level.h)
-  Layout layout;                 // of masters and moments
+  ModelSpec model;
   Retention retention{};
   std::vector<SmallFile> small_files{};  // beside state.json
   Seconds come{10};                      // for all who can to say where they stand, from the first on
@@ -41,12 +42,13 @@ class SalvageHost {
 
  private:
   enum class Stage { nobody, coming, writing, over };
-  void take_standings();
+  void take_standings(int num_workers);
   bool are_all_here(const std::vector<bool>& is_gone) const;
   void decide();
   void refuse(const std::string& why);
   void collect(const std::vector<bool>& is_gone);
   void commit(const std::vector<SalvagePart>& parts);
+  void take_layout();
   std::string last_checkpoint() const;
 
   Board& board_;
@@ -54,6 +56,8 @@ class SalvageHost {
   const SalvageFacts facts_;
   Stage stage_ = Stage::nobody;
   std::map<int, Standing> standings_;
+  std::int64_t epoch_ = 0;  // of the plan that the newest of them lie as
+  Layout layout_;           // of masters and moments under it
   std::optional<Deadline> come_, settle_, write_;
   SalvagePlan plan_;
   SalvageOrder order_;

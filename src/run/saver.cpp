@@ -48,10 +48,11 @@ at::Tensor values_of(const Parameters& parameters, const HeldBox& held, StateFie
 }  // namespace
 
 Saver::Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
-             Agreement ranks)
+             Agreement ranks, int rank)
     : target_(std::move(target)),
       layout_(layout_of(plan, model, StateKind::optimizer)),
       parameters_(parameters),
+      rank_(rank),
       ranks_(ranks) {}
 
 Saver::~Saver() {
@@ -74,7 +75,7 @@ Saver::Piece Saver::piece_of(const HeldBox& held, StateField field) const {
 }
 
 void Saver::make_pieces() {
-  const std::vector<HeldBox> boxes = own_boxes(layout_, ranks_.rank());
+  const std::vector<HeldBox> boxes = own_boxes(layout_, rank_);
   for (const StateField field : kStateFields)
     for (const HeldBox& held : boxes) {
       pieces_.push_back(piece_of(held, field));
@@ -108,7 +109,7 @@ void Saver::begin(const TrainingState& state) {
   UnderWay& save = under_way_.emplace();
   save.state = state, save.pause = since(began);
   std::string folder;
-  if (ranks_.rank() == 0) {
+  if (ranks_.place() == 0) {
     const Outcome<Path> made = begin_checkpoint(target_.files, target_.run, state.step);
     folder = made ? made->string() : "";
     if (!made) save.why = made.error().why;
@@ -117,7 +118,7 @@ void Saver::begin(const TrainingState& state) {
   if (save.folder.empty()) return;
   save.written = std::async(std::launch::async, [this, state, to = save.folder] {
     const SteadyClock::time_point start = SteadyClock::now();
-    UnderWay::Written written{write_shards(target_.files, to, Rank{ranks_.rank()}, stored_), {}, {}};
+    UnderWay::Written written{write_shards(target_.files, to, Rank{ranks_.place()}, stored_), {}, {}};
     if (ranks_.is_alone() && written.bytes) written.put_together = put_together(state, to);
     written.seconds = since(start);
     return written;
@@ -139,13 +140,13 @@ SaveResult Saver::finish() {
 
 Outcome<SavedCheckpoint> Saver::commit(const UnderWay& save, const UnderWay::Written& own) {
   if (ranks_.any(!own.bytes, "shards written")) {
-    if (ranks_.rank() == 0) abandon_checkpoint(target_.files, save.folder);
+    if (ranks_.place() == 0) abandon_checkpoint(target_.files, save.folder);
     return own.bytes ? failure("another rank could not write its part")
                      : failure("{}", own.bytes.error().why);
   }
   const double bytes = ranks_.sum(static_cast<double>(own.bytes->value), "bytes written");
-  std::string folder, why = "rank 0 could not put it together";
-  if (ranks_.rank() == 0) {
+  std::string folder, why = "the first rank could not put it together";
+  if (ranks_.place() == 0) {
     const Outcome<Path> done = own.put_together ? *own.put_together : put_together(save.state, save.folder);
     folder = done ? done->string() : "";
     if (!done) why = done.error().why;

@@ -1,6 +1,6 @@
 // Saves a running training: copies its state, which is all that the training waits for, and writes the copy on a thread while
 // training goes on. A save that fails is reported and does not end the run. Of several ranks each writes its own boxes, no box
-// twice, and rank 0 puts the checkpoint together when all have written; every rank calls everything at the same place.
+// twice, and the first puts the checkpoint together when all have written; every rank calls everything at the same place.
 // Read next: checkpoint/save.h.
 #pragma once
 
@@ -32,14 +32,14 @@ class Saver {
     Retention retention;
     std::vector<SmallFile> small_files;  // beside state.json
   };
-  // parameters must outlive the saver. Memory for the copy is taken at the first save.
+  // ranks: all of the plan; rank: this one. parameters must outlive the saver. Memory for the copy is taken at the first save.
   Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
-        Agreement ranks = {nullptr, {}, Seconds(0)});
+        Agreement ranks = {nullptr, {}, Seconds(0)}, int rank = 0);
   ~Saver();  // waits for a save under way
 
   bool is_alone() const { return ranks_.is_alone(); }
-  // What rank 0 thinks: clocks differ.
-  bool agree(bool is_due) const { return ranks_.any(is_due && ranks_.rank() == 0, "whether to save"); }
+  // What the first thinks: clocks differ.
+  bool agree(bool is_due) const { return ranks_.any(is_due && ranks_.place() == 0, "whether to save"); }
 
   // Waits for a save under way (its result can be taken afterwards), copies the state and begins to write it.
   void begin(const TrainingState& state);
@@ -79,6 +79,7 @@ class Saver {
   const Parameters& parameters_;
   std::vector<Piece> pieces_;
   std::vector<StatePiece> stored_;
+  const int rank_;
   const Agreement ranks_;
   std::optional<UnderWay> under_way_;
   std::optional<SaveResult> ended_;

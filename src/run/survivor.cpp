@@ -38,7 +38,7 @@ SalvagePart store(const Survivor& self, const SalvageOrder& order, int number) {
     return part;
   }
   const Outcome<Bytes> written =
-      self.saver.write_part(own_part(self.layout, order, self.rank), order.folder, Rank{number});
+      self.saver->write_part(own_part(self.layout, order, self.rank), order.folder, Rank{number});
   if (!written) part.why = written.error().why;
   return part;
 }
@@ -61,7 +61,7 @@ void survive(const Survivor& self, Board& board, const std::vector<int>& missing
     value_or_throw(board.set(standing_key(self.rank), text(standing)));
     value_or_throw(board.set(kSomebodyStands, ""));
     let_go();
-    self.saver.end_writing();
+    if (self.saver != nullptr) self.saver->end_writing();
     take_part(self, board);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}no part in saving what is left: {}\n", time_stamp(), error.what());

@@ -14,8 +14,8 @@ struct Survivor {
   int rank = 0;
   const Layout& layout;  // of masters and moments
   Training& training;
-  Saver& saver;
-  Seconds patience{60};  // for an answer; writing has none, the host has
+  Saver* saver = nullptr;  // null: the rank has no part in the plan
+  Seconds patience{60};    // for an answer; writing has none, the host has
 };
 
 // missing: ranks that did not answer. let_go: closes this rank's connections, so that all who wait for it fail too; called when the

@@ -7,6 +7,8 @@
 #include "cluster/open.h"
 #include "cluster/standard.h"
 #include "data/text_stream.h"
+#include "elastic/plan_switches.h"
+#include "elastic/switch_script.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "plan/layouts.h"
@@ -16,6 +18,7 @@
 #include "run/expected.h"
 #include "run/memory.h"
 #include "run/memory_level.h"
+#include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/resume.h"
 #include "run/saver.h"
@@ -30,13 +33,15 @@
 namespace optimus {
 namespace {
 
+constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of what moves
+
 // Mean validation loss over the first windows of the held-out part: at most a few batches.
-std::optional<double> validation_loss(Engine& engine, const TrainSettings& settings, int rank) {
+std::optional<double> validation_loss(const PlanPart& part, const TrainSettings& settings, int rank) {
   constexpr std::int64_t kMostBatches = 4;
   if (!settings.validation || !settings.model.is_causal) return std::nullopt;
   NullSink quiet;
-  const LossSum total = sum_losses(engine, settings.plan, settings.model, *settings.validation,
-                                   kMostBatches * settings.plan.batch, quiet, rank);
+  const LossSum total = sum_losses(*part.engine, part.plan, settings.model, *settings.validation,
+                                   kMostBatches * part.plan.batch, quiet, rank);
   return total.count > 0 ? std::optional(total.mean()) : std::nullopt;
 }
 
@@ -158,10 +163,11 @@ DeviceFacts facts_of(at::Device device) {
 
 // What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how
 // it ran.
-std::vector<SmallFile> small_files(const TrainSettings& settings) {
+std::vector<SmallFile> small_files(const TrainSettings& settings, const Plan& plan) {
   std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
-  for (const char* name : {"settings.toml", "plan.json"})
-    files.push_back({name, value_or_throw(read_file(settings.run / name, Bytes(1 << 26)))});
+  const char* const name = "settings.toml";
+  files.push_back({name, value_or_throw(read_file(settings.run / name, Bytes(1 << 26)))});
+  files.push_back({"plan.json", plan_text(plan)});
   return files;
 }
 
@@ -192,106 +198,199 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   refuse_finished(run.settings, run.resumed.state);
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);
+  options.switch_at = with_whole_paths(options.switch_at);
+  run.script = read_switch_script(options.switch_at, run.settings.plan, run.settings.model);
   make_absolute(options.data);
   place_profile(options);
   if (!run.resumed.lock.is_held()) run.resumed.lock = FolderLock::take(run.settings.run);
   return run;
 }
 
+int num_ranks(const TrainOptions& options, const PreparedRun& run) {
+  int count = std::max(static_cast<int>(*options.devices), num_devices(run.settings.plan));
+  for (const ScriptedSwitch& scripted : run.script) count = std::max(count, num_devices(scripted.plan));
+  return count;
+}
+
 namespace {
 
-// With what the others still have (salvage.h).
-void keep_what_is_left(const TrainSettings& settings, const RankPart& part, Training& training, Saver& saver,
-                       const std::exception& why) {
+// One rank of a run of text.
+class RankRun {
+ public:
+  RankRun(const PreparedRun& run, const TrainOptions& options, const RankPart& rank)
+      : run_(run), settings_(run.settings), options_(options), rank_(rank) {}
+
+  TrainResult train();
+
+ private:
+  EngineOptions engine_options() const;
+  void take_first_part();
+  void fill(Parameters& parameters) const;
+  PartKeepers keepers(const PlanPart& part);
+  Agreement ranks_of(const PlanPart& part) const;
+  void check_memory(const PlanSwitch& next) const;
+  // With what the others still have (salvage.h).
+  void keep_what_is_left(Training& training, PlanSwitches& switches, const std::exception& why);
+  void show_result(TrainResult& result);
+  int number() const { return rank_.comm.rank(); }
+
+  const PreparedRun& run_;
+  const TrainSettings& settings_;
+  const TrainOptions& options_;
+  const RankPart& rank_;
+  RealFileSystem files_;
+  PlanPart part_;
+  bool has_profiled_ = false;
+};
+
+EngineOptions RankRun::engine_options() const {
+  EngineOptions options{.device = rank_.device, .seed = options_.seed};
+  options.product_record = measured_cluster_path().parent_path() / "products.json";
+  options.rank = number(), options.patience = options_.patience;
+  return options;
+}
+
+void RankRun::fill(Parameters& parameters) const {
+  if (run_.resumed.checkpoint)
+    restore(Checkpoint::open(*run_.resumed.checkpoint), settings_.model, Restored::everything, parameters);
+  else if (settings_.weights != nullptr)
+    load_weights(*settings_.weights, parameters, rank_.events);
+  else
+    parameters.initialize(options_.seed);
+}
+
+void RankRun::take_first_part() {
+  part_.plan = settings_.plan;
+  if (!has_device(part_.plan, number())) return;
+  part_.parameters = std::make_unique<Parameters>(part_.plan, settings_.model, number(), rank_.device);
+  fill(*part_.parameters);
+  EngineOptions options = engine_options();
+  const bool is_alone = num_devices(part_.plan) == 1;
+  if (!is_alone) options.comm = &rank_.comm;
+  part_.engine = std::make_unique<Engine>(part_.plan, settings_.model, *part_.parameters, options);
+  if (!is_alone)
+    done_or_throw(
+        rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.patience, "connecting")));
+}
+
+Agreement RankRun::ranks_of(const PlanPart& part) const {
+  return {num_devices(part.plan) == 1 ? nullptr : &rank_.comm, world_of(part.plan, rank_.comm.size()),
+          options_.patience};
+}
+
+PartKeepers RankRun::keepers(const PlanPart& part) {
+  PartKeepers made;
+  if (part.is_empty()) return made;
+  const Agreement ranks = ranks_of(part);
+  const auto saver = [&](const Path& folder, Retention retention) {
+    return std::make_unique<Saver>(
+        Saver::Target{files_, folder, retention, small_files(settings_, part.plan)}, part.plan,
+        settings_.model, *part.parameters, ranks, number());
+  };
+  made.saver = saver(settings_.run, {options_.keep_last, options_.keep_every});
+  if (const std::optional<Path> level = find_memory_level(settings_.run); options_.memory_every > 0 && level)
+    made.memory = saver(*level, {.keep_last = 1});
+  // Of the first plan only: its steps are the first of the run.
+  if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
+    made.profiler = std::make_unique<Profiler>(
+        ProfileOptions{options_.profile, settings_.run, run_.resumed.state.step, settings_.steps}, part.plan,
+        settings_.model, *part.engine, *part.parameters, ranks, rank_.events, rank_.line);
+  return made;
+}
+
+// A switch needs no more than either plan does.
+void RankRun::check_memory(const PlanSwitch& next) const {
+  Bytes held(0), most(0);
+  for (const Plan* plan : {&next.change().from, &next.plan()})
+    if (has_device(*plan, number()))
+      most = std::max(most, predicted_memory(*plan, settings_.model, number(), rank_.device));
+  if (has_device(next.change().from, number()))
+    held = predicted_memory(next.change().from, settings_.model, number(), rank_.device);
+  refuse_too_large(next.plan(), settings_.model, rank_.device, held);
+  if (next.most_held() > most + kMovingRoom)
+    throw UserError("the switch needs {} here while state moves, the plans {}", text(next.most_held()),
+                    text(most));
+}
+
+void RankRun::keep_what_is_left(Training& training, PlanSwitches& switches, const std::exception& why) {
   const auto* const lost = dynamic_cast<const PeersLost*>(&why);
-  const Layout layout = layout_of(settings.plan, settings.model, StateKind::optimizer);
-  const std::unique_ptr<Board> board = part.open_board();
+  const Layout layout = layout_of(part_.plan, settings_.model, StateKind::optimizer);
+  const std::unique_ptr<Board> board = rank_.open_board();
   if (board == nullptr) return;
-  survive({part.comm.rank(), layout, training, saver}, *board,
-          lost != nullptr ? lost->failure.missing : std::vector<int>(), part.let_go);
+  survive({number(), layout, training, training.saver()}, *board,
+          lost != nullptr ? lost->failure.missing : std::vector<int>(), [&] {
+            rank_.agreement.let_go();
+            switches.let_go();
+          });
+}
+
+// Each rank has a part; the checkpoint has all.
+void RankRun::show_result(TrainResult& result) {
+  if (!part_.is_empty() && num_devices(part_.plan) == 1)
+    return show_what_was_learned(settings_, options_, *part_.parameters, rank_, result);
+  const Plan whole = one_device_plan(settings_);
+  Parameters all(whole, settings_.model, 0, rank_.device, Keeping::weights);
+  restore(Checkpoint::open(result.checkpoint), settings_.model, Restored::weights, all);
+  show_what_was_learned(settings_, options_, all, rank_, result);
+}
+
+TrainResult RankRun::train() {
+  const bool keeps_records = number() == 0;
+  take_first_part();
+  if (!part_.is_empty()) {
+    say_what_runs(settings_, rank_.device, rank_.threads, rank_.line);
+    say_what_to_expect(settings_, rank_.device, rank_.events, rank_.line);
+  }
+  const Course course{
+      [&](const Plan& plan, std::int64_t step, std::int64_t first) {
+        return read_batch(*settings_.samples, plan, step, first, number());
+      },
+      [&](const PlanPart& part) { return validation_loss(part, settings_, number()); },
+      [&](const PlanPart& part) { return keepers(part); },
+  };
+  std::optional<RunFolder> records;
+  if (keeps_records) records = open_records(settings_.run, files_, run_.resumed.state.step);
+  ControlFolder requests(settings_.run);
+  PlanSwitches switches({settings_.model, rank_.comm, engine_options(), {.patience = options_.patience}},
+                        part_, run_.script, keeps_records ? &requests : nullptr,
+                        [&](const PlanSwitch& next) { check_memory(next); });
+  const Company company{rank_.comm, rank_.agreement, rank_.is_asked, &switches,
+                        newest_epoch(settings_.run).value_or(0)};
+  Training training(options_, settings_, course, part_, run_.resumed.state, company, rank_.events,
+                    rank_.line);
+  TrainResult result;
+  try {
+    result = training.run(records ? &*records : nullptr);
+  } catch (const std::exception& error) {  // not Interrupted: that has saved
+    training.end_writing();
+    if (rank_.open_board) keep_what_is_left(training, switches, error);
+    if (keeps_records) requests.close("the run has failed");
+    throw;
+  }
+  if (!keeps_records) return result;
+  requests.close("the run has ended");
+  show_result(result);
+  return result;
 }
 
 }  // namespace
 
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part) {
-  const TrainSettings& settings = run.settings;
-  const TrainingState& state = run.resumed.state;
-  const at::Device device = part.device;
-  const bool keeps_records = part.comm.rank() == 0;
-  RealFileSystem files;
-  Parameters parameters(settings.plan, settings.model, part.comm.rank(), device);
-  if (run.resumed.checkpoint)
-    restore(Checkpoint::open(*run.resumed.checkpoint), settings.model, Restored::everything, parameters);
-  else if (settings.weights != nullptr)
-    load_weights(*settings.weights, parameters, part.events);
-  else
-    parameters.initialize(options.seed);
-  const bool is_alone = num_devices(settings.plan) == 1;
-  EngineOptions engine_options{.device = device, .seed = options.seed};
-  engine_options.product_record = measured_cluster_path().parent_path() / "products.json";
-  engine_options.rank = part.comm.rank(), engine_options.patience = options.patience;
-  if (!is_alone) engine_options.comm = &part.comm;
-  Engine engine(settings.plan, settings.model, parameters, engine_options);
-  if (!is_alone)
-    done_or_throw(part.comm.connect(0, engine.groups(), Deadline::after(options.patience, "connecting")));
-  say_what_runs(settings, device, part.threads, part.line);
-  say_what_to_expect(settings, device, part.events, part.line);
-  const Course course{
-      [&](std::int64_t step, std::int64_t first) {
-        return read_batch(*settings.samples, settings.plan, step, first, part.comm.rank());
-      },
-      [&](Engine& trained) { return validation_loss(trained, settings, part.comm.rank()); },
-      part.step_ended,
-  };
-  const Agreement ranks(is_alone ? nullptr : &part.comm, world_of(settings.plan, part.comm.size()),
-                        options.patience);
-  std::optional<RunFolder> records;
-  if (keeps_records) records = open_records(settings.run, files, state.step);
-  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, small_files(settings)},
-              settings.plan, settings.model, parameters, ranks);
-  std::optional<Profiler> profiler;
-  if (!options.profile.empty())
-    profiler.emplace(ProfileOptions{options.profile, settings.run, state.step, settings.steps}, settings.plan,
-                     settings.model, engine, parameters, ranks, part.events, part.line);
-  std::optional<Saver> memory;
-  if (const std::optional<Path> level = find_memory_level(settings.run); options.memory_every > 0 && level)
-    memory.emplace(Saver::Target{files, *level, {.keep_last = 1}, small_files(settings)}, settings.plan,
-                   settings.model, parameters, ranks);
-  Training training(options, settings, course, engine, parameters, state, part.events, part.line);
-  TrainResult result;
-  try {
-    result = training.run(records ? &*records : nullptr, saver, profiler ? &*profiler : nullptr,
-                          memory ? &*memory : nullptr);
-  } catch (const std::exception& error) {  // not Interrupted: that has saved
-    if (memory) memory->end_writing();
-    if (part.open_board) keep_what_is_left(settings, part, training, saver, error);
-    throw;
-  }
-  if (!keeps_records) return result;
-  if (is_alone) {
-    show_what_was_learned(settings, options, parameters, part, result);
-    return result;
-  }
-  // Each rank has a part; the checkpoint has all.
-  const Plan whole = one_device_plan(settings);
-  Parameters all(whole, settings.model, 0, device, Keeping::weights);
-  restore(Checkpoint::open(result.checkpoint), settings.model, Restored::weights, all);
-  show_what_was_learned(settings, options, all, part, result);
-  return result;
+  return RankRun(run, options, part).train();
 }
 
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers) {
   RealFileSystem files;
   const PreparedRun run = prepare_run(options, table, files, events, workers != nullptr);
-  const int size = std::max(static_cast<int>(*options.devices), num_devices(run.settings.plan));
+  const int size = num_ranks(options, run);
   begin_run_folder(run.settings, options, table, files);
   if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
   if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
   if (options.memory_every > 0) begin_memory_level(run.settings, options, files, line);
   const auto work = [&] {
     if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
-    return train_with_threads(run.settings.run, options, num_devices(run.settings.plan), events, line,
+    return train_with_threads(run.settings.run, options, size, events, line,
                               [&](const RankPart& part) { return train_rank(run, options, part); });
   };
   // Once it has a checkpoint of its last step in files.

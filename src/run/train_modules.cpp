@@ -29,7 +29,9 @@ TrainResult train_modules(const ModuleModel& model, const ModuleRun& run, const 
   ModuleFacts facts = run.facts;
   facts.device = part.device;
   RealFileSystem files;
-  Parameters parameters(settings.plan, settings.model, rank, part.device);
+  PlanPart own{.plan = settings.plan,
+               .parameters = std::make_unique<Parameters>(settings.plan, settings.model, rank, part.device)};
+  Parameters& parameters = *own.parameters;
   const LentModules lent(model, facts, parameters);
   if (run.resumed.checkpoint)
     restore(Checkpoint::open(*run.resumed.checkpoint), settings.model, Restored::everything, parameters);
@@ -38,28 +40,34 @@ TrainResult train_modules(const ModuleModel& model, const ModuleRun& run, const 
   engine_options.make_custom_block = lent.blocks();
   engine_options.rank = rank, engine_options.patience = options.patience;
   if (!is_alone) engine_options.comm = &part.comm;
-  Engine engine(settings.plan, settings.model, parameters, engine_options);
+  own.engine = std::make_unique<Engine>(settings.plan, settings.model, parameters, engine_options);
   if (!is_alone)
-    done_or_throw(part.comm.connect(0, engine.groups(), Deadline::after(options.patience, "connecting")));
-  const Course course{
-      [&](std::int64_t step, std::int64_t first) {
-        return read_batch(run.data, facts, settings.plan, step, first, options.seed, rank);
-      },
-      [](Engine&) { return std::nullopt; },
-      part.step_ended,
-  };
+    done_or_throw(
+        part.comm.connect(0, own.engine->groups(), Deadline::after(options.patience, "connecting")));
   const Agreement ranks(is_alone ? nullptr : &part.comm, world_of(settings.plan, part.comm.size()),
                         options.patience);
   std::optional<RunFolder> records;
   if (rank == 0) records = open_records(settings.run, files, run.resumed.state.step);
-  Saver saver({files, settings.run, {options.keep_last, options.keep_every}, {}}, settings.plan,
-              settings.model, parameters, ranks);
-  std::optional<Profiler> profiler;
-  if (!options.profile.empty())
-    profiler.emplace(ProfileOptions{options.profile, settings.run, run.resumed.state.step, settings.steps},
-                     settings.plan, settings.model, engine, parameters, ranks, part.events, part.line);
-  return Training(options, settings, course, engine, parameters, run.resumed.state, part.events, part.line)
-      .run(records ? &*records : nullptr, saver, profiler ? &*profiler : nullptr);
+  const Course course{
+      [&](const Plan& plan, std::int64_t step, std::int64_t first) {
+        return read_batch(run.data, facts, plan, step, first, options.seed, rank);
+      },
+      [](const PlanPart&) { return std::nullopt; },
+      [&](const PlanPart& kept) {
+        PartKeepers made;
+        made.saver = std::make_unique<Saver>(
+            Saver::Target{files, settings.run, {options.keep_last, options.keep_every}, {}}, kept.plan,
+            settings.model, *kept.parameters, ranks, rank);
+        if (!options.profile.empty())
+          made.profiler = std::make_unique<Profiler>(
+              ProfileOptions{options.profile, settings.run, run.resumed.state.step, settings.steps},
+              kept.plan, settings.model, *kept.engine, *kept.parameters, ranks, part.events, part.line);
+        return made;
+      },
+  };
+  return Training(options, settings, course, own, run.resumed.state,
+                  {part.comm, part.agreement, part.is_asked}, part.events, part.line)
+      .run(records ? &*records : nullptr);
 }
 
 // With ZeRO 3 no rank has all weights; the checkpoint has.
@@ -84,6 +92,8 @@ void say_what_runs(const ModuleModel& model, const ModuleRun& run, at::Device de
 }  // namespace
 
 TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions options) {
+  if (!options.switch_at.empty())
+    throw UserError("{}: a model of modules keeps its plan, leave switch_at away", model.name);
   if (data.read == nullptr || data.num_samples < 1)
     throw UserError("{}: the data needs at least one sample and a function that reads it", model.name);
   RealFileSystem files;

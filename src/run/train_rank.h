@@ -9,6 +9,8 @@
 #include "base/event.h"
 #include "checkpoint/small_file.h"
 #include "comm/comm.h"
+#include "elastic/plan_switches.h"
+#include "elastic/step_agreement.h"
 #include "observe/status_line.h"
 #include "optimus/train.h"
 #include "run/board.h"
@@ -20,6 +22,7 @@ namespace optimus {
 struct PreparedRun {
   ResumedRun resumed;  // its lock is held by the process that prepares, for as long as the run lasts
   TrainSettings settings;
+  std::vector<ScriptedSwitch> script{};
 };
 // Resumes or begins, fills in what was left open, refuses what cannot work. Writes nothing but the folder itself. Where nobody said
 // how many devices: as many as there are when ranks are worker processes, else one.
@@ -32,14 +35,15 @@ struct RankPart {
   int threads = 1;
   EventSink& events;
   StatusLine& line;
-  std::function<void()> step_ended;  // as in Course
-  // When the training has failed: where ranks meet beside their groups, and what closes this rank's connections. None: nothing is
-  // saved then.
+  StepAgreement& agreement;
+  std::function<bool()> is_asked;  // whether this rank is asked to end, together with the others
+  // When the training has failed: where ranks meet beside their groups. None: nothing is saved then.
   std::function<std::unique_ptr<Board>()> open_board{};
-  std::function<void()> let_go{};
 };
 // What a checkpoint holds beside tensors and state.json: the model, its tokenizer, how the run ran.
-std::vector<SmallFile> small_files(const TrainSettings& settings);
+std::vector<SmallFile> small_files(const TrainSettings& settings, const Plan& plan);
+// How many ranks the run needs: for its devices, its plan, and those that it will go on with.
+int num_ranks(const TrainOptions& options, const PreparedRun& run);
 
 // The run's folder has its settings and plan. Rank 0 keeps the records; its result is the run's.
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part);

@@ -42,16 +42,21 @@ struct RankEnd {
   bool is_lost = false;  // only because others were
 };
 
-void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const RankPart& part, const RankBody& body,
+struct ThreadSeat {
+  at::Device device;
+  int threads = 1;
+  EventSink& events;
+  StatusLine& line;
+};
+
+void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadSeat& seat, const RankBody& body,
               const std::function<bool()>& is_asked, Seconds patience) {
   try {
     const Group world{Role::world, {}};
     done_or_throw(comm->connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
-    EndAgreement agreement(*comm, patience, is_asked);
-    RankPart own = part;
-    own.step_ended = [&] { agreement.step_ended(); };
-    end.result = body(own);
-    agreement.finish();
+    StepAgreement agreement(*comm, patience);
+    end.result = body({*comm, seat.device, seat.threads, seat.events, seat.line, agreement, is_asked});
+    agreement.take();  // what the others still say
   } catch (const PeersLost&) {
     end.failure = std::current_exception(), end.is_lost = true;
   } catch (...) {
@@ -92,16 +97,21 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / num_ranks);
   if (num_ranks == 1) {
     const std::unique_ptr<Comm> comm = world.comm(0);
-    return body({*comm, parse_device(devices[0]), set_num_threads(share), events, line, {}});
+    const Group world_of_one{Role::world, {}};
+    done_or_throw(comm->connect(0, {&world_of_one, 1}, Deadline::after(kStartPatience, "connecting")));
+    StepAgreement agreement(*comm, options.patience);
+    // Alone it ends as soon as events throw.
+    return body({*comm, parse_device(devices[0]), set_num_threads(share), events, line, agreement,
+                 [] { return false; }});
   }
   AskedSink asked(events);
   std::vector<RankEnd> ends(devices.size());
   const auto work = [&](int rank, EventSink& sink, StatusLine& said) {
     set_num_threads(share);
     std::unique_ptr<Comm> comm = world.comm(rank);
-    const RankPart part{*comm, parse_device(devices[static_cast<std::size_t>(rank)]), share, sink, said, {}};
+    const ThreadSeat seat{parse_device(devices[static_cast<std::size_t>(rank)]), share, sink, said};
     run_rank(
-        ends[static_cast<std::size_t>(rank)], std::move(comm), part, body,
+        ends[static_cast<std::size_t>(rank)], std::move(comm), seat, body,
         [&] { return asked.is_asked.load(); }, options.patience);
   };
   std::vector<std::thread> others;

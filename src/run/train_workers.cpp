@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/token.h"
 #include "comm/c10d_link.h"
+#include "elastic/switch_script.h"
 #include "engine/device.h"
 #include "observe/progress.h"
 #include "plan/layouts.h"
@@ -51,12 +52,6 @@ TrainResult parse_result(const Json& json) {
 
 namespace {
 
-// A worker that the plan has no use for: it ends with the others.
-void be_idle(const PreparedRun& run, EndAgreement& agreement) {
-  for (std::int64_t step = run.resumed.state.step + 1; step < run.settings.steps; ++step)
-    agreement.step_ended();
-}
-
 // The store of the run: one of ours, or a place in etcd that is empty afterwards.
 class RunStore {
  public:
@@ -87,9 +82,9 @@ class RunStore {
 SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder) {
   return {.run = folder,
           .memory = find_memory_level(settings.run),
-          .layout = layout_of(settings.plan, settings.model, StateKind::optimizer),
+          .model = settings.model,
           .retention = {options.keep_last, options.keep_every},
-          .small_files = small_files(settings)};
+          .small_files = small_files(settings, settings.plan)};
 }
 
 Json run_settings(const PreparedRun& run, const OptionTable& table) {
@@ -113,6 +108,7 @@ PreparedRun take_run_over(const Path& folder, const JsonView& view, bool is_gpu,
   options.plan = folder / "plan.json";
   NullSink quiet;  // what is to be said was said by the starting process
   run.settings = resolve(options, {.is_gpu = is_gpu}, &table, quiet, run.resumed.checkpoint);
+  run.script = read_switch_script(options.switch_at, run.settings.plan, run.settings.model);
   return run;
 }
 
@@ -121,19 +117,11 @@ Json train_part(const PreparedRun& run, const TrainOptions& options, const RankS
   LineSink events(line);
   const Group world{Role::world, {}};
   done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
-  EndAgreement agreement(comm, options.patience, seat.is_interrupted);
-  const auto step_ended = [&] { agreement.step_ended(); };
-  Json result;
-  if (comm.rank() < num_devices(run.settings.plan))
-    result = to_json(train_rank(
-        run, options,
-        {comm, parse_device(seat.device), seat.threads, events, line, step_ended, seat.open_board, [&] {
-           agreement.let_go();
-           comm.drop(0);
-         }}));
-  else
-    be_idle(run, agreement);
-  agreement.finish();
+  StepAgreement agreement(comm, options.patience);
+  const Json result = to_json(train_rank(run, options,
+                                         {comm, parse_device(seat.device), seat.threads, events, line,
+                                          agreement, seat.is_interrupted, seat.open_board}));
+  agreement.take();  // what the others still say
   return result;
 }
 

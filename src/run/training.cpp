@@ -1,20 +1,30 @@
 // See training.h.
 #include "run/training.h"
 
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cluster/standard.h"
+#include "plan/describe.h"
 #include "plan/plan_json.h"
 #include "run/expected.h"
+#include "run/plan_files.h"
 #include "run/profile.h"
 
 namespace optimus {
 namespace {
+
+// Of messages to rank 0 where that has no part in the plan; no message of a step has them.
+constexpr int kStepTag = 0x7fe0, kSavedTag = 0x7fe1;
 
 Seconds wall_time() {
   return Seconds(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
@@ -50,6 +60,18 @@ at::Device choose_device(const std::string& name) {
   return has_cuda() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
+namespace {
+
+// A run that goes on with the plan that it had stays in its epoch.
+std::int64_t next_epoch(const Path& run, const Plan& plan) {
+  const std::optional<std::int64_t> newest = newest_epoch(run);
+  if (!newest) return 0;
+  const Outcome<std::string> text = read_file(plan_path(run, *newest));
+  return text && *text == plan_text(plan) ? *newest : *newest + 1;
+}
+
+}  // namespace
+
 RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
                           const OptionTable* table, FileSystem& files, std::int64_t last_step) {
   begin_run_folder(settings, options, table, files);
@@ -77,12 +99,13 @@ void begin_run_folder(const TrainSettings& settings, const TrainOptions& options
     resolved = own.resolved_toml();
   }
   value_or_throw(write_atomically(files, run / "settings.toml", resolved));
-  value_or_throw(write_atomically(files, run / "plan.json", plan_text(settings.plan)));
+  keep_plan(files, run, settings.plan, options.resume.empty() ? 0 : next_epoch(run, settings.plan));
 }
 
 RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step) {
-  return {value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", last_step)),
-          value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), last_step))};
+  return {run, value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", last_step)),
+          value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), last_step)),
+          value_or_throw(MetricsFile::open(files, run / "decisions.jsonl", last_step))};
 }
 
 void say_how_it_runs(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {
@@ -98,71 +121,140 @@ void say_how_it_runs(const TrainSettings& settings, at::Device device, int threa
   line.print(fmt::format("run {}", settings.run.string()));
 }
 
-Training::Training(const TrainOptions& options, const TrainSettings& settings, Course course, Engine& engine,
-                   const Parameters& parameters, const TrainingState& start, EventSink& events,
-                   StatusLine& line)
+Training::Training(const TrainOptions& options, const TrainSettings& settings, Course course, PlanPart& part,
+                   const TrainingState& start, const Company& company, EventSink& events, StatusLine& line)
     : options_(options),
       settings_(settings),
       course_(std::move(course)),
-      engine_(engine),
-      parameters_(parameters),
+      part_(part),
+      company_(company),
       events_(events),
       progress_(line, settings.steps),
       flops_per_token_(model_flops_per_token(settings.model, settings.plan.sequence_length)),
-      peak_flops_(peak_flops(engine.device(), settings.plan.precision)),
       save_rule_(parse_save_rule(options.save_every, "--save-every")),
       line_(line),
       step_(start.step),
       next_sample_(start.num_samples),
+      epoch_(company.epoch),
+      done_(start),
       last_save_(std::chrono::steady_clock::now()) {
-  engine_.num_updates = start.num_updates;
-  engine_.loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
+  if (part_.is_empty()) return;
+  peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
+  part_.engine->num_updates = start.num_updates;
+  part_.engine->loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
   done_ = state();
 }
 
-TrainResult Training::run(RunFolder* folder, Saver& saver, Profiler* profiler, Saver* memory) {
-  profiler_ = profiler;
+Training::~Training() = default;
+
+TrainResult Training::run(RunFolder* folder) {
+  keepers_ = course_.keep(part_);
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
   std::int64_t num_tokens = 0;
   try {
     while (step_ < settings_.steps) {
-      const StepMetrics metrics = one_step();
+      const StepMetrics metrics = part_.is_empty() ? step_of_others() : one_step();
+      tell_first(metrics);
       record(metrics, folder);
       result.loss = metrics.loss, num_tokens += metrics.tokens;
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
-      save_if_due(saver);
-      if (memory != nullptr) save_to_memory(*memory);
+      save_if_due();
+      save_to_memory();
       if (step_ == settings_.steps) continue;
       events_.report(Progress{"training", step_, settings_.steps, "steps"});
-      if (course_.step_ended) course_.step_ended();
+      end_of_step(folder);
     }
   } catch (const Interrupted&) {  // by the user, between steps
     progress_.finish();
-    save_last(saver);
+    save_last();
     line_.print(fmt::format("stopped after step {}; --resume {} goes on", step_, settings_.run.string()));
     throw;
   } catch (const UserError&) {  // data that cannot be read: what was learned until then is kept
     progress_.finish();
-    if (num_tokens > 0 && saver.is_alone())
-      line_.print(fmt::format("saved in {}", save_last(saver).string()));
+    if (num_tokens > 0 && keepers_.saver != nullptr && keepers_.saver->is_alone())
+      line_.print(fmt::format("saved in {}", save_last().string()));
     throw;
   }
   progress_.finish();
   result.tokens_per_second = static_cast<double>(num_tokens) / seconds_since(began);
-  result.checkpoint = save_last(saver).string();
+  result.checkpoint = save_last().string();
   return result;
+}
+
+// All ranks, with or without a part.
+void Training::end_of_step(RunFolder* folder) {
+  const StepWord agreed = company_.agreement.take();
+  if (agreed.ends) throw Interrupted{};
+  StepWord word;
+  if (company_.switches != nullptr) {
+    company_.switches->step_ended(
+        step_, agreed,
+        {[this] { let_go_of_part(); },
+         [this, folder](const SwitchEnd& end) { return take_new_part(end, folder); }});
+    word = company_.switches->word();
+  }
+  word.ends = company_.is_asked();
+  company_.agreement.say(word);
+}
+
+// A save under way is of the old plan, a batch that was read is in its order.
+void Training::let_go_of_part() {
+  switch_began_ = std::chrono::steady_clock::now();
+  if (next_.valid()) next_.get();
+  for (Saver* saver : {keepers_.saver.get(), keepers_.memory.get()})
+    if (saver != nullptr) saver->take_ended(true);
+  keepers_ = {};
+}
+
+std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
+  const std::string from = plan_hash(end.from), to = plan_hash(end.to);
+  const std::string hashes = fmt::format("plan {} → {}", from.substr(0, 4), to.substr(0, 4));
+  if (!end.why_not.empty()) {
+    const std::string line = fmt::format("step {}: {}: refused: {}", step_, hashes, end.why_not);
+    if (folder != nullptr) events_.report(Warning{line});
+    return line;
+  }
+  ++epoch_;
+  RealFileSystem files;
+  if (folder != nullptr) keep_plan(files, settings_.run, part_.plan, epoch_);
+  keepers_ = course_.keep(part_);
+  if (!part_.is_empty()) peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
+  const Seconds paused(seconds_since(switch_began_));
+  const double steps = last_ ? paused.value / std::max(1e-9, last_->seconds.value) : 0;
+  const std::string line =
+      fmt::format("step {}: {} ({} → {}), prepared {}, paused {} ({:.1f} steps), moved {} (bound {})", step_,
+                  hashes, short_text(end.from), short_text(end.to), text(end.prepared), text(paused), steps,
+                  text(end.report.moved), text(end.report.minimum));
+  if (folder == nullptr) return line;
+  progress_.finish();
+  line_.print(line);
+  const Outcome<void> kept =
+      folder->decisions.append_line(decision_line({.step = step_,
+                                                   .kind = "switch",
+                                                   .evidence = end.is_scripted ? "scripted" : "asked for",
+                                                   .from = from,
+                                                   .to = to,
+                                                   .epoch = epoch_,
+                                                   .pause = paused,
+                                                   .prepare = end.prepared,
+                                                   .moved = end.report.moved,
+                                                   .minimum = end.report.minimum}));
+  if (!kept) events_.report(Warning{kept.error().why});
+  return line;
 }
 
 TrainingState Training::state() const {
   TrainingState state;
-  state.step = step_, state.num_updates = engine_.num_updates, state.num_samples = next_sample_;
+  state.step = step_, state.num_updates = part_.engine->num_updates, state.num_samples = next_sample_;
   state.seed = options_.seed, state.precision = settings_.plan.precision;
-  state.loss_scale = {engine_.loss_scale.value, engine_.loss_scale.num_good};
+  state.loss_scale = {part_.engine->loss_scale.value, part_.engine->loss_scale.num_good};
   return state;
 }
 
-void Training::save_if_due(Saver& saver) {
+void Training::save_if_due() {
+  if (keepers_.saver == nullptr) return;
+  Saver& saver = *keepers_.saver;
   const std::optional<SaveResult> ended = saver.take_ended(false);
   if (ended && ended->saved) saved_ = ended->metrics;
   if (ended && !ended->saved)
@@ -175,7 +267,9 @@ void Training::save_if_due(Saver& saver) {
   last_save_ = std::chrono::steady_clock::now();
 }
 
-void Training::save_to_memory(Saver& memory) {
+void Training::save_to_memory() {
+  if (keepers_.memory == nullptr) return;
+  Saver& memory = *keepers_.memory;
   const std::optional<SaveResult> ended = memory.take_ended(false);
   if (ended && !ended->saved)
     events_.report(Warning{fmt::format("the state of step {} was not kept in memory, training goes on: {}",
@@ -183,7 +277,14 @@ void Training::save_to_memory(Saver& memory) {
   if (step_ < settings_.steps && step_ % options_.memory_every == 0) memory.begin(state());
 }
 
-Path Training::save_last(Saver& saver) {
+Path Training::save_last() {
+  const Path folder = settings_.run / kCheckpointsFolder / fmt::format("step-{}", step_);
+  const auto word = [] { return at::zeros({1}, at::kByte); };
+  const Deadline deadline = Deadline::after(options_.patience, "the last checkpoint");
+  if (part_.is_empty() && is_told_by_others())
+    done_or_throw(company_.comm.receive(teller(), word(), kSavedTag, "the last checkpoint")->wait(deadline));
+  if (keepers_.saver == nullptr) return folder;
+  Saver& saver = *keepers_.saver;
   std::optional<SaveResult> last = saver.take_ended(true);
   if (!last || !last->saved || last->metrics.step != step_) {
     saver.begin(state());
@@ -191,48 +292,52 @@ Path Training::save_last(Saver& saver) {
   }
   if (!last->saved)
     throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
+  if (is_told_by_others() && company_.comm.rank() == teller())
+    done_or_throw(company_.comm.send(0, word(), kSavedTag, "the last checkpoint")->wait(deadline));
   return last->saved->folder;
 }
 
 StepMetrics Training::one_step() {
   step_began_ = std::chrono::steady_clock::now();
   const bool is_last = step_ + 1 == settings_.steps;
-  const Batch batch = next_.valid() ? next_.get() : course_.read(step_, next_sample_);
+  const Batch batch = next_.valid() ? next_.get() : course_.read(part_.plan, step_, next_sample_);
   rate_ = learning_rate_at(settings_.learning_rate, ++step_);
   next_sample_ += settings_.plan.batch;
   if (!is_last)  // read while this step is computed
-    next_ = std::async(std::launch::async,
-                       [this, step = step_, sample = next_sample_] { return course_.read(step, sample); });
-  if (profiler_ != nullptr) profiler_->before(step_);
+    next_ = std::async(std::launch::async, [this, step = step_, sample = next_sample_] {
+      return course_.read(part_.plan, step, sample);
+    });
+  if (keepers_.profiler != nullptr) keepers_.profiler->before(step_);
   // Step sizes of stages with delays grow to the given one in five warm-ups; each micro-batch is an update.
   const std::int64_t num_rescheduled =
-      5 * settings_.learning_rate.warmup * std::ssize(settings_.plan.pipelines[0].microbatches);
+      5 * settings_.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report =
-      value_or_throw(engine_.train_step(batch, {.learning_rate = rate_,
-                                                .beta1 = options_.beta1,
-                                                .beta2 = options_.beta2,
-                                                .epsilon = options_.epsilon,
-                                                .weight_decay = options_.weight_decay,
-                                                .clip = options_.clip,
-                                                .pipemare = {.num_rescheduled = num_rescheduled}}));
+      value_or_throw(part_.engine->train_step(batch, {.learning_rate = rate_,
+                                                      .beta1 = options_.beta1,
+                                                      .beta2 = options_.beta2,
+                                                      .epsilon = options_.epsilon,
+                                                      .weight_decay = options_.weight_decay,
+                                                      .clip = options_.clip,
+                                                      .pipemare = {.num_rescheduled = num_rescheduled}}));
   StepMetrics metrics = metrics_of(report);
   done_ = state(), last_ = metrics;
-  if (profiler_ != nullptr) profiler_->after(step_);
+  if (keepers_.profiler != nullptr) keepers_.profiler->after(step_);
   metrics.saved = std::exchange(saved_, std::nullopt);
   if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
-    metrics.validation_loss = course_.validate(engine_);
+    metrics.validation_loss = course_.validate(part_);
   return metrics;
 }
 
 StepMetrics Training::metrics_of(const StepReport& report) const {
   StepMetrics metrics{
       .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate_};
+  metrics.epoch = epoch_;
   metrics.tokens = report.num_tokens;
   metrics.seconds = Seconds(seconds_since(step_began_));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
   metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
   if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / *peak_flops_;
-  metrics.memory = parameters_.bytes() + engine_.bytes();
+  metrics.memory = part_.parameters->bytes() + part_.engine->bytes();
   metrics.is_skipped = report.is_skipped;
   if (report.loss_scale > 0) metrics.loss_scale = report.loss_scale;
   return metrics;
@@ -240,19 +345,65 @@ StepMetrics Training::metrics_of(const StepReport& report) const {
 
 Standing Training::stand() {
   progress_.finish();
-  engine_.let_go();
-  if (engine_.progress() == Engine::Progress::updating) follow({});
   Standing standing;
+  standing.state = done_, standing.epoch = epoch_;
+  // Who has no part in the plan has nothing to save either.
+  standing.is_torn = part_.is_empty() || (company_.switches != nullptr && company_.switches->is_moving());
+  if (standing.is_torn) return standing;
+  Engine& engine = *part_.engine;
+  engine.let_go();
+  if (engine.progress() == Engine::Progress::updating) follow({});
   standing.state = done_;
-  standing.is_torn = engine_.progress() == Engine::Progress::torn;
-  standing.is_at_gate = engine_.progress() == Engine::Progress::at_gate;
-  standing.gate = engine_.gate_sums();
+  standing.is_torn = engine.progress() == Engine::Progress::torn;
+  standing.is_at_gate = engine.progress() == Engine::Progress::at_gate;
+  standing.gate = engine.gate_sums();
   return standing;
 }
 
 void Training::follow(const std::vector<double>& gate) {
-  last_ = metrics_of(engine_.finish_step(gate));
+  last_ = metrics_of(part_.engine->finish_step(gate));
   done_ = state();
+}
+
+void Training::end_writing() {
+  if (keepers_.memory != nullptr) keepers_.memory->end_writing();
+}
+
+bool Training::is_told_by_others() const { return !has_device(part_.plan, 0); }
+
+// Rank 0 keeps the records, and has no part.
+void Training::tell_first(const StepMetrics& metrics) {
+  if (part_.is_empty() || !is_told_by_others() || company_.comm.rank() != teller()) return;
+  at::Tensor numbers =
+      at::tensor({metrics.loss, metrics.grad_norm, static_cast<double>(metrics.tokens), metrics.seconds.value,
+                  metrics.is_skipped ? 1.0 : 0.0, metrics.loss_scale.value_or(0),
+                  metrics.validation_loss.value_or(std::numeric_limits<double>::quiet_NaN()),
+                  static_cast<double>(metrics.memory.value_or(Bytes(0)).value)},
+                 at::kDouble);
+  done_or_throw(company_.comm.send(0, numbers, kStepTag, "how a step went")
+                    ->wait(Deadline::after(options_.patience, "rank 0")));
+}
+
+// A rank without a part in the plan: counts, and at rank 0 is told.
+StepMetrics Training::step_of_others() {
+  ++step_, next_sample_ += settings_.plan.batch;
+  done_.step = step_, done_.num_samples = next_sample_;
+  StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(settings_.learning_rate, step_)};
+  metrics.epoch = epoch_;
+  if (company_.comm.rank() != 0) return metrics;
+  at::Tensor numbers = at::zeros({8}, at::kDouble);
+  done_or_throw(company_.comm.receive(teller(), numbers, kStepTag, "how a step went")
+                    ->wait(Deadline::after(options_.patience, "the plan's ranks")));
+  const double* const told = numbers.const_data_ptr<double>();
+  metrics.loss = told[0], metrics.grad_norm = told[1], metrics.tokens = std::llround(told[2]);
+  metrics.seconds = Seconds(told[3]), metrics.is_skipped = told[4] != 0;
+  metrics.tokens_per_second = told[2] / std::max(1e-9, told[3]);
+  metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
+  if (told[5] > 0) metrics.loss_scale = told[5];
+  if (!std::isnan(told[6])) metrics.validation_loss = told[6];
+  metrics.memory = Bytes(std::llround(told[7]));
+  last_ = metrics;
+  return metrics;
 }
 
 void Training::record(const StepMetrics& metrics, RunFolder* folder) {
@@ -263,7 +414,7 @@ void Training::record(const StepMetrics& metrics, RunFolder* folder) {
   if (metrics.is_skipped)
     events_.report(
         Warning{fmt::format("step {}: the gradient is not finite; nothing was updated", metrics.step)});
-  progress_.step_ended(metrics);
+  if (folder != nullptr || !part_.is_empty()) progress_.step_ended(metrics);
 }
 
 }  // namespace optimus

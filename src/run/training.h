@@ -5,10 +5,13 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 
 #include "base/file.h"
+#include "elastic/plan_switches.h"
 #include "engine/engine.h"
+#include "observe/decisions.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/tensorboard.h"
@@ -24,8 +27,10 @@ class Profiler;
 
 // The files of a run.
 struct RunFolder {
+  Path path;
   MetricsFile metrics;
   TensorBoardFile board;
+  MetricsFile decisions;  // as decision_line() writes them
 };
 // Throws UserError when the folder holds a run already, unless that is resumed, or cannot be written. A resumed run keeps its
 // metrics up to last_step. table may be null.
@@ -40,12 +45,27 @@ RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_ste
 std::string type_name(at::Device device);
 at::Device choose_device(const std::string& name);  // empty: CUDA where there is one
 
+// What keeps one rank's part in a plan: made anew with every plan.
+struct PartKeepers {
+  std::unique_ptr<Saver> saver{};        // none: the rank has no part
+  std::unique_ptr<Saver> memory{};       // none: nothing is saved there (memory_level.h)
+  std::unique_ptr<Profiler> profiler{};  // none: no step is looked at closer
+};
+
 struct Course {
   // On another thread, while the step before is computed. Steps count from 0.
-  std::function<Batch(std::int64_t step, std::int64_t first_sample)> read;
-  std::function<std::optional<double>(Engine& engine)> validate;
-  // By all ranks after every step but the last; throws Interrupted on all of them after the same step. None: events tell.
-  std::function<void()> step_ended{};
+  std::function<Batch(const Plan& plan, std::int64_t step, std::int64_t first_sample)> read;
+  std::function<std::optional<double>(const PlanPart& part)> validate;
+  std::function<PartKeepers(const PlanPart& part)> keep;
+};
+
+// The other ranks. All ranks of the run have the same loop, also those without a part in the plan.
+struct Company {
+  Comm& comm;
+  StepAgreement& agreement;
+  std::function<bool()> is_asked;    // whether this rank is asked to end
+  PlanSwitches* switches = nullptr;  // none: the plan stays
+  std::int64_t epoch = 0;            // of the plan at the begin
 };
 
 // The lines before the first step: plan, precision, device, run folder.
@@ -53,14 +73,14 @@ void say_how_it_runs(const TrainSettings& settings, at::Device device, int threa
 
 class Training {
  public:
-  // The engine goes on from `start`: restored, or as new.
-  Training(const TrainOptions& options, const TrainSettings& settings, Course course, Engine& engine,
-           const Parameters& parameters, const TrainingState& start, EventSink& events, StatusLine& line);
+  // The part goes on from `start`: restored, or as new. All must outlive this.
+  Training(const TrainOptions& options, const TrainSettings& settings, Course course, PlanPart& part,
+           const TrainingState& start, const Company& company, EventSink& events, StatusLine& line);
+  ~Training();
 
   // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint. folder is
-  // null at ranks that keep no records, profiler where no step is looked at closer, memory where nothing is saved there
-  // (memory_level.h).
-  TrainResult run(RunFolder* folder, Saver& saver, Profiler* profiler = nullptr, Saver* memory = nullptr);
+  // null at ranks that keep no records.
+  TrainResult run(RunFolder* folder);
 
   // When run() has failed (salvage.h): what this rank still has. Completes a step whose gate it has passed.
   Standing stand();
@@ -69,33 +89,45 @@ class Training {
   // Of the last complete step.
   const TrainingState& done() const { return done_; }
   std::string last_line() const { return last_ ? metrics_line(*last_) : ""; }
+  Saver* saver() { return keepers_.saver.get(); }
+  void end_writing();
 
  private:
   StepMetrics one_step();
+  StepMetrics step_of_others();
+  void tell_first(const StepMetrics& metrics);
   StepMetrics metrics_of(const StepReport& report) const;
   void record(const StepMetrics& metrics, RunFolder* folder);
-  void save_if_due(Saver& saver);
-  void save_to_memory(Saver& memory);
+  void end_of_step(RunFolder* folder);
+  void let_go_of_part();
+  std::string take_new_part(const SwitchEnd& end, RunFolder* folder);
+  void save_if_due();
+  void save_to_memory();
   // Writes what the run ends with. Throws UserError when that cannot be done.
-  Path save_last(Saver& saver);
+  Path save_last();
   TrainingState state() const;
+  // A rank of the plan tells rank 0, which keeps the records, how the step went, when that has no part.
+  bool is_told_by_others() const;
+  int teller() const { return part_.plan.pipelines[0].stages[0].devices[0]; }
 
   const TrainOptions& options_;
   const TrainSettings& settings_;
   const Course course_;
-  Engine& engine_;
-  const Parameters& parameters_;
+  PlanPart& part_;
+  const Company company_;
   EventSink& events_;
   TrainingProgress progress_;
   const double flops_per_token_;
-  const std::optional<double> peak_flops_;
+  std::optional<double> peak_flops_;
   const SaveRule save_rule_;
   StatusLine& line_;
-  Profiler* profiler_ = nullptr;
+  PartKeepers keepers_;
   std::int64_t step_, next_sample_;  // done, or under way; not yet seen
+  std::int64_t epoch_;               // of the plan
   TrainingState done_;
   std::optional<StepMetrics> last_;  // of done_
   std::chrono::steady_clock::time_point step_began_;
+  std::chrono::steady_clock::time_point switch_began_;
   double rate_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next line of metrics

@@ -1,7 +1,6 @@
 // See worker.h.
 #include "run/worker.h"
 
-#include <ATen/ops/empty.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -16,8 +15,6 @@
 
 namespace optimus {
 namespace {
-
-const Group kEverybody{Role::world, {}};
 
 void send_report(int file, const WorkerReport& report) {
   const std::string line = text(report) + "\n";
@@ -111,25 +108,5 @@ std::unique_ptr<Board> open_board(const StorePlace& place) {
   fmt::print(stderr, "{}{}\n", time_stamp(), board.error().why);
   return nullptr;
 }
-
-EndAgreement::EndAgreement(Comm& comm, Seconds patience, std::function<bool()> is_asked)
-    : comm_(comm), patience_(patience), is_asked_(std::move(is_asked)), word_(at::empty({1}, at::kLong)) {}
-
-EndAgreement::~EndAgreement() = default;
-
-bool EndAgreement::take() {
-  if (under_way_ == nullptr) return false;
-  const std::unique_ptr<Pending> ended = std::move(under_way_);
-  done_or_throw(ended->wait(Deadline::after(patience_, "the end of a step")));
-  return *word_.const_data_ptr<std::int64_t>() != 0;
-}
-
-void EndAgreement::step_ended() {
-  if (take()) throw Interrupted{};
-  *word_.data_ptr<std::int64_t>() = is_asked_() ? 1 : 0;
-  under_way_ = comm_.all_reduce(kEverybody, word_, Sum::maximum, "whether to go on");
-}
-
-void EndAgreement::finish() { take(); }
 
 }  // namespace optimus

@@ -37,28 +37,4 @@ StorePlace store_place(const WorkerPlace& place);
 // The run's store as a board, reached anew; null, with a line in the rank's log, when it is not.
 std::unique_ptr<Board> open_board(const StorePlace& place);
 
-// Ranks end after the same step or not at all. Each says after every step whether it was asked to end; what they said is known one
-// step later, so nobody waits for it. One thread.
-class EndAgreement {
- public:
-  // world is connected. is_asked: whether this rank is asked to end.
-  EndAgreement(Comm& comm, Seconds patience, std::function<bool()> is_asked);
-  ~EndAgreement();
-  // After a step, by all ranks. Throws Interrupted on all of them, and PeersLost.
-  void step_ended();
-  // Before what all do after the last step: takes what is still under way.
-  void finish();
-  // When the run has failed: forgets what is under way.
-  void let_go() { under_way_.reset(); }
-
- private:
-  bool take();
-
-  Comm& comm_;
-  const Seconds patience_;
-  const std::function<bool()> is_asked_;
-  at::Tensor word_;
-  std::unique_ptr<Pending> under_way_;
-};
-
 }  // namespace optimus

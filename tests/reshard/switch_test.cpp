@@ -64,7 +64,9 @@ struct Switched {
 class Traveller {
  public:
   Traveller(const ModelSpec& model, Comm& comm, const Course& course)
-      : facts_{model, comm, {.device = test_device(), .seed = 9, .patience = Seconds(60)},
+      : facts_{model,
+               comm,
+               {.device = test_device(), .seed = 9, .patience = Seconds(60)},
                {.patience = Seconds(60), .is_checked = true, .alone = Bytes(256)}},
         course_(course) {}
 
@@ -87,15 +89,14 @@ class Traveller {
     for (int i = 0; i < steps; ++i, ++step_) {
       if (part_.is_empty()) continue;
       const std::int64_t first = step_ * kBatch;
-      const Batch batch =
-          make_batch(course_.samples(first, kBatch), part_.plan, step_, first, rank());
+      const Batch batch = make_batch(course_.samples(first, kBatch), part_.plan, step_, first, rank());
       const StepReport report = value_or_throw(part_.engine->train_step(batch, course_.update));
       learned.losses.push_back(report.loss), learned.norms.push_back(report.grad_norm);
     }
   }
 
   SwitchReport change(const Plan& plan) {
-    PlanSwitch change(facts_, part_.plan, plan, ++epoch_);
+    PlanSwitch change(facts_, part_, plan, ++epoch_);
     // Beforehand, on another thread, while this one computes.
     std::string problem;
     std::thread other([&] {
@@ -124,9 +125,9 @@ class Traveller {
 
 // Through all plans, two steps with each and one more while the next is prepared.
 Switched travel(const ModelSpec& model, const std::vector<Plan>& plans) {
-  const Course course{
-      .samples = [&](std::int64_t first,
-                     std::int64_t count) { return samples_of(first, count, model.vocab); }};
+  const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
+    return samples_of(first, count, model.vocab);
+  }};
   ThreadWorld world(kMostDevices);
   Switched all;
   std::mutex mutex;
@@ -185,7 +186,8 @@ TEST(Switch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
     const int heads = kv_heads * random_plan::pick(2, 3);
     const ModelSpec model = model_of(preset, heads, kv_heads, layers);
     std::vector<Plan> plans;
-    for (int i = random_plan::pick(2, 4); i > 0; --i) plans.push_back(random_plan_for(model, Precision::fp64));
+    for (int i = random_plan::pick(2, 4); i > 0; --i)
+      plans.push_back(random_plan_for(model, Precision::fp64));
     std::string trace = fmt::format("{} {} {} {}", preset, heads, kv_heads, layers);
     for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
     SCOPED_TRACE(trace);

@@ -167,8 +167,8 @@ class SurvivorTest : public testing::Test {
       });
     SalvageHost salvage(board, files_,
                         {.run = folder,
-                         .layout = layout_of(run.settings.plan, run.settings.model, StateKind::optimizer),
-                         .small_files = small_files(run.settings),
+                         .model = run.settings.model,
+                         .small_files = small_files(run.settings, run.settings.plan),
                          .settle = Seconds(0.5)});
     bool is_under_way = true;
     while (is_under_way) {
@@ -203,16 +203,15 @@ class SurvivorTest : public testing::Test {
     try {
       const Group everybody{Role::world, {}};
       done_or_throw(comm.connect(0, {&everybody, 1}, Deadline::after(Seconds(20), "connecting")));
-      EndAgreement agreement(comm, options.patience, [] { return false; });
+      StepAgreement agreement(comm, options.patience);
       const auto step_ended = [&] {
-        agreement.step_ended();
         if (rank == 0) ran.num_operations = comm.num_operations, ran.gates = comm.gates;
+        return false;
       };
-      train_rank(
-          run, options,
-          {comm, at::Device(at::kCPU), 1, quiet, line, step_ended,
-           [&] { return std::make_unique<Shared>(board); }, [&] { agreement.let_go(), comm.drop(0); }});
-      agreement.finish();
+      train_rank(run, options, {comm, at::Device(at::kCPU), 1, quiet, line, agreement, step_ended, [&] {
+                                  return std::make_unique<Shared>(board);
+                                }});
+      agreement.take();
       return "done";
     } catch (const Killed&) {
       return "killed";

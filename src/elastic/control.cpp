@@ -1,0 +1,99 @@
+// See control.h.
+#include "elastic/control.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+constexpr const char *kRequest = ".request", *kAnswer = ".answer";
+constexpr Seconds kBetweenLooks{0.05};
+constexpr Bytes kMostBytes{std::int64_t{1} << 30};
+
+Path control_folder(const Path& run) { return run / "control"; }
+
+std::string request_name() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{}-{}", std::chrono::duration_cast<std::chrono::microseconds>(now).count(), ::getpid());
+}
+
+void remove_quietly(const Path& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+}
+
+}  // namespace
+
+ControlFolder::ControlFolder(Path run) : folder_(control_folder(run)) {}
+
+std::vector<std::string> ControlFolder::waiting() const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error))
+    if (at->path().extension() == kRequest) names.push_back(at->path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::optional<PlanRequest> ControlFolder::next() {
+  if (pause_ && !pause_->has_passed()) return std::nullopt;
+  pause_ = Deadline::after(kBetweenLooks, "the next look");
+  for (const std::string& name : waiting()) {
+    const Path path = folder_ / (name + kRequest);
+    try {
+      const Json json = read_json(path);
+      return PlanRequest{name,
+                         parse_plan(JsonView(json, path.string()).at("plan").raw().dump(), path.string())};
+    } catch (const UserError& error) {
+      answer(name, {false, error.what()});
+    }
+  }
+  return std::nullopt;
+}
+
+void ControlFolder::answer(const std::string& name, const ControlAnswer& answer) {
+  RealFileSystem files;
+  const Json json{{"done", answer.is_done}, {"text", answer.text}};
+  (void)write_atomically(files, folder_ / (name + kAnswer),
+                         json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  remove_quietly(folder_ / (name + kRequest));
+}
+
+void ControlFolder::close(const std::string& why) {
+  for (const std::string& name : waiting()) answer(name, {false, why});
+}
+
+Outcome<ControlAnswer> ask(const Path& run, const Plan& plan, const Deadline& deadline) {
+  RealFileSystem files;
+  const Path folder = control_folder(run);
+  if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
+  const std::string name = request_name();
+  const Path request = folder / (name + kRequest), reply = folder / (name + kAnswer);
+  if (Outcome<void> done =
+          write_atomically(files, request, OrderedJson{{"plan", to_json(plan)}}.dump() + "\n");
+      !done)
+    return tl::unexpected(done.error());
+  std::error_code error;
+  while (!std::filesystem::exists(reply, error)) {
+    if (deadline.has_passed()) {
+      remove_quietly(request);
+      return failure("{} did not answer within its deadline ({}): is it running?", run.string(),
+                     deadline.name());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const Outcome<std::string> text = read_file(reply, kMostBytes);
+  if (!text) return tl::unexpected(text.error());
+  remove_quietly(reply);
+  const Json json = parse_json(*text, reply.string());
+  const JsonView view(json, reply.string());
+  return ControlAnswer{view.at("done").boolean(), view.at("text").text()};
+}
+
+}  // namespace optimus

@@ -1,0 +1,53 @@
+// How somebody outside asks a running training for something: a file in the run's folder, and a file with the answer. Whoever may
+// write there may ask; nothing listens on a network, and it works wherever the folder is seen.
+//
+//   RUN/control/1731766812-4711.request      {"plan": {…}}            optimus switch
+//   RUN/control/1731766812-4711.answer       {"done": true, "text": "step 412: plan 7f3a → 91c2 …"}
+//
+// Both are written to another name and renamed, so nobody reads half of one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "plan/plan.h"
+
+namespace optimus {
+
+struct PlanRequest {
+  std::string name;  // of its file
+  Plan plan;
+};
+
+struct ControlAnswer {
+  bool is_done = false;
+  std::string text;  // one line: what was done, or why not
+};
+
+// The side of the run, at one rank. One thread.
+class ControlFolder {
+ public:
+  explicit ControlFolder(Path run);
+  // The oldest that has no answer. One that makes no sense is answered here. Looks at most every 50 ms.
+  std::optional<PlanRequest> next();
+  // That it could not be written is of no concern to the run.
+  void answer(const std::string& name, const ControlAnswer& answer);
+  // When the run ends: whoever still waits is told.
+  void close(const std::string& why);
+
+ private:
+  std::vector<std::string> waiting() const;
+
+  const Path folder_;
+  std::optional<Deadline> pause_;
+};
+
+// The side that asks. Fails when no training answers in time; what it has asked for is then taken back.
+Outcome<ControlAnswer> ask(const Path& run, const Plan& plan, const Deadline& deadline);
+
+}  // namespace optimus

@@ -1,0 +1,142 @@
+// See plan_switches.h.
+#include "elastic/plan_switches.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kStepsAhead = 3;  // with which a script's plan is begun to be prepared
+constexpr Seconds kPatience{60};         // of preparing, for others that do not come
+const Group kEveryone{Role::world, {}};
+
+}  // namespace
+
+PlanSwitches::PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<ScriptedSwitch> script,
+                           ControlFolder* requests, std::function<void(const PlanSwitch&)> check)
+    : facts_(std::move(facts)),
+      part_(part),
+      script_(std::move(script)),
+      requests_(requests),
+      check_(std::move(check)),
+      asked_(part.plan) {}
+
+PlanSwitches::~PlanSwitches() {
+  if (attempt_ && attempt_->prepared.valid()) attempt_->prepared.wait();
+}
+
+void PlanSwitches::let_go() {
+  for (int number = 0; number <= num_attempts_; ++number) facts_.comm.drop(number);
+}
+
+StepWord PlanSwitches::word() {
+  if (requests_ != nullptr && !request_ && !attempt_) {
+    request_ = requests_->next();
+    if (request_) ++num_asked_;
+  }
+  StepWord word{.ends = false, .asked = std::max(num_asked_, num_begun_), .prepared = num_attempts_};
+  const bool is_preparing =
+      attempt_ && attempt_->prepared.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  if (is_preparing) --word.prepared;
+  return word;
+}
+
+void PlanSwitches::step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks) {
+  if (attempt_ && !attempt_->is_scripted && agreed.prepared == num_attempts_) end(hooks);
+  if (!attempt_ && agreed.asked > num_begun_) begin_asked();
+  while (next_scripted_ < script_.size() && script_[next_scripted_].step < step) ++next_scripted_;
+  if (next_scripted_ == script_.size()) return;
+  const ScriptedSwitch& next = script_[next_scripted_];
+  const bool is_due = next.step == step;
+  if (is_due && attempt_ && !attempt_->is_scripted) end(hooks);
+  if (!attempt_ && next.step <= step + kStepsAhead) begin(next.plan, true);
+  if (is_due) end(hooks);
+}
+
+void PlanSwitches::begin(const Plan& plan, bool is_scripted) {
+  const int number = ++num_attempts_;
+  attempt_.emplace(Attempt{number, is_scripted, plan, {}});
+  attempt_->prepared = std::async(std::launch::async, [this, plan, number] { return prepare(plan, number); });
+}
+
+PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number) const {
+  const auto began = std::chrono::steady_clock::now();
+  Prepared result;
+  try {
+    result.change = std::make_unique<PlanSwitch>(facts_, part_, plan, number);
+    check_(*result.change);
+    if (const auto done = result.change->prepare(Deadline::after(kPatience, "a plan's groups")); !done)
+      result.why_not = text(done.error());
+  } catch (const UserError& error) {
+    result.why_not = error.what();
+  } catch (const std::bad_alloc&) {
+    result.why_not = "out of memory";
+  }
+  result.seconds = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  return result;
+}
+
+void PlanSwitches::begin_asked() {
+  ++num_begun_;
+  const std::string text = from_rank(0, request_ ? plan_text(request_->plan) : "");
+  begin(parse_plan(text, "the plan that was asked for"), false);
+}
+
+// A text of any length.
+std::string PlanSwitches::from_rank(int rank, const std::string& text) const {
+  const Deadline deadline = Deadline::after(facts_.move.patience, "a plan that was asked for");
+  const auto broadcast = [&](const at::Tensor& tensor) {
+    done_or_throw(facts_.comm.broadcast(kEveryone, tensor, rank, "a plan")->wait(deadline));
+  };
+  at::Tensor size = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
+  broadcast(size);
+  at::Tensor bytes = at::zeros({*size.const_data_ptr<std::int64_t>()}, at::kByte);
+  auto* const data = reinterpret_cast<char*>(bytes.data_ptr<std::uint8_t>());
+  if (facts_.comm.rank() == rank) std::memcpy(data, text.data(), text.size());
+  if (bytes.numel() > 0) broadcast(bytes);
+  return std::string(data, static_cast<std::size_t>(bytes.numel()));
+}
+
+std::string PlanSwitches::first_refusal(const std::string& own) const {
+  const int rank = facts_.comm.rank(), size = facts_.comm.size();
+  at::Tensor word = at::full({1}, own.empty() ? 0 : size - rank, at::kLong);
+  done_or_throw(facts_.comm.all_reduce(kEveryone, word, Sum::maximum, "who refuses a plan")
+                    ->wait(Deadline::after(facts_.move.patience, "who refuses a plan")));
+  const auto who = size - static_cast<int>(*word.const_data_ptr<std::int64_t>());
+  if (who == size) return "";
+  const std::string why = from_rank(who, own);
+  return size == 1 ? why : fmt::format("rank {}: {}", who, why);
+}
+
+void PlanSwitches::end(const SwitchHooks& hooks) {
+  Attempt attempt = std::move(*attempt_);
+  attempt_.reset();
+  Prepared prepared = attempt.prepared.get();
+  SwitchEnd end{.why_not = first_refusal(prepared.why_not),
+                .is_scripted = attempt.is_scripted,
+                .from = asked_,
+                .to = std::move(attempt.plan),
+                .prepared = prepared.seconds};
+  if (end.why_not.empty()) {
+    hooks.let_go();
+    is_moving_ = true;
+    end.report = prepared.change->run(part_);
+    is_moving_ = false;
+    asked_ = end.to;
+  }
+  const std::string line = hooks.done(end);
+  if (attempt.is_scripted) ++next_scripted_;
+  if (!attempt.is_scripted && request_) {
+    requests_->answer(request_->name, {end.why_not.empty(), line});
+    request_.reset();
+  }
+}
+
+}  // namespace optimus

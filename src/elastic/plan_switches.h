@@ -1,0 +1,91 @@
+// The changes of plan of one run: those of a script (--switch-at), and those that somebody asks for while it runs (control.h). Every
+// rank has one of these, and all go through the same states after the same steps:
+//
+//   asked for at rank 0 ──▶ all know, and get the plan ──▶ each prepares on a thread, steps go on ──▶ all are prepared: the switch
+//                                                                                          └──▶ one has refused: nothing happened
+//
+// Rank 0 is the one that decides: it takes requests, one at a time, and answers them. Nobody talks about a plan beside the steps'
+// own agreement but for one broadcast. What a script says comes after exactly its step. Read next: reshard/plan_switch.h.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "elastic/control.h"
+#include "elastic/step_agreement.h"
+#include "elastic/switch_script.h"
+#include "reshard/plan_switch.h"
+
+namespace optimus {
+
+// How it ended, the same at all ranks.
+struct SwitchEnd {
+  std::string why_not{};  // refused: by whom and why; empty: it was done
+  bool is_scripted = false;
+  Plan from, to;     // as they were asked for: of their devices only the number counts
+  Seconds prepared;  // by this rank
+  SwitchReport report{};
+};
+
+// What the training does about it.
+struct SwitchHooks {
+  std::function<void()> let_go;  // before: what refers to the part's engine or parameters ends
+  std::function<std::string(const SwitchEnd&)> done;  // returns the line that tells people of it
+};
+
+class PlanSwitches {
+ public:
+  // requests: at rank 0, null where nobody may ask. check: throws UserError when this rank cannot make the switch; on a thread of its
+  // own. All must outlive this.
+  PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<ScriptedSwitch> script, ControlFolder* requests,
+               std::function<void(const PlanSwitch&)> check);
+  ~PlanSwitches();
+
+  // What this rank says after a step.
+  StepWord word();
+  // After a step, by all ranks with what they agreed on. Throws PeersLost.
+  void step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks);
+  // Whether masters and moments are on their way: what fails then leaves no state.
+  bool is_moving() const { return is_moving_; }
+  // Closes all connections of the rank, so that whoever waits for it fails too.
+  void let_go();
+
+ private:
+  struct Prepared {
+    std::unique_ptr<PlanSwitch> change{};
+    std::string why_not{};
+    Seconds seconds;
+  };
+  struct Attempt {
+    int number = 0;
+    bool is_scripted = false;
+    Plan plan;
+    std::future<Prepared> prepared;
+  };
+  void begin(const Plan& plan, bool is_scripted);
+  Prepared prepare(const Plan& plan, int number) const;
+  void begin_asked();
+  void end(const SwitchHooks& hooks);
+  // The lowest rank that has refused says why; empty: none has.
+  std::string first_refusal(const std::string& own) const;
+  std::string from_rank(int rank, const std::string& text) const;
+
+  const SwitchFacts facts_;
+  PlanPart& part_;
+  const std::vector<ScriptedSwitch> script_;
+  ControlFolder* const requests_;
+  const std::function<void(const PlanSwitch&)> check_;
+  std::size_t next_scripted_ = 0;
+  std::optional<PlanRequest> request_;  // rank 0: the one that is worked on
+  std::int64_t num_asked_ = 0;          // rank 0: requests taken
+  std::int64_t num_begun_ = 0;          // of those that were asked for
+  int num_attempts_ = 0;
+  Plan asked_;  // that the run is on, as it was asked for
+  std::optional<Attempt> attempt_;
+  bool is_moving_ = false;
+};
+
+}  // namespace optimus
