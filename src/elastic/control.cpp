@@ -48,8 +48,9 @@ std::optional<PlanRequest> ControlFolder::next() {
     const Path path = folder_ / (name + kRequest);
     try {
       const Json json = read_json(path);
-      return PlanRequest{name,
-                         parse_plan(JsonView(json, path.string()).at("plan").raw().dump(), path.string())};
+      const JsonView plan = JsonView(json, path.string()).at("plan");
+      if (plan.raw() == "auto") return PlanRequest{name, std::nullopt};
+      return PlanRequest{name, parse_plan(plan.raw().dump(), path.string())};
     } catch (const UserError& error) {
       answer(name, {false, error.what()});
     }
@@ -69,15 +70,14 @@ void ControlFolder::close(const std::string& why) {
   for (const std::string& name : waiting()) answer(name, {false, why});
 }
 
-Outcome<ControlAnswer> ask(const Path& run, const Plan& plan, const Deadline& deadline) {
+Outcome<ControlAnswer> ask(const Path& run, const std::optional<Plan>& plan, const Deadline& deadline) {
   RealFileSystem files;
   const Path folder = control_folder(run);
   if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
   const std::string name = request_name();
   const Path request = folder / (name + kRequest), reply = folder / (name + kAnswer);
-  if (Outcome<void> done =
-          write_atomically(files, request, OrderedJson{{"plan", to_json(plan)}}.dump() + "\n");
-      !done)
+  const OrderedJson wish{{"plan", plan ? to_json(*plan) : OrderedJson("auto")}};
+  if (Outcome<void> done = write_atomically(files, request, wish.dump() + "\n"); !done)
     return tl::unexpected(done.error());
   std::error_code error;
   while (!std::filesystem::exists(reply, error)) {

@@ -1,7 +1,7 @@
 // How somebody outside asks a running training for something: a file in the run's folder, and a file with the answer. Whoever may
 // write there may ask; nothing listens on a network, and it works wherever the folder is seen.
 //
-//   RUN/control/1731766812-4711.request      {"plan": {…}}            optimus switch
+//   RUN/control/1731766812-4711.request      {"plan": {…}}, or {"plan": "auto"}        optimus switch
 //   RUN/control/1731766812-4711.answer       {"done": true, "text": "step 412: plan 7f3a → 91c2 …"}
 //
 // Both are written to another name and renamed, so nobody reads half of one.
@@ -20,8 +20,8 @@
 namespace optimus {
 
 struct PlanRequest {
-  std::string name;  // of its file
-  Plan plan;
+  std::string name;          // of its file
+  std::optional<Plan> plan;  // none: the best that the run finds
 };
 
 struct ControlAnswer {
@@ -47,7 +47,7 @@ class ControlFolder {
   std::optional<Deadline> pause_;
 };
 
-// The side that asks. Fails when no training answers in time; what it has asked for is then taken back.
-Outcome<ControlAnswer> ask(const Path& run, const Plan& plan, const Deadline& deadline);
+// The side that asks, for a plan or for the best one. Fails when no training answers in time; what it has asked for is then taken back.
+Outcome<ControlAnswer> ask(const Path& run, const std::optional<Plan>& plan, const Deadline& deadline);
 
 }  // namespace optimus

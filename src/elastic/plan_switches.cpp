@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "plan/describe.h"
 #include "plan/plan_json.h"
 
 namespace optimus {
@@ -20,11 +21,11 @@ const Group kEveryone{Role::world, {}};
 }  // namespace
 
 PlanSwitches::PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<ScriptedSwitch> script,
-                           ControlFolder* requests, std::function<void(const PlanSwitch&)> check)
+                           std::optional<Outside> outside, std::function<void(const PlanSwitch&)> check)
     : facts_(std::move(facts)),
       part_(part),
       script_(std::move(script)),
-      requests_(requests),
+      outside_(std::move(outside)),
       check_(std::move(check)),
       asked_(part.plan) {}
 
@@ -37,15 +38,36 @@ void PlanSwitches::let_go() {
 }
 
 StepWord PlanSwitches::word() {
-  if (requests_ != nullptr && !request_ && !attempt_) {
-    request_ = requests_->next();
-    if (request_) ++num_asked_;
-  }
+  if (outside_ && !attempt_ && num_asked_ == num_begun_) take_request();
   StepWord word{.ends = false, .asked = std::max(num_asked_, num_begun_), .prepared = num_attempts_};
   const bool is_preparing =
       attempt_ && attempt_->prepared.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   if (is_preparing) --word.prepared;
   return word;
+}
+
+void PlanSwitches::refuse_request(const std::string& why) {
+  outside_->requests.answer(request_->name, {false, why});
+  request_.reset();
+}
+
+// One at a time. What is to be chosen is chosen while steps go on.
+void PlanSwitches::take_request() {
+  if (!request_) request_ = outside_->requests.next();
+  if (!request_) return;
+  if (!request_->plan && !chosen_.valid()) chosen_ = std::async(std::launch::async, outside_->choose);
+  if (!request_->plan) {
+    if (chosen_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    try {
+      request_->plan = chosen_.get();
+    } catch (const UserError& error) {
+      return refuse_request(error.what());
+    }
+  }
+  if (*request_->plan == asked_)
+    return refuse_request(fmt::format("the run is on plan {} ({}) already", plan_hash(asked_).substr(0, 4),
+                                      short_text(asked_)));
+  ++num_asked_;
 }
 
 void PlanSwitches::step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks) {
@@ -85,7 +107,7 @@ PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number) const
 
 void PlanSwitches::begin_asked() {
   ++num_begun_;
-  const std::string text = from_rank(0, request_ ? plan_text(request_->plan) : "");
+  const std::string text = from_rank(0, request_ ? plan_text(*request_->plan) : "");
   begin(parse_plan(text, "the plan that was asked for"), false);
 }
 
@@ -134,7 +156,7 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
   const std::string line = hooks.done(end);
   if (attempt.is_scripted) ++next_scripted_;
   if (!attempt.is_scripted && request_) {
-    requests_->answer(request_->name, {end.why_not.empty(), line});
+    outside_->requests.answer(request_->name, {end.why_not.empty(), line});
     request_.reset();
   }
 }

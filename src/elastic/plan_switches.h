@@ -38,10 +38,15 @@ struct SwitchHooks {
 
 class PlanSwitches {
  public:
-  // requests: at rank 0, null where nobody may ask. check: throws UserError when this rank cannot make the switch; on a thread of its
+  // Rank 0: of those who may ask.
+  struct Outside {
+    ControlFolder& requests;
+    std::function<Plan()> choose;  // the best plan; on a thread of its own; throws UserError
+  };
+  // check: throws UserError when this rank cannot make the switch; on a thread of its
   // own. All must outlive this.
-  PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<ScriptedSwitch> script, ControlFolder* requests,
-               std::function<void(const PlanSwitch&)> check);
+  PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<ScriptedSwitch> script,
+               std::optional<Outside> outside, std::function<void(const PlanSwitch&)> check);
   ~PlanSwitches();
 
   // What this rank says after a step.
@@ -67,6 +72,8 @@ class PlanSwitches {
   };
   void begin(const Plan& plan, bool is_scripted);
   Prepared prepare(const Plan& plan, int number) const;
+  void take_request();
+  void refuse_request(const std::string& why);
   void begin_asked();
   void end(const SwitchHooks& hooks);
   // The lowest rank that has refused says why; empty: none has.
@@ -76,10 +83,11 @@ class PlanSwitches {
   const SwitchFacts facts_;
   PlanPart& part_;
   const std::vector<ScriptedSwitch> script_;
-  ControlFolder* const requests_;
+  const std::optional<Outside> outside_;
   const std::function<void(const PlanSwitch&)> check_;
   std::size_t next_scripted_ = 0;
   std::optional<PlanRequest> request_;  // rank 0: the one that is worked on
+  std::future<Plan> chosen_;            // for it, where it names no plan
   std::int64_t num_asked_ = 0;          // rank 0: requests taken
   std::int64_t num_begun_ = 0;          // of those that were asked for
   int num_attempts_ = 0;

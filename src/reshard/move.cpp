@@ -114,18 +114,24 @@ std::vector<at::Tensor> StateMover::values(const Parameters& of, int tensor, con
   return result;
 }
 
-// The waves; then what goes from rank to rank nowhere, block by block.
+// The waves. What goes from rank to rank nowhere comes with the rest of its block, whose buffers it lies in; whole blocks of it last.
 void StateMover::plan_turns() {
   std::set<int> moving;
+  std::map<int, std::size_t> turn_of;  // of a block
+  const auto block_of = [&](int tensor) {
+    return change_.before.tensors[static_cast<std::size_t>(tensor)].block;
+  };
   for (const RankShare::Wave& wave : share_.waves) {
+    for (const int tensor : wave.tensors) turn_of[block_of(tensor)] = turns_.size();
     turns_.push_back({.tensors = wave.tensors, .wave = &wave});
     moving.insert(wave.tensors.begin(), wave.tensors.end());
   }
-  std::map<int, std::vector<int>> staying;  // by block
-  for (int tensor = 0; tensor < static_cast<int>(change_.before.tensors.size()); ++tensor)
-    if (!moving.contains(tensor))
-      staying[change_.before.tensors[static_cast<std::size_t>(tensor)].block].push_back(tensor);
-  for (auto& [block, tensors] : staying) turns_.push_back({.tensors = std::move(tensors)});
+  for (int tensor = 0; tensor < static_cast<int>(change_.before.tensors.size()); ++tensor) {
+    if (moving.contains(tensor)) continue;
+    const auto [turn, is_new] = turn_of.try_emplace(block_of(tensor), turns_.size());
+    if (is_new) turns_.emplace_back();
+    turns_[turn->second].tensors.push_back(tensor);
+  }
 
   std::map<int, int> last_turn;  // of an old block
   std::set<int> taken;           // new blocks

@@ -2,13 +2,14 @@
 #include "reshard/plan_change.h"
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 
 #include "base/error.h"
 #include "layout/assign.h"
 #include "layout/verify.h"
 #include "plan/layouts.h"
 #include "plan/validate.h"
+#include "schedule/program.h"
 
 namespace optimus {
 namespace {
@@ -55,6 +56,32 @@ void refuse_other_training(const Plan& from, const Plan& to) {
 
 DiffOptions options_of_move() { return {.chunk = kChunk}; }
 
+// What a device of each stage holds beside masters and moments, at least: between steps nothing of it is needed, so it is room for
+// what moves.
+Bytes least_room(const Plan& plan, const ModelSpec& model) {
+  Bytes least(std::numeric_limits<std::int64_t>::max());
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages) {
+      const Program program = compile(plan, model, stage.devices.front());
+      const MemoryUse use = memory_use(program);
+      Bytes room = use.gradients + plan_arena(program).bytes;
+      if (bytes_of(plan.precision) < 4) room += use.weights;
+      least = std::min(least, room);
+    }
+  return least;
+}
+
+// So that no rank needs more than either plan does; in the order of the model where that cannot be.
+WaveOrder order_of_moves(const PlanChange& change, const ModelSpec& model) {
+  DiffOptions options = options_of_move();
+  options.reserve = std::min(least_room(change.from, model), least_room(change.to, model));
+  if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
+    return std::move(*order);
+  DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options_of_move()));
+  ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
+  return std::move(*order);
+}
+
 }  // namespace
 
 Layout state_layout(const Plan& plan, const ModelSpec& model) {
@@ -91,10 +118,7 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
   change.to = with_devices(places, device_of), change.after = state_layout(change.to, model);
-  const LayoutChange layouts(change.before, change.after, options_of_move());
-  DiffOutcome<WaveOrder> order = order_waves(layouts);
-  ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
-  change.order = std::move(*order);
+  change.order = order_of_moves(change, model);
   change.moved = change.order.lower_bound;
   change.minimum = assigned.needed - assigned.kept_bound;
   return change;

@@ -25,6 +25,11 @@ FolderLock FolderLock::take(const Path& folder) {
   return lock;  // a file system without locks: as it was before there were any
 }
 
+bool FolderLock::is_taken(const Path& folder) {
+  const FolderLock lock(::open((folder / ".lock").c_str(), O_RDONLY | O_CLOEXEC));
+  return lock.is_held() && ::flock(lock.file_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 FolderLock::FolderLock(FolderLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
 FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
   std::swap(file_, other.file_);

@@ -15,6 +15,8 @@ class FolderLock {
   FolderLock& operator=(FolderLock&& other) noexcept;
   ~FolderLock();
   bool is_held() const { return file_ >= 0; }
+  // Whether a process holds it; false where there is no such folder.
+  static bool is_taken(const Path& folder);
 
  private:
   explicit FolderLock(int file) : file_(file) {}

@@ -82,7 +82,9 @@ void SalvageHost::refuse(const std::string& why) {
 void SalvageHost::take_layout() {
   for (const auto& [rank, standing] : standings_)
     if (!standing.is_torn) epoch_ = std::max(epoch_, standing.epoch);
-  layout_ = layout_of(read_plan(plan_path(facts_.run, epoch_)), facts_.model, StateKind::optimizer);
+  const Plan plan = read_plan(plan_path(facts_.run, epoch_));
+  layout_ = layout_of(plan, facts_.model, StateKind::optimizer);
+  num_holders_ = static_cast<std::size_t>(num_devices(plan));
 }
 
 void SalvageHost::decide() {
@@ -184,7 +186,7 @@ std::string SalvageHost::finish() {
     why_not_ = "the run was ended before more could be saved";
   if (!is_saved_) return (why_not_.empty() ? "" : "; " + why_not_) + last_checkpoint();
   const std::size_t count = order_.ranks.size();
-  const bool are_all = count == standings_.size();
+  const bool are_all = count == num_holders_;
   return fmt::format("; {} saved step {}: optimus train --resume {}",
                      count == 1 ? fmt::format("rank {}", order_.ranks[0])
                      : are_all  ? fmt::format("all {}", count)

@@ -58,6 +58,7 @@ class SalvageHost {
   std::map<int, Standing> standings_;
   std::int64_t epoch_ = 0;  // of the plan that the newest of them lie as
   Layout layout_;           // of masters and moments under it
+  std::size_t num_holders_ = 0;
   std::optional<Deadline> come_, settle_, write_;
   SalvagePlan plan_;
   SalvageOrder order_;

@@ -13,6 +13,7 @@
 #include "engine/generate.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
+#include "run/choose_plan.h"
 #include "run/convert.h"
 #include "run/evaluate.h"
 #include "run/expected.h"
@@ -229,6 +230,7 @@ class RankRun {
   PartKeepers keepers(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   void check_memory(const PlanSwitch& next) const;
+  Plan best_plan() const;  // for all ranks that there are
   // With what the others still have (salvage.h).
   void keep_what_is_left(Training& training, PlanSwitches& switches, const std::exception& why);
   void show_result(TrainResult& result);
@@ -312,6 +314,14 @@ void RankRun::check_memory(const PlanSwitch& next) const {
                     text(most));
 }
 
+Plan RankRun::best_plan() const {
+  TrainOptions options = options_;
+  options.devices = rank_.comm.size(), options.batch = settings_.plan.batch;
+  options.sequence_length = settings_.plan.sequence_length;
+  options.precision = text(settings_.plan.precision);
+  return choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
+}
+
 void RankRun::keep_what_is_left(Training& training, PlanSwitches& switches, const std::exception& why) {
   const auto* const lost = dynamic_cast<const PeersLost*>(&why);
   const Layout layout = layout_of(part_.plan, settings_.model, StateKind::optimizer);
@@ -351,9 +361,10 @@ TrainResult RankRun::train() {
   std::optional<RunFolder> records;
   if (keeps_records) records = open_records(settings_.run, files_, run_.resumed.state.step);
   ControlFolder requests(settings_.run);
+  std::optional<PlanSwitches::Outside> outside;
+  if (keeps_records) outside.emplace(PlanSwitches::Outside{requests, [&] { return best_plan(); }});
   PlanSwitches switches({settings_.model, rank_.comm, engine_options(), {.patience = options_.patience}},
-                        part_, run_.script, keeps_records ? &requests : nullptr,
-                        [&](const PlanSwitch& next) { check_memory(next); });
+                        part_, run_.script, outside, [&](const PlanSwitch& next) { check_memory(next); });
   const Company company{rank_.comm, rank_.agreement, rank_.is_asked, &switches,
                         newest_epoch(settings_.run).value_or(0)};
   Training training(options_, settings_, course, part_, run_.resumed.state, company, rank_.events,

@@ -12,6 +12,7 @@
 #include "model/presets.h"
 #include "plan/layouts.h"
 #include "run/memory_board.h"
+#include "run/plan_files.h"
 #include "run/salvage_host.h"
 
 namespace optimus::test {
@@ -25,10 +26,14 @@ ModelSpec little_model() {
 }
 
 // So many devices, tp of them to a copy.
-Layout layout_for(int devices, int tp, int zero) {
+Plan plan_for(int devices, int tp, int zero) {
   UniformPlan shape{.microbatch = 1, .batch = devices, .sequence_length = 8};
   shape.dp = devices / tp, shape.strategy.tp = tp, shape.strategy.zero = zero;
-  return layout_of(uniform_plan(little_model(), shape), little_model(), StateKind::optimizer);
+  return uniform_plan(little_model(), shape);
+}
+
+Layout layout_for(int devices, int tp, int zero) {
+  return layout_of(plan_for(devices, tp, zero), little_model(), StateKind::optimizer);
 }
 
 Standing at_step(int rank, std::int64_t step) {
@@ -146,10 +151,11 @@ TEST(Salvage, TextsComeBack) {
 
 struct SalvageHostTest : testing::Test {
   SalvageHostTest() { std::filesystem::create_directories(run); }
-  SalvageHost host(Layout layout) {
+  SalvageHost host(const Plan& plan) {
+    keep_plan(files, run, plan, 0);
     return SalvageHost(board, files,
                        {.run = run,
-                        .layout = std::move(layout),
+                        .model = little_model(),
                         .come = Seconds(0.3),
                         .settle = Seconds(0.05),
                         .write = Seconds(0.3)});
@@ -183,13 +189,13 @@ struct SalvageHostTest : testing::Test {
 };
 
 TEST_F(SalvageHostTest, NothingHappensWhileNobodyStands) {
-  SalvageHost salvage = host(layout_for(2, 1, 0));
+  SalvageHost salvage = host(plan_for(2, 1, 0));
   EXPECT_FALSE(salvage.look({false, true}));
   EXPECT_EQ(salvage.finish(), "");
 }
 
 TEST_F(SalvageHostTest, WaitsForThoseWhoMayCome) {
-  SalvageHost salvage = host(layout_for(3, 1, 0));
+  SalvageHost salvage = host(plan_for(3, 1, 0));
   say(at_step(0, 4));
   EXPECT_TRUE(salvage.look({false, true, false}));
   EXPECT_FALSE(order());  // rank 2 runs, and nobody has missed it
@@ -200,7 +206,7 @@ TEST_F(SalvageHostTest, WaitsForThoseWhoMayCome) {
 }
 
 TEST_F(SalvageHostTest, WhoIsMissedIsNotWaitedForLong) {
-  SalvageHost salvage = host(layout_for(2, 1, 0));
+  SalvageHost salvage = host(plan_for(2, 1, 0));
   Standing standing = at_step(0, 4);
   standing.missing = {1};
   say(standing);
@@ -212,7 +218,7 @@ TEST_F(SalvageHostTest, WhoIsMissedIsNotWaitedForLong) {
 }
 
 TEST_F(SalvageHostTest, WhatIsLostIsTold) {
-  SalvageHost salvage = host(layout_for(2, 2, 0));
+  SalvageHost salvage = host(plan_for(2, 2, 0));
   say(at_step(0, 4));
   EXPECT_FALSE(salvage.look({false, true}));
   EXPECT_TRUE(order()->ranks.empty());
@@ -225,8 +231,9 @@ TEST_F(SalvageHostTest, WhatIsLostIsTold) {
 TEST_F(SalvageHostTest, ASecondDeathLeavesNothing) {
   for (const bool is_silent : {false, true}) {  // it died, or it says nothing in time
     MemoryBoard own;
-    SalvageHost salvage(
-        own, files, {.run = run, .layout = layout_for(3, 1, 0), .come = Seconds(0.3), .write = Seconds(0.1)});
+    keep_plan(files, run, plan_for(3, 1, 0), 0);
+    SalvageHost salvage(own, files,
+                        {.run = run, .model = little_model(), .come = Seconds(0.3), .write = Seconds(0.1)});
     ASSERT_TRUE(own.set(standing_key(0), text(at_step(0, 4))));
     ASSERT_TRUE(own.set(standing_key(1), text(at_step(1, 4))));
     ASSERT_TRUE(own.set(kSomebodyStands, ""));
@@ -240,7 +247,7 @@ TEST_F(SalvageHostTest, ASecondDeathLeavesNothing) {
 }
 
 TEST_F(SalvageHostTest, GarbageOnTheBoardCountsAsSilence) {
-  SalvageHost salvage = host(layout_for(2, 2, 0));
+  SalvageHost salvage = host(plan_for(2, 2, 0));
   ASSERT_TRUE(board.set(standing_key(0), "{\"rank\": 0"));
   ASSERT_TRUE(board.set(kSomebodyStands, ""));
   EXPECT_LT(run_out(salvage, {false, true}), 1);

@@ -15,6 +15,7 @@
 #include "base/event.h"
 #include "base/temporary_folder.h"
 #include "comm/c10d_link.h"
+#include "elastic/step_agreement.h"
 #include "run/worker.h"
 
 namespace optimus::test {
@@ -26,7 +27,7 @@ volatile std::sig_atomic_t is_asked_to_end = 0;
 Json steps(Comm& comm, const WorkerPlace& place, const std::string& how) {
   const Group world{Role::world, {}};
   done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(30), "connecting")));
-  EndAgreement agreement(comm, Seconds(1.5), [] { return is_asked_to_end != 0; });
+  StepAgreement agreement(comm, Seconds(1.5));
   const at::Tensor numbers = at::empty({1000}, at::kFloat);
   for (int step = 0; how != "done" || step < 20; ++step) {
     if (step == 10 && comm.rank() == 1 && how == "user-error") throw UserError("the data of rank 1 is gone");
@@ -35,9 +36,10 @@ Json steps(Comm& comm, const WorkerPlace& place, const std::string& how) {
     done_or_throw(comm.all_reduce(world, numbers, Sum::sum, "gradients")
                       ->wait(Deadline::after(Seconds(1.5), "a step")));
     if (step == 5) std::ofstream(place.run / fmt::format("began-{}", comm.rank())) << "\n";
-    agreement.step_ended();
+    if (agreement.take().ends) throw Interrupted{};
+    agreement.say({.ends = is_asked_to_end != 0});
   }
-  agreement.finish();
+  agreement.take();
   return {{"steps", 20}};
 }
 

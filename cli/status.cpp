@@ -1,0 +1,119 @@
+// optimus status RUN, optimus decisions RUN, optimus switch RUN --plan FILE|auto
+#include "run/status.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "elastic/control.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+class OnRun : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("run", run_, "a run's folder").is_required = true;
+  }
+
+ protected:
+  Path run_;
+};
+
+class Status final : public OnRun {
+ public:
+  int run(Console& console) override {
+    const RunStatus status = status_of(run_);
+    OrderedJson workers = OrderedJson::array();
+    std::string shown =
+        fmt::format("{}: {}, step {}, plan {} ({}), epoch {}\n", run_.string(),
+                    status.is_running ? "running" : "not running", status.step,
+                    plan_hash(status.plan).substr(0, 4), short_text(status.plan), status.epoch);
+    if (status.loss)
+      shown += fmt::format("loss {:.4f}, {} tokens/s\n", *status.loss,
+                           short_count(status.tokens_per_second.value_or(0)));
+    for (const WorkerStatus& entry : status.workers) {
+      const WorkerEntry& worker = entry.worker;
+      workers.push_back({{"rank", worker.rank},
+                         {"pid", worker.pid},
+                         {"host", worker.host},
+                         {"device", worker.device},
+                         {"state", entry.state}});
+      shown += fmt::format("rank {:<5} process {:<8} {} {:<8} {}\n", worker.rank, worker.pid, worker.host,
+                           worker.device, entry.state);
+    }
+    shown += status.can_lose == 0
+                 ? "no device's state is anywhere else: a lost one sends the run back to its "
+                   "last checkpoint\n"
+                 : fmt::format("any {} device{} may be lost: the others hold all state\n", status.can_lose,
+                               status.can_lose == 1 ? "" : "s");
+    console.result({{"running", status.is_running},
+                    {"step", status.step},
+                    {"plan", plan_hash(status.plan)},
+                    {"epoch", status.epoch},
+                    {"workers", workers},
+                    {"can_lose", status.can_lose}},
+                   shown);
+    return 0;
+  }
+};
+
+class Switch final : public OnRun {
+ public:
+  void declare(OptionTable& table) override {
+    OnRun::declare(table);
+    table.add("plan", plan_, "FILE|auto", "the plan to go on with; auto: the best for the run's devices")
+        .is_required = true;
+    table.add("patience", patience_, "TIME", "for the answer; what was asked for is then taken back");
+  }
+  int run(Console& console) override {
+    const RunStatus status = status_of(run_);
+    if (!status.is_running) throw UserError("{}: no training is running there", run_.string());
+    std::optional<Plan> plan;
+    if (plan_ != "auto") plan = read_plan(plan_);
+    const ControlAnswer answer = value_or_throw(ask(run_, plan, Deadline::after(patience_, text(patience_))));
+    if (!answer.is_done) throw UserError("{}", answer.text);
+    console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
+    return 0;
+  }
+
+ private:
+  std::string plan_;
+  Seconds patience_{600};
+};
+
+class Decisions final : public OnRun {
+ public:
+  int run(Console& console) override {
+    (void)status_of(run_);  // that a run lies there
+    const Path path = run_ / "decisions.jsonl";
+    OrderedJson list = OrderedJson::array();
+    std::string shown;
+    std::error_code error;
+    const std::string content =
+        std::filesystem::exists(path, error) ? value_or_throw(read_file(path)) : std::string();
+    for (const std::string& line : split(content, '\n')) {
+      if (line.empty()) continue;
+      const Json json = parse_json(line, path.string());
+      const JsonView view(json, path.string());
+      const auto bytes = [&](const char* name) { return text(Bytes(view.at(name).integer())); };
+      shown +=
+          fmt::format("step {:<7} {:<8} {} → {}  paused {}, moved {} (bound {})  {}\n",
+                      view.at("step").integer(), view.at("kind").text(), view.at("from").text().substr(0, 4),
+                      view.at("to").text().substr(0, 4), text(Seconds(view.at("pause_seconds").number())),
+                      bytes("moved_bytes"), bytes("minimum_bytes"), view.at("evidence").text());
+      list.push_back(OrderedJson::parse(line));
+    }
+    console.result(list, shown.empty() ? "no decisions\n" : shown);
+    return 0;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_status_command() { return std::make_unique<Status>(); }
+std::unique_ptr<Command> make_switch_command() { return std::make_unique<Switch>(); }
+std::unique_ptr<Command> make_decisions_command() { return std::make_unique<Decisions>(); }
+
+}  // namespace optimus

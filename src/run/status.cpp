@@ -1,0 +1,101 @@
+// See status.h.
+#include "run/status.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "plan/layouts.h"
+#include "plan/plan_json.h"
+#include "run/folder_lock.h"
+
+namespace optimus {
+namespace {
+
+constexpr Bytes kMostOfList{std::int64_t{1} << 32};
+
+// "R" of "4711 (optimus-engine) R 1 …"; nothing for a process that is gone.
+std::optional<char> process_letter(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string stat;
+  if (!std::getline(file, stat)) return std::nullopt;
+  const std::size_t end = stat.rfind(')');
+  return end == std::string::npos || end + 2 >= stat.size() ? std::nullopt : std::optional(stat[end + 2]);
+}
+
+std::string state_of(const WorkerEntry& worker) {
+  if (worker.host != host_name()) return "on another host";
+  const std::optional<char> letter = process_letter(worker.pid);
+  if (!letter || *letter == 'Z' || *letter == 'X') return "gone";
+  return *letter == 'T' || *letter == 't' ? "stopped" : "running";
+}
+
+std::vector<WorkerStatus> workers_of(const Path& run) {
+  std::vector<WorkerStatus> result;
+  const Path path = run / "workers.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return result;
+  const Json json = read_json(path);
+  for (const JsonView& view : JsonView(json, path.string()).at("workers").elements()) {
+    WorkerEntry worker;
+    worker.rank = static_cast<int>(view.at("rank").integer(0, std::numeric_limits<int>::max()));
+    worker.pid = static_cast<int>(view.at("pid").integer(0, std::numeric_limits<int>::max()));
+    worker.host = view.at("host").text(), worker.device = view.at("device").text();
+    worker.log = view.at("log").text();
+    std::string state = state_of(worker);
+    result.push_back({std::move(worker), std::move(state)});
+  }
+  return result;
+}
+
+// The last line of metrics that is whole.
+void take_last_step(const Path& run, RunStatus& status) {
+  const Outcome<std::string> content = read_file(run / "metrics.jsonl", kMostOfList);
+  if (!content) return;
+  const std::size_t end = content->rfind('\n');
+  if (end == std::string::npos || end == 0) return;
+  const std::size_t before = content->rfind('\n', end - 1);
+  const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+  const Json json = parse_json(content->substr(begin, end - begin), (run / "metrics.jsonl").string());
+  const JsonView view(json, (run / "metrics.jsonl").string());
+  status.step = view.at("step").integer(), status.epoch = view.at("epoch").integer();
+  if (const auto loss = view.find("loss")) status.loss = loss->number();
+  if (const auto rate = view.find("tokens_per_second")) status.tokens_per_second = rate->number();
+}
+
+}  // namespace
+
+// Each pipeline has all blocks; in it, each tensor part and shard has so many copies.
+int can_lose(const Plan& plan) {
+  int fewest = std::numeric_limits<int>::max();
+  for (int block = 0; block < plan.num_blocks; ++block) {
+    int copies = 0;
+    for (const Pipeline& pipeline : plan.pipelines)
+      for (const Stage& stage : pipeline.stages)
+        for (const Chunk& chunk : stage.chunks) {
+          if (block < chunk.first() || block >= chunk.end()) continue;
+          const LayerStrategy& strategy = strategy_of(stage, block);
+          const int shards = shards_of(stage, strategy, StateKind::optimizer);
+          copies += static_cast<int>(stage.devices.size()) / (strategy.tp * shards);
+        }
+    fewest = std::min(fewest, copies);
+  }
+  return fewest - 1;
+}
+
+RunStatus status_of(const Path& run) {
+  std::error_code error;
+  if (!std::filesystem::exists(run / "plan.json", error))
+    throw UserError("{}: no run lies there (it would have a plan.json)", run.string());
+  RunStatus status;
+  status.is_running = FolderLock::is_taken(run);
+  status.plan = read_plan(run / "plan.json");
+  status.can_lose = can_lose(status.plan);
+  take_last_step(run, status);
+  status.workers = workers_of(run);
+  return status;
+}
+
+}  // namespace optimus

@@ -1,0 +1,34 @@
+// How a run is, from its folder alone: optimus status. Works while it runs, and afterwards.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "plan/plan.h"
+#include "run/worker_protocol.h"
+
+namespace optimus {
+
+struct WorkerStatus {
+  WorkerEntry worker;
+  std::string state;  // running, stopped, gone; "on another host" where this one cannot know
+};
+
+struct RunStatus {
+  bool is_running = false;
+  std::int64_t step = 0, epoch = 0;  // the last that is complete, and its plan's
+  std::optional<double> loss, tokens_per_second;
+  Plan plan;
+  std::vector<WorkerStatus> workers;
+  int can_lose = 0;  // devices: any so many may be lost, and the others still hold all masters and moments
+};
+
+// Throws UserError when no run lies there.
+RunStatus status_of(const Path& run);
+
+// How many devices may be lost, whichever they are, so that every block's state is still there.
+int can_lose(const Plan& plan);
+
+}  // namespace optimus

@@ -1,0 +1,186 @@
+// What a switch moves, bit for bit: masters and moments with a value for each element, from any plan to any other in every precision;
+// what weights are then; how much memory is held meanwhile; what is refused.
+#include "reshard/move.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <rapidcheck.h>
+
+#include <array>
+#include <mutex>
+
+#include "base/error.h"
+#include "engine/tracking_allocator.h"
+#include "layout/property.h"
+#include "plan/plan_json.h"
+#include "reshard/plan_switch.h"
+#include "reshard/random_plans.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::array kFields = {&BlockState::masters, &BlockState::first, &BlockState::second};
+
+// Of an element of a tensor's field: small whole numbers and halves, which every type has.
+at::Tensor expected(const Parameters& parameters, int tensor, std::size_t field, const Box& box) {
+  const Shape& shape = parameters.tensors()[static_cast<std::size_t>(tensor)].shape;
+  std::vector<std::int64_t> sizes;
+  for (int d = 0; d < shape.num_dims; ++d) sizes.push_back(shape[d]);
+  at::Tensor all = at::arange(shape.num_elements(), at::kDouble).remainder(97 + tensor);
+  all = all.add(static_cast<double>(field) / 2).view(sizes);
+  for (int d = 0; d < box.num_dims; ++d) all = all.narrow(d, box[d].begin, box[d].size());
+  return all;
+}
+
+void fill_state(Parameters& parameters) {
+  for (int t = 0; t < static_cast<int>(parameters.tensors().size()); ++t)
+    for (std::size_t f = 0; f < kFields.size(); ++f) {
+      const std::string& name = parameters.tensors()[static_cast<std::size_t>(t)].name;
+      at::Tensor view = parameters.view(name, kFields[f]);
+      if (view.defined()) view.copy_(expected(parameters, t, f, parameters.box(name, kFields[f])));
+    }
+}
+
+// The first difference, or nothing.
+std::string difference_in(const Parameters& parameters) {
+  for (int t = 0; t < static_cast<int>(parameters.tensors().size()); ++t) {
+    const std::string& name = parameters.tensors()[static_cast<std::size_t>(t)].name;
+    if (parameters.find(name) == nullptr) continue;
+    const auto is_right = [&](at::Tensor BlockState::*member, std::size_t field) {
+      const at::Tensor view = parameters.view(name, member);
+      return at::equal(view.to(at::kCPU).to(at::kDouble),
+                       expected(parameters, t, field, parameters.box(name, member)));
+    };
+    for (std::size_t f = 0; f < kFields.size(); ++f)
+      if (!is_right(kFields[f], f)) return fmt::format("{} field {}", name, f);
+    if (!is_right(&BlockState::weights, 0)) return name + " weights";
+  }
+  return "";
+}
+
+struct Moved {
+  std::vector<std::string> problems;
+  std::vector<SwitchReport> reports;
+  std::int64_t bound = 0;  // the sum of what each rank may hold
+};
+
+constexpr Bytes kUnderWay{1 << 16};
+
+// Through the plans, nothing trained. Without a look at the values, which takes memory.
+enum class Look { at_values, away };
+Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look look) {
+  ThreadWorld world(kMostDevices);
+  Moved all;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kMostDevices; ++rank)
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Comm> comm = world.comm(rank);
+      try {
+        EngineOptions options{.device = test_device(), .patience = Seconds(60)};
+        const SwitchFacts facts{model,
+                                *comm,
+                                options,
+                                {.patience = Seconds(60),
+                                 .is_checked = look == Look::at_values,
+                                 .alone = Bytes(512),
+                                 .under_way = kUnderWay}};
+        const Group everybody{Role::world, {}};
+        done_or_throw(comm->connect(0, {&everybody, 1}, Deadline::after(Seconds(60), "connecting")));
+        PlanPart part{.plan = plans[0]};
+        options.rank = rank, options.comm = comm.get();
+        if (has_device(plans[0], rank)) {
+          part.parameters = std::make_unique<Parameters>(plans[0], model, rank, test_device());
+          if (look == Look::at_values) fill_state(*part.parameters);
+          part.engine = std::make_unique<Engine>(plans[0], model, *part.parameters, options);
+        }
+        const auto bytes = [&] {
+          return part.is_empty() ? Bytes(0) : part.parameters->bytes() + part.engine->bytes();
+        };
+        for (std::size_t p = 1; p < plans.size(); ++p) {
+          PlanSwitch next(facts, part, plans[p], static_cast<int>(p));
+          const Bytes before = bytes();
+          const SwitchReport report = next.run(part);
+          std::string difference;
+          if (look == Look::at_values && !part.is_empty()) difference = difference_in(*part.parameters);
+          const std::lock_guard lock(mutex);
+          all.bound += std::max(before, bytes()).value;
+          if (rank == 0) all.reports.push_back(report);
+          if (!difference.empty())
+            all.problems.push_back(fmt::format("rank {}, plan {}: {}", rank, p, difference));
+        }
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        all.problems.push_back(fmt::format("rank {}: {}", rank, error.what()));
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return all;
+}
+
+TEST(Move, EveryElementBitForBitInEveryPrecision) {
+  EXPECT_TRUE(holds("moves", 40, [] {
+    if (testing::Test::HasFailure()) return;
+    const std::string preset = *rc::gen::element<std::string>("gpt2", "llama3-8b", "qwen3-0.6b", "bert-base");
+    const Precision precision =
+        *rc::gen::element(Precision::bf16, Precision::fp16, Precision::fp32, Precision::fp64);
+    const int kv_heads = random_plan::pick(1, 3), layers = random_plan::pick(1, 5);
+    const ModelSpec model = model_of(preset, kv_heads * random_plan::pick(2, 3), kv_heads, layers);
+    std::vector<Plan> plans;
+    for (int i = 0; i < 3; ++i) plans.push_back(random_plan_for(model, precision));
+    std::string trace = preset;
+    for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
+    SCOPED_TRACE(trace);
+    const Moved moved = move_through(model, plans, Look::at_values);
+    ASSERT_TRUE(moved.problems.empty()) << moved.problems.front();
+    for (const SwitchReport& report : moved.reports) EXPECT_EQ(report.moved, report.minimum);
+  }));
+}
+
+// All ranks are threads of this process, so the sum of what each may hold bounds what all hold. Beside it each may have copies of
+// messages, so many or one that is larger, of a tensor at most; and tables beside the arena, which parallel_memory_test allows one
+// in a hundred for.
+TEST(Move, NeverHoldsMoreThanEitherPlan) {
+  EXPECT_TRUE(holds("memory of moves", 15, [] {
+    if (testing::Test::HasFailure()) return;
+    ModelSpec model = model_of("llama3-8b", 8, 4, 6);
+    model.hidden = 96, model.ffn = 256, model.vocab = 400, model.is_tied = false;
+    const Plan first = random_plan_for(model, Precision::fp32),
+               second = random_plan_for(model, Precision::fp32);
+    SCOPED_TRACE(to_json(first).dump() + "\n" + to_json(second).dump());
+    TrackingAllocator memory;
+    const Moved moved = move_through(model, {first, second}, Look::away);
+    ASSERT_TRUE(moved.problems.empty()) << moved.problems.front();
+    std::int64_t largest = 0;
+    for (const LogicalTensor& tensor : logical_tensors(model))
+      largest = std::max(largest, tensor.shape.num_elements());
+    EXPECT_LE(memory.peak(), moved.bound * 101 / 100 + kMostDevices * (kUnderWay.value + 4 * largest));
+    EXPECT_GT(memory.peak(), moved.bound / 4);  // it was looked at
+  }));
+}
+
+TEST(Move, WhatWouldChangeTheTrainingIsRefused) {
+  const ModelSpec model = model_of("gpt2", 4, 4);
+  const auto plan = [&](int dp, std::int64_t batch, Precision precision) {
+    return uniform_plan(model,
+                        {.dp = dp, .batch = batch, .sequence_length = kLength, .precision = precision});
+  };
+  const Plan now = plan(2, 8, Precision::fp32);
+  const auto refusal = [&](const Plan& next) -> std::string {
+    try {
+      change_plan(now, next, model, 2);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(plan(1, 8, Precision::fp32)), "");
+  EXPECT_EQ(refusal(plan(4, 8, Precision::fp32)), "the plan needs 4 devices, the run has 2");
+  EXPECT_EQ(refusal(plan(2, 4, Precision::fp32)),
+            "the run has batch 8, the plan 4: a change of plan must not change what is learned");
+  EXPECT_EQ(refusal(plan(2, 8, Precision::bf16)),
+            "the run has precision fp32, the plan bf16: a change of plan must not change what is learned");
+}
+
+}  // namespace
+}  // namespace optimus
