@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoints.h"
 #include "run/memory_level.h"
+#include "run/plan_files.h"
 
 namespace optimus {
 namespace {
@@ -58,8 +59,10 @@ void take_settings(OptionTable& table, const Path& run) {
   read_config_file(table, run / "settings.toml", {}, Origin::run);
   for (Option* option : dropped) option->origin = Origin::built_in;
   folder->origin = folder_origin;
-  // The plan that runs lies in the run, wherever it first came from.
-  if (Option* plan = table.find("plan"); plan->origin == Origin::run)
+  // The plan that runs lies in the run, wherever it first came from. One that the run has changed to is nobody's but its own.
+  Option* const plan = table.find("plan");
+  const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
+  if (plan->origin == Origin::run || (!is_given(*plan) && !is_dropped && newest_epoch(run).value_or(0) > 0))
     table.set(*plan, {(run / "plan.json").string()}, Origin::run);
 }
 

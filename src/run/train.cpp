@@ -164,11 +164,11 @@ DeviceFacts facts_of(at::Device device) {
 
 // What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how
 // it ran.
-std::vector<SmallFile> small_files(const TrainSettings& settings, const Plan& plan) {
+std::vector<SmallFile> small_files(const TrainSettings& settings) {
   std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
   const char* const name = "settings.toml";
   files.push_back({name, value_or_throw(read_file(settings.run / name, Bytes(1 << 26)))});
-  files.push_back({"plan.json", plan_text(plan)});
+  files.push_back({kPlanFile, plan_text(settings.plan)});
   return files;
 }
 
@@ -219,7 +219,11 @@ namespace {
 class RankRun {
  public:
   RankRun(const PreparedRun& run, const TrainOptions& options, const RankPart& rank)
-      : run_(run), settings_(run.settings), options_(options), rank_(rank) {}
+      : run_(run),
+        settings_(run.settings),
+        options_(options),
+        rank_(rank),
+        small_files_(small_files(run.settings)) {}
 
   TrainResult train();
 
@@ -241,6 +245,7 @@ class RankRun {
   const TrainOptions& options_;
   const RankPart& rank_;
   RealFileSystem files_;
+  std::vector<SmallFile> small_files_;  // some are in a checkpoint that will be gone
   PlanPart part_;
   bool has_profiled_ = false;
 };
@@ -283,11 +288,12 @@ Agreement RankRun::ranks_of(const PlanPart& part) const {
 PartKeepers RankRun::keepers(const PlanPart& part) {
   PartKeepers made;
   if (part.is_empty()) return made;
+  for (SmallFile& file : small_files_)
+    if (file.name == kPlanFile) file.content = plan_text(part.plan);
   const Agreement ranks = ranks_of(part);
   const auto saver = [&](const Path& folder, Retention retention) {
-    return std::make_unique<Saver>(
-        Saver::Target{files_, folder, retention, small_files(settings_, part.plan)}, part.plan,
-        settings_.model, *part.parameters, ranks, number());
+    return std::make_unique<Saver>(Saver::Target{files_, folder, retention, small_files_}, part.plan,
+                                   settings_.model, *part.parameters, ranks, number());
   };
   made.saver = saver(settings_.run, {options_.keep_last, options_.keep_every});
   if (const std::optional<Path> level = find_memory_level(settings_.run); options_.memory_every > 0 && level)

@@ -41,7 +41,8 @@ struct RankPart {
   std::function<std::unique_ptr<Board>()> open_board{};
 };
 // What a checkpoint holds beside tensors and state.json: the model, its tokenizer, how the run ran.
-std::vector<SmallFile> small_files(const TrainSettings& settings, const Plan& plan);
+inline constexpr const char* kPlanFile = "plan.json";
+std::vector<SmallFile> small_files(const TrainSettings& settings);
 // How many ranks the run needs: for its devices, its plan, and those that it will go on with.
 int num_ranks(const TrainOptions& options, const PreparedRun& run);
 

@@ -84,7 +84,7 @@ SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& op
           .memory = find_memory_level(settings.run),
           .model = settings.model,
           .retention = {options.keep_last, options.keep_every},
-          .small_files = small_files(settings, settings.plan)};
+          .small_files = small_files(settings)};
 }
 
 Json run_settings(const PreparedRun& run, const OptionTable& table) {

@@ -347,8 +347,9 @@ Standing Training::stand() {
   progress_.finish();
   Standing standing;
   standing.state = done_, standing.epoch = epoch_;
-  // Who has no part in the plan has nothing to save either.
-  standing.is_torn = part_.is_empty() || (company_.switches != nullptr && company_.switches->is_moving());
+  // Who has no part in the plan has nothing to save either; who changes plans has nothing to save it with.
+  standing.is_torn = part_.is_empty() || keepers_.saver == nullptr ||
+                     (company_.switches != nullptr && company_.switches->is_moving());
   if (standing.is_torn) return standing;
   Engine& engine = *part_.engine;
   engine.let_go();

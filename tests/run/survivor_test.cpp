@@ -168,7 +168,7 @@ class SurvivorTest : public testing::Test {
     SalvageHost salvage(board, files_,
                         {.run = folder,
                          .model = run.settings.model,
-                         .small_files = small_files(run.settings, run.settings.plan),
+                         .small_files = small_files(run.settings),
                          .settle = Seconds(0.5)});
     bool is_under_way = true;
     while (is_under_way) {

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""A training by worker processes that changes its plan on the way: by a script, when asked, while workers are killed. What is learned is what one
+device learns, the bytes moved are the fewest. Needs $OPTIMUS (the binary) and nothing but Python's standard library. A few trials a day, many
+more with OPTIMUS_LONG."""
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+from command_line import OPTIMUS, CommandLineTest, run
+
+STEPS = 40
+MODEL = "--model gpt2 --layers 4 --hidden 32 --heads 4 --seq 24".split()
+SHAPE = [*MODEL, *f"--batch 12 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1 --precision fp64 --steps {STEPS}".split()]
+# Devices, and how they share the work. Some leave devices idle.
+PLANS = [(4, "--tp 2 --pp 2"), (4, "--dp 4 --zero 3"), (4, "--pp 4"), (4, "--pp 2 --dp 2 --zero 1"), (4, "--tp 4"), (4, "--cp 2 --dp 2 --zero 2"),
+         (4, "--pp 2 --tp 2 --schedule gpipe --recompute full"), (4, "--pp 2 --dp 2 --schedule interleaved --chunks 2"), (3, "--pp 3"), (3, "--dp 3"),
+         (2, "--tp 2"), (2, "--cp 2"), (2, "--dp 2 --zero 3"), (1, "--microbatch 3"), (1, "--microbatch 12 --recompute full")]
+DEVICES = 4
+PATIENCE = 3  # seconds, of a worker for others that do not answer
+LONG = bool(os.environ.get("OPTIMUS_LONG"))
+
+
+class Switches(CommandLineTest):
+    def setUp(self):
+        super().setUp()
+        self.text = self.write("text.txt", "".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
+        self.random = random.Random(int(os.environ.get("OPTIMUS_SEED", "1")))
+
+    def plan(self, number, precision="fp64"):
+        devices, words = PLANS[number]
+        folder = self.folder / f"plan-{number}-{precision}"
+        if not folder.exists():
+            run("plan", *MODEL, "--vocab", 257, "--cluster", f"cpux{devices}", "--batch", 12, "--precision", precision, *words.split(), "--export", "optimus",
+                "--out", folder)
+        return folder / "plan.json"
+
+    def words(self, name, *more):
+        return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", DEVICES, "--patience", f"{PATIENCE}s", *more]
+
+    def rows(self, name):
+        try:
+            lines = (self.folder / name / "metrics.jsonl").read_text().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def one_device(self):
+        if not (self.folder / "one").exists():
+            run(*self.words("one", "--devices", 1))
+        return self.rows("one")
+
+    def expect_same(self, name):
+        one, rows = self.one_device(), self.rows(name)
+        self.assertEqual([row["step"] for row in rows], list(range(1, STEPS + 1)))
+        for row, own in zip(rows, one):
+            for key in ("loss", "grad_norm"):
+                self.assertAlmostEqual(row[key] / own[key], 1, delta=1e-9, msg=f"{name} step {row['step']} {key}")
+
+    def script(self, count, every):
+        """Random plans, no two the same in a row."""
+        numbers = []
+        while len(numbers) < count:
+            number = self.random.randrange(len(PLANS))
+            if numbers[-1:] != [number]:
+                numbers.append(number)
+        return ",".join(f"{(i + 1) * every}:{self.plan(number)}" for i, number in enumerate(numbers)), [PLANS[n][1] for n in numbers]
+
+    def decisions(self, name):
+        return json.loads(run("decisions", self.folder / name, "--json").stdout)
+
+    def start(self, *words):
+        process = subprocess.Popen([OPTIMUS, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        return process
+
+    def wait_for_step(self, name, step, process):
+        until = time.time() + 60
+        while not self.rows(name) or self.rows(name)[-1]["step"] < step:
+            self.assertIsNone(process.poll(), process.poll() is not None and process.communicate()[1])
+            self.assertLess(time.time(), until)
+            time.sleep(0.01)
+
+    def test_scripts(self):
+        for trial in range(30 if LONG else 2):
+            script, words = self.script(6, 5)
+            with self.subTest(trial=trial, plans=words):
+                run(*self.words(f"script-{trial}", "--switch-at", script))
+                self.expect_same(f"script-{trial}")
+                decisions = self.decisions(f"script-{trial}")
+                self.assertEqual([d["step"] for d in decisions], [5, 10, 15, 20, 25, 30])
+                for d in decisions:
+                    self.assertEqual(d["kind"], "switch")
+                    self.assertEqual(d["moved_bytes"], d["minimum_bytes"])
+                self.assertEqual([row["epoch"] for row in self.rows(f"script-{trial}")], [min(6, (step - 1) // 5) for step in range(1, STEPS + 1)])
+                self.assertEqual(len(list((self.folder / f"script-{trial}" / "plans").iterdir())), 7)
+
+    def test_asked_for(self):
+        training = self.start(*self.words("asked", "--steps", 3000, "--save-every", 0))
+        self.wait_for_step("asked", 3, training)
+        status = json.loads(run("status", self.folder / "asked", "--json").stdout)
+        self.assertTrue(status["running"])
+        self.assertEqual([(w["rank"], w["state"]) for w in status["workers"]], [(r, "running") for r in range(DEVICES)])
+        self.assertEqual(status["epoch"], 0)
+        done = json.loads(run("switch", self.folder / "asked", "--plan", self.plan(2), "--json").stdout)
+        self.assertRegex(done["text"], r"^step \d+: plan \w{4} → \w{4} \(.* → pp4.*\), prepared .*, paused .* steps\), moved .* \(bound .*\)$")
+        self.assertEqual(json.loads(run("status", self.folder / "asked", "--json").stdout)["can_lose"], 0)
+        run("switch", self.folder / "asked", "--plan", self.plan(13))  # one device: rank 0 may be idle
+        run("switch", self.folder / "asked", "--plan", self.plan(1))
+        # Refused: it goes on as it was.
+        for name, words, why in (("batch", ("--batch", 6), "the run has batch 12, the plan 6"), ("precision", ("--batch", 12, "--precision", "bf16"), "precision fp64, the plan bf16"),
+                                 ("many", ("--batch", 12, "--dp", 6), "needs 6 devices, the run has 4")):
+            run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux6" if name == "many" else "cpux4", "--precision", "fp64", *words, "--export", "optimus", "--out", self.folder / name)
+            refused = run("switch", self.folder / "asked", "--plan", self.folder / name / "plan.json", code=1)
+            self.assertIn(why, refused.stderr)
+        self.assertIn("already", run("switch", self.folder / "asked", "--plan", self.plan(1), code=1).stderr)
+        run("switch", self.folder / "asked", "--plan", self.folder / "nothing.json", code=1)
+        self.assertEqual(len(self.decisions("asked")), 3)
+        training.send_signal(signal.SIGINT)
+        training.communicate(timeout=60)
+        self.assertEqual(training.returncode, 130)
+        self.assertFalse(json.loads(run("status", self.folder / "asked", "--json").stdout)["running"])
+        self.assertIn("no training is running", run("switch", self.folder / "asked", "--plan", self.plan(2), code=1).stderr)
+        # It goes on with the plan that it was on.
+        before = (self.folder / "asked" / "plan.json").read_text()
+        steps = self.rows("asked")[-1]["step"] + 3
+        run("train", "--resume", self.folder / "asked", "--steps", steps)
+        self.assertEqual((self.folder / "asked" / "plan.json").read_text(), before)
+        self.assertEqual(self.rows("asked")[-1]["epoch"], 3)
+
+    def test_wrong_scripts(self):
+        for script, code in (("nonsense", 2), ("0:plan.json", 2), ("5:", 2), (f"5:{self.plan(1)},5:{self.plan(2)}", 2), ("5:nowhere.json", 1), (f"5:{self.plan(1, 'fp32')}", 1)):
+            run(*self.words("wrong", "--switch-at", script), code=code)
+        self.assertFalse((self.folder / "wrong" / "metrics.jsonl").exists())
+
+    def test_killed(self):
+        """At any instant of a training that changes its plan all the time: before, while plans are prepared, while state moves."""
+        for trial in range(40 if LONG else 3):
+            script, words = self.script(18, 2)
+            name = f"killed-{trial}"
+            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5))
+            step = self.random.randrange(2, 34)
+            self.wait_for_step(name, step, training)
+            time.sleep(self.random.random() * 0.15)
+            workers = json.loads((self.folder / name / "workers.json").read_text())["workers"]
+            if not workers or training.poll() is not None:
+                training.communicate()
+                continue
+            rank = self.random.randrange(DEVICES)
+            os.kill(workers[rank]["pid"], signal.SIGKILL)
+            began = time.time()
+            with self.subTest(trial=trial, step=step, rank=rank, plans=words):
+                _, errors = training.communicate(timeout=60)
+                self.assertEqual(training.returncode, 1, errors)
+                self.assertIn(f"rank {rank}", errors.splitlines()[-1])
+                self.assertLess(time.time() - began, 3 * PATIENCE + 15)
+                run("train", "--resume", self.folder / name)
+                self.expect_same(name)
+
+
+if __name__ == "__main__":
+    unittest.main()
