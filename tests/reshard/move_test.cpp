@@ -141,6 +141,7 @@ TEST(Move, EveryElementBitForBitInEveryPrecision) {
 // messages, so many or one that is larger, of a tensor at most; and tables beside the arena, which parallel_memory_test allows one
 // in a hundred for.
 TEST(Move, NeverHoldsMoreThanEitherPlan) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "the processor's allocator is looked at";
   EXPECT_TRUE(holds("memory of moves", 15, [] {
     if (testing::Test::HasFailure()) return;
     ModelSpec model = model_of("llama3-8b", 8, 4, 6);
