@@ -56,14 +56,13 @@ class StageCounter {
           if (run.strategy.recompute != RecomputeMode::full) kept += same * room;
           most_brief =
               std::max(most_brief, bytes.brief + (group.size - 1) * (bytes.again + bytes.kept) + room);
-          most_gathered = std::max(most_gathered, is_ours_                 ? on_their_way(block, run.strategy)
-                                                  : run.strategy.zero == 3 ? elements * (2 * 2 + 4)
-                                                                           : 0);
+          if (is_fully_sharded) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
           block += same;
         }
     const int chunks = static_cast<int>(stage_.chunks.size());
     const double in_flight = static_cast<double>(most_kept(setup_.plan.schedule, at_)) / chunks;
-    const double brief = (most_brief + most_gathered) * (is_ours_ ? 1 : constants.live_factor);
+    const double brief = is_ours_ ? beside_kept(kept, in_flight, most_brief)
+                                  : (most_brief + most_gathered) * constants.live_factor;
     const auto bytes = [](double amount) { return Bytes(static_cast<std::int64_t>(amount)); };
     StageMemory memory{bytes(weights),          bytes(gradients), bytes(optimizer),
                        bytes(kept * in_flight), bytes(brief),     {}};
@@ -95,13 +94,107 @@ class StageCounter {
     return {std::min(size, same), static_cast<double>(starts(before + same) - starts(before))};
   }
 
-  // Weights and gradients of two neighbouring blocks that are gathered or not yet cut into shards, and shards of one.
-  double on_their_way(int block, const LayerStrategy& s) const {
-    if (s.zero == 0 || shard_count(stage_, s) == 1) return 0;
-    double bytes = static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
-    if (s.zero >= 2) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::gradients).value);
-    if (s.zero == 3) bytes += 2 * static_cast<double>(sizes_.whole_buffer(block, StateKind::weights).value);
-    return bytes;
+  // The most that is there at a time beyond what all micro-batches under way keep; where one of them is done, its part is free.
+  double beside_kept(double kept, double in_flight, double brief) const {
+    const double all = kept * in_flight;
+    double most = brief + on_their_way();
+    const bool has_end = !setup_.model.is_custom() && (has_embedding() || has_head());
+    if (has_end && at_.num_microbatches > 1) {
+      const bool is_full_again = at_.num_microbatches > in_flight;  // a forward comes next
+      most = std::max(most, brief + between_microbatches() - (is_full_again ? 0 : kept));
+    }
+    if (has_end && has_embedding()) most = std::max(most, beside_embedding() - kept);
+    return std::max(most, at_end(kept, brief) - all);
+  }
+
+  // ZeRO 1 adds gradients up in the last micro-batch alone.
+  double at_end(double kept, double brief) const {
+    double most = 0;
+    for (const Chunk& chunk : stage_.chunks)
+      for (const BlockRun& run : chunk.runs) {
+        if (run.strategy.zero != 1 || shard_count(stage_, run.strategy) == 1) continue;
+        for (int block = run.first; block < run.first + run.count; block += alike_from(block, run)) {
+          const bool is_embedding = block_kind(setup_.model, block) == BlockKind::embedding;
+          most = std::max(most, exchange(block) + (is_embedding ? 0 : kept + brief));
+        }
+      }
+    return most;
+  }
+  double exchange(int block) const {
+    return static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
+  }
+
+  // Whole weights and gradients of a block that ZeRO 2 or 3 shards, and shards of all members.
+  struct Moved {
+    double weights = 0, gradient = 0, exchange = 0;
+  };
+  Moved moved(int block) const {
+    const LayerStrategy& s = strategy_of(stage_, block);
+    if (s.zero < 2 || shard_count(stage_, s) == 1) return {};
+    const auto whole = [&](StateKind kind) {
+      return static_cast<double>(sizes_.whole_buffer(block, kind).value);
+    };
+    return {s.zero == 3 ? whole(StateKind::weights) : 0, whole(StateKind::gradients), exchange(block)};
+  }
+
+  // What is gathered or not yet cut into shards when the most is kept. Of layers: two neighbours' weights and gradients, and shards
+  // of one.
+  double on_their_way() const {
+    double most = 0;
+    for (const Chunk& chunk : stage_.chunks)
+      for (const BlockRun& run : chunk.runs)
+        for (int block = run.first; block < run.first + run.count; block += alike_from(block, run)) {
+          const BlockKind kind = block_kind(setup_.model, block);
+          if (kind == BlockKind::embedding || kind == BlockKind::head) continue;
+          const Moved layer = moved(block);
+          most = std::max(most, tied(0) + layer.exchange + 2 * layer.gradient + 2 * layer.weights);
+        }
+    return has_head() && !setup_.model.is_custom() ? std::max(most, tied(0) + beside_head()) : most;
+  }
+  bool has_embedding() const { return stage_.chunks.front().first() == 0; }
+  bool has_head() const { return stage_.chunks.back().end() == setup_.plan.num_blocks; }
+
+  // Without tensor parts the head's gradient comes with its loss: where all forwards are first, each leaves one. So many are there
+  // when `done` micro-batches are done.
+  int num_head_gradients(int done) const {
+    const bool comes_with_loss = strategy_of(stage_, setup_.plan.num_blocks - 1).tp == 1;
+    return comes_with_loss && setup_.plan.schedule == Schedule::gpipe ? at_.num_microbatches - done : 1;
+  }
+
+  // The head's part of a tied embedding's gradient waits for the embedding's own.
+  double tied(int done) const {
+    const bool waits = setup_.model.is_tied && has_embedding() && has_head();
+    return waits ? num_head_gradients(done) * moved(0).gradient : 0;
+  }
+
+  // An embedding's gradient is made while the one of the layer behind it goes to the shards, then goes there itself.
+  double beside_embedding() const {
+    const Moved own = moved(0), next = stage_.chunks.front().end() > 1 ? moved(1) : Moved{};
+    const bool has_norm = setup_.model.norm_place == NormPlace::post;
+    const double again = at_.num_microbatches > 1 ? own.weights : 0;  // for the forward that comes next
+    return std::max({own.weights + next.weights,
+                     own.gradient + next.gradient + next.exchange + again + (has_norm ? own.weights : 0),
+                     own.gradient + own.exchange});
+  }
+
+  // A head's weights are gathered once for a forward and the backward that follows it.
+  double beside_head() const {
+    const Chunk& chunk = stage_.chunks.back();
+    const int head = chunk.end() - 1;
+    const Moved own = moved(head), next = head > chunk.first() ? moved(head - 1) : Moved{};
+    return num_head_gradients(0) * own.gradient +
+           std::max(own.weights + next.weights, own.exchange + next.gradient + 2 * next.weights);
+  }
+
+  // The last reduction of a micro-batch, of the stage's first block, lasts until the first of the next one, behind the backward of
+  // the stage's last block.
+  double between_microbatches() const {
+    const Chunk& chunk = stage_.chunks.back();
+    const int last = chunk.end() - 1;
+    const Moved first = moved(stage_.chunks.front().first()), own = moved(last),
+                next = last > chunk.first() ? moved(last - 1) : Moved{};
+    const int gradients = has_head() ? num_head_gradients(1) : 1;
+    return tied(1) + first.gradient + first.exchange + gradients * own.gradient + own.weights + next.weights;
   }
 
   double elements_of(int block) const {

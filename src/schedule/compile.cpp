@@ -108,6 +108,11 @@ Program StepCompiler::compile() {
 }
 
 void StepCompiler::slot(const Slot& slot) {
+  work(slot);
+  last_forward_ = slot.work == Work::forward ? std::pair(slot.microbatch, slot.chunk) : std::pair(-1, -1);
+}
+
+void StepCompiler::work(const Slot& slot) {
   switch (slot.work) {
     case Work::forward:
       return forward(slot.microbatch, slot.chunk);
@@ -162,9 +167,8 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
     if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
       ready = recompute(microbatch, block, std::move(ready));  // with the weights that the backward needs
-    else if (kind(block) != BlockKind::custom || block + 1 < plan_.num_blocks)
-      ready = gather_parameters(block,
-                                std::move(ready));  // autograd of a last block still has those of its forward
+    else if (needs_gather(block, microbatch, chunk_number))
+      ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
   }
   if (chunk.first() > 0) {
@@ -174,6 +178,18 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
     else
       cross(stage_, chunk.first(), *to.stage, to.block, microbatch, true, ready);
   }
+}
+
+bool StepCompiler::has_backward_weights(int block) const {
+  return kind(block) != BlockKind::embedding || model_.norm_place == NormPlace::post;
+}
+
+// The last block still has the weights of its forward when that was just before; autograd keeps them anyway.
+bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
+  const bool is_last = block + 1 == plan_.num_blocks;
+  if (is_last && (kind(block) == BlockKind::custom || last_forward_ == std::pair(microbatch, chunk)))
+    return false;
+  return has_backward_weights(block);
 }
 
 void StepCompiler::weights_only(int microbatch, int chunk_number) {

@@ -21,6 +21,7 @@ class StepCompiler {
   // compile.cpp: slots, boundaries between stages, parameters on their way.
   void stash_weights();
   void slot(const Slot& slot);
+  void work(const Slot& slot);
   void forward(int microbatch, int chunk);
   void backward(int microbatch, int chunk, bool with_weights);
   void weights_only(int microbatch, int chunk);
@@ -52,6 +53,9 @@ class StepCompiler {
   // By the instruction added last, a compute or a collective that serves it: what arrived for it.
   void use_arrivals(const Instruction& by);
   Frontier gather_parameters(int block, Frontier waits);
+  // Whether a block's backward needs its weights (an embedding's only where it has a norm), and whether they must be gathered for it.
+  bool has_backward_weights(int block) const;
+  bool needs_gather(int block, int microbatch, int chunk) const;
 
   // step_compute.cpp
   Frontier forward_block(int microbatch, int block, Frontier ready, Op op);
@@ -133,6 +137,7 @@ class StepCompiler {
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
+  std::pair<int, int> last_forward_{-1, -1};  // micro-batch and chunk, when the slot before was a forward
   using CrossingKey = std::tuple<bool, int, int>;     // gradient?, block, micro-batch
   std::map<CrossingKey, std::vector<int>> arrivals_;  // buffers of what arrived, until a compute has read it
   std::map<CrossingKey, int> leaving_;                // buffers of what goes elsewhere

@@ -186,9 +186,9 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
   if (!has_buffers_) return index;
   use_slabs(added);
   use_graph(added);
-  // Weight gradients need no weights; the embedding's come through its norm, a custom block's through autograd.
-  const bool needs_weights =
-      op != Op::backward_weight || kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
+  // Weight gradients need no weights; an embedding's come through its norm, if it has one, a custom block's through autograd.
+  const bool comes_through = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
+  const bool needs_weights = op != Op::backward_weight || (comes_through && has_backward_weights(block));
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
     builder_.use(whole->second, false);
   return index;
@@ -208,7 +208,8 @@ int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, co
   if (!has_buffers_ || served.op == Op::receive) return last_tensor_;
   use_arrivals(instruction);
   use_slabs(instruction);
-  if (const auto whole = gathered_.find(served.block); whole != gathered_.end())
+  const bool is_beside_weights = served.op != Op::backward_weight || has_backward_weights(served.block);
+  if (const auto whole = gathered_.find(served.block); whole != gathered_.end() && is_beside_weights)
     builder_.use(whole->second, false);
   return last_tensor_;
 }

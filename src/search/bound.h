@@ -85,17 +85,25 @@ class Bounder {
     double fixed = 0;
     Layer layer, dense;                        // of each
     double brief_ends = 0, gathered_ends = 0;  // of the ends of the model
+    double gathered_beside = 0;                // of an end and of layers, if there are any
     // dense: those of the layers that are of the other kind.
     double of(const StageLayers& layers, const StageLayers& dense) const;
   };
+  // Whole weights and gradients of a sharded block, and shards of all members; what others have of it all is gathered.
+  struct Moved {
+    double weights = 0, gradient = 0, exchange = 0, gathered = 0;
+  };
   struct EndTerms {
-    double state = 0, kept = 0, brief = 0, gathered = 0;
+    double state = 0, kept = 0, brief = 0;
+    Moved moved;
   };
   struct StageTerms {
     MemoryTerms of_layers;  // one micro-batch under way
     EndTerms embedding, head;
+    Moved least_layer;
   };
   StageTerms terms_of_any_stage(const Candidate& c, int kind, bool all_modes);
+  void see_moved(MemoryTerms& terms, const Candidate& c, int stage, double in_flight) const;
   // Numbers of a stage's layers that are of the other kind, where a model has two.
   StageLayers dense_of(const Candidate& c, int stage, const StageLayers& layers) const;
   Held held_by(const Candidate& c, int stage, const StageLayers& layers) const;

@@ -60,7 +60,8 @@ double Bounder::limit_of(const Candidate& c, int s) const {
 }
 
 double Bounder::MemoryTerms::of(const StageLayers& layers, const StageLayers& dense_layers) const {
-  double bytes = fixed, largest = brief_ends, most_gathered = gathered_ends;
+  double bytes = fixed, largest = brief_ends;
+  double most_gathered = layers.total() > 0 ? std::max(gathered_ends, gathered_beside) : gathered_ends;
   const auto add = [&](const Layer& of, int count, RecomputeMode mode) {
     if (count == 0) return;
     bytes += count * (of.state + of.kept[static_cast<int>(mode)]);
@@ -88,12 +89,39 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
   const auto add_end = [&](const EndTerms& end) {
     terms.fixed += end.state + end.kept * in_flight;
     terms.brief_ends = std::max(terms.brief_ends, end.brief);
-    if (!demand_.model.is_tied) terms.gathered_ends = std::max(terms.gathered_ends, end.gathered);
   };
   if (s == 0) add_end(last_terms_.embedding);
   // Both ends in one stage share a tied embedding.
   if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(last_terms_.head);
+  see_moved(terms, c, s, in_flight);
   return terms;
+}
+
+// As cost/memory_cost.cpp counts them (beside_kept), or less.
+void Bounder::see_moved(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
+  // Gradients that are added up in the last micro-batch alone find others done.
+  const bool is_late = c.zero == 1 && demand_.software.runs_programs && in_flight > 1;
+  if (is_late) terms.layer.gathered = terms.dense.gathered = 0;
+  const bool has_embedding = s == 0, has_head = s + 1 == c.pp;
+  if ((!has_embedding && !has_head) || is_late) return;
+  const Moved &embedding = last_terms_.embedding.moved, &layer = last_terms_.least_layer;
+  Moved head = last_terms_.head.moved;
+  if (has_embedding) terms.gathered_ends = embedding.gathered;
+  if (has_embedding && has_head && demand_.model.is_tied) {
+    // One copy: the head's part of the gradient waits in the embedding's.
+    terms.layer.gathered += embedding.gradient, terms.dense.gathered += embedding.gradient;
+    head.gradient = embedding.gradient;
+  } else if (has_head) {
+    terms.gathered_ends = std::max(terms.gathered_ends, head.gradient + head.exchange + head.gathered);
+    if (c.chunks == 1) terms.gathered_beside = terms.gathered_ends + layer.gradient + 2 * layer.weights;
+  }
+  if (c.zero < 2 || count_microbatches(demand_.batch, c.microbatch, c.dp).number < in_flight + 1) return;
+  // The reduction of the first block lasts until the last block's gradient is there again.
+  const Moved &first = has_embedding ? embedding : layer, &last = has_head ? head : layer;
+  const double both = first.gradient + first.exchange + last.gradient + last.weights;
+  if (has_embedding && has_head) terms.gathered_ends = std::max(terms.gathered_ends, both);
+  terms.gathered_beside =
+      std::max(terms.gathered_beside, both + (has_head && c.chunks == 1 ? layer.weights : 0));
 }
 
 Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bool all_modes) {
@@ -108,20 +136,23 @@ Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bo
            block.gradients * (c.zero >= 2 ? sharded : 1) +
            (c.offload ? 0 : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
   };
-  // Of two neighbouring blocks, gathered or not yet cut into shards, and shards of one on their way; others gather for ZeRO 3 alone.
+  // Others gather for ZeRO 3 alone. Shards of all members are at least a whole gradient.
   const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
-  const double on_their_way =
-      c.zero <= 0 || c.zero > 3 || shards == 1
-          ? 0
-          : gradient + (c.zero >= 2 ? 2 * gradient : 0) + (c.zero == 3 ? 2 * weight : 0);
-  const double each = is_ours ? on_their_way : c.zero == 3 ? (2 * 2 + 4) * demand_.constants.live_factor : 0;
-  const auto gathered = [&](const BlockBytes& block) { return block.elements * each * moving; };
+  const bool is_moved = is_ours && c.zero > 0 && c.zero <= 3 && shards > 1;
+  const auto moved = [&](const BlockBytes& block) {
+    const double amount = block.elements * moving;
+    if (!is_moved)
+      return Moved{.gathered = is_ours || c.zero != 3 ? 0 : amount * 8 * demand_.constants.live_factor};
+    return Moved{c.zero == 3 ? amount * weight : 0, c.zero >= 2 ? amount * gradient : 0, amount * gradient};
+  };
   StageTerms result;
   MemoryTerms& terms = result.of_layers;
   terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
   const auto see_layer = [&](MemoryTerms::Layer& layer, BlockBytes Specimen::*which) {
     layer.state = state(own.*which);
-    layer.gathered = gathered(own.*which);
+    // Of two neighbouring layers, and shards of one on their way.
+    const Moved both = moved(own.*which);
+    layer.gathered = both.exchange + 2 * both.gradient + 2 * both.weights + both.gathered;
     for (const RecomputeMode mode : kModes) {
       if (!all_modes && mode != c.recompute) continue;
       const BlockBytes& bytes = specimen(kind, c, mode).*which;
@@ -132,9 +163,11 @@ Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bo
   see_layer(terms.layer, &Specimen::layer);
   if (has_two_kinds_) see_layer(terms.dense, &Specimen::dense);
   const auto end = [&](const BlockBytes& block) {
-    return EndTerms{state(block), block.kept * moving, block.brief * moving, gathered(block)};
+    return EndTerms{state(block), block.kept * moving, block.brief * moving, moved(block)};
   };
   result.embedding = end(own.embedding), result.head = end(own.head);
+  const bool is_dense_less = has_two_kinds_ && own.dense.elements < own.layer.elements;
+  result.least_layer = moved(is_dense_less ? own.dense : own.layer);
   return result;
 }
 

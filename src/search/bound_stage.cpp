@@ -125,14 +125,14 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   // Communication beside compute slows it down, by half at most.
   double beside_forward = 0, beside_backward = 0;
   if (c.zero == 3) {
-    // Gathers run at most two blocks ahead.
-    const double all = t.gather.of(held),
-                 least = std::max(0.0, t.gather.of({n, held.dense}) - 2 * t.gather.most_layer());
+    // Gathers run at most two blocks ahead. Backwards may do without the ends' weights (schedule/compile.cpp, needs_gather).
+    const double all = t.gather.of(held), layers_alone = t.gather.of({n, held.dense}),
+                 least = std::max(0.0, layers_alone - 2 * t.gather.most_layer());
     if (software.overlaps_gather) {
       cost.forward = std::max(cost.forward, least), cost.backward = std::max(cost.backward, least);
-      beside_forward = all, beside_backward = is_split ? 0 : all;
+      beside_forward = all, beside_backward = is_split ? 0 : layers_alone;
     } else {
-      cost.forward += all, cost.backward += all;
+      cost.forward += all, cost.backward += layers_alone;
     }
   }
   const bool reduces = software.overlaps_reduce && !is_split;

@@ -216,12 +216,9 @@ class GridSearch {
     if (!one.fill.fits()) {
       ++result_.ruled_out[one.fill.fits_host() ? "memory" : "host memory"];
       if (c.zero == 1 && c.shard_group == 0 && may_have_zero2()) push_zero2(c);
-      if (!one.fill.fits_host()) {
-        one.seconds = bounder_.of_any_schedule(c).seconds, one.is_simulated = false;
-        one.objective = one.seconds * rate(c);
-        remember_unfit(one);
-      }
-      return;
+      one.seconds = bounder_.of_any_schedule(c).seconds, one.is_simulated = false;
+      one.objective = one.seconds * rate(c);
+      return remember_unfit(one);
     }
     ++result_.num_simulated;
     one.seconds = seconds_of(demand_, ground_, plan);

@@ -117,14 +117,16 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     UniformPlan shape;
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
     shape.strategy.tp = *rc::gen::element(1, 2);
-    shape.strategy.zero = shape.dp > 1 ? *rc::gen::inRange(0, 3) : 0;
+    shape.strategy.zero = shape.dp > 1 ? *rc::gen::inRange(0, 4) : 0;
+    shape.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b);
     shape.strategy.recompute =
         *rc::gen::element(RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full);
     shape.microbatch = *rc::gen::inRange(1, 4);
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
     shape.sequence_length = 512;
+    const std::string model = *rc::gen::element<std::string>("gpt3-760m", "llama2-7b");  // tied and not
     const Case one =
-        make_case("gpt3-760m", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+        make_case(model, "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
     const int stage = *rc::gen::inRange(0, shape.pp);
     const Program program = compile(
         one.plan, one.model, one.plan.pipelines[0].stages[static_cast<std::size_t>(stage)].devices.front());
