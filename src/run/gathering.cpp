@@ -8,17 +8,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "run/hello.h"
 #include "run/meeting_file.h"
 #include "run/worker_protocol.h"
 #include "store/store_server.h"
 
 namespace optimus {
-
-struct RankHello {
-  std::string nonce;
-  PresentRank rank;
-  std::string store_address;  // of the store, as this rank reaches it
-};
 
 namespace {
 
@@ -41,26 +36,6 @@ std::string token_for_hosts(const GatheringOptions& options) {
   return options.token->text;
 }
 
-Json to_json(const RankHello& hello) {
-  return {{"nonce", hello.nonce},
-          {"host", hello.rank.host},
-          {"address", hello.rank.address},
-          {"pid", hello.rank.pid},
-          {"local_rank", hello.rank.local_rank},
-          {"store_address", hello.store_address}};
-}
-
-RankHello parse_hello(const std::string& text) {
-  const Json json = parse_json(text, "a rank's hello");
-  const JsonView view(json, "a rank's hello");
-  RankHello hello;
-  hello.nonce = view.at("nonce").text(), hello.store_address = view.at("store_address").text();
-  hello.rank.host = view.at("host").text(), hello.rank.address = view.at("address").text();
-  hello.rank.pid = static_cast<int>(view.at("pid").integer(0, INT32_MAX));
-  hello.rank.local_rank = static_cast<int>(view.at("local_rank").integer(0, INT32_MAX));
-  return hello;
-}
-
 RankHello own_hello(const LaunchInfo& launch, const KeyStore& store) {
   return {
       make_token(), {host_name(), store.own_address(), ::getpid(), launch.local_rank}, store.store_address()};
@@ -75,23 +50,6 @@ void settle_addresses(std::vector<RankHello>& hellos, bool is_etcd) {
       if (!is_loopback(hello.store_address) && !hello.store_address.empty()) first = hello.store_address;
   for (RankHello& hello : hellos)
     if (is_loopback(hello.rank.address) || hello.rank.address.empty()) hello.rank.address = first;
-}
-
-Json to_json(const std::vector<PresentRank>& ranks) {
-  Json list = Json::array();
-  for (const PresentRank& rank : ranks) list.push_back({rank.host, rank.address, rank.pid, rank.local_rank});
-  return list;
-}
-
-std::vector<PresentRank> parse_ranks(const JsonView& view) {
-  std::vector<PresentRank> ranks;
-  for (const JsonView& entry : view.elements()) {
-    const auto parts = entry.elements();
-    if (parts.size() != 4) entry.refuse("host, address, process and local rank");
-    ranks.push_back({parts[0].text(), parts[1].text(), static_cast<int>(parts[2].integer(0, INT32_MAX)),
-                     static_cast<int>(parts[3].integer(0, INT32_MAX))});
-  }
-  return ranks;
 }
 
 }  // namespace
@@ -204,7 +162,8 @@ std::vector<PresentRank> Gathering::wait_for_others(const std::function<void(con
 Gathered Gathering::welcome(const Json& settings) {
   Gathered result{parts_->place, parts_->store, "run/" + parts_->session + "/", {}, settings};
   for (const auto& [rank, hello] : parts_->here) result.ranks.push_back(hello.rank);
-  const Json answer = {{"prefix", result.prefix}, {"ranks", to_json(result.ranks)}, {"settings", settings}};
+  const Json answer = {
+      {"prefix", result.prefix}, {"ranks", ranks_json(result.ranks)}, {"settings", settings}};
   // The long part once; each gets the way to it.
   value_or_throw(result.store->set(result.prefix + "settings", answer.dump()));
   for (const auto& [rank, hello] : parts_->here)
@@ -265,7 +224,7 @@ Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& p
   for (int look = 0; !answer; ++look) {
     // Again now and then: rank 0 clears what an earlier run has left in etcd, and with it what came too early.
     if (look % static_cast<int>(kSecondsBetweenHellos / 0.05) == 0)
-      if (const auto said = result.store->set(hello_key(options.launch.rank), to_json(hello).dump()); !said)
+      if (const auto said = result.store->set(hello_key(options.launch.rank), text(hello)); !said)
         return tl::unexpected(said.error());
     const auto found = result.store->find(welcome_key(hello.nonce));
     if (!found) return tl::unexpected(found.error());
@@ -282,7 +241,7 @@ Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& p
   if (!settings || !*settings) return failure("rank 0's settings are not there");
   const Json document = parse_json(**settings, "rank 0's settings");
   const JsonView all(document, "rank 0's settings");
-  result.ranks = parse_ranks(all.at("ranks")), result.settings = all.at("settings").raw();
+  result.ranks = parse_present_ranks(all.at("ranks")), result.settings = all.at("settings").raw();
   if (static_cast<int>(result.ranks.size()) != options.launch.world_size)
     throw UserError("rank 0 has {} ranks, this one {}", result.ranks.size(), options.launch.world_size);
   return result;

@@ -18,6 +18,7 @@
 #include "base/json.h"
 #include "cluster/launcher.h"
 #include "cluster/token.h"
+#include "run/hello.h"
 #include "store/key_store.h"
 
 namespace optimus {
@@ -38,11 +39,6 @@ struct GatheringOptions {
   TorchStore torch{};
   std::function<void()> check_interrupted = [] {};  // throws when the user wants the end
   Seconds patience{600};
-};
-
-struct PresentRank {
-  std::string host, address;
-  int pid = 0, local_rank = 0;
 };
 
 // What both sides have afterwards.
