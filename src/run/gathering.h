@@ -6,7 +6,7 @@
 //   hello/R = {nonce, host, pid, …}  ──>                   <── all hellos
 //                                        <── welcome/NONCE = {session, what rank 0 has resolved}
 //
-// A nonce is a rank's own, so that nobody is answered by what an earlier run left in etcd.
+// A rank that dies meanwhile leaves a will under gone, and there is no run. A nonce is a rank's own, so that nobody is answered by what an earlier run left in etcd.
 #pragma once
 
 #include <functional>
@@ -49,6 +49,9 @@ struct Gathered {
   std::vector<PresentRank> ranks;
   Json settings;
 };
+
+// Under the prefix: who has failed, or is gone; the run is to end. A rank that has gathered has a will for it.
+inline constexpr const char* kEndedKey = "ended";
 
 // Of rank 0. Lives as long as the run.
 class Gathering {
