@@ -64,6 +64,7 @@ void for_each_held(Parameters& parameters, Function function) {
 void save_as(const Plan& plan, const ModelSpec& model, std::vector<Parameters>& ranks, const Path& run,
              std::int64_t step) {
   RealFileSystem files;
+  value_or_throw(files.create_folders(run));
   const Path folder = value_or_throw(begin_checkpoint(files, run, step));
   const std::vector<std::vector<HeldBox>> boxes =
       boxes_to_store(layout_of(plan, model, StateKind::optimizer));
@@ -73,7 +74,9 @@ void save_as(const Plan& plan, const ModelSpec& model, std::vector<Parameters>& 
   }
   TrainingState state;
   state.step = step;
-  CommitOptions options{static_cast<int>(ranks.size()), hf_description({.model = model, .tokenizer = ""})};
+  CommitOptions options{
+      static_cast<int>(ranks.size()),
+      hf_description({.model = model, .type = ElementType::f32, .tokenizer = "", .origin = {}})};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
   value_or_throw(commit_checkpoint(files, folder, options));
   value_or_throw(apply_retention(files, run, {.keep_last = 1}));
@@ -172,7 +175,8 @@ TEST(AnyPlanCheckpoint, IsExportedFromShards) {
     RealFileSystem files;
     NullSink quiet;
     const auto saved = open_weights(find_checkpoint(folder / "run").string(), model, quiet);
-    write_model_folder(files, folder / "hf", {.model = model, .type = saved->type(), .tokenizer = ""}, *saved,
+    write_model_folder(files, folder / "hf",
+                       {.model = model, .type = saved->type(), .tokenizer = "", .origin = {}}, *saved,
                        Bytes(4096), quiet);
     const auto exported = open_weights((folder / "hf").string(), model, quiet);
     const std::vector<LogicalTensor> tensors = logical_tensors(model);
