@@ -8,22 +8,21 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "run/hello.h"
 #include "run/meeting_file.h"
 #include "run/worker_protocol.h"
 #include "store/store_server.h"
 
 namespace optimus {
 
-struct RankHello {
-  std::string nonce;
-  PresentRank rank;
-  std::string store_address;  // of the store, as this rank reaches it
-};
-
 namespace {
 
 constexpr double kSecondsBetweenHellos = 1;
 constexpr Seconds kRefusalPatience{10};
+
+constexpr const char* kGoneKey = "gone";
+// A store that was there and is not any more: rank 0 may only have been stopped, or be started anew.
+constexpr Seconds kReturnPatience{30};
 
 std::string hello_key(int rank) { return fmt::format("hello/{}", rank); }
 std::string welcome_key(const std::string& nonce) { return "welcome/" + nonce; }
@@ -41,26 +40,6 @@ std::string token_for_hosts(const GatheringOptions& options) {
   return options.token->text;
 }
 
-Json to_json(const RankHello& hello) {
-  return {{"nonce", hello.nonce},
-          {"host", hello.rank.host},
-          {"address", hello.rank.address},
-          {"pid", hello.rank.pid},
-          {"local_rank", hello.rank.local_rank},
-          {"store_address", hello.store_address}};
-}
-
-RankHello parse_hello(const std::string& text) {
-  const Json json = parse_json(text, "a rank's hello");
-  const JsonView view(json, "a rank's hello");
-  RankHello hello;
-  hello.nonce = view.at("nonce").text(), hello.store_address = view.at("store_address").text();
-  hello.rank.host = view.at("host").text(), hello.rank.address = view.at("address").text();
-  hello.rank.pid = static_cast<int>(view.at("pid").integer(0, INT32_MAX));
-  hello.rank.local_rank = static_cast<int>(view.at("local_rank").integer(0, INT32_MAX));
-  return hello;
-}
-
 RankHello own_hello(const LaunchInfo& launch, const KeyStore& store) {
   return {
       make_token(), {host_name(), store.own_address(), ::getpid(), launch.local_rank}, store.store_address()};
@@ -75,23 +54,6 @@ void settle_addresses(std::vector<RankHello>& hellos, bool is_etcd) {
       if (!is_loopback(hello.store_address) && !hello.store_address.empty()) first = hello.store_address;
   for (RankHello& hello : hellos)
     if (is_loopback(hello.rank.address) || hello.rank.address.empty()) hello.rank.address = first;
-}
-
-Json to_json(const std::vector<PresentRank>& ranks) {
-  Json list = Json::array();
-  for (const PresentRank& rank : ranks) list.push_back({rank.host, rank.address, rank.pid, rank.local_rank});
-  return list;
-}
-
-std::vector<PresentRank> parse_ranks(const JsonView& view) {
-  std::vector<PresentRank> ranks;
-  for (const JsonView& entry : view.elements()) {
-    const auto parts = entry.elements();
-    if (parts.size() != 4) entry.refuse("host, address, process and local rank");
-    ranks.push_back({parts[0].text(), parts[1].text(), static_cast<int>(parts[2].integer(0, INT32_MAX)),
-                     static_cast<int>(parts[3].integer(0, INT32_MAX))});
-  }
-  return ranks;
 }
 
 }  // namespace
@@ -183,6 +145,8 @@ std::vector<PresentRank> Gathering::wait_for_others(const std::function<void(con
   bool is_told = false;
   for (int look = 0;; ++look) {
     parts_->look();
+    if (const auto gone = value_or_throw(parts_->store->find(kGoneKey)))
+      throw UserError("{} before the run has begun", *gone);
     if (static_cast<int>(parts_->here.size()) == size) break;
     parts_->options.check_interrupted();
     if (deadline.has_passed())
@@ -204,7 +168,8 @@ std::vector<PresentRank> Gathering::wait_for_others(const std::function<void(con
 Gathered Gathering::welcome(const Json& settings) {
   Gathered result{parts_->place, parts_->store, "run/" + parts_->session + "/", {}, settings};
   for (const auto& [rank, hello] : parts_->here) result.ranks.push_back(hello.rank);
-  const Json answer = {{"prefix", result.prefix}, {"ranks", to_json(result.ranks)}, {"settings", settings}};
+  const Json answer = {
+      {"prefix", result.prefix}, {"ranks", ranks_json(result.ranks)}, {"settings", settings}};
   // The long part once; each gets the way to it.
   value_or_throw(result.store->set(result.prefix + "settings", answer.dump()));
   for (const auto& [rank, hello] : parts_->here)
@@ -255,26 +220,25 @@ std::optional<StorePlace> place_now(const GatheringOptions& options) {
 }
 
 // Says that it is there until it is answered. Fails when the store does: then rank 0 may be elsewhere.
-Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& place,
-                            const Deadline& deadline) {
-  auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
-  if (!opened) return tl::unexpected(opened.error());
-  Gathered result{place, std::move(*opened), "", {}, {}};
-  const RankHello hello = own_hello(options.launch, *result.store);
-  std::optional<std::string> answer;
-  for (int look = 0; !answer; ++look) {
+Outcome<std::string> wait_for_welcome(const GatheringOptions& options, KeyStore& store,
+                                      const Deadline& deadline) {
+  const RankHello hello = own_hello(options.launch, store);
+  for (int look = 0;; ++look) {
     // Again now and then: rank 0 clears what an earlier run has left in etcd, and with it what came too early.
     if (look % static_cast<int>(kSecondsBetweenHellos / 0.05) == 0)
-      if (const auto said = result.store->set(hello_key(options.launch.rank), to_json(hello).dump()); !said)
+      if (const auto said = store.set(hello_key(options.launch.rank), text(hello)); !said)
         return tl::unexpected(said.error());
-    const auto found = result.store->find(welcome_key(hello.nonce));
+    auto found = store.find(welcome_key(hello.nonce));
     if (!found) return tl::unexpected(found.error());
-    answer = *found;
+    if (*found) return std::move(**found);
     if (deadline.has_passed()) return failure("rank 0 does not answer");
     options.check_interrupted();
-    if (!answer) pause_before_look(look);
+    pause_before_look(look);
   }
-  const Json json = parse_json(*answer, "rank 0's answer");
+}
+
+Outcome<void> read_welcome(const GatheringOptions& options, const std::string& answer, Gathered& result) {
+  const Json json = parse_json(answer, "rank 0's answer");
   const JsonView view(json, "rank 0's answer");
   if (const auto refused = view.find("refused")) throw RankRefused{refused->text()};
   result.prefix = view.at("prefix").text();
@@ -282,9 +246,30 @@ Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& p
   if (!settings || !*settings) return failure("rank 0's settings are not there");
   const Json document = parse_json(**settings, "rank 0's settings");
   const JsonView all(document, "rank 0's settings");
-  result.ranks = parse_ranks(all.at("ranks")), result.settings = all.at("settings").raw();
+  result.ranks = parse_present_ranks(all.at("ranks")), result.settings = all.at("settings").raw();
   if (static_cast<int>(result.ranks.size()) != options.launch.world_size)
     throw UserError("rank 0 has {} ranks, this one {}", result.ranks.size(), options.launch.world_size);
+  return {};
+}
+
+// With a will from the first word on: whoever dies is not waited for. was_there: the store has answered.
+Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& place,
+                            const Deadline& deadline, bool& was_there) {
+  auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
+  if (!opened) return tl::unexpected(opened.error());
+  was_there = true;
+  Gathered result{place, std::move(*opened), "", {}, {}};
+  const int rank = options.launch.rank;
+  const std::string will = fmt::format("rank {} (process {} on {}) is gone", rank, ::getpid(), host_name());
+  if (const auto left = result.store->set_will(kGoneKey, will); !left) return tl::unexpected(left.error());
+  const Outcome<std::string> answer = wait_for_welcome(options, *result.store, deadline);
+  const Outcome<void> taken =
+      answer ? read_welcome(options, *answer, result) : Outcome<void>(tl::unexpected(answer.error()));
+  if (!taken) {
+    (void)result.store->set_will("", "");  // it comes again
+    return tl::unexpected(taken.error());
+  }
+  value_or_throw(result.store->set_will(result.prefix + kEndedKey, will));
   return result;
 }
 
@@ -292,13 +277,18 @@ Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& p
 
 Gathered join_gathering(const GatheringOptions& options) {
   const Deadline deadline = Deadline::after(options.patience, "rank 0");
+  std::optional<Deadline> back;  // until when rank 0, which was there, must be so again
   std::string why = "it has not said where its store is";
   for (int look = 0;; ++look) {
+    bool was_there = false;
     if (const auto place = place_now(options)) {
-      auto joined = say_hello(options, *place, deadline);
+      auto joined = say_hello(options, *place, deadline, was_there);
       if (joined) return std::move(*joined);
       why = joined.error().why;
     }
+    if (was_there) back = Deadline::after(kReturnPatience, "rank 0");
+    if (back && back->has_passed())
+      throw UserError("rank {}: rank 0 was there and is gone: {}", options.launch.rank, why);
     if (deadline.has_passed())
       throw UserError("rank {} has not found rank 0 within {}: {}", options.launch.rank,
                       text(options.patience), why);

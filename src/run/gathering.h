@@ -6,7 +6,7 @@
 //   hello/R = {nonce, host, pid, …}  ──>                   <── all hellos
 //                                        <── welcome/NONCE = {session, what rank 0 has resolved}
 //
-// A nonce is a rank's own, so that nobody is answered by what an earlier run left in etcd.
+// A rank that dies meanwhile leaves a will under gone, and there is no run. A nonce is a rank's own, so that nobody is answered by what an earlier run left in etcd.
 #pragma once
 
 #include <functional>
@@ -18,6 +18,7 @@
 #include "base/json.h"
 #include "cluster/launcher.h"
 #include "cluster/token.h"
+#include "run/hello.h"
 #include "store/key_store.h"
 
 namespace optimus {
@@ -40,11 +41,6 @@ struct GatheringOptions {
   Seconds patience{600};
 };
 
-struct PresentRank {
-  std::string host, address;
-  int pid = 0, local_rank = 0;
-};
-
 // What both sides have afterwards.
 struct Gathered {
   StorePlace place;
@@ -53,6 +49,9 @@ struct Gathered {
   std::vector<PresentRank> ranks;
   Json settings;
 };
+
+// Under the prefix: who has failed, or is gone; the run is to end. A rank that has gathered has a will for it.
+inline constexpr const char* kEndedKey = "ended";
 
 // Of rank 0. Lives as long as the run.
 class Gathering {

@@ -22,6 +22,17 @@ ListedRanks::ListedRanks(Path run, const std::vector<std::string>& devices) : ru
   (void)write_atomically(files, run_ / "workers.json", workers_json(all));
 }
 
+ListedRanks::ListedRanks(Path run, const std::vector<PresentRank>& ranks,
+                         const std::vector<std::string>& devices)
+    : run_(std::move(run)) {
+  std::vector<WorkerEntry> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    all.push_back({static_cast<int>(rank), ranks[rank].pid, ranks[rank].host, devices[rank],
+                   log_path(static_cast<int>(rank))});
+  RealFileSystem files;
+  (void)write_atomically(files, run_ / "workers.json", workers_json(all));
+}
+
 ListedRanks::~ListedRanks() {
   RealFileSystem files;
   (void)write_atomically(files, run_ / "workers.json", workers_json({}));

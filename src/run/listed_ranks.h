@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "run/hello.h"
 
 namespace optimus {
 
@@ -13,6 +14,8 @@ class ListedRanks {
  public:
   // devices: of each rank. Makes their logs. That nothing can be written ends no training.
   ListedRanks(Path run, const std::vector<std::string>& devices);
+  // Ranks that a launcher started, each in a process of its own with its own log.
+  ListedRanks(Path run, const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices);
   // No rank is left then.
   ~ListedRanks();
   ListedRanks(const ListedRanks&) = delete;

@@ -7,9 +7,8 @@
 #include "cluster/open.h"
 #include "cluster/standard.h"
 #include "engine/probe_links.h"
-#include "run/gathering.h"
+#include "run/launched_gathering.h"
 #include "run/probe_machine.h"
-#include "run/train_launched.h"
 #include "run/worker_protocol.h"
 
 namespace optimus {
@@ -24,15 +23,11 @@ double now_seconds() {
 }
 
 GatheringOptions meeting_options(const ClusterProbe& probe) {
-  return {.launch = probe.launch,
-          .token = find_token(process_environment(), probe.options.token_file),
-          .store = probe.options.store,
-          .torch = torch_store_calls(),
-          .check_interrupted =
-              [&probe] {
-                if (probe.is_interrupted()) throw Interrupted{};
-              },
-          .patience = Seconds(120)};
+  return gathering_options({.launch = probe.launch,
+                            .token_file = probe.options.token_file,
+                            .store = probe.options.store,
+                            .is_interrupted = probe.is_interrupted,
+                            .patience = Seconds(120)});
 }
 
 struct HostOfRanks {

@@ -82,7 +82,7 @@ SalvagePlan plan_salvage(const Layout& layout, const std::vector<Standing>& stan
   for (const Standing& standing : standings) {
     const auto rank = static_cast<std::size_t>(standing.rank);
     if (rank >= is_there.size() || is_there[rank]) continue;
-    const bool follows = standing.is_at_gate && standing.state.step + 1 == plan.step && !plan.gate.empty();
+    const bool follows = standing.is_at_gate && standing.state.step == plan.step - 1 && !plan.gate.empty();
     is_there[rank] = !standing.is_torn && (standing.state.step == plan.step || follows);
     (is_there[rank] ? plan.ranks : plan.left_over).push_back(standing.rank);
   }

@@ -6,17 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <thread>
 
 #include "comm/c10d_comm.h"
-#include "comm/c10d_link.h"
 #include "engine/device.h"
+#include "run/end_watch.h"
 #include "run/failure_line.h"
 #include "run/gathering.h"
+#include "run/launched_gathering.h"
+#include "run/listed_ranks.h"
 #include "run/logs.h"
 #include "run/salvage_watch.h"
+#include "run/shared_folder.h"
 #include "run/store_board.h"
 #include "run/train_workers.h"
 #include "run/training.h"
@@ -27,121 +28,13 @@ namespace {
 
 constexpr Seconds kReportPatience{10};  // for the others' reports, after a failure
 constexpr Seconds kLastPatience{120};   // for the others, after the last step
-constexpr Seconds kMarkPatience{15};    // network file systems show a new file late
 
-GatheringOptions gathering_options(const LaunchedTraining& training) {
-  return {.launch = training.launch,
-          .token = find_token(process_environment(), training.options.token_file),
-          .store = training.options.store,
-          .torch = torch_store_calls(),
-          .check_interrupted =
-              [&training] {
-                if (training.is_interrupted()) throw Interrupted{};
-              },
-          .patience = kStartPatience};
-}
-
-std::string end_key(const Gathered& run) { return run.prefix + "ended"; }
-std::string report_key(const Gathered& run, int rank) { return fmt::format("{}report/{}", run.prefix, rank); }
-
-// Ends the rank's waits, wherever they are, when another rank has failed or is gone, when rank 0 and with it the store is gone, and
-// when the user wants the end before the first step: after it the ranks agree on that themselves (EndAgreement).
-class EndWatch {
- public:
-  EndWatch(const Gathered& run, int rank, Comm& comm, std::function<bool()> is_interrupted)
-      : is_interrupted_(std::move(is_interrupted)) {
-    value_or_throw(run.store->set_will(end_key(run), fmt::format("rank {} is gone", rank)));
-    thread_ = std::thread([this, run, &comm] { watch(run, comm); });
-  }
-  ~EndWatch() {
-    is_over_ = true;
-    thread_.join();
-  }
-  EndWatch(const EndWatch&) = delete;
-
-  // For the agreement, which asks after every step.
-  bool is_interrupted() {
-    has_stepped_ = true;
-    return is_interrupted_();
-  }
-
- private:
-  void watch(const Gathered& run, Comm& comm) const {
-    constexpr int kMostFailures = 3;  // in a row, of a store of ours; etcd may be started anew
-    for (int failures = 0; !is_over_;) {
-      const Deadline at_once = Deadline::after(Seconds(0.5), "the store");
-      const auto ended = run.store->find(end_key(run));
-      if (ended && *ended) return comm.abandon(**ended);
-      // One that is only silent may have been stopped: how long that is waited for is --patience's business.
-      if (ended) failures = 0;
-      if (!ended && !at_once.has_passed()) ++failures;
-      if (failures == kMostFailures && !run.place.is_etcd)
-        return comm.abandon("rank 0, which hosts the store, is gone");
-      for (int i = 0; i < 10 && !is_over_; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        if (!has_stepped_ && is_interrupted_()) return comm.abandon("interrupted");
-      }
-    }
-  }
-  const std::function<bool()> is_interrupted_;
-  std::atomic<bool> is_over_ = false, has_stepped_ = false;
-  std::thread thread_;
-};
-
-// workers.json lists all ranks while this lives.
-class ListedWorkers {
- public:
-  ListedWorkers(Path run, const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices)
-      : run_(std::move(run)) {
-    std::vector<WorkerEntry> all;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-      all.push_back({static_cast<int>(rank), ranks[rank].pid, ranks[rank].host, devices[rank],
-                     log_path(static_cast<int>(rank))});
-    write(all);
-  }
-  ~ListedWorkers() { write({}); }
-  ListedWorkers(const ListedWorkers&) = delete;
-
- private:
-  void write(const std::vector<WorkerEntry>& workers) const {
-    RealFileSystem files;
-    // That the list cannot be written ends no training.
-    (void)write_atomically(files, run_ / "workers.json", workers_json(workers));
-  }
-  const Path run_;
-};
-
-// A file of rank 0's in the run's folder, by which the others see that they have the same.
-class FolderMark {
- public:
-  FolderMark(const Path& run, const std::string& name) : path_(path(run, name)) {
-    RealFileSystem files;
-    value_or_throw(files.create_folders(path_.parent_path()));
-    value_or_throw(write_atomically(files, path_, name + "\n"));
-  }
-  ~FolderMark() {
-    std::error_code error;
-    std::filesystem::remove(path_, error);
-  }
-  FolderMark(const FolderMark&) = delete;
-  static Path path(const Path& run, const std::string& name) { return run / "logs" / ("mark-" + name); }
-
- private:
-  const Path path_;
-};
-
-void expect_same_folder(const Path& run, const std::string& mark, const Gathered& gathered,
-                        const std::function<bool()>& is_interrupted) {
-  const Deadline deadline = Deadline::after(kMarkPatience, "the run's folder");
-  std::error_code error;
-  for (int look = 0; !std::filesystem::exists(FolderMark::path(run, mark), error); ++look) {
-    if (deadline.has_passed())
-      throw UserError(
-          "{} on {} is not the folder that rank 0 has on {}: --run must name one that all hosts share",
-          run.string(), host_name(), gathered.ranks[0].host);
-    if (is_interrupted()) throw Interrupted{};
-    pause_before_look(look);
-  }
+GatheringOptions meeting_of(const LaunchedTraining& training) {
+  return gathering_options({.launch = training.launch,
+                            .token_file = training.options.token_file,
+                            .store = training.options.store,
+                            .is_interrupted = training.is_interrupted,
+                            .patience = kStartPatience});
 }
 
 // Where the launcher gives a rank no card of its own, ranks of a host take one after the other.
@@ -190,18 +83,6 @@ void take_world(const LaunchedTraining& training) {
   training.table.set(*training.table.find("devices"), {std::to_string(size)}, Origin::flag);
 }
 
-// How a rank has ended, for all to know: the first failure ends the others.
-bool tell_end(const Gathered& run, int rank, WorkerReport& report) {
-  // What the watch has abandoned because the user wants the end.
-  if (report.end == WorkerReport::End::lost && report.why.find(": interrupted (") != std::string::npos)
-    report.end = WorkerReport::End::interrupted;
-  if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost)
-    (void)run.store->set(end_key(run), fmt::format("rank {} has failed", rank));
-  const bool is_told = run.store->set(report_key(run, rank), text(report)).has_value();
-  (void)run.store->set_will("", "");
-  return is_told;
-}
-
 // --- rank 0
 
 struct Prepared {
@@ -240,24 +121,15 @@ std::vector<EndOfRank> ends_of(const Gathered& run, const Path& folder) {
 }
 
 void read_reports(const Gathered& run, std::vector<EndOfRank>& ends) {
-  for (std::size_t rank = 1; rank < ends.size(); ++rank) {
-    if (ends[rank].report) continue;
-    const auto said = run.store->find(report_key(run, static_cast<int>(rank)));
-    if (!said || !*said) continue;
-    try {
-      ends[rank].report = parse_worker_report(**said);
-    } catch (const UserError&) {  // it is no report: then it said nothing
-    }
-  }
+  for (std::size_t rank = 1; rank < ends.size(); ++rank)
+    if (!ends[rank].report) ends[rank].report = told_end(run, static_cast<int>(rank));
 }
 
 // Ranks whose processes others watch are known to have ended when they say so.
 std::vector<bool> who_has_reported(const Gathered& run) {
   std::vector<bool> result;
-  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    const auto said = run.store->find(report_key(run, static_cast<int>(rank)));
-    result.push_back(said && *said);
-  }
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
+    result.push_back(told_end(run, static_cast<int>(rank)).has_value());
   return result;
 }
 
@@ -302,16 +174,18 @@ WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& pre
              host_name());
   return report_of_work([&] { return join_comm(gathered, 0, device); }, log_file, training.line,
                         [&](Comm& comm, StatusLine& line) {
-                          EndWatch watch(gathered, 0, comm, training.is_interrupted);
-                          return train_part(prepared.run, training.options,
-                                            {device, threads, [&] { return watch.is_interrupted(); },
-                                             [&] { return board_of(gathered); }},
-                                            comm, line);
+                          EndWatch watch(gathered, comm, training.options.patience, training.is_interrupted);
+                          return watch.guard([&] {
+                            return train_part(prepared.run, training.options,
+                                              {device, threads, [&] { return watch.is_interrupted(); },
+                                               [&] { return board_of(gathered); }},
+                                              comm, line);
+                          });
                         });
 }
 
 TrainResult lead(const LaunchedTraining& training) {
-  Gathering gathering(gathering_options(training));
+  Gathering gathering(meeting_of(training));
   std::optional<Prepared> prepared;
   std::vector<PresentRank> ranks;
   try {
@@ -328,7 +202,7 @@ TrainResult lead(const LaunchedTraining& training) {
   for (const PresentRank& rank : ranks) devices.push_back(device_of(prepared->kind, rank.local_rank));
   const std::string mark_name = make_token();
   const FolderMark mark(prepared->folder, mark_name);
-  const ListedWorkers listed(prepared->folder, ranks, devices);
+  const ListedRanks listed(prepared->folder, ranks, devices);
   Json settings = run_settings(prepared->run, training.table);
   settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
   settings["device"] = prepared->kind;
@@ -338,7 +212,7 @@ TrainResult lead(const LaunchedTraining& training) {
   SalvageWatch salvage(
       *board, files, salvage_facts(prepared->run.settings, training.options, prepared->folder),
       [&] { return who_has_reported(gathered); }, training.is_interrupted);
-  WorkerReport report = work_of_first(training, *prepared, gathered, devices[0]);
+  const WorkerReport report = work_of_first(training, *prepared, gathered, devices[0]);
   salvage.end();
   tell_end(gathered, 0, report);
   TrainResult result = conclude(training, gathered, prepared->folder, report, salvage);
@@ -356,13 +230,14 @@ void speak_into(const Path& log) {
   ::close(file);
 }
 
-Json follow_body(const LaunchedTraining& training, const Gathered& run, const std::string& device, Comm& comm,
-                 StatusLine& line) {
+Json follow_body(const LaunchedTraining& training, const Gathered& run, const std::string& device,
+                 EndWatch& watch, Comm& comm, StatusLine& line) {
   const int rank = training.launch.rank;
-  EndWatch watch(run, rank, comm, training.is_interrupted);
   const JsonView settings(run.settings, "rank 0's settings");
   const Path folder = settings.at("run").text();
-  expect_same_folder(folder, settings.at("mark").text(), run, training.is_interrupted);
+  expect_same_folder(folder, settings.at("mark").text(), run.ranks[0].host, [&] {
+    if (training.is_interrupted()) throw Interrupted{};
+  });
   speak_into(folder / log_path(rank));
   const bool is_gpu = parse_device(device).is_cuda();
   const PreparedRun prepared = take_run_over(folder, settings, is_gpu, training.options, training.table);
@@ -377,16 +252,19 @@ int follow(const LaunchedTraining& training) {
   const int rank = training.launch.rank;
   Gathered run;
   try {
-    run = join_gathering(gathering_options(training));
+    run = join_gathering(meeting_of(training));
   } catch (const RankRefused&) {
     return 1;  // rank 0 says why
   }
   const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
   const std::string device =
       device_of(JsonView(run.settings, "rank 0's settings").at("device").text(), training.launch.local_rank);
-  WorkerReport report = report_of_work(
+  const WorkerReport report = report_of_work(
       [&] { return join_comm(run, rank, device); }, stderr, training.line,
-      [&](Comm& comm, StatusLine& line) { return follow_body(training, run, device, comm, line); });
+      [&](Comm& comm, StatusLine& line) {
+        EndWatch watch(run, comm, training.options.patience, training.is_interrupted);
+        return watch.guard([&] { return follow_body(training, run, device, watch, comm, line); });
+      });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
   // Whose report reaches nobody says it where people may see it.
   const bool is_told = tell_end(run, rank, report);
@@ -399,18 +277,6 @@ int follow(const LaunchedTraining& training) {
 }
 
 }  // namespace
-
-TorchStore torch_store_calls() {
-  return {[](const std::string& host, int port, const std::string& key, const std::string& value) {
-            value_or_throw(announce_in_torch_store(host, port, key, value,
-                                                   Deadline::after(Seconds(30), "torchrun's store")));
-          },
-          [](const std::string& host, int port, const std::string& key) -> std::optional<std::string> {
-            const auto value =
-                read_from_torch_store(host, port, key, Deadline::after(Seconds(2), "torchrun's store"));
-            return value ? std::optional(*value) : std::nullopt;
-          }};
-}
 
 LaunchedEnd train_launched(const LaunchedTraining& training) {
   if (const auto parent = process_environment()("OPTIMUS_LAUNCH_PARENT")) {

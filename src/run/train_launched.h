@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "cluster/launcher.h"
-#include "run/gathering.h"
 #include "run/train.h"
 
 namespace optimus {
@@ -25,9 +24,6 @@ struct LaunchedTraining {
   StatusLine& line;
   std::function<bool()> is_interrupted;
 };
-
-// Through comm/, for GatheringOptions.
-TorchStore torch_store_calls();
 
 // Rank 0 throws UserError with one line when the run fails, wherever that was, and Interrupted. The others do so only as long as
 // rank 0 cannot say it for them.

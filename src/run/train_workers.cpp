@@ -23,6 +23,8 @@
 namespace optimus {
 namespace {
 
+constexpr Seconds kStoppedMargin{5};  // beyond the patience, for a worker that somebody has stopped
+
 Path hand_over_path(const Path& run) { return run / "logs" / "settings.json"; }
 
 Json to_json(const TrainResult& result) {
@@ -143,7 +145,9 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .host = store.place().host,
                    .port = store.place().port,
                    .is_etcd = store.place().is_etcd,
-                   .token = store.place().token});
+                   .token = store.place().token,
+                   // The others miss it first where they wait for it.
+                   .patience = Seconds(options.patience.value + kStoppedMargin.value)});
   const std::unique_ptr<Board> board =
       value_or_throw(StoreBoard::open(store.place(), Deadline::after(Seconds(30), "the run's store")));
   SalvageHost salvage(*board, files, salvage_facts(run.settings, options, folder));

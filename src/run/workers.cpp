@@ -143,9 +143,13 @@ void Workers::read_report(Worker& worker) {
 
 void Workers::reap(Worker& worker) {
   int status = 0;
-  if (worker.status || ::waitpid(worker.pid, &status, WNOHANG) != worker.pid) return;
+  if (worker.status || ::waitpid(worker.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != worker.pid) return;
+  if (WIFSTOPPED(status)) worker.stopped = Deadline::after(options_.patience, "a stopped worker");
+  if (WIFCONTINUED(status)) worker.stopped.reset();
+  if (WIFSTOPPED(status) || WIFCONTINUED(status)) return;
   read_report(worker);
   worker.status = status;
+  worker.stopped.reset();
   write_list();
 }
 
@@ -156,7 +160,9 @@ void Workers::note_failures() {
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
     const bool has_died = worker.status && !worker.report;
-    if (has_reported || has_died) worker.order = num_failed_++;
+    // While ranks start the others wait long for it; in a step they have said so before.
+    const bool is_silent = worker.stopped && worker.stopped->has_passed();
+    if (has_reported || has_died || is_silent) worker.order = num_failed_++;
   }
 }
 
@@ -250,6 +256,9 @@ std::string Workers::why() const {
   }
   if (cause >= 0) {
     const Worker& worker = all_[static_cast<std::size_t>(cause)];
+    if (worker.stopped)
+      return fmt::format("{} does not answer: somebody has stopped it; its log is {}{}", describe(cause),
+                         log(cause), seen);
     if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
     const int status = *worker.status;
     const std::string how = WIFSIGNALED(status) ? fmt::format("was ended by signal {} ({})", WTERMSIG(status),

@@ -30,7 +30,8 @@ struct WorkersOptions {
   int port = 0;
   bool is_etcd = false;
   std::string token{};
-  Seconds grace{10};  // for the others, after the first has failed
+  Seconds grace{10};      // for the others, after the first has failed
+  Seconds patience{600};  // for one that is stopped, before it counts as failed
 };
 
 class Workers {
@@ -57,6 +58,7 @@ class Workers {
     std::optional<int> status;  // as of waitpid
     int order = -1;             // of failing: 0 was first
     bool is_ended_by_us = false;
+    std::optional<Deadline> stopped{};  // somebody has stopped it: until when it must go on
   };
   void start(int rank);
   void look(int milliseconds);

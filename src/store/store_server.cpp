@@ -238,15 +238,17 @@ bool StoreServer::Parts::keep(const std::string& key, std::string_view value) {
 }
 
 void StoreServer::Parts::answer_count(Connection& connection, const std::string& key) {
-  if (num_kept + key.size() + 20 > kMostKept) return put_answer(connection, kRefused, "the store is full");
-  std::string& text = kept[key];
+  const auto found = kept.find(key);
   std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (!text.empty() && (error != std::errc() || end != text.data() + text.size()))
-    return put_answer(connection, kRefused, "that key has a value that is no number");
-  if (text.empty()) num_kept += key.size() + 20;  // the most digits it can get
-  text = std::to_string(number + 1);
-  put_answer(connection, kValue, text);
+  if (found != kept.end() && !found->second.empty()) {
+    const char* const begin = found->second.data();
+    const auto [end, error] = std::from_chars(begin, begin + found->second.size(), number);
+    if (error != std::errc() || end != begin + found->second.size() || number == INT64_MAX)
+      return put_answer(connection, kRefused, "that key has a value that is no number to count on from");
+  }
+  const std::string next = std::to_string(number + 1);
+  if (!keep(key, next)) return put_answer(connection, kRefused, "the store is full");
+  put_answer(connection, kValue, next);
 }
 
 bool StoreServer::Parts::write(Connection& connection) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Workers that are killed or stopped, and disks that fill up, at random instants of a small training: every other worker ends in time, one line says
-what happened and what was saved, and going on from there gives what the undisturbed training gave. Needs $OPTIMUS (the binary) and nothing
+"""Workers that are killed or stopped, and disks that fill up, at random instants of a small training (while it starts, in steps, in saves): every other
+worker ends in time, one line says what happened and what was saved, and going on from there gives what the undisturbed training gave. Needs $OPTIMUS (the binary) and nothing
 but Python's standard library; full disks need root. A few trials a day, 200 with OPTIMUS_LONG."""
 import json
 import os
@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import unittest
 
@@ -26,6 +27,8 @@ PLANS = {
     "stages": (4, "--pp 2 --dp 2 --zero 0 --microbatch 2", [{0, 1}, {2, 3}]),
 }
 PATIENCE = 2  # seconds, of a worker for others that do not answer
+GRACE = 10  # seconds that the command gives the others to say what they saw
+STOPPED = PATIENCE + 5  # seconds until the command itself gives a stopped worker up
 TRIALS = 200 if os.environ.get("OPTIMUS_LONG") else 6
 
 
@@ -46,6 +49,7 @@ class Faults(CommandLineTest):
         self.text = self.write("text.txt", "".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
         self.random = random.Random(int(os.environ.get("OPTIMUS_SEED", "1")))
         self.whole = {}
+        self.counts = {}  # of trials, by instant and signal
         self.shared_memory = shared_memory()
 
     def tearDown(self):
@@ -85,8 +89,35 @@ class Faults(CommandLineTest):
         while time.time() < end and process.poll() is None and len(self.rows(name)) < count:
             time.sleep(0.002)
 
+    def wait_for_save(self, process, name):
+        """A checkpoint is being written."""
+        end = time.time() + 60
+        while time.time() < end and process.poll() is None and not any((self.folder / name / "checkpoints").glob("*.tmp-*")):
+            time.sleep(0.001)
+
     def workers(self, name):
         return [worker["pid"] for worker in json.loads((self.folder / name / "workers.json").read_text())["workers"]]
+
+    def wait_for_workers(self, process, name, count):
+        end = time.time() + 60
+        while time.time() < end and process.poll() is None:
+            try:
+                if len(self.workers(name)) == count:
+                    return
+            except (OSError, ValueError):
+                pass
+            time.sleep(0.002)
+
+    def wait_for_instant(self, process, name, when, devices):
+        """Somewhere in the start, in a step, or in a save."""
+        self.wait_for_workers(process, name, devices)
+        if when == "start":
+            time.sleep(self.random.random() * 0.8)
+            return
+        self.wait_for_steps(process, name, self.random.randint(3, STEPS // 2))
+        if when == "save":
+            self.wait_for_save(process, name)
+        time.sleep(self.random.random() * 0.02)
 
     def expect_end(self, process, pids, seconds):
         began = time.time()
@@ -112,22 +143,25 @@ class Faults(CommandLineTest):
         how = self.random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
         devices, _, holders = PLANS[plan]
         victims = set(self.random.sample(range(devices), self.random.choice([1, 1, 2])))
-        save_every = self.random.choice([0, 7])
-        at = self.random.randint(3, STEPS // 2)
+        when = self.random.choice(["start", "steps", "steps", "save"])
+        save_every = 7 if when == "save" else self.random.choice([0, 7])
         name = f"run-{number}"
-        with self.subTest(number=number, plan=plan, how=how.name, victims=victims, save_every=save_every, at=at):
+        with self.subTest(number=number, plan=plan, how=how.name, victims=victims, save_every=save_every, when=when):
             process = self.start(name, plan, "--save-every", save_every)
-            self.wait_for_steps(process, name, at)
+            self.wait_for_instant(process, name, when, devices)
             pids = self.workers(name)
-            time.sleep(self.random.random() * 0.02)
             before = len(self.rows(name))
+            if len(pids) < devices:
+                process.communicate(timeout=60)
+                return False  # it was done before
             for victim in victims:
                 os.kill(pids[victim], how)
-            lines = self.expect_end(process, pids, 12 + (2 * PATIENCE if how == signal.SIGSTOP else 0))
+            lines = self.expect_end(process, pids, GRACE + 5 + (STOPPED if how == signal.SIGSTOP else 0))
             if process.returncode == 0:
                 return False  # it was done before
             self.assertEqual(process.returncode, 1)
             self.assertEqual(len(lines), 1, lines)
+            self.counts[when, how.name] = self.counts.get((when, how.name), 0) + 1
             self.expect_line(lines[0], name, victims, how, all(group - victims for group in holders), before)
             self.assertEqual([path.name for path in (self.folder / name / "checkpoints").glob("*.tmp-*")], [])
             self.expect_goes_on(name, plan)
@@ -140,6 +174,8 @@ class Faults(CommandLineTest):
             self.assertIn("signal 9", line)
         else:
             self.assertIn("does not answer", line)
+        if not self.rows(name) and "lost with the ranks" not in line:
+            return  # nobody had begun to train: there was nothing to save
         saved = re.search(r"saved step (\d+): optimus train --resume (\S+)", line)
         last = re.search(r"the last whole checkpoint is of step (\d+)", line)
         if is_covered:
@@ -159,14 +195,14 @@ class Faults(CommandLineTest):
             if done == TRIALS:
                 break
         self.assertEqual(done, TRIALS)
+        print("trials:", ", ".join(f"{count} {how} in {when}" for (when, how), count in sorted(self.counts.items())), file=sys.stderr)
 
-    def test_a_rank_of_a_launcher_is_lost(self):
-        """Rank 0 hosts the store then, and decides."""
-        name = "launched"
+    def start_ranks(self, name, plan):
+        """As a launcher does that leaves the others alone when one dies."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        devices, layout, _ = PLANS["copies"]
+        devices, layout, _ = PLANS[plan]
         words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--patience", f"{PATIENCE}s"]
         ranks = []
         for rank in range(devices):
@@ -175,6 +211,12 @@ class Faults(CommandLineTest):
                                        env={**os.environ, **{key: str(value) for key, value in variables.items()}})
             self.addCleanup(lambda process=process: process.poll() is None and process.kill())
             ranks.append(process)
+        return ranks
+
+    def test_a_rank_of_a_launcher_is_lost(self):
+        """Rank 0 hosts the store then, and decides."""
+        name = "launched"
+        ranks = self.start_ranks(name, "copies")
         self.wait_for_steps(ranks[0], name, self.random.randint(3, STEPS // 2))
         before = len(self.rows(name))
         ranks[2].kill()
@@ -186,6 +228,28 @@ class Faults(CommandLineTest):
         for rank in ranks[1:]:
             rank.communicate(timeout=20)
         self.expect_goes_on(name, "copies")
+
+    def test_a_rank_of_a_launcher_is_lost_while_it_starts(self):
+        """Killed or stopped, any of them, between the first hello and the first step."""
+        for trial in range(max(2, TRIALS // 10)):
+            name, victim = f"starting-{trial}", self.random.randrange(3)
+            how = [signal.SIGKILL, signal.SIGSTOP][trial % 2]
+            with self.subTest(trial=trial, victim=victim, how=how.name):
+                ranks = self.start_ranks(name, "copies")
+                self.wait_for_workers(ranks[0], name, 3)  # they are listed when all are there
+                time.sleep(self.random.random() * 0.3)
+                ranks[victim].send_signal(how)
+                others = [rank for rank in ranks if rank is not ranks[victim]]
+                began = time.time()
+                errors = [rank.communicate(timeout=60)[1] for rank in others]
+                self.assertLess(time.time() - began, GRACE + 5 + STOPPED, errors)
+                ranks[victim].kill()
+                ranks[victim].communicate(timeout=20)
+                if all(rank.returncode == 0 for rank in others):
+                    continue  # it was done before
+                self.assertEqual([rank.returncode for rank in others], [1, 1], errors)
+                self.assertIn(f"rank {victim}", "".join(errors))
+                self.expect_goes_on(name, "copies")
 
     def test_the_disk_is_full(self):
         if os.geteuid() != 0:

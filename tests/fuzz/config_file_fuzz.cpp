@@ -1,14 +1,14 @@
 // Any text as a settings file: settings or a UserError.
-#include <unistd.h>
-
 #include <cstdint>
 #include <fstream>
 
 #include "base/options.h"
+#include "scratch.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace optimus;
-  static const std::string path = "/dev/shm/optimus-fuzz-" + std::to_string(::getpid()) + ".toml";
+  static const ScratchFolder scratch;
+  const Path path = scratch.path() / "settings.toml";
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   std::string model;
@@ -27,6 +27,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)table.resolved_toml();
   } catch (const UserError&) {
   }
-  ::unlink(path.c_str());
   return 0;
 }

@@ -8,7 +8,8 @@ trap 'rm -rf "$folder"' EXIT
 seeds="$(dirname "${BASH_SOURCE[0]}")/corpus/${name#fuzz_}"
 mkdir -p "$folder/corpus"
 [ -d "$seeds" ] && cp "$seeds"/* "$folder/corpus/"
-if ! "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -artifact_prefix="$folder/" \
+# What a program writes goes with this folder, however it ends (scratch.h).
+if ! TMPDIR="$folder" "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -artifact_prefix="$folder/" \
   "$folder/corpus" >"$folder/log" 2>&1; then
   tail -n 40 "$folder/log" >&2
   mkdir -p "$(dirname "$program")/findings"

@@ -1,10 +1,9 @@
 // Any bytes as a .idx beside a small .bin, and as an llm.c shard: opens and reads, or a UserError.
-#include <unistd.h>
-
 #include <cstdint>
 #include <fstream>
 
 #include "data/token_set.h"
+#include "scratch.h"
 
 namespace {
 
@@ -20,7 +19,8 @@ void read_everything(const optimus::TokenSet& set) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace optimus;
-  static const std::string prefix = "/dev/shm/optimus-fuzz-" + std::to_string(::getpid());
+  static const ScratchFolder scratch;
+  const std::string prefix = (scratch.path() / "tokens").string();
   std::ofstream(prefix + ".idx", std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   std::ofstream(prefix + ".bin", std::ios::binary) << std::string(64, 'x');
@@ -32,7 +32,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     read_everything(*open_llmc({prefix + ".idx"}));
   } catch (const UserError&) {
   }
-  ::unlink((prefix + ".idx").c_str());
-  ::unlink((prefix + ".bin").c_str());
   return 0;
 }

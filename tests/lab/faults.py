@@ -1,4 +1,4 @@
-"""Random faults as scenarios: two hosts of two devices, a plan, and one fault at an instant that nobody chose. The same seed gives the same
+"""Random faults as scenarios: two hosts of two devices, a plan, and one fault at an instant that nobody chose: in the start, a step or a save. The same seed gives the same
 scenario; the instant within a step still differs, as everything does that depends on a clock."""
 import random
 
@@ -15,11 +15,12 @@ def random_scenario(seed):
     kind = dice.choice(("kill", "kill host", "stop", "cut", "fill_disk"))
     place = f"{dice.choice(('host1', 'host2'))}/{dice.randrange(2)}"
     action = {"kill": {"kill": place}, "kill host": {"kill": place.split("/")[0]}, "stop": {"stop": place}, "cut": {"cut": "host1-host2"}, "fill_disk": {"fill_disk": True}}[kind]
-    event = {"at_step": dice.randint(6, 40), "delay": f"{dice.uniform(0.01, 30):.2f} ms", **action}
+    instant, longest = dice.choice((("at_start", 700), ("at_step", 30), ("at_step", 30), ("at_save", 15)))
+    event = {instant: True if instant == "at_start" else dice.randint(6, 40), "delay": f"{dice.uniform(0.01, longest):.2f} ms", **action}
     hosts, words = dice.choice(AFTERWARDS)
     healed = {"event": [{"at_second": 0, "heal": "host1"}]} if kind == "cut" else {"event": [{"at_second": 0, "free_disk": True}]} if kind == "fill_disk" else {}
     table = {
-        "about": f"{kind}{' ' + place if kind in ('kill', 'stop') else ''} at step {event['at_step']} + {event['delay']}; seed {seed}",
+        "about": f"{kind}{' ' + place if kind in ('kill', 'stop') else ''} {instant.replace('_', ' ')} {event[instant]} + {event['delay']}; seed {seed}",
         "training": TRAINING,
         "hosts": {"host1": {"devices": 2}, "host2": {"devices": 2}},
         "links": {"all": "1 Gbit"},

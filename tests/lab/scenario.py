@@ -30,7 +30,7 @@ class Host:
 
 @dataclasses.dataclass
 class Event:
-    when: str  # at_step, at_second (of the run), after (seconds after the event before)
+    when: str  # at_start (all ranks are there), at_step, at_save (the first after that step), at_second (of the run), after (seconds after the event before)
     moment: float
     delay: float  # seconds after that
     what: str  # one of ACTIONS
@@ -73,7 +73,7 @@ class Scenario:
 
 
 ACTIONS = ("kill", "stop", "continue", "cut", "heal", "slow", "fill_disk", "free_disk")
-WHENS = ("at_step", "at_second", "after")
+WHENS = ("at_start", "at_step", "at_save", "at_second", "after")
 KINDS = ("train", "resume", "measure")
 
 
@@ -138,6 +138,10 @@ def _event(table, hosts, where):
     when, what = whens[0], whats[0]
     if when == "after":
         moment = quantity(table[when], SECONDS, f"{where}, after")
+    elif when == "at_start":
+        if table[when] is not True:
+            raise ScenarioError(f"{where}: at_start is true or left out")
+        moment = 0
     else:
         moment = _number(table[when], 0, 1e6, f"{where}, {when}")
     _check_who(what, table[what], hosts, where)

@@ -82,6 +82,17 @@ class Ranks:
         lines = (self.logs / f"rank-{rank}.err").read_text(errors="replace").replace("\r", "\n").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
+    def are_listed(self):
+        """All have found each other; the first step is still to come."""
+        try:
+            return len(json.loads((self.folder / "workers.json").read_text())["workers"]) == len(self.places)
+        except (OSError, ValueError):
+            return False
+
+    def is_saving(self):
+        """Whether a checkpoint is being written."""
+        return any((self.folder / "checkpoints").glob("*.tmp-*"))
+
     def has_ended(self):
         return all(self.processes[rank].poll() is not None for rank in self.left_in_peace())
 
@@ -146,12 +157,14 @@ class Player:
         end = time.monotonic() + 120
         origin = before if event.when == "after" else ranks.began
         while time.monotonic() < end:
-            if event.when == "at_step" and len(read_rows(ranks.folder)) >= event.moment:
+            if event.when in ("at_second", "after") and time.monotonic() - origin >= event.moment:
                 return
-            if event.when != "at_step" and time.monotonic() - origin >= event.moment:
+            if event.when == "at_start" and ranks.are_listed():
                 return
-            if ranks.has_ended() and event.when == "at_step":
-                raise Failed(f"ended before '{event.text()}' at step {event.moment:g}")
+            if event.when in ("at_step", "at_save") and len(read_rows(ranks.folder)) >= event.moment and (event.when == "at_step" or ranks.is_saving()):
+                return
+            if ranks.has_ended() and event.when in ("at_start", "at_step", "at_save"):
+                raise Failed(f"ended before '{event.text()}' {event.when.replace('_', ' ')} {event.moment:g}")
             time.sleep(0.002)
         raise Failed(f"'{event.text()}' {event.when.replace('_', ' ')} {event.moment:g} did not come within 120 s")
 

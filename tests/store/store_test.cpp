@@ -65,6 +65,12 @@ TEST(Store, Counts) {
   value_or_throw(client->set("text", "abc"));
   EXPECT_FALSE(client->count("text"));
   EXPECT_EQ(value_or_throw(client->find("text")), "abc");
+  value_or_throw(client->set("last", "9223372036854775807"));
+  EXPECT_FALSE(client->count("last"));
+  value_or_throw(client->set("set", "9"));
+  EXPECT_EQ(value_or_throw(client->count("set")), 10);
+  value_or_throw(client->set("set", ""));
+  EXPECT_EQ(value_or_throw(client->count("set")), 1);
 }
 
 TEST(Store, WaitsForAKey) {

@@ -1,0 +1,129 @@
+// See end_watch.h.
+#include "run/end_watch.h"
+
+#include <map>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/event.h"
+
+namespace optimus {
+namespace {
+
+// Beyond the patience: a machine that starts many processes is slow.
+constexpr Seconds kStartMargin{5};
+constexpr int kMostStoreFailures = 3;  // in a row, of a store of ours; etcd may be started anew
+
+std::string report_key(const Gathered& run, int rank) { return fmt::format("{}report/{}", run.prefix, rank); }
+std::string pulse_key(const Gathered& run, int rank) { return fmt::format("{}pulse/{}", run.prefix, rank); }
+
+}  // namespace
+
+// What a watch has not heard of, and until when it waits for that.
+struct EndWatch::Silence {
+  struct Pulse {
+    std::string last;
+    Deadline deadline;
+  };
+  std::map<int, Pulse> ranks;  // rank 0's watch: of the others
+  std::optional<Deadline> store;
+  int num_failures = 0;
+};
+
+EndWatch::EndWatch(const Gathered& run, Comm& comm, Seconds patience, std::function<bool()> is_interrupted)
+    : run_(run),
+      comm_(comm),
+      patience_(patience.value + kStartMargin.value),
+      is_interrupted_(std::move(is_interrupted)) {
+  value_or_throw(run_.store->set_will(run_.prefix + kEndedKey, fmt::format("rank {} is gone", comm_.rank())));
+  thread_ = std::thread([this] { watch(); });
+}
+
+EndWatch::~EndWatch() {
+  is_over_ = true;
+  thread_.join();
+}
+
+Json EndWatch::guard(const std::function<Json()>& work) {
+  try {
+    return work();
+  } catch (const PeersLost&) {
+    if (has_interrupted_) throw Interrupted{};
+    throw;
+  }
+}
+
+bool EndWatch::is_interrupted() {
+  has_stepped_ = true;
+  return is_interrupted_();
+}
+
+void EndWatch::watch() {
+  Silence silence;
+  while (!is_over_) {
+    if (const std::string why = look(silence); !why.empty()) return comm_.abandon(why);
+    for (int i = 0; i < 10 && !is_over_; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (!has_stepped_ && is_interrupted_()) {
+        has_interrupted_ = true;
+        return comm_.abandon("interrupted");
+      }
+    }
+  }
+}
+
+std::string EndWatch::look(Silence& silence) {
+  const Deadline at_once = Deadline::after(Seconds(0.5), "the store");
+  const auto ended = run_.store->find(run_.prefix + kEndedKey);
+  if (ended && *ended) return **ended;
+  if (ended && run_.store->count(pulse_key(run_, comm_.rank()))) {
+    silence.num_failures = 0;
+    silence.store.reset();
+    if (comm_.rank() == 0 && !has_stepped_) note_silent_ranks(silence);
+    return "";
+  }
+  // One that is only silent may have been stopped: how long that is waited for is --patience's business.
+  if (!at_once.has_passed()) ++silence.num_failures;
+  if (run_.place.is_etcd) return "";
+  if (silence.num_failures == kMostStoreFailures) return "rank 0, which hosts the store, is gone";
+  if (!silence.store) silence.store = Deadline::after(patience_, "the store");
+  return silence.store->has_passed() && !has_stepped_ ? "rank 0, which hosts the store, does not answer" : "";
+}
+
+void EndWatch::note_silent_ranks(Silence& silence) {
+  for (int rank = 1; rank < comm_.size(); ++rank) {
+    const auto pulse = run_.store->find(pulse_key(run_, rank));
+    if (!pulse) return;
+    const std::string now = pulse->value_or("");
+    const auto [found, is_new] =
+        silence.ranks.try_emplace(rank, Silence::Pulse{now, Deadline::after(patience_, "a rank's start")});
+    if (!is_new && found->second.last != now)
+      found->second = {now, Deadline::after(patience_, "a rank's start")};
+    if (!found->second.deadline.has_passed()) continue;
+    const PresentRank& who = run_.ranks[static_cast<std::size_t>(rank)];
+    (void)run_.store->set(
+        run_.prefix + kEndedKey,
+        fmt::format("rank {} (process {} on {}) does not answer while it starts", rank, who.pid, who.host));
+    return;
+  }
+}
+
+bool tell_end(const Gathered& run, int rank, const WorkerReport& report) {
+  if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost)
+    (void)run.store->set(run.prefix + kEndedKey, fmt::format("rank {} has failed", rank));
+  const bool is_told = run.store->set(report_key(run, rank), text(report)).has_value();
+  (void)run.store->set_will("", "");
+  return is_told;
+}
+
+std::optional<WorkerReport> told_end(const Gathered& run, int rank) {
+  const auto said = run.store->find(report_key(run, rank));
+  if (!said || !*said) return std::nullopt;
+  try {
+    return parse_worker_report(**said);
+  } catch (const UserError&) {  // it is no report: then it said nothing
+    return std::nullopt;
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,38 @@
+// See launched_gathering.h.
+#include "run/launched_gathering.h"
+
+#include "base/error.h"
+#include "base/event.h"
+#include "comm/c10d_link.h"
+#include "run/worker_protocol.h"
+
+namespace optimus {
+namespace {
+
+TorchStore torch_store_calls() {
+  return {[](const std::string& host, int port, const std::string& key, const std::string& value) {
+            value_or_throw(announce_in_torch_store(host, port, key, value,
+                                                   Deadline::after(Seconds(30), "torchrun's store")));
+          },
+          [](const std::string& host, int port, const std::string& key) -> std::optional<std::string> {
+            const auto value =
+                read_from_torch_store(host, port, key, Deadline::after(Seconds(2), "torchrun's store"));
+            return value ? std::optional(*value) : std::nullopt;
+          }};
+}
+
+}  // namespace
+
+GatheringOptions gathering_options(const LaunchedGathering& how) {
+  return {.launch = how.launch,
+          .token = find_token(process_environment(), how.token_file),
+          .store = how.store,
+          .torch = torch_store_calls(),
+          .check_interrupted =
+              [asked = how.is_interrupted] {
+                if (asked()) throw Interrupted{};
+              },
+          .patience = how.patience};
+}
+
+}  // namespace optimus

@@ -1,0 +1,18 @@
+// Any bytes as the file by which ranks of one machine meet: a port with a token, or nothing; never an exception.
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+
+#include "run/meeting_file.h"
+#include "scratch.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace optimus;
+  static const ScratchFolder scratch;
+  const Path path = scratch.path() / "meeting.json";
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  const auto place = read_meeting(path);
+  if (place && (place->port < 1 || place->port > 65535)) std::abort();
+  return 0;
+}

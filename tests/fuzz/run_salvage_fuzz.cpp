@@ -1,0 +1,43 @@
+// Any text as what ranks say to each other after a loss: where one stands, what is ordered, what was stored; each is read and written
+// back as the same, or is a UserError of one line.
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "run/salvage.h"
+
+namespace {
+
+template <typename Parse>
+void expect_same_again(const std::string& text_in, Parse parse) {
+  try {
+    const std::string once = optimus::text(parse(text_in));
+    if (optimus::text(parse(once)) != once) std::abort();
+  } catch (const optimus::UserError& error) {
+    if (std::string_view(error.what()).find('\n') != std::string_view::npos) std::abort();
+  }
+}
+
+// Two ranks with the same state, one of which says this.
+void plan_with(const std::string& text_in) {
+  using namespace optimus;
+  const Layout layout{.tensors = {{"weight", {8, 4}, 12, 0}},
+                      .grids = {{2, 1, 1, {Rank{0}, Rank{1}}}},
+                      .placements = {{{0, -1, {}}}}};
+  try {
+    const SalvagePlan plan = plan_salvage(layout, {parse_standing(text_in)});
+    if (plan.ranks.size() > 1 || (plan.is_whole() && plan.step < 0)) std::abort();
+  } catch (const UserError&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text_in(reinterpret_cast<const char*>(data), size);
+  expect_same_again(text_in, optimus::parse_standing);
+  expect_same_again(text_in, optimus::parse_salvage_order);
+  expect_same_again(text_in, optimus::parse_salvage_part);
+  plan_with(text_in);
+  return 0;
+}
