@@ -274,11 +274,16 @@ CommOutcome<void> ProcessComm::prepare(int epoch, std::span<const Group> groups,
   return {};
 }
 
+// Closing takes time: others may look for groups meanwhile.
 void ProcessComm::drop(int epoch) {
-  const std::lock_guard lock(mutex_);
-  for (auto& [key, group] : groups_)
-    if (key.epoch == epoch) close(group, "the epoch has ended");
-  std::erase_if(groups_, [&](const auto& entry) { return entry.first.epoch == epoch; });
+  std::vector<Members> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [key, group] : groups_)
+      if (key.epoch == epoch) dropped.push_back(group);
+    std::erase_if(groups_, [&](const auto& entry) { return entry.first.epoch == epoch; });
+  }
+  for (Members& group : dropped) close(group, "the epoch has ended");
 }
 
 bool ProcessComm::is_connected(const Key& key) const {

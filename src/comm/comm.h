@@ -86,6 +86,7 @@ class Comm {
   // Beforehand, and from another thread: connects groups of an epoch to come while operations go on in the present one. connect()
   // then finds them.
   virtual CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
+  // From any thread.
   virtual void drop(int epoch) = 0;
   // From another thread: makes every wait under way and to come fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;

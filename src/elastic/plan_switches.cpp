@@ -34,7 +34,7 @@ PlanSwitches::~PlanSwitches() {
 }
 
 void PlanSwitches::let_go() {
-  for (int number = 0; number <= num_attempts_; ++number) facts_.comm.drop(number);
+  for (int number = num_dropped_; number <= num_attempts_; ++number) facts_.comm.drop(number);
 }
 
 StepWord PlanSwitches::word() {
@@ -137,6 +137,14 @@ std::string PlanSwitches::first_refusal(const std::string& own) const {
   return size == 1 ? why : fmt::format("rank {}: {}", who, why);
 }
 
+void PlanSwitches::drop_earlier(int number) {
+  if (dropping_.valid()) dropping_.wait();
+  dropping_ = std::async(std::launch::async, [this, first = num_dropped_, number] {
+    for (int epoch = first; epoch < number; ++epoch) facts_.comm.drop(epoch);
+  });
+  num_dropped_ = number;
+}
+
 void PlanSwitches::end(const SwitchHooks& hooks) {
   Attempt attempt = std::move(*attempt_);
   attempt_.reset();
@@ -152,6 +160,7 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
     end.report = prepared.change->run(part_);
     is_moving_ = false;
     asked_ = end.to;
+    drop_earlier(attempt.number);
   }
   const std::string line = hooks.done(end);
   if (attempt.is_scripted) ++next_scripted_;

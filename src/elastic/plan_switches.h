@@ -76,6 +76,7 @@ class PlanSwitches {
   void refuse_request(const std::string& why);
   void begin_asked();
   void end(const SwitchHooks& hooks);
+  void drop_earlier(int number);
   // The lowest rank that has refused says why; empty: none has.
   std::string first_refusal(const std::string& own) const;
   std::string from_rank(int rank, const std::string& text) const;
@@ -94,6 +95,8 @@ class PlanSwitches {
   Plan asked_;  // that the run is on, as it was asked for
   std::optional<Attempt> attempt_;
   bool is_moving_ = false;
+  int num_dropped_ = 0;         // epochs of the Comm that are gone, or go
+  std::future<void> dropping_;  // closing connections takes longer than a step may wait
 };
 
 }  // namespace optimus

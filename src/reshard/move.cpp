@@ -71,6 +71,7 @@ struct StateMover::Message {
   std::unique_ptr<Pending> pending_sum{};
   int peer = 0;
   bool is_send = false;
+  std::size_t turn = 0;
 };
 
 StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& comm,
@@ -82,7 +83,8 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
       comm_(comm),
       options_(options),
       num_tensors_(static_cast<int>(change.before.tensors.size()) /
-                   (bytes_of(change.to.precision) < 4 ? 1 : 2)) {
+                   (bytes_of(change.to.precision) < 4 ? 1 : 2)),
+      most_copied_(std::min(options.under_way, Bytes(change.room.value / 2))) {
   plan_turns();
   plan_memory();
 }
@@ -151,31 +153,52 @@ void StateMover::plan_turns() {
     turns_[static_cast<std::size_t>(turn)].released.push_back(block);
 }
 
+// Which turns must have ended before one may begin; and the most that is held then.
 void StateMover::plan_memory() {
   const Precision precision = change_.to.precision;
+  const auto total = [&](const Parameters* of) {
+    std::int64_t sum = 0;
+    for (int block = 0; of != nullptr && block < of->num_blocks(); ++block)
+      sum += state_bytes(of->shape(block), precision);
+    return sum;
+  };
+  const std::int64_t limit =
+      std::max(total(ends_.old), total(ends_.next)) + change_.room.value - most_copied_.value;
   std::set<int> kept;
-  std::int64_t now = 0, most = 0;
-  if (ends_.old != nullptr)
-    for (int block = 0; block < ends_.old->num_blocks(); ++block)
-      now += state_bytes(ends_.old->shape(block), precision);
-  for (const Turn& turn : turns_) {
-    kept.insert(turn.kept.begin(), turn.kept.end());
-    for (const int block : turn.held) now += state_bytes(ends_.next->shape(block), precision);
-    most = std::max(most, now);
-    for (const int block : turn.released)
-      if (!kept.contains(block)) now -= state_bytes(ends_.old->shape(block), precision);
+  for (const Turn& turn : turns_) kept.insert(turn.kept.begin(), turn.kept.end());
+  std::int64_t now = total(ends_.old), most = now;
+  std::size_t num_ended = 0;
+  for (std::size_t t = 0; t < turns_.size(); ++t) {
+    std::int64_t added = 0;
+    for (const int block : turns_[t].held) added += state_bytes(ends_.next->shape(block), precision);
+    for (; num_ended < t && now + added > limit; ++num_ended)
+      for (const int block : turns_[num_ended].released)
+        if (!kept.contains(block)) now -= state_bytes(ends_.old->shape(block), precision);
+    turns_[t].waits_for = num_ended;
+    now += added, most = std::max(most, now);
   }
-  most_held_ = Bytes(std::max(most, now)) + options_.under_way;
+  most_held_ = Bytes(most) + most_copied_;
 }
 
 MoveReport StateMover::run() {
-  for (const Turn& turn : turns_) {
-    take_blocks(turn);
-    copy_own(turn);
-    if (turn.wave != nullptr) exchange(*turn.wave);
-    for (const int block : turn.released) ends_.old->release(block);
-  }
+  for (std::size_t turn = 0; turn < turns_.size(); ++turn) begin(turn);
+  while (num_ended_ < num_begun_) end_oldest();
   return report_;
+}
+
+void StateMover::begin(std::size_t number) {
+  const Turn& turn = turns_[number];
+  while (num_ended_ < turn.waits_for) end_oldest();
+  ++num_begun_;
+  take_blocks(turn);
+  copy_own(turn);
+  if (turn.wave != nullptr) exchange(*turn.wave);
+}
+
+void StateMover::end_oldest() {
+  while (!under_way_.empty() && under_way_.front().turn <= num_ended_) end_first();
+  for (const int block : turns_[num_ended_].released) ends_.old->release(block);
+  ++num_ended_;
 }
 
 void StateMover::take_blocks(const Turn& turn) {
@@ -201,7 +224,6 @@ void StateMover::copy_own(const Turn& turn) {
 void StateMover::exchange(const RankShare::Wave& wave) {
   for (const RankShare::Operation& operation : wave.operations) post(operation);
   post_joint();
-  while (!under_way_.empty()) end_first();
 }
 
 // Both sides see the same boxes in the same order, so both part them alike.
@@ -245,8 +267,8 @@ void StateMover::post_joint() {
 
 void StateMover::start(Message message, int peer, bool is_send) {
   if (message.is_copy) staged_ += bytes_in({message.values});
-  while (staged_ > options_.under_way && !under_way_.empty()) end_first();
-  message.peer = peer, message.is_send = is_send;
+  while (staged_ > most_copied_ && !under_way_.empty()) end_first();
+  message.peer = peer, message.is_send = is_send, message.turn = num_begun_ - 1;
   const auto begin = [&](const at::Tensor& values, int tag) {
     return is_send ? comm_.send(peer, values, tag, kWhat) : comm_.receive(peer, values, tag, kWhat);
   };

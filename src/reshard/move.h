@@ -1,6 +1,6 @@
 // Moves one rank's part of a training's state from the layout of one plan to that of another (reshard/plan_change.h), block after
 // block: a block's new buffers are taken, filled from the rank's own old ones and by others, and the old ones let go, so that two
-// copies of everything are never held. Every rank of the run calls, also those that are only in one of the plans or in none.
+// copies of everything are never held. As many blocks are on their way at once as there is room for. Every rank of the run calls, also those that are only in one of the plans or in none.
 //
 //   Parameters next(change.to, model, rank, device, Keeping::nothing);
 //   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is touched yet
@@ -23,7 +23,7 @@ struct MoveOptions {
   Seconds patience{600};     // for any one message
   bool is_checked = false;   // checksums of all that arrives
   Bytes alone{1 << 20};      // larger boxes travel alone
-  Bytes under_way{1 << 26};  // copies for messages, at most, beside one that is larger
+  Bytes under_way{1 << 26};  // copies for messages, at most; less where there is little room
 };
 
 struct MoveReport {
@@ -53,14 +53,17 @@ class StateMover {
  private:
   // Tensors that move at the same time, and what is begun and ended with them.
   struct Turn {
-    std::vector<int> tensors;               // numbers of the layout
+    std::vector<int> tensors{};             // numbers of the layout
     const RankShare::Wave* wave = nullptr;  // none: nothing of them goes from rank to rank
     std::vector<int> held{}, kept{},
-        released{};  // blocks: new ones taken, taken as they lie, old ones let go
+        released{};             // blocks: new ones taken, taken as they lie, old ones let go
+    std::size_t waits_for = 0;  // so many turns must have ended before it: there is no room else
   };
   struct Message;
   void plan_turns();
   void plan_memory();
+  void begin(std::size_t turn);
+  void end_oldest();
   void take_blocks(const Turn& turn);
   void copy_own(const Turn& turn);
   void exchange(const RankShare::Wave& wave);
@@ -78,8 +81,10 @@ class StateMover {
   const MoveEnds ends_;
   Comm& comm_;
   const MoveOptions options_;
-  const int num_tensors_;  // of the model
+  const int num_tensors_;    // of the model
+  const Bytes most_copied_;  // for messages under way, beside one that is larger
   std::vector<Turn> turns_;
+  std::size_t num_begun_ = 0, num_ended_ = 0;  // turns
   Bytes most_held_;
   std::vector<Message> under_way_;
   std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> joint_;  // by peer and direction

@@ -72,9 +72,9 @@ Bytes least_room(const Plan& plan, const ModelSpec& model) {
 }
 
 // So that no rank needs more than either plan does; in the order of the model where that cannot be.
-WaveOrder order_of_moves(const PlanChange& change, const ModelSpec& model) {
+WaveOrder order_of_moves(const PlanChange& change) {
   DiffOptions options = options_of_move();
-  options.reserve = std::min(least_room(change.from, model), least_room(change.to, model));
+  options.reserve = change.room;
   if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
     return std::move(*order);
   DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options_of_move()));
@@ -118,7 +118,8 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
   change.to = with_devices(places, device_of), change.after = state_layout(change.to, model);
-  change.order = order_of_moves(change, model);
+  change.room = std::min(least_room(change.from, model), least_room(change.to, model));
+  change.order = order_of_moves(change);
   change.moved = change.order.lower_bound;
   change.minimum = assigned.needed - assigned.kept_bound;
   return change;

@@ -26,6 +26,7 @@ struct PlanChange {
   Plan from, to;  // of `to` the devices are those of the run: ranks
   Layout before, after;
   WaveOrder order;
+  Bytes room;     // that every rank has for what moves, beside the larger of its old and its new state
   Bytes moved;    // by all ranks together
   Bytes minimum;  // no choice of places moves less
 };

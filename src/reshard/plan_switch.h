@@ -49,7 +49,7 @@ class PlanSwitch {
   // Beforehand, from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
   // Throws PeersLost and whatever making an engine throws; the part is then torn (neither plan's). Ends in the new epoch of the Comm;
-  // groups of earlier ones are gone.
+  // groups of earlier ones can be dropped.
   SwitchReport run(PlanPart& part);
 
  private:
