@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""How long a training stands still when it changes its plan: beside a checkpoint and a restart with the other plan by the same binary, and, on links
+of known speed, beside the bytes that have to go over them.
+
+  bench/switch_bench.py build/test/optimus [--devices 4] [--rounds 5]          beside a restart, and steps while a plan is prepared
+  bench/switch_bench.py build/test/optimus --links                              two hosts of the lab (root), by size and by speed of the link
+
+Nothing else may run on the machine meanwhile."""
+import argparse
+import json
+import pathlib
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+LAB = pathlib.Path(__file__).resolve().parents[1] / "tests" / "lab"
+SIZES = {"0.1M": (2, 64, 2), "1M": (4, 128, 4), "10M": (6, 320, 8), "30M": (8, 512, 8), "57M": (8, 720, 12)}  # layers, hidden, heads
+SEQUENCE, BATCH = 64, 16
+
+
+def words_of(size):
+    layers, hidden, heads = SIZES[size]
+    return ["--model", "gpt2", "--layers", layers, "--hidden", hidden, "--heads", heads, "--seq", SEQUENCE]
+
+
+def call(optimus, *words, **how):
+    done = subprocess.run([optimus, *map(str, words)], capture_output=True, text=True, timeout=900, **how)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, words))}: {done.stderr.strip().splitlines()[-1:]}")
+    return done.stdout
+
+
+def plan_of(optimus, folder, size, devices, layout):
+    out = folder / f"{size}-{devices}-{layout.replace(' ', '').replace('-', '')}"
+    call(optimus, "plan", *words_of(size), "--vocab", 257, "--cluster", f"cpux{devices}", "--batch", BATCH, "--precision", "fp32", *layout.split(), "--export",
+         "optimus", "--out", out)
+    return out / "plan.json"
+
+
+def rows_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def last_decision(run):
+    return json.loads((run / "decisions.jsonl").read_text().splitlines()[-1])
+
+
+def training(size, text, run, *more):
+    return ["train", *words_of(size), "--data", text, "--run", run, "--batch", BATCH, "--precision", "fp32", "--sample", 0, "--threads", 1, "--save-every", 0,
+            "--validation", 0, *more]
+
+
+def restart_seconds(optimus, size, text, folder, devices, first, second, steps):
+    """From the end of the last step with one plan to the end of the first with the other, less that step."""
+    run = folder / f"restart-{secrets.token_hex(4)}"
+    process = subprocess.Popen([optimus, *map(str, training(size, text, run, "--devices", devices, "--plan", first, "--steps", steps))],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    path = run / "metrics.jsonl"
+
+    def wait_for(step):
+        while not path.exists() or f'{{"step":{step},' not in path.read_text():
+            time.sleep(0.001)
+        return time.monotonic()
+
+    began = wait_for(steps)
+    process.wait()
+    process = subprocess.Popen([optimus, "train", "--resume", str(run), "--plan", str(second), "--steps", str(steps + 2)], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    ended = wait_for(steps + 1)
+    process.wait()
+    return ended - began - rows_of(run)[steps]["seconds"]
+
+
+def beside_restart(optimus, options, folder, text):
+    print(f"{'parameters':<10} {'change':<22} {'step':>9} {'pause':>9} {'steps':>6} {'restart':>9} {'ratio':>7} {'steps':>6} {'prepared':>9} {'meanwhile':>10}")
+    for size in options.sizes.split(","):
+        first = plan_of(optimus, folder, size, options.devices, f"--pp {options.devices}")
+        second = plan_of(optimus, folder, size, options.devices, f"--dp {options.devices} --zero 1")
+        pauses, restarts, steps_taken, prepared, meanwhile = [], [], [], [], []
+        for round_ in range(options.rounds):
+            run = folder / f"{size}-{round_}"
+            call(optimus, *training(size, text, run, "--devices", options.devices, "--plan", first, "--steps", 24, "--switch-at", f"16:{second}"))
+            rows, decision = rows_of(run), last_decision(run)
+            usual = statistics.median(row["seconds"] for row in rows[4:13])
+            # It is begun three steps before; as long as it takes.
+            during, left = [], decision["prepare_seconds"]
+            for row in rows[13:16]:
+                if left > 0:
+                    during.append(row["seconds"])
+                left -= row["seconds"]
+            pauses.append(decision["pause_seconds"]), prepared.append(decision["prepare_seconds"]), steps_taken.append(usual)
+            meanwhile.append(usual / statistics.mean(during))
+            restarts.append(restart_seconds(optimus, size, text, folder, options.devices, first, second, 16))
+        pause, restart, step = statistics.median(pauses), statistics.median(restarts), statistics.median(steps_taken)
+        print(f"{size:<10} {f'pp{options.devices} → dp{options.devices} zero1':<22} {1e3 * step:>6.0f} ms {1e3 * pause:>6.0f} ms {pause / step:>6.2f} "
+              f"{restart:>7.2f} s {restart / pause:>7.1f} {restart / step:>6.1f} {1e3 * statistics.median(prepared):>6.0f} ms {statistics.median(meanwhile):>9.1%}"
+              f"   (pauses {1e3 * min(pauses):.0f} to {1e3 * max(pauses):.0f} ms)", flush=True)
+
+
+def on_links(optimus, options, folder, text):
+    sys.path.insert(0, str(LAB))
+    import cluster  # the lab's
+    print(f"{'parameters':<10} {'link':>10} {'over a link':>12} {'bound':>9} {'pause':>9} {'of its speed':>13}")
+    for size in options.sizes.split(","):
+        for speed in (100e6, 300e6, 1000e6):
+            first = plan_of(optimus, folder, size, 2, "--pp 2")
+            second = plan_of(optimus, folder, size, 2, "--dp 2")
+            with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
+                for name in ("host1", "host2"):
+                    lab.network.shape(name, speed)
+                run, token, ranks = lab.shared / "run", secrets.token_hex(16), []
+                for rank, name in enumerate(("host1", "host2")):
+                    variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": lab.network.address("host1"),
+                                 "MASTER_PORT": 29400, "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
+                    words = training(size, text, run, "--plan", first, "--steps", 6, "--switch-at", f"4:{second}")
+                    ranks.append(lab.start(name, 0, [optimus, *map(str, words)], {k: str(v) for k, v in variables.items()}, stdin=subprocess.DEVNULL,
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                for process in ranks:
+                    if process.wait(600) != 0:
+                        sys.exit(f"a rank of {size} at {speed:.0f} bit/s ended with {process.returncode}")
+                decision = last_decision(run)
+            # Each host gets what the other has: half of all that moves goes each way, at the same time.
+            bound = decision["moved_bytes"] / 2 * 8 / speed
+            print(f"{size:<10} {speed / 1e6:>5.0f} Mbit {decision['moved_bytes'] / 2 / 2**20:>8.1f} MiB {bound:>7.2f} s {decision['pause_seconds']:>7.2f} s "
+                  f"{bound / decision['pause_seconds']:>13.1%}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("optimus", type=lambda path: str(pathlib.Path(path).resolve()))
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", default="0.1M,1M,10M")
+    parser.add_argument("--links", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        text = folder / "text.txt"
+        text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(3000)))
+        (on_links if options.links else beside_restart)(options.optimus, options, folder, text)
+
+
+if __name__ == "__main__":
+    main()
