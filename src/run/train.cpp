@@ -257,6 +257,9 @@ TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, cons
   if (const std::optional<Path> level = find_memory_level(settings.run); options.memory_every > 0 && level)
     memory.emplace(Saver::Target{files, *level, {.keep_last = 1}, small_files(settings)}, settings.plan,
                    settings.model, parameters, ranks);
+  if (const auto hosts = find_host_memory(settings.run); options.memory_every > 0 && hosts)
+    memory.emplace(Saver::Target{files, settings.run, {}, small_files(settings), hosts}, settings.plan,
+                   settings.model, parameters, ranks);
   Training training(options, settings, course, engine, parameters, state, part.events, part.line);
   TrainResult result;
   try {
