@@ -155,7 +155,9 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
                        [&](const EndOfRank& end) { return end.report && end.report->end == how; });
   };
   if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost)) {
-    const std::string line = failure_line(ends) + salvage.finish();
+    const std::string kept =
+        find_host_memory(folder) ? "; --resume takes what is newer in the hosts' memory" : "";
+    const std::string line = failure_line(ends) + salvage.finish() + kept;
     note_failure(folder, line);
     throw UserError("{}", line);
   }
