@@ -20,6 +20,8 @@ class Agreement {
     if (comm_ == nullptr) return 1;
     return world_.members.empty() ? comm_->size() : static_cast<int>(world_.members.size());
   }
+  Comm* comm() const { return comm_; }
+  Seconds patience() const { return patience_; }
   // Whether any rank says so.
   bool any(bool mine, const char* what) const;
   // What the first says; the others' words do not count. At most a few kilobytes.

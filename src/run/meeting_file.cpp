@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "base/text.h"
 
 namespace optimus {
 namespace {
@@ -34,6 +36,38 @@ Path own_folder(const Environment& environment) {
   return folder;
 }
 
+constexpr Bytes kLargestMeeting{1 << 12};
+
+// Numbers of processes mean the same only where this is the same.
+std::string process_space() {
+  char name[64] = {};
+  return ::readlink("/proc/self/ns/pid", name, sizeof name - 1) > 0 ? name : "";
+}
+
+// Whether a rank 0 that was killed has left this.
+bool is_stale(const Path& path) {
+  const Outcome<std::string> text = read_file(path, kLargestMeeting);
+  if (!text) return false;
+  try {
+    const Json json = parse_json(*text, path.string());
+    const JsonView view(json, path.string());
+    const auto process = view.find("process"), space = view.find("space");
+    if (!process || !space || space->text().empty() || space->text() != process_space()) return false;
+    return ::kill(static_cast<pid_t>(process->integer(1, INT32_MAX)), 0) != 0 && errno == ESRCH;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+void remove_stale_meetings(const Path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (starts_with(name, "optimus-") && ends_with(name, ".json") && is_stale(at->path()))
+      ::unlink(at->path().c_str());
+  }
+}
+
 }  // namespace
 
 Path meeting_file(const Environment& environment, const std::string& job) {
@@ -42,7 +76,10 @@ Path meeting_file(const Environment& environment, const std::string& job) {
 
 MeetingFile::MeetingFile(Path path, const MeetingPlace& place) : path_(std::move(path)) {
   const std::string temporary = fmt::format("{}.{}", path_.string(), ::getpid());
-  const std::string text = Json{{"port", place.port}, {"token", place.token}}.dump() + "\n";
+  const Json about = {
+      {"port", place.port}, {"token", place.token}, {"process", ::getpid()}, {"space", process_space()}};
+  const std::string text = about.dump() + "\n";
+  remove_stale_meetings(path_.parent_path());
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
   const bool is_written =
       file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -55,7 +92,7 @@ MeetingFile::MeetingFile(Path path, const MeetingPlace& place) : path_(std::move
 MeetingFile::~MeetingFile() { ::unlink(path_.c_str()); }
 
 std::optional<MeetingPlace> read_meeting(const Path& path) {
-  const Outcome<std::string> text = read_file(path, Bytes(1 << 12));
+  const Outcome<std::string> text = read_file(path, kLargestMeeting);
   if (!text) return std::nullopt;
   try {
     const Json json = parse_json(*text, path.string());

@@ -18,7 +18,7 @@ struct MeetingPlace {
 // In $XDG_RUNTIME_DIR, else in /tmp/optimus-UID, which is made and must be this user's alone: throws UserError when it is not.
 Path meeting_file(const Environment& environment, const std::string& job);
 
-// Written by rank 0, and removed with this object. Throws UserError.
+// Written by rank 0, and removed with this object; files of others whose process was killed are removed, too. Throws UserError.
 class MeetingFile {
  public:
   MeetingFile(Path path, const MeetingPlace& place);

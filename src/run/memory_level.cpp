@@ -12,19 +12,15 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "run/host_memory.h"
 
 namespace optimus {
-namespace {
 
-constexpr const char* kMemoryFile = "memory.json";
-constexpr std::string_view kMemoryName = "optimus-";
-
-std::string own_name(const Path& run) {
+std::string memory_owner(const Path& run) {
   std::error_code error;
   return std::filesystem::weakly_canonical(run, error).string();
 }
 
-// Ours alone: in a folder that everybody may write to, somebody else may have made one of that name.
 bool is_own_folder(const Path& folder) {
   struct stat facts {};
   return ::lstat(folder.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
@@ -45,8 +41,6 @@ void refuse_too_small(const Path& base, const MemoryNeed& need) {
         text(needed), base.string(), text(free));
 }
 
-}  // namespace
-
 Path make_memory_level(FileSystem& files, const Path& run, const Path& base, const MemoryNeed& need) {
   refuse_too_small(base, need);
   if (const std::optional<Path> folder = find_memory_level(run)) return *folder;
@@ -54,7 +48,7 @@ Path make_memory_level(FileSystem& files, const Path& run, const Path& base, con
   if (::mkdtemp(name.data()) == nullptr)
     throw UserError("--memory-folder {}: no folder can be made there: {}", base.string(),
                     std::strerror(errno));
-  const Json document = {{"run", own_name(run)}, {"folder", name}};
+  const Json document = {{"run", memory_owner(run)}, {"folder", name}};
   const Outcome<void> written = write_atomically(files, run / kMemoryFile, document.dump(2) + "\n");
   if (!written) {
     (void)files.remove(name);
@@ -68,8 +62,9 @@ std::optional<Path> find_memory_level(const Path& run) {
   if (!std::filesystem::exists(run / kMemoryFile, error)) return std::nullopt;
   const Json document = read_json(run / kMemoryFile);
   const JsonView view(document, (run / kMemoryFile).string());
+  if (view.find("hosts")) return std::nullopt;  // of a launcher's ranks
   const Path folder = view.at("folder").text();
-  if (view.at("run").text() != own_name(run) || !starts_with(folder.filename().string(), kMemoryName))
+  if (view.at("run").text() != memory_owner(run) || !starts_with(folder.filename().string(), kMemoryName))
     return std::nullopt;
   return is_own_folder(folder) ? std::optional(folder) : std::nullopt;
 }
@@ -81,6 +76,11 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
         if (Outcome<void> done = remove_checkpoint(files, entry.folder); !done) return done;
       for (const Path& rest : {*folder / kCheckpointsFolder, *folder})
         if (Outcome<void> done = files.remove(rest); !done) return done;
+    }
+    // On other hosts there may be more, which the list names.
+    if (find_host_memory(run)) {
+      remove_host_memory(run, false);
+      return {};
     }
     return files.remove(run / kMemoryFile);
   } catch (const UserError& error) {

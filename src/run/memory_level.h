@@ -4,7 +4,7 @@
 //
 // It lies in BASE/optimus-XXXXXX, which RUN/memory.json names: a folder of a random name that only its owner may enter, since others can
 // write to BASE. A run that was moved or copied has none: two runs must not share one. It is removed when the run ends well, and by
-// `optimus checkpoint clear RUN`. Pure.
+// `optimus checkpoint clear RUN`. Of workers that the command itself has started; those of launchers have host_memory.h. Pure.
 #pragma once
 
 #include <optional>
@@ -23,5 +23,14 @@ Path make_memory_level(FileSystem& files, const Path& run, const Path& base, con
 std::optional<Path> find_memory_level(const Path& run);
 // With everything in it. That something cannot be removed is told.
 Outcome<void> remove_memory_level(FileSystem& files, const Path& run);
+
+// What this and host_memory.h share: the list in the run's folder, how folders are called, and whose they are.
+inline constexpr const char* kMemoryFile = "memory.json";
+inline constexpr std::string_view kMemoryName = "optimus-";
+std::string memory_owner(const Path& run);
+// This user's alone: in a folder that everybody may write to, somebody else may have made one of that name.
+bool is_own_folder(const Path& folder);
+// Throws UserError unless two steps have room.
+void refuse_too_small(const Path& base, const MemoryNeed& need);
 
 }  // namespace optimus

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoints.h"
+#include "run/host_memory.h"
 #include "run/memory_level.h"
 #include "run/plan_files.h"
 
@@ -123,6 +124,9 @@ ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, 
   take_settings(table, run);
   options.run = run, options.resume = run;
   value_or_throw(clear_leftovers(files, run));
+  bring_host_memory(run);
+  if (const auto step = take_host_memory(files, run))
+    events.report(Warning{fmt::format("step {} is taken from the hosts' memory", *step)});
   const std::optional<Path> memory = find_memory_level(run);
   if (memory) value_or_throw(clear_leftovers(files, *memory));
   resumed.checkpoint = sound_checkpoint(run, memory, events);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "plan/layouts.h"
+#include "run/neighbour_copies.h"
 
 namespace optimus {
 namespace {
@@ -101,7 +102,36 @@ Outcome<Bytes> Saver::write_part(const std::vector<HeldBox>& boxes, const Path& 
   return write_shards(target_.files, folder, writer, stored);
 }
 
+// Each its own part, and its neighbours'. Steps before this one go when all have it.
+void Saver::keep_on_hosts(const TrainingState& state) {
+  const SteadyClock::time_point began = SteadyClock::now();
+  const HostMemory& memory = *target_.hosts;
+  const Path folder = memory.step_folder(rank_, state.step);
+  const bool is_first = memory.is_first_of_host(rank_);
+  Outcome<void> kept = target_.files.create_folders(folder);
+  Outcome<Bytes> bytes = Bytes(0);
+  if (kept) bytes = write_part(own_boxes(layout_, rank_), folder, Rank{rank_});
+  if (!bytes) kept = tl::unexpected(bytes.error());
+  if (kept && is_first) {
+    std::vector<SmallFile> small = target_.small_files;
+    small.push_back({std::string(kTrainingStateFile), training_state_text(state)});
+    kept = write_step_files(target_.files, folder, small);
+  }
+  if (!ranks_.is_alone()) {
+    const Outcome<void> copied =
+        exchange_copies(*ranks_.comm(), memory, folder, bytes.has_value(), target_.files, ranks_.patience());
+    if (kept) kept = copied;
+  }
+  ended_.emplace(SaveResult{{.step = state.step}, SavedCheckpoint{folder, bytes.value_or(Bytes(0))}});
+  if (ranks_.any(!kept, "copies in memory"))
+    ended_->saved = failure("{}", kept ? "another rank could not keep its part" : kept.error().why);
+  else if (is_first)
+    remove_steps_before(folder);
+  ended_->metrics.pause = since(began);
+}
+
 void Saver::begin(const TrainingState& state) {
+  if (target_.hosts) return keep_on_hosts(state);
   if (under_way_) ended_ = finish();
   const SteadyClock::time_point began = SteadyClock::now();
   if (pieces_.empty()) make_pieces();

@@ -15,6 +15,7 @@
 #include "engine/parameters.h"
 #include "observe/metrics.h"
 #include "run/agree.h"
+#include "run/host_memory.h"
 
 namespace optimus {
 
@@ -31,6 +32,7 @@ class Saver {
     Path run;
     Retention retention;
     std::vector<SmallFile> small_files;  // beside state.json
+    std::optional<HostMemory> hosts{};   // into their memory, not into files; training waits for it
   };
   // ranks: all of the plan; rank: this one. parameters must outlive the saver. Memory for the copy is taken at the first save.
   Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
@@ -69,6 +71,7 @@ class Saver {
     };
     std::future<Written> written;
   };
+  void keep_on_hosts(const TrainingState& state);
   void make_pieces();
   SaveResult finish();
   Outcome<SavedCheckpoint> commit(const UnderWay& save, const UnderWay::Written& own);

@@ -215,6 +215,13 @@ int num_ranks(const TrainOptions& options, const PreparedRun& run) {
 
 namespace {
 
+// Copies in the hosts' memory are agreed on for these.
+bool uses_first_ranks(const Plan& plan, int count) {
+  for (int rank = 0; rank < count; ++rank)
+    if (!has_device(plan, rank)) return false;
+  return num_devices(plan) == count;
+}
+
 // One rank of a run of text.
 class RankRun {
  public:
@@ -291,13 +298,16 @@ PartKeepers RankRun::keepers(const PlanPart& part) {
   for (SmallFile& file : small_files_)
     if (file.name == kPlanFile) file.content = plan_text(part.plan);
   const Agreement ranks = ranks_of(part);
-  const auto saver = [&](const Path& folder, Retention retention) {
-    return std::make_unique<Saver>(Saver::Target{files_, folder, retention, small_files_}, part.plan,
-                                   settings_.model, *part.parameters, ranks, number());
+  const auto saver = [&](const Path& folder, Retention retention, std::optional<HostMemory> hosts = {}) {
+    return std::make_unique<Saver>(Saver::Target{files_, folder, retention, small_files_, std::move(hosts)},
+                                   part.plan, settings_.model, *part.parameters, ranks, number());
   };
   made.saver = saver(settings_.run, {options_.keep_last, options_.keep_every});
   if (const std::optional<Path> level = find_memory_level(settings_.run); options_.memory_every > 0 && level)
     made.memory = saver(*level, {.keep_last = 1});
+  if (const auto hosts = find_host_memory(settings_.run); options_.memory_every > 0 && hosts)
+    if (uses_first_ranks(part.plan, static_cast<int>(hosts->host_of.size())))
+      made.memory = saver(settings_.run, {}, hosts);
   // Of the first plan only: its steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(

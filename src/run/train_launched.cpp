@@ -13,7 +13,9 @@
 #include "run/end_watch.h"
 #include "run/failure_line.h"
 #include "run/gathering.h"
+#include "run/host_memory.h"
 #include "run/launched_gathering.h"
+#include "run/launched_memory.h"
 #include "run/listed_ranks.h"
 #include "run/logs.h"
 #include "run/salvage_watch.h"
@@ -26,6 +28,7 @@
 namespace optimus {
 namespace {
 
+constexpr Seconds kLeastPatience{2};
 constexpr Seconds kReportPatience{10};  // for the others' reports, after a failure
 constexpr Seconds kLastPatience{120};   // for the others, after the last step
 
@@ -95,8 +98,6 @@ Prepared prepare(const LaunchedTraining& training) {
   RealFileSystem files;
   TrainOptions& options = training.options;
   take_world(training);
-  if (options.memory_every > 0)
-    throw UserError("--memory-every needs workers that optimus starts itself on one machine (--devices N)");
   Prepared prepared{prepare_run(options, &training.table, files, training.events, true), {}, options.device};
   const TrainSettings& settings = prepared.run.settings;
   if (num_devices(settings.plan) > training.launch.world_size)
@@ -139,12 +140,12 @@ std::unique_ptr<Board> board_of(const Gathered& run) {
 
 // Waits until the others have said how they ended. When the launcher wants the end there is no time for that.
 TrainResult conclude(const LaunchedTraining& training, const Gathered& run, const Path& folder,
-                     const WorkerReport& own, SalvageWatch& salvage) {
+                     const WorkerReport& own, SalvageWatch& salvage, const Deadline& told) {
   std::vector<EndOfRank> ends = ends_of(run, folder);
   ends[0].report = own;
-  const bool is_done = own.end == WorkerReport::End::done;
-  const Deadline deadline = Deadline::after(is_done ? kLastPatience : kReportPatience, "the other ranks");
-  for (int look = 0; !deadline.has_passed(); ++look) {
+  // A salvage may have waited for them already; this rank's own end they have just heard.
+  const Deadline at_least = Deadline::after(kLeastPatience, "the other ranks");
+  for (int look = 0; !told.has_passed() || !at_least.has_passed(); ++look) {
     read_reports(run, ends);
     if (is_all_told(ends) || (look > 10 && training.is_interrupted())) break;
     pause_before_look(look);
@@ -154,10 +155,13 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
                        [&](const EndOfRank& end) { return end.report && end.report->end == how; });
   };
   if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost)) {
-    const std::string line = failure_line(ends) + salvage.finish();
+    const std::string kept =
+        find_host_memory(folder) ? "; --resume takes what is newer in the hosts' memory" : "";
+    const std::string line = failure_line(ends) + salvage.finish() + kept;
     note_failure(folder, line);
     throw UserError("{}", line);
   }
+  remove_host_memory(folder, true);
   if (own.end == WorkerReport::End::interrupted) throw Interrupted{};
   return parse_result(own.result);
 }
@@ -172,16 +176,16 @@ WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& pre
   std::FILE* const log_file = log != nullptr ? log.get() : stderr;
   fmt::print(log_file, "rank 0 in process {} on {}: it speaks where its launcher lets it\n", ::getpid(),
              host_name());
-  return report_of_work([&] { return join_comm(gathered, 0, device); }, log_file, training.line,
-                        [&](Comm& comm, StatusLine& line) {
-                          EndWatch watch(gathered, comm, training.options.patience, training.is_interrupted);
-                          return watch.guard([&] {
-                            return train_part(prepared.run, training.options,
-                                              {device, threads, [&] { return watch.is_interrupted(); },
-                                               [&] { return board_of(gathered); }},
-                                              comm, line);
-                          });
-                        });
+  return report_of_work(
+      [&] { return join_comm(gathered, 0, device); }, log_file, training.line,
+      [&](Comm& comm, StatusLine& line) {
+        EndWatch watch(gathered, comm, training.options.patience, training.is_interrupted);
+        const RankSeat seat{device, threads, [&] { return watch.is_interrupted(); },
+                            [&] { return board_of(gathered); }};
+        return with_memory(prepared.run.settings, training.options, prepared.folder, 0, [&] {
+          return watch.guard([&] { return train_part(prepared.run, training.options, seat, comm, line); });
+        });
+      });
 }
 
 TrainResult lead(const LaunchedTraining& training) {
@@ -189,8 +193,15 @@ TrainResult lead(const LaunchedTraining& training) {
   std::optional<Prepared> prepared;
   std::vector<PresentRank> ranks;
   try {
+    const auto wait = [&] {
+      ranks = gathering.wait_for_others([&](const std::string& text) { training.line.print(text); });
+    };
+    // What hosts have in their memory they bring before they come.
+    const bool has_memory = !training.options.resume.empty() && find_host_memory(training.options.resume);
+    if (has_memory) wait();
     prepared = prepare(training);
-    ranks = gathering.wait_for_others([&](const std::string& text) { training.line.print(text); });
+    if (!has_memory) wait();
+    announce_memory(prepared->run.settings, training.options, prepared->folder, ranks);
   } catch (const UserError& error) {
     gathering.refuse(error.what());
     throw;
@@ -213,9 +224,11 @@ TrainResult lead(const LaunchedTraining& training) {
       *board, files, salvage_facts(prepared->run.settings, training.options, prepared->folder),
       [&] { return who_has_reported(gathered); }, training.is_interrupted);
   const WorkerReport report = work_of_first(training, *prepared, gathered, devices[0]);
+  const Deadline told = Deadline::after(
+      report.end == WorkerReport::End::done ? kLastPatience : kReportPatience, "the other ranks");
   salvage.end();
   tell_end(gathered, 0, report);
-  TrainResult result = conclude(training, gathered, prepared->folder, report, salvage);
+  TrainResult result = conclude(training, gathered, prepared->folder, report, salvage, told);
   result.run = prepared->run.settings.run.string();  // as the user called it
   return result;
 }
@@ -243,15 +256,25 @@ Json follow_body(const LaunchedTraining& training, const Gathered& run, const st
   const PreparedRun prepared = take_run_over(folder, settings, is_gpu, training.options, training.table);
   const int threads = threads_of(training.options, run, rank);
   set_num_threads(threads);
-  return train_part(prepared, training.options,
-                    {device, threads, [&] { return watch.is_interrupted(); }, [&] { return board_of(run); }},
-                    comm, line);
+  const RankSeat seat{device, threads, [&] { return watch.is_interrupted(); }, [&] { return board_of(run); }};
+  return with_memory(prepared.settings, training.options, folder, rank, [&] {
+    return watch.guard([&] { return train_part(prepared, training.options, seat, comm, line); });
+  });
+}
+
+// Rank 0 says what is wrong with a run that cannot be read.
+void bring_memory(const Path& run) {
+  try {
+    if (!run.empty()) bring_host_memory(run);
+  } catch (const UserError&) {
+  }
 }
 
 int follow(const LaunchedTraining& training) {
   const int rank = training.launch.rank;
   Gathered run;
   try {
+    bring_memory(training.options.resume);
     run = join_gathering(meeting_of(training));
   } catch (const RankRefused&) {
     return 1;  // rank 0 says why
@@ -259,12 +282,12 @@ int follow(const LaunchedTraining& training) {
   const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
   const std::string device =
       device_of(JsonView(run.settings, "rank 0's settings").at("device").text(), training.launch.local_rank);
-  const WorkerReport report = report_of_work(
-      [&] { return join_comm(run, rank, device); }, stderr, training.line,
-      [&](Comm& comm, StatusLine& line) {
-        EndWatch watch(run, comm, training.options.patience, training.is_interrupted);
-        return watch.guard([&] { return follow_body(training, run, device, watch, comm, line); });
-      });
+  const WorkerReport report =
+      report_of_work([&] { return join_comm(run, rank, device); }, stderr, training.line,
+                     [&](Comm& comm, StatusLine& line) {
+                       EndWatch watch(run, comm, training.options.patience, training.is_interrupted);
+                       return follow_body(training, run, device, watch, comm, line);
+                     });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
   // Whose report reaches nobody says it where people may see it.
   const bool is_told = tell_end(run, rank, report);

@@ -4,6 +4,7 @@ them; the store's port under attack, and etcd in its place. Needs $OPTIMUS (the 
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -115,6 +116,7 @@ class LaunchedTest(CommandLineTest):
         self.assertIn(f"process {pids[1]} on", lines[0])
         self.expect_gone(pids)
         self.assertEqual(self.workers(name), [])
+        return lines[0]
 
 
 class Launchers(LaunchedTest):
@@ -131,7 +133,17 @@ class Launchers(LaunchedTest):
         self.assertEqual(self.workers("torch"), [])
         self.expect_equal("torch", 6)
         self.assertEqual([path.name for path in (self.folder / "torch/logs").glob("mark-*")], [])
-        self.expect_killed_rank_ends_all(self.start([*command, *self.words("killed", 100000, "--dp", 2)]), "killed")
+
+    def test_torchrun_with_a_killed_rank(self):
+        """torchrun asks the others to end at once; what is left of the state is saved before."""
+        name = "killed"
+        line = self.expect_killed_rank_ends_all(self.start([*self.torchrun("--standalone"), *self.words(name, 100000, "--dp", 2, "--zero", 0)]), name)
+        saved = re.search(r"saved step (\d+): optimus train --resume", line)
+        self.assertIsNotNone(saved, line)
+        step = int(saved[1])
+        self.assertEqual(len(self.rows(name)), step)
+        run("train", "--resume", self.folder / name, "--steps", step + 2, "--devices", 1, env=plain_environment())
+        self.assertEqual([row["step"] for row in self.rows(name)], list(range(1, step + 3)))
 
     def test_torchrun_on_two_hosts(self):
         """Two agents, each believing that it is a host of its own: the store is announced in torchrun's own."""

@@ -46,6 +46,8 @@ class Event:
 class Expected:
     exit: int = 0  # of every rank that was left in peace
     says: list = dataclasses.field(default_factory=list)  # each in the last line of errors of one of these
+    prints: list = dataclasses.field(default_factory=list)  # each anywhere in the errors of one of these
+    keeps_memory: bool = False  # state of the run lies in the hosts' memory afterwards
     losses: str = ""  # "as one device": every step, within 1e-9 of the same training on one device
     slower: float = 0  # steps after the first event take at least so many times as long as before
     links: float = 0  # measured links differ by at most this part from what the lab was told
@@ -154,9 +156,10 @@ def _event(table, hosts, where):
 def _expected(table, where):
     fields = [field.name for field in dataclasses.fields(Expected)]
     _only(table, fields, where)
-    expected = Expected(**{key: value for key, value in table.items() if key not in ("within", "says")})
-    says = table.get("says", [])
-    expected.says = [says] if isinstance(says, str) else list(says)
+    expected = Expected(**{key: value for key, value in table.items() if key not in ("within", "says", "prints")})
+    for key in ("says", "prints"):
+        texts = table.get(key, [])
+        setattr(expected, key, [texts] if isinstance(texts, str) else list(texts))
     if "within" in table:
         expected.within = quantity(table["within"], SECONDS, f"{where}, within")
     if expected.losses not in ("", "as one device"):

@@ -229,6 +229,10 @@ class Player:
         for text in expected.says:
             if not any(text in line for line in lines):
                 raise Failed(f"no last line says {text!r}")
+        everything = [(ranks.logs / f"rank-{rank}.err").read_text(errors="replace") for rank in in_peace]
+        for text in expected.prints:
+            if not any(text in one for one in everything):
+                raise Failed(f"nobody prints {text!r}")
         if expected.exit != 0 and lines:
             self.say(f"    {next((line for line in lines if line), 'no line')}")
         if expected.losses:
@@ -238,6 +242,11 @@ class Player:
         if expected.links:
             self._check_links(ranks, expected.links)
         left = self.lab.leftovers()
+        kept = [one for one in left if one.startswith("shared memory ")]
+        if expected.keeps_memory and not kept:
+            raise Failed("no host has anything in its memory")
+        if expected.keeps_memory:
+            left = [one for one in left if one not in kept]
         if left:
             raise Failed("left behind: " + ", ".join(left))
 

@@ -1,0 +1,19 @@
+// The hosts' memory (host_memory.h) around the work of a launcher's ranks: announced by rank 0, opened by each, removed when the run has
+// ended well or the user has ended it. Pure.
+#pragma once
+
+#include <functional>
+
+#include "run/hello.h"
+#include "run/settings.h"
+
+namespace optimus {
+
+// Rank 0, before the others know of the run; nothing without --memory-every. Throws UserError.
+void announce_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run,
+                     const std::vector<PresentRank>& ranks);
+// A rank's work with it. Throws what the work throws, and UserError when the memory cannot be had.
+Json with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
+                 const std::function<Json()>& work);
+
+}  // namespace optimus

@@ -1,0 +1,108 @@
+// See neighbour_copies.h.
+#include "run/neighbour_copies.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kCopyTag = 24;  // apart from those of steps (engine/crossing.cpp, engine/ring_pass.cpp)
+constexpr std::int64_t kMostCopied = std::int64_t{1} << 38;
+constexpr std::int64_t kLargestCopyMessage = std::int64_t{1} << 28;
+constexpr const char* kWhatIsCopied = "a neighbour's state in memory";
+
+std::string file_prefix(int rank) { return fmt::format("rank-{:05}", rank); }
+
+// "NAME SIZE\n" and the bytes of each file; the list of a rank's shards comes last, as it is written last.
+Outcome<std::string> pack(const Path& folder, int rank) {
+  std::vector<Path> all;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (starts_with(at->path().filename().string(), file_prefix(rank))) all.push_back(at->path());
+  if (error) return failure("{}: {}", folder.string(), error.message());
+  std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
+    return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
+  });
+  std::string result;
+  for (const Path& path : all) {
+    const Outcome<std::string> content = read_file(path, Bytes(kMostCopied));
+    if (!content) return tl::unexpected(content.error());
+    result += fmt::format("{} {}\n", path.filename().string(), content->size());
+    result += *content;
+  }
+  return result;
+}
+
+Outcome<void> unpack(FileSystem& files, const Path& folder, int rank, std::string_view packed) {
+  if (packed.empty()) return failure("rank {} has not kept its part", rank);
+  if (Outcome<void> made = files.create_folders(folder); !made) return made;
+  while (!packed.empty()) {
+    const std::size_t end = packed.find('\n'), space = packed.find(' ');
+    std::size_t size = 0;
+    if (end == std::string_view::npos || space >= end) return failure("rank {} has sent no file", rank);
+    const std::string name(packed.substr(0, space));
+    const auto [at, error] = std::from_chars(packed.data() + space + 1, packed.data() + end, size);
+    if (error != std::errc() || at != packed.data() + end || size > packed.size() - end - 1 ||
+        !starts_with(name, file_prefix(rank)) || name.find('/') != std::string::npos)
+      return failure("rank {} has sent no file of its own", rank);
+    if (Outcome<void> done = write_atomically(files, folder / name, packed.substr(end + 1, size)); !done)
+      return done;
+    packed.remove_prefix(end + 1 + size);
+  }
+  return {};
+}
+
+// The size, and then the bytes in messages of a size that all transports take. `bytes` must outlive what is returned.
+std::vector<std::unique_ptr<Pending>> send_bytes(Comm& comm, int to, std::string& bytes) {
+  std::vector<std::unique_ptr<Pending>> result;
+  const std::int64_t size = std::ssize(bytes);
+  result.push_back(comm.send(to, at::full({1}, size, at::kLong), kCopyTag, kWhatIsCopied));
+  for (std::int64_t at = 0; at < size; at += kLargestCopyMessage)
+    result.push_back(
+        comm.send(to, at::from_blob(bytes.data() + at, {std::min(kLargestCopyMessage, size - at)}, at::kByte),
+                  kCopyTag, kWhatIsCopied));
+  return result;
+}
+
+std::string receive_bytes(Comm& comm, int from, Seconds patience) {
+  const auto take = [&](at::Tensor tensor) {
+    done_or_throw(
+        comm.receive(from, tensor, kCopyTag, kWhatIsCopied)->wait(Deadline::after(patience, kWhatIsCopied)));
+  };
+  at::Tensor count = at::empty({1}, at::kLong);
+  take(count);
+  const std::int64_t size = *count.const_data_ptr<std::int64_t>();
+  ensure(size >= 0 && size <= kMostCopied, "rank {} sends {} bytes of state", from, size);
+  std::string bytes(static_cast<std::size_t>(size), '\0');
+  for (std::int64_t at = 0; at < size; at += kLargestCopyMessage)
+    take(at::from_blob(bytes.data() + at, {std::min(kLargestCopyMessage, size - at)}, at::kByte));
+  return bytes;
+}
+
+}  // namespace
+
+Outcome<void> exchange_copies(Comm& comm, const HostMemory& memory, const Path& step_folder, bool has_part,
+                              FileSystem& files, Seconds patience) {
+  const std::optional<int> keeper = memory.keeper_of(comm.rank());
+  Outcome<void> result;
+  Outcome<std::string> own = keeper && has_part ? pack(step_folder, comm.rank()) : std::string();
+  if (!own) result = tl::unexpected(own.error()), own = std::string();
+  std::vector<std::unique_ptr<Pending>> sent;
+  if (keeper) sent = send_bytes(comm, *keeper, *own);
+  for (const int other : memory.copied_by(comm.rank())) {
+    const std::string packed = receive_bytes(comm, other, patience);
+    if (const Outcome<void> done = unpack(files, step_folder, other, packed); !done) result = done;
+  }
+  for (const std::unique_ptr<Pending>& one : sent)
+    done_or_throw(one->wait(Deadline::after(patience, kWhatIsCopied)));
+  return result;
+}
+
+}  // namespace optimus
