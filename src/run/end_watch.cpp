@@ -15,6 +15,8 @@ constexpr Seconds kStartMargin{5};
 constexpr int kMostStoreFailures = 3;  // in a row, of a store of ours; etcd may be started anew
 
 std::string report_key(const Gathered& run, int rank) { return fmt::format("{}report/{}", run.prefix, rank); }
+// Of a rank that could not write one: it is missing, and has seen nothing.
+WorkerReport report_of_gone(int rank) { return {WorkerReport::End::lost, "", {rank}, {}}; }
 std::string pulse_key(const Gathered& run, int rank) { return fmt::format("{}pulse/{}", run.prefix, rank); }
 
 }  // namespace
@@ -54,7 +56,9 @@ Json EndWatch::guard(const std::function<Json()>& work) {
 }
 
 bool EndWatch::is_interrupted() {
-  has_stepped_ = true;
+  // From now on the others notice its end by themselves; that nobody waits for its report is what a will is good for.
+  if (!has_stepped_.exchange(true))
+    (void)run_.store->set_will(report_key(run_, comm_.rank()), text(report_of_gone(comm_.rank())));
   return is_interrupted_();
 }
 

@@ -23,7 +23,7 @@ class EndWatch {
 
   // Work whose waits are ended. Throws Interrupted where that was because the user wanted the end before the first step.
   Json guard(const std::function<Json()>& work);
-  // For the agreement (EndAgreement), which asks after every step and from then on ends the ranks itself.
+  // For the agreement (StepAgreement), which is told after every step and from then on ends the ranks itself.
   bool is_interrupted();
 
  private:

@@ -20,7 +20,8 @@ std::string failure_line(const std::vector<EndOfRank>& ends) {
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
     if (!has_ended_as(ends[rank], WorkerReport::End::lost)) continue;
     for (const int missing : ends[rank].report->missing) ++votes[missing];
-    if (seen.empty()) seen = fmt::format("; rank {} saw: {}", rank, ends[rank].report->why);
+    if (seen.empty() && !ends[rank].report->why.empty())
+      seen = fmt::format("; rank {} saw: {}", rank, ends[rank].report->why);
   }
   for (const EndOfRank& end : ends)
     if (has_ended_as(end, WorkerReport::End::failed))
@@ -28,7 +29,9 @@ std::string failure_line(const std::vector<EndOfRank>& ends) {
   // Of those that were missed, one that has reported was only abandoned by others.
   const auto is_likelier = [&](const auto& a, const auto& b) {
     const auto silent = [&](int rank) {
-      return rank < static_cast<int>(ends.size()) && !ends[static_cast<std::size_t>(rank)].report;
+      if (rank >= static_cast<int>(ends.size())) return false;
+      const EndOfRank& end = ends[static_cast<std::size_t>(rank)];
+      return !end.report || (has_ended_as(end, WorkerReport::End::lost) && end.report->why.empty());
     };
     return std::pair(silent(a.first), a.second) < std::pair(silent(b.first), b.second);
   };

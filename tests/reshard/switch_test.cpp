@@ -138,7 +138,7 @@ void expect_equal_to_one_device(const ModelSpec& model, const std::vector<Plan>&
 
 TEST(Switch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
   const std::vector<std::string> presets = {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"};
-  EXPECT_TRUE(holds("sequences of plans", 25, [&] {
+  EXPECT_TRUE(holds("sequences of plans", 50, [&] {
     if (testing::Test::HasFailure()) return;
     const std::string preset = *rc::gen::elementOf(presets);
     const int kv_heads = random_plan::pick(1, 3), layers = random_plan::pick(1, 5);
