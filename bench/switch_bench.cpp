@@ -1,0 +1,72 @@
+// What a change of plan would move on a cluster, and how long that takes by the speed of its links: nothing is trained.
+//
+//   bench_switch MODEL PLAN_A PLAN_B [devices a host = 8] [GB/s inside = 450] [GB/s outside, a device = 50] [share of it = 0.7]
+//
+// The share is what bench/switch_bench.py --links has seen of a link's speed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+#include "model/open.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "reshard/plan_change.h"
+
+using namespace optimus;
+
+namespace {
+
+// Bytes in and out of one rank, inside its host and to others.
+struct Traffic {
+  double inside[2] = {}, outside[2] = {};
+};
+
+Traffic traffic_of(const PlanChange& change, int rank, int per_host) {
+  Traffic traffic;
+  for (const RankShare::Wave& wave : share_of(change, rank).waves)
+    for (const RankShare::Operation& operation : wave.operations) {
+      const TensorInfo& tensor = change.before.tensors[static_cast<std::size_t>(operation.tensor)];
+      const double bytes = static_cast<double>(operation.box.num_elements()) * tensor.bytes_per_element;
+      const bool is_near = operation.peer.value / per_host == rank / per_host;
+      (is_near ? traffic.inside : traffic.outside)[operation.is_send ? 0 : 1] += bytes;
+    }
+  return traffic;
+}
+
+}  // namespace
+
+int main(int count, char** words) try {
+  if (count < 4)
+    throw UserError("bench_switch MODEL PLAN_A PLAN_B [per host] [GB/s inside] [GB/s outside] [share]");
+  const auto number = [&](int at, double usual) { return count > at ? std::atof(words[at]) : usual; };
+  const int per_host = static_cast<int>(number(4, 8));
+  const double inside = number(5, 450) * 1e9, outside = number(6, 50) * 1e9, share = number(7, 0.7);
+  const ModelSpec model = open_model(words[1]);
+  const Plan from = read_plan(words[2]), to = read_plan(words[3]);
+  const int ranks = std::max(num_devices(from), num_devices(to));
+  const auto began = std::chrono::steady_clock::now();
+  const PlanChange change = change_plan(from, to, model, ranks);
+  const RankShare first = share_of(change, 0);
+  const double planned = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  double seconds = 0, most = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Traffic traffic = traffic_of(change, rank, per_host);
+    for (const int way : {0, 1}) {
+      seconds = std::max(seconds, traffic.inside[way] / inside + traffic.outside[way] / outside);
+      most = std::max(most, traffic.inside[way] + traffic.outside[way]);
+    }
+  }
+  fmt::print("{} -> {}: {} devices, moved {} (bound {}), at most {} in or out of a device, room {}\n",
+             short_text(from), short_text(to), ranks, text(change.moved), text(change.minimum),
+             text(Bytes(static_cast<std::int64_t>(most))), text(change.room));
+  fmt::print("links at full speed {:.2f} s, at {:.0f} % {:.2f} s; a rank plans it in {:.0f} ms, {} waves\n",
+             seconds, 100 * share, seconds / share, 1e3 * planned, first.waves.size());
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "bench_switch: {}\n", error.what());
+  return 1;
+}
