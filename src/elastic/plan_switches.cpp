@@ -34,6 +34,7 @@ PlanSwitches::~PlanSwitches() {
 }
 
 void PlanSwitches::let_go() {
+  if (attempt_) facts_.comm.abandon("the training has failed");  // its thread may wait for others
   for (int number = num_dropped_; number <= num_attempts_; ++number) facts_.comm.drop(number);
 }
 

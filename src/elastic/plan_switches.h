@@ -55,7 +55,7 @@ class PlanSwitches {
   void step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks);
   // Whether masters and moments are on their way: what fails then leaves no state.
   bool is_moving() const { return is_moving_; }
-  // Closes all connections of the rank, so that whoever waits for it fails too.
+  // When the training has failed: closes all connections of the rank, so that whoever waits for it fails too.
   void let_go();
 
  private:

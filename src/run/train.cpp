@@ -391,6 +391,7 @@ TrainResult RankRun::train() {
   } catch (const std::exception& error) {  // not Interrupted: that has saved
     training.end_writing();
     if (rank_.open_board) keep_what_is_left(training, switches, error);
+    switches.let_go();
     if (keeps_records) requests.close("the run has failed");
     throw;
   }
