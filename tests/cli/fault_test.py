@@ -29,7 +29,7 @@ PLANS = {
 PATIENCE = 2  # seconds, of a worker for others that do not answer
 GRACE = 10  # seconds that the command gives the others to say what they saw
 STOPPED = PATIENCE + 5  # seconds until the command itself gives a stopped worker up
-TRIALS = 200 if os.environ.get("OPTIMUS_LONG") else 6
+TRIALS = 200 if os.environ.get("OPTIMUS_LONG") else 4
 
 
 def is_alive(pid):
