@@ -37,7 +37,7 @@ class Scenarios(unittest.TestCase):
         for wrong, says in (({"host": {}}, "unknown key 'host'"), ({"hosts": {}}, "1 to 200 hosts"), ({"links": {"c": "1 Gbit"}}, "unknown key 'c'"),
                             ({"links": {"all": "1 Gb"}}, "'1 Gb' is not a number with one of the units bit, Kbit"), ({"run": []}, "needs a [[run]]"),
                             ({"run": [{"train": "", "event": [{"at_step": 1, "kill": "a/2"}]}]}, "run 1, event 1: kill = 'a/2' is neither"),
-                            ({"run": [{"train": "", "event": [{"kill": "a"}]}]}, "needs one of at_step"),
+                            ({"run": [{"train": "", "event": [{"kill": "a"}]}]}, "needs one of at_start, at_step"),
                             ({"run": [{"train": "", "event": [{"at_step": 1, "slow": "a"}]}]}, "belong together"),
                             ({"run": [{"train": "", "expect": {"losses": "good"}}]}, "not 'good'")):
             with self.assertRaises(scenario.ScenarioError) as caught:
