@@ -69,52 +69,44 @@ constexpr Bytes kUnderWay{1 << 16};
 // Through the plans, nothing trained. Without a look at the values, which takes memory.
 enum class Look { at_values, away };
 Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look look) {
-  ThreadWorld world(kMostDevices);
   Moved all;
   std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kMostDevices; ++rank)
-    threads.emplace_back([&, rank] {
-      const std::unique_ptr<Comm> comm = world.comm(rank);
-      try {
-        EngineOptions options{.device = test_device(), .patience = Seconds(60)};
-        const SwitchFacts facts{model,
-                                *comm,
-                                options,
-                                {.patience = Seconds(60),
-                                 .is_checked = look == Look::at_values,
-                                 .alone = Bytes(512),
-                                 .under_way = kUnderWay}};
-        const Group everybody{Role::world, {}};
-        done_or_throw(comm->connect(0, {&everybody, 1}, Deadline::after(Seconds(60), "connecting")));
-        PlanPart part{.plan = plans[0]};
-        options.rank = rank, options.comm = comm.get();
-        if (has_device(plans[0], rank)) {
-          part.parameters = std::make_unique<Parameters>(plans[0], model, rank, test_device());
-          if (look == Look::at_values) fill_state(*part.parameters);
-          part.engine = std::make_unique<Engine>(plans[0], model, *part.parameters, options);
-        }
-        const auto bytes = [&] {
-          return part.is_empty() ? Bytes(0) : part.parameters->bytes() + part.engine->bytes();
-        };
-        for (std::size_t p = 1; p < plans.size(); ++p) {
-          PlanSwitch next(facts, part, plans[p], static_cast<int>(p));
-          const Bytes before = bytes();
-          const SwitchReport report = next.run(part);
-          std::string difference;
-          if (look == Look::at_values && !part.is_empty()) difference = difference_in(*part.parameters);
-          const std::lock_guard lock(mutex);
-          all.bound += std::max(before, bytes()).value;
-          if (rank == 0) all.reports.push_back(report);
-          if (!difference.empty())
-            all.problems.push_back(fmt::format("rank {}, plan {}: {}", rank, p, difference));
-        }
-      } catch (const std::exception& error) {
-        const std::lock_guard lock(mutex);
-        all.problems.push_back(fmt::format("rank {}: {}", rank, error.what()));
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
+    const int rank = comm.rank();
+    EngineOptions options{.device = test_device(), .patience = Seconds(60)};
+    const SwitchFacts facts{model,
+                            comm,
+                            options,
+                            {.patience = Seconds(60),
+                             .is_checked = look == Look::at_values,
+                             .alone = Bytes(512),
+                             .under_way = kUnderWay}};
+    const Group everybody{Role::world, {}};
+    done_or_throw(comm.connect(0, {&everybody, 1}, Deadline::after(Seconds(60), "connecting")));
+    PlanPart part{.plan = plans[0]};
+    options.rank = rank, options.comm = &comm;
+    if (has_device(plans[0], rank)) {
+      part.parameters = std::make_unique<Parameters>(plans[0], model, rank, test_device());
+      if (look == Look::at_values) fill_state(*part.parameters);
+      part.engine = std::make_unique<Engine>(plans[0], model, *part.parameters, options);
+    }
+    const auto bytes = [&] {
+      return part.is_empty() ? Bytes(0) : part.parameters->bytes() + part.engine->bytes();
+    };
+    for (std::size_t p = 1; p < plans.size(); ++p) {
+      PlanSwitch next(facts, part, plans[p], static_cast<int>(p));
+      const Bytes before = bytes();
+      const SwitchReport report = next.run(part);
+      std::string difference;
+      if (look == Look::at_values && !part.is_empty()) difference = difference_in(*part.parameters);
+      const std::lock_guard lock(mutex);
+      all.bound += std::max(before, bytes()).value;
+      if (rank == 0) all.reports.push_back(report);
+      if (!difference.empty())
+        all.problems.push_back(fmt::format("rank {}, plan {}: {}", rank, p, difference));
+    }
+  });
+  all.problems.insert(all.problems.end(), problems.begin(), problems.end());
   return all;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <mutex>
 
 #include "engine/equal_training.h"
 #include "plan/random_plan.h"
@@ -47,6 +49,26 @@ inline Plan random_plan_for(const ModelSpec& model, Precision precision) {
     make_runnable(plan);
     if (!problem_in(plan, model)) return plan;
   }
+}
+
+// The ranks of a run as threads, each with its Comm; what went wrong with any of them.
+inline std::vector<std::string> on_all_ranks(const std::function<void(Comm& comm)>& body) {
+  ThreadWorld world(kMostDevices);
+  std::vector<std::string> problems;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kMostDevices; ++rank)
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Comm> comm = world.comm(rank);
+      try {
+        body(*comm);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        problems.push_back(fmt::format("rank {}: {}", rank, error.what()));
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return problems;
 }
 
 }  // namespace optimus

@@ -87,50 +87,38 @@ Switched travel(const ModelSpec& model, const std::vector<Plan>& plans) {
   const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
     return samples_of(first, count, model.vocab);
   }};
-  ThreadWorld world(kMostDevices);
   Switched all;
   std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kMostDevices; ++rank)
-    threads.emplace_back([&, rank] {
-      const std::unique_ptr<Comm> comm = world.comm(rank);
-      try {
-        Traveller traveller(model, *comm, course);
-        traveller.begin(plans[0]);
-        Learned own;
-        std::vector<SwitchReport> reports;
-        std::map<std::size_t, double> losses;
-        const auto take = [&](std::size_t first, const Learned& seen) {
-          const std::lock_guard lock(mutex);
-          all.learned.losses.resize(3 * plans.size() - 1), all.learned.norms.resize(3 * plans.size() - 1);
-          for (std::size_t i = 0; i < seen.losses.size(); ++i)
-            all.learned.losses[first + i] = seen.losses[i], all.learned.norms[first + i] = seen.norms[i];
-        };
-        for (std::size_t p = 0; p < plans.size(); ++p) {
-          Learned seen;
-          traveller.train(2, seen);
-          take(3 * p, seen);
-          if (p + 1 == plans.size()) continue;
-          reports.push_back(traveller.change(plans[p + 1]));
-          take(3 * p + 2, traveller.losses_meanwhile);
-        }
-        const std::lock_guard lock(mutex);
-        if (!traveller.part().is_empty()) put(*traveller.part().parameters, all.learned);
-        if (rank == 0) all.reports = reports;
-      } catch (const std::exception& error) {
-        const std::lock_guard lock(mutex);
-        all.problems.push_back(fmt::format("rank {}: {}", rank, error.what()));
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
+    Traveller traveller(model, comm, course);
+    traveller.begin(plans[0]);
+    std::vector<SwitchReport> reports;
+    const auto take = [&](std::size_t first, const Learned& seen) {
+      const std::lock_guard lock(mutex);
+      all.learned.losses.resize(3 * plans.size() - 1), all.learned.norms.resize(3 * plans.size() - 1);
+      for (std::size_t i = 0; i < seen.losses.size(); ++i)
+        all.learned.losses[first + i] = seen.losses[i], all.learned.norms[first + i] = seen.norms[i];
+    };
+    for (std::size_t p = 0; p < plans.size(); ++p) {
+      Learned seen;
+      traveller.train(2, seen);
+      take(3 * p, seen);
+      if (p + 1 == plans.size()) continue;
+      reports.push_back(traveller.change(plans[p + 1]));
+      take(3 * p + 2, traveller.losses_meanwhile);
+    }
+    const std::lock_guard lock(mutex);
+    if (!traveller.part().is_empty()) put(*traveller.part().parameters, all.learned);
+    if (comm.rank() == 0) all.reports = reports;
+  });
+  all.problems.insert(all.problems.end(), problems.begin(), problems.end());
   return all;
 }
 
 void expect_equal_to_one_device(const ModelSpec& model, const std::vector<Plan>& plans) {
   const Switched switched = travel(model, plans);
   ASSERT_TRUE(switched.problems.empty()) << switched.problems.front();
-  Plan one = one_device(model, kBatch);
-  const Learned alone = train(model, one, static_cast<int>(3 * plans.size() - 1));
+  const Learned alone = train(model, one_device(model, kBatch), static_cast<int>(3 * plans.size() - 1));
   expect_same_learning(model, plans.back(), alone, switched.learned);
   ASSERT_EQ(switched.reports.size(), plans.size() - 1);
   for (const SwitchReport& report : switched.reports) EXPECT_EQ(report.moved, report.minimum);
