@@ -47,6 +47,8 @@ std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_logs_command();
 std::unique_ptr<Command> make_status_command();
 std::unique_ptr<Command> make_switch_command();
+std::unique_ptr<Command> make_drain_command();
+std::unique_ptr<Command> make_join_command();
 std::unique_ptr<Command> make_decisions_command();
 std::unique_ptr<Command> make_doctor_command();
 

@@ -32,6 +32,8 @@ std::span<const CommandEntry> commands() {
        make_simulate_command},
       {"status", "a run: its plan, its step, its workers and how they are", make_status_command},
       {"switch", "let a running training go on with another plan", make_switch_command},
+      {"join", "take part in a training that is under way, as a worker more", make_join_command},
+      {"drain", "empty one worker of a running training; the others go on", make_drain_command},
       {"decisions", "what a run has decided about its plan, and what came of it", make_decisions_command},
       {"logs", "what all ranks of a run wrote, in the order of time, around its failure", make_logs_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},

@@ -13,10 +13,10 @@ namespace optimus {
 namespace {
 
 // A signal handler can only reach what is global.
-volatile std::sig_atomic_t was_interrupted = 0;
+volatile std::sig_atomic_t was_interrupted = 0, was_told_to_leave = 0;
 
 void note_interrupt(int signal) {
-  was_interrupted = 1;
+  (signal == SIGTERM ? was_told_to_leave : was_interrupted) = 1;
   std::signal(signal, SIG_DFL);  // a second one ends the program at once
 }
 
@@ -42,7 +42,9 @@ void Console::write(const std::string& text) {
   if (!is_written) throw UserError("cannot write to standard output: {}", std::strerror(errno));
 }
 
-bool Console::is_interrupted() const { return was_interrupted != 0; }
+bool Console::is_interrupted() const { return was_interrupted != 0 || was_told_to_leave != 0; }
+bool Console::is_told_to_leave() const { return was_told_to_leave != 0; }
+bool Console::is_told_to_end() const { return was_interrupted != 0; }
 
 void Console::check_interrupted() const {
   if (is_interrupted()) throw Interrupted{};

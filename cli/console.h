@@ -27,6 +27,9 @@ class Console final : public EventSink {
   // As report does, for work that has nothing to show.
   void check_interrupted() const;
   bool is_interrupted() const;
+  // The two kinds of it, for a worker of a run: SIGTERM, it is to go; SIGINT, the run is to end.
+  bool is_told_to_leave() const;
+  bool is_told_to_end() const;
 
  private:
   void write(const std::string& text);

@@ -33,6 +33,7 @@ namespace {
 }  // namespace
 
 int run_training(TrainOptions&, OptionTable&, Console&) { hand_over(); }
+int run_joining(const Path&, const std::string&, int, Console&) { hand_over(); }
 int run_evaluation(const EvalOptions&, Console&) { hand_over(); }
 int run_generation(const TextOptions&, Console&) { hand_over(); }
 HardwareReport report_hardware(const ProbeOptions&, Console&) { hand_over(); }

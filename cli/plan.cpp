@@ -30,6 +30,7 @@ class PlanCommand final : public Command {
     table.add("constants", constants_file_, "FILE",
               "constants of the cost model, as simulate --refit writes them");
     optimus::declare(table, constraints_);
+    optimus::declare(table, failures_);
     table.add_choice("goal", goal_,
                      {{"throughput", Goal::throughput}, {"cost", Goal::cost}, {"energy", Goal::energy}},
                      "what the best plan has most or least of");
@@ -132,6 +133,7 @@ class PlanCommand final : public Command {
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
+    demand.failures = failures_;
     const Ground ground(cluster);
     SearchLimits limits;
     limits.is_uniform = !export_.trainer.empty() && export_.trainer != "optimus";
@@ -180,6 +182,7 @@ class PlanCommand final : public Command {
   std::optional<std::int64_t> batch_, sequence_length_, tokens_;
   std::optional<double> price_, watts_, days_;
   Constraints constraints_;
+  Failures failures_;
   Goal goal_ = Goal::throughput;
   bool wants_timeline_ = false;
   Path svg_, constants_file_;

@@ -1,8 +1,9 @@
 // optimus simulate --plan P --cluster C --model M: what a step would take; --runs CSV: how well that meets measured runs;
-// --failures TRACE: what a plan would get done on machines that come and go; --refit RUN: what a run's own steps say of the
+// --failures TRACE: what a plan, or a policy, would get done on machines that come and go; --refit RUN: what a run's own steps say of the
 // constants.
 
 #include "cli/command.h"
+#include "cli/failures.h"
 #include "cli/software.h"
 #include "cluster/open.h"
 #include "cost/constants_json.h"
@@ -11,7 +12,6 @@
 #include "plan/validate.h"
 #include "run/open_model.h"
 #include "simulate/accuracy.h"
-#include "simulate/availability.h"
 #include "simulate/refit.h"
 #include "simulate/report.h"
 
@@ -33,16 +33,15 @@ class Simulate final : public Command {
     table.add("refit", refit_, "RUN[,RUN…]", "learn constants from runs' own steps, on --cluster");
     table.add("out", out_, "FILE", "where --refit writes them (default: constants.json in the first run)");
     table.add("runs", runs_, "CSV", "predict measured runs and compare");
-    table.add("failures", failures_, "TRACE", "replay a trace of machines that come and go with the plan");
-    table.add("policy", policy_, "P", "what to do then (default: never, which keeps the plan)");
-    table.add("devices-per-node", devices_per_node_, "N", "devices of a node of the trace");
-    table.add("restart", restart_, "TIME", "how long starting again takes");
+    optimus::declare(table, failures_);
   }
 
   int run(Console& console) override {
     named_ = constants_file_.empty() ? usual_constants() : read_constants(constants_file_);
     if (!runs_.empty()) return compare(console);
     if (!refit_.empty()) return learn(console);
+    if (plan_.empty() && !failures_.trace.empty())
+      return replay_policies(console, failures_, model_, cluster_, named_.constants);
     if (plan_.empty() || cluster_.empty())
       throw UsageError(
           "give --plan FILE and --cluster C to time a plan, or --runs CSV to compare with measured runs");
@@ -82,7 +81,7 @@ class Simulate final : public Command {
     const Setup setup{plan, model, cluster, map, software_asked(software_), format_of(plan.precision)};
     const StepSimulator simulator(setup);
     const StepPrediction step = simulator.run(named_.constants);
-    if (!failures_.empty()) return replay(console, plan, step);
+    if (!failures_.trace.empty()) return replay_plan(console, failures_, plan, step.seconds);
     std::string shown = prediction_text(step, setup) + fmt::format("constants: {}\n", named_.origin);
     if (wants_timeline_) shown += "\n" + draw_step(step, terminal_columns(130) - 9);
     if (!trace_.empty()) {
@@ -144,42 +143,12 @@ class Simulate final : public Command {
     return 0;
   }
 
-  int replay(Console& console, const Plan& plan, const StepPrediction& step) {
-    if (policy_ != "never")
-      throw UserError("--policy: {} is not one of never; others need a planner, which is not there yet",
-                      in_quotes(policy_));
-    if (devices_per_node_ < 1)
-      throw UsageError("--devices-per-node: {} is not at least 1", devices_per_node_);
-    const AvailabilityTrace trace =
-        parse_trace(value_or_throw(read_file(failures_, kLargestTable)), failures_.string());
-    ReplayOptions options{.step_seconds = step.seconds, .restart_seconds = restart_.value};
-    options.nodes_needed = (num_devices(plan) + devices_per_node_ - 1) / devices_per_node_;
-    options.tokens_per_step = static_cast<double>(plan.batch) * static_cast<double>(plan.sequence_length);
-    const Replay result = replay_one_plan(trace, options);
-    const OrderedJson row = {{"policy", policy_},
-                             {"useful_tokens_per_second", result.useful_tokens_per_second},
-                             {"fraction_of_oracle", result.fraction_of_oracle},
-                             {"switches", 0},
-                             {"restarts", result.restarts},
-                             {"seconds_lost", result.seconds_lost},
-                             {"steps_lost", result.steps_lost}};
-    console.result(OrderedJson::array({row}),
-                   fmt::format("trace: {} nodes over {}, read as {}\n{}: {} useful tokens/s, {:.1f} % of "
-                               "what never losing anything would give; {} starts, {} lost, "
-                               "{} steps lost\n",
-                               trace.num_nodes, text(Seconds(trace.length)), trace.form, policy_,
-                               short_count(result.useful_tokens_per_second), result.fraction_of_oracle * 100,
-                               result.restarts, text(Seconds(result.seconds_lost)), result.steps_lost));
-    return 0;
-  }
-
-  Path plan_, trace_, runs_, failures_, constants_file_, out_;
-  std::string cluster_, software_, refit_, policy_ = "never";
+  Path plan_, trace_, runs_, constants_file_, out_;
+  std::string cluster_, software_, refit_;
+  FailureOptions failures_;
   NamedConstants named_;
   ModelOptions model_;
   bool wants_timeline_ = false;
-  int devices_per_node_ = 1;
-  Seconds restart_{60};
 };
 
 }  // namespace

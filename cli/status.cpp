@@ -1,4 +1,4 @@
-// optimus status RUN, optimus decisions RUN, optimus switch RUN --plan FILE|auto
+// optimus status RUN, optimus decisions RUN, optimus switch RUN --plan FILE|auto, optimus drain RUN --device D
 #include "run/status.h"
 
 #include "base/error.h"
@@ -43,17 +43,20 @@ class Status final : public OnRun {
       shown += fmt::format("rank {:<5} process {:<8} {} {:<8} {}\n", worker.rank, worker.pid, worker.host,
                            worker.device, entry.state);
     }
-    shown += status.can_lose == 0
-                 ? "no device's state is anywhere else: a lost one sends the run back to its "
-                   "last checkpoint\n"
-                 : fmt::format("any {} device{} may be lost: the others hold all state\n", status.can_lose,
-                               status.can_lose == 1 ? "" : "s");
+    shown +=
+        status.can_lose == 0
+            ? "no device's state is anywhere else: a lost one sends the run back to its "
+              "last checkpoint\n"
+            : fmt::format(
+                  "any {} device{} may be lost: the others hold all state; with {} together some would go\n",
+                  status.can_lose, status.can_lose == 1 ? "" : "s", fmt::join(status.lost_with, ", "));
     console.result({{"running", status.is_running},
                     {"step", status.step},
                     {"plan", plan_hash(status.plan)},
                     {"epoch", status.epoch},
                     {"workers", workers},
-                    {"can_lose", status.can_lose}},
+                    {"can_lose", status.can_lose},
+                    {"lost_with", status.lost_with}},
                    shown);
     return 0;
   }
@@ -72,7 +75,8 @@ class Switch final : public OnRun {
     if (!status.is_running) throw UserError("{}: no training is running there", run_.string());
     std::optional<Plan> plan;
     if (plan_ != "auto") plan = read_plan(plan_);
-    const ControlAnswer answer = value_or_throw(ask(run_, plan, Deadline::after(patience_, text(patience_))));
+    const ControlAnswer answer =
+        value_or_throw(ask(run_, plan_wish(plan), Deadline::after(patience_, text(patience_))));
     if (!answer.is_done) throw UserError("{}", answer.text);
     console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
     return 0;
@@ -80,6 +84,28 @@ class Switch final : public OnRun {
 
  private:
   std::string plan_;
+  Seconds patience_{600};
+};
+
+class Drain final : public OnRun {
+ public:
+  void declare(OptionTable& table) override {
+    OnRun::declare(table);
+    table.add("device", device_, "D", "the worker to empty: its rank in optimus status").is_required = true;
+    table.add("patience", patience_, "TIME", "for the answer; what was asked for is then taken back");
+  }
+  int run(Console& console) override {
+    const RunStatus status = status_of(run_);
+    if (!status.is_running) throw UserError("{}: no training is running there", run_.string());
+    const ControlAnswer answer =
+        value_or_throw(ask(run_, drain_wish(device_), Deadline::after(patience_, text(patience_))));
+    if (!answer.is_done) throw UserError("{}", answer.text);
+    console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
+    return 0;
+  }
+
+ private:
+  int device_ = 0;
   Seconds patience_{600};
 };
 
@@ -114,6 +140,7 @@ class Decisions final : public OnRun {
 
 std::unique_ptr<Command> make_status_command() { return std::make_unique<Status>(); }
 std::unique_ptr<Command> make_switch_command() { return std::make_unique<Switch>(); }
+std::unique_ptr<Command> make_drain_command() { return std::make_unique<Drain>(); }
 std::unique_ptr<Command> make_decisions_command() { return std::make_unique<Decisions>(); }
 
 }  // namespace optimus

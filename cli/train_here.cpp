@@ -1,9 +1,13 @@
 // In `optimus-engine`: the commands that need libtorch.
 #include <fmt/format.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
+#include <memory>
 
 #include "cli/training.h"
+#include "run/join.h"
 #include "run/train.h"
 #include "run/train_launched.h"
 #include "run/train_workers.h"
@@ -32,16 +36,40 @@ std::string text(const TrainResult& result) {
          fmt::format(", {} tokens/s; the run is in {}\n", short_count(result.tokens_per_second), result.run);
 }
 
+// A launcher that ends a run tells all its ranks to go, one after the other: who heeds that a moment later leaves with them.
+WorkerSignals signals_of(const Console& console) {
+  constexpr std::chrono::milliseconds kMoment{250};
+  const auto told = std::make_shared<std::atomic<std::int64_t>>(0);
+  return {[&] { return console.is_told_to_end(); },
+          [&console, told, kMoment] {
+            if (!console.is_told_to_leave()) return false;
+            const auto now = std::chrono::steady_clock::now().time_since_epoch();
+            const std::int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+            std::int64_t none = 0;
+            told->compare_exchange_strong(none, ms);
+            return ms - *told >= kMoment.count();
+          }};
+}
+
 }  // namespace
+
+int run_joining(const Path& run, const std::string& device, int threads, Console& console) {
+  TrainOptions options;
+  OptionTable table;
+  declare(table, options);
+  return train_as_comer({.run = std::filesystem::absolute(run), .device = device, .threads = threads},
+                        options, table, signals_of(console), console.line());
+}
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: that does not end a training
   const auto is_interrupted = [&] { return console.is_interrupted(); };
   if (const std::optional<WorkerPlace> place = worker_place(process_environment()))
-    return train_as_worker(*place, options, table, is_interrupted);
+    return train_as_worker(*place, options, table, signals_of(console));
   const LaunchInfo launch = detect_launcher(process_environment());
   if (launch.world_size > 1) {
-    const LaunchedEnd end = train_launched({launch, options, table, console, console.line(), is_interrupted});
+    const LaunchedEnd end = train_launched(
+        {launch, options, table, console, console.line(), is_interrupted, signals_of(console)});
     if (end.result) console.result(to_json(*end.result), text(*end.result));
     return end.code;
   }

@@ -15,6 +15,8 @@ namespace optimus {
 
 // Each returns the exit code and throws UserError.
 int run_training(TrainOptions& options, OptionTable& table, Console& console);
+// A worker more for a run that is under way; device: empty, as the run's.
+int run_joining(const Path& run, const std::string& device, int threads, Console& console);
 int run_evaluation(const EvalOptions& options, Console& console);
 int run_generation(const TextOptions& options, Console& console);
 // What `optimus profile --hardware` shows of this machine, after it was measured and written.

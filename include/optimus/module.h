@@ -8,7 +8,8 @@
 // Options are those of every training (run/options.h), as far as they do not speak of text; `batch` counts samples. Precision,
 // clipping, learning rate, recompute (none or full) and the run folder are as there. With `devices` as many ranks train as threads,
 // each with a copy of the modules and its share of each batch; `layout.zero` shares the state out among them. Data is then read by
-// several threads at a time. The loss that is reported is the mean over samples. Throws UserError as train(model, data) does; engine/module_model.h says what a part may do.
+// several threads at a time. The plan may change on the way, by `switch_at` or by `optimus switch RUN --plan FILE`. The loss that is
+// reported is the mean over samples. Throws UserError as train(model, data) does; engine/module_model.h says what a part may do.
 #pragma once
 
 #include "engine/module_model.h"

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "plan/fp8.h"
 #include "plan/plan.h"
 
 namespace optimus {
@@ -22,6 +23,7 @@ struct TrainingState {
     std::int64_t num_good = 0;
     bool operator==(const LossScale&) const = default;
   } loss_scale{};
+  Fp8History fp8{};  // of products in 8 bits, else empty
   bool operator==(const TrainingState&) const = default;
 };
 

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <charconv>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -79,7 +81,8 @@ class ProcessPending final : public Pending {
 class ProcessComm final : public Comm {
  public:
   ProcessComm(const ProcessCommOptions& options, std::unique_ptr<StoreClient> store)
-      : size_(options.size),
+      : seat_(options.rank),
+        size_(options.size),
         device_(options.device),
         card_(card_of(options.device)),
         store_(std::move(store)),
@@ -92,6 +95,8 @@ class ProcessComm final : public Comm {
 
   int rank() const override { return shared_.rank; }
   int size() const override { return size_; }
+  void regroup(const Membership& membership) override;
+  void shrink(int size) override { size_ = size; }
   const FlightLog& flight_log() const override { return shared_.log; }
   void abandon(const std::string& reason) override { shared_.abandon(reason); }
 
@@ -100,6 +105,7 @@ class ProcessComm final : public Comm {
     return prepare(epoch, groups, deadline);
   }
   CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override;
+  void decline(int epoch, const std::string& reason) override;
   void drop(int epoch) override;
   CommOutcome<void> settle(const Deadline& deadline) override { return watch_.settle(deadline); }
 
@@ -137,11 +143,12 @@ class ProcessComm final : public Comm {
       return std::tie(epoch, is_for_messages, group.role, group.members) <
              std::tie(other.epoch, other.is_for_messages, other.group.role, other.group.members);
     }
-    std::string text() const {
-      return fmt::format("{}/{}{}/{}", epoch, is_for_messages ? "messages-" : "",
-                         static_cast<int>(group.role), fmt::join(group.members, "-"));
-    }
   };
+  // What the members of a group meet under.
+  std::string meeting_name(const Key& key) const {
+    return fmt::format("{}/{}/{}{}/{}", shared_.generation, key.epoch, key.is_for_messages ? "messages-" : "",
+                       static_cast<int>(key.group.role), fmt::join(key.group.members, "-"));
+  }
 
   int num_members(const Group& group) const {
     return static_cast<int>(with_members(group, size_).members.size());
@@ -157,12 +164,15 @@ class ProcessComm final : public Comm {
   void close(Members& members, const std::string& reason);
   CommOutcome<void> wait_for_arrival(const Key& key, const Deadline& deadline);
   CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
+  CommFailure declined_failure(const Key& key, const std::string& said,
+                               Deadline::Clock::time_point began) const;
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
   std::unique_ptr<Pending> message(int peer, int tag, CommOperation operation);
   bool is_connected(const Key& key) const;
   const Members& find(const Key& key) const;
 
-  const int size_;
+  const int seat_;
+  int size_;
   const at::Device device_;
   const std::string card_;  // empty: none that NCCL could use
   const std::unique_ptr<StoreClient> store_;
@@ -176,32 +186,49 @@ class ProcessComm final : public Comm {
 std::string arrival_key(const std::string& group, int rank) {
   return fmt::format("arrived/{}/{}", group, rank);
 }
+// Empty: all have come. Else the rank that declines, and why: "3 too little memory".
+std::string arrivals_key(const std::string& group) { return fmt::format("arrived/{}/all", group); }
 
 CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reason,
                                          Deadline::Clock::time_point began) {
   const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
   CommFailure failure{"connect", group_text(key.group, key.epoch), {}, Seconds(waited), reason};
   for (const int member : key.group.members) {
-    const auto has_come = store_->find(arrival_key(key.text(), member));
+    const auto has_come = store_->find(arrival_key(meeting_name(key), member));
     if (!has_come) break;  // the store itself is gone
     if (!*has_come) failure.missing.push_back(member);
   }
   return failure;
 }
 
+CommFailure ProcessComm::declined_failure(const Key& key, const std::string& said,
+                                          Deadline::Clock::time_point began) const {
+  int who = 0;
+  const auto [end, problem] = std::from_chars(said.data(), said.data() + said.size(), who);
+  const std::string reason(end, said.data() + said.size());
+  const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  return {"connect",
+          group_text(key.group, key.epoch),
+          {who},
+          Seconds(waited),
+          fmt::format("rank {} declines:{}", who, reason)};
+}
+
 // The last to come tells the others, so that nobody asks after each of them.
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
   const auto began = Deadline::Clock::now();
-  const std::string all = fmt::format("arrived/{}/all", key.text());
-  Outcome<void> said = store_->set(arrival_key(key.text(), rank()), card_);
+  const std::string all = arrivals_key(meeting_name(key));
+  Outcome<void> said = store_->set(arrival_key(meeting_name(key), rank()), card_);
   const Outcome<std::int64_t> count =
-      said ? store_->count(fmt::format("arrived/{}/number", key.text())) : Outcome<std::int64_t>(0);
+      said ? store_->count(fmt::format("arrived/{}/number", meeting_name(key))) : Outcome<std::int64_t>(0);
   if (said && count && *count == std::ssize(key.group.members)) said = store_->set(all, "");
   if (!said || !count)
     return tl::unexpected(connect_failure(key, (said ? count.error() : said.error()).why, began));
   for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMostBetweenLooks)) {
     const auto is_complete = store_->find(all);
     if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, began));
+    if (*is_complete && !(*is_complete)->empty())
+      return tl::unexpected(declined_failure(key, **is_complete, began));
     if (*is_complete) return {};
     if (const auto reason = shared_.abandoned()) return tl::unexpected(connect_failure(key, *reason, began));
     if (deadline.has_passed()) return tl::unexpected(connect_failure(key, deadline_text(deadline), began));
@@ -216,7 +243,7 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   if (size > 1) {
     const auto began = Deadline::Clock::now();
     if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;
-    auto made = store_->link(key.text(), place_of(rank(), key.group), size, deadline);
+    auto made = store_->link(meeting_name(key), place_of(rank(), key.group), size, deadline);
     if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
     link = std::move(*made);
   } else {
@@ -238,7 +265,7 @@ Outcome<std::vector<std::string>> ProcessComm::cards_of(const Key& key) {
   if (key.group.members.size() == 1) return std::vector<std::string>{card_};
   std::vector<std::string> result;
   for (const int member : key.group.members) {
-    const auto card = store_->find(arrival_key(key.text(), member));
+    const auto card = store_->find(arrival_key(meeting_name(key), member));
     if (!card) return tl::unexpected(card.error());
     result.push_back(card->value_or(""));
   }
@@ -251,7 +278,7 @@ CommOutcome<void> ProcessComm::connect_cards(const Key& key, const Deadline& dea
   const auto cards = cards_of(key);
   if (!cards) return tl::unexpected(connect_failure(key, cards.error().why, began));
   if (!why_not_by_cards(key.group.members, *cards).empty()) return {};
-  auto made = optimus::connect_cards(shared_, key.text(), key.group, key.epoch, device_, deadline);
+  auto made = optimus::connect_cards(shared_, meeting_name(key), key.group, key.epoch, device_, deadline);
   if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
   members.cards = *made;
   watch_.add(std::move(*made));
@@ -272,6 +299,25 @@ CommOutcome<void> ProcessComm::prepare(int epoch, std::span<const Group> groups,
   for (const Group& group : own_groups(groups, rank(), size_))
     if (const auto done = connect({epoch, false, group}, deadline); !done) return done;
   return {};
+}
+
+void ProcessComm::regroup(const Membership& membership) {
+  std::map<Key, Members> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.swap(groups_);
+  }
+  for (auto& [key, group] : all) close(group, "others were lost, come or leave");
+  const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
+  ensure(place != membership.seats.end(), "seat {} is not in generation {}", seat_, membership.generation);
+  shared_.renew(membership.generation, static_cast<int>(place - membership.seats.begin()));
+  size_ = static_cast<int>(membership.seats.size()), epoch_ = 0;
+}
+
+// The first group that everybody waits for. Who cannot be told waits until the deadline.
+void ProcessComm::decline(int epoch, const std::string& reason) {
+  const Key first{epoch, true, with_members({Role::world, {}}, size_)};
+  (void)store_->set(arrivals_key(meeting_name(first)), fmt::format("{} {}", rank(), reason));
 }
 
 // Closing takes time: others may look for groups meanwhile.

@@ -19,7 +19,7 @@
 namespace optimus {
 
 struct ProcessCommOptions {
-  int rank = 0, size = 1;
+  int rank = 0, size = 1;  // the rank is its seat (Comm::regroup), too
   StoreClient::Place store;
   ExchangeSizes sizes{};
   at::Device device{at::kCPU};  // the rank's own

@@ -198,9 +198,12 @@ StoreClient::~StoreClient() = default;
 Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, const Deadline& deadline) {
   ignore_broken_pipes();
   auto parts = std::make_unique<Parts>();
-  auto store = open_store({place.host, place.port, place.token, place.is_etcd}, deadline);
-  if (!store) return tl::unexpected(store.error());
-  parts->store = std::move(*store), parts->prefix = place.prefix;
+  parts->store = place.store, parts->prefix = place.prefix;
+  if (parts->store == nullptr) {
+    auto store = open_store({place.host, place.port, place.token, place.is_etcd}, deadline);
+    if (!store) return tl::unexpected(store.error());
+    parts->store = std::move(*store);
+  }
   const Outcome<void> made = outcome_of(
       "Gloo", [&] { parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(place.address); });
   if (!made) return failure("{} is no address of this machine: {}", place.address, made.error().why);

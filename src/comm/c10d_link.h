@@ -12,6 +12,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "comm/link.h"
+#include "store/key_store.h"
 #include "store/store_server.h"
 
 namespace optimus {
@@ -26,6 +27,8 @@ class StoreClient {
     std::string address{};  // of this machine, where other ranks reach it
     bool is_etcd = false;   // as StorePlace has it
     std::string prefix{};   // before every key
+    std::shared_ptr<KeyStore>
+        store{};  // one that is open; then nothing of the others but address and prefix counts
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const Place& place, const Deadline& deadline);
   ~StoreClient();

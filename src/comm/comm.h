@@ -26,6 +26,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "comm/flight_log.h"
+#include "comm/membership.h"
 #include "schedule/program.h"
 
 namespace optimus {
@@ -79,6 +80,12 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // Another membership, with this rank's seat in it: all groups of before are closed, what was abandoned is forgotten, and nothing is
+  // connected yet. Nobody else may be using this.
+  virtual void regroup(const Membership& membership) = 0;
+  // The last ranks leave: the world is the first `size` from here on. Groups of these are to be connected.
+  virtual void shrink(int size) = 0;
+
   // Connects this rank's groups for a plan epoch, eagerly and in an order all ranks agree on without talking (sorted by role
   // and members); members are ranks, `world` with none listed is everybody. Groups of others may be listed, too, and are passed
   // over. Operations belong to the epoch that was connected last; groups of earlier ones stay until dropped.
@@ -86,6 +93,8 @@ class Comm {
   // Beforehand, and from another thread: connects groups of an epoch to come while operations go on in the present one. connect()
   // then finds them.
   virtual CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
+  // Instead of that: this rank will not come. Whoever prepares the epoch with the group of everybody fails soon, with this reason.
+  virtual void decline(int epoch, const std::string& reason) = 0;
   // From any thread.
   virtual void drop(int epoch) = 0;
   // From another thread: makes every wait under way and to come fail at once with this reason.

@@ -1,6 +1,7 @@
 // See process_group.h.
 #include "comm/process_group.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +24,9 @@ Deadline no_deadline() { return Deadline::after(Seconds(1e8), "nobody"); }
 constexpr Seconds kNotePatience{0.5};
 constexpr std::chrono::milliseconds kNoteEvery{10};
 
-std::string note_key(int epoch, int rank) { return fmt::format("{}/gave-up/{}", epoch, rank); }
+std::string note_key(int generation, int epoch, int rank) {
+  return fmt::format("{}/{}/gave-up/{}", generation, epoch, rank);
+}
 
 // What a rank that gives up leaves for the others: whom it missed, and why. "2 3;the deadline for step 4 passed"
 std::string note_text(const CommFailure& failure) {
@@ -51,6 +54,12 @@ void RankShared::abandon(const std::string& reason) {
     if (!abandoned_) abandoned_ = reason;
   }
   interrupter.interrupt_all();
+}
+
+void RankShared::renew(int new_generation, int new_rank) {
+  generation = new_generation, rank = new_rank;
+  const std::lock_guard lock(mutex_);
+  abandoned_.reset();
 }
 
 ProcessOperation::ProcessOperation(std::shared_ptr<ProcessGroup> group,
@@ -174,6 +183,8 @@ void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
 }
 
 void ProcessGroup::run(Driver& driver) {
+  // As whoever computes: pieces of tensors need no notes of autograd's.
+  const at::AutoDispatchBelowAutograd no_autograd;
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
   while (true) {
@@ -227,11 +238,11 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
 
 void ProcessGroup::leave_note(const CommFailure& failure) {
   // A store that is gone cannot be told; the failure itself is on its way.
-  (void)shared_.store->set(note_key(epoch_, shared_.rank), note_text(failure));
+  (void)shared_.store->set(note_key(shared_.generation, epoch_, shared_.rank), note_text(failure));
 }
 
 std::optional<std::string> ProcessGroup::note_of(int rank) const {
-  const auto note = shared_.store->find(note_key(epoch_, rank));
+  const auto note = shared_.store->find(note_key(shared_.generation, epoch_, rank));
   return note ? *note : std::nullopt;
 }
 

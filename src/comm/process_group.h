@@ -19,7 +19,7 @@ namespace optimus {
 
 // What the operations of one rank share. Outlives its groups.
 struct RankShared {
-  int rank = 0;
+  int generation = 0, rank = 0;
   StoreClient* store = nullptr;
   ExchangeSizes sizes;
   Interrupter interrupter;
@@ -28,6 +28,8 @@ struct RankShared {
   explicit RankShared(int own_rank) : rank(own_rank), log(own_rank) {}
   std::optional<std::string> abandoned() const;
   void abandon(const std::string& reason);
+  // Of another membership; no group is left.
+  void renew(int new_generation, int new_rank);
 
  private:
   mutable std::mutex mutex_;

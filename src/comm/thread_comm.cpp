@@ -18,12 +18,13 @@ namespace optimus {
 
 // Who meets: a group in an epoch, or sender and receiver with a tag.
 struct MeetingKey {
-  int epoch = 0, tag = -1;
+  int generation = 0, epoch = 0, tag = -1;
   bool is_message = false;
   Group group;
   bool operator<(const MeetingKey& other) const {
-    return std::tie(epoch, tag, is_message, group.role, group.members) <
-           std::tie(other.epoch, other.tag, other.is_message, other.group.role, other.group.members);
+    return std::tie(generation, epoch, tag, is_message, group.role, group.members) <
+           std::tie(other.generation, other.epoch, other.tag, other.is_message, other.group.role,
+                    other.group.members);
   }
   std::string text() const {
     if (!is_message) return group_text(group, epoch);
@@ -45,8 +46,10 @@ struct ThreadWorldState {
   const int num_ranks;
   std::mutex mutex;
   std::map<MeetingKey, Gathering> gatherings;
-  std::vector<bool> is_taken, has_left;
-  int num_left = 0;
+  std::vector<bool> is_taken, has_left;            // [seat]
+  std::map<int, std::vector<int>> seats;           // [generation]: of its ranks; none of generation 0
+  std::map<int, int> left_generations;             // [seat]: it has left all before this one
+  std::map<std::pair<int, int>, Breach> declined;  // generations and epochs that nothing will come of
 };
 
 namespace {
@@ -64,9 +67,9 @@ void break_gathering(Gathering& gathering, const Breach& breach) {
   for (auto& [number, meeting] : gathering.open) meeting->break_off(breach);
 }
 
-void break_meetings_of(ThreadWorldState& world, int rank) {
+void break_meetings_of(ThreadWorldState& world, int generation, int rank) {
   for (auto& [key, gathering] : world.gatherings) {
-    if (place_of(rank, key.group) < 0) continue;
+    if (key.generation != generation || place_of(rank, key.group) < 0) continue;
     for (auto& [number, meeting] : gathering.open)
       if (!meeting->has_come(place_of(rank, key.group))) meeting->break_off(left(rank));
   }
@@ -163,18 +166,39 @@ class ThreadPending final : public Pending {
 
 class ThreadComm final : public Comm {
  public:
-  ThreadComm(std::shared_ptr<ThreadWorldState> world, int rank)
-      : world_(std::move(world)), rank_(rank), log_(rank), state_(std::make_shared<RankState>()) {}
+  ThreadComm(std::shared_ptr<ThreadWorldState> world, int seat)
+      : world_(std::move(world)),
+        seat_(seat),
+        rank_(seat),
+        size_(world_->num_ranks),
+        log_(seat),
+        state_(std::make_shared<RankState>()) {}
 
   ~ThreadComm() override {
     const std::lock_guard lock(world_->mutex);
-    world_->has_left[static_cast<std::size_t>(rank_)] = true;
-    ++world_->num_left;
-    break_meetings_of(*world_, rank_);
+    world_->has_left[static_cast<std::size_t>(seat_)] = true;
+    break_meetings_of(*world_, generation_, rank_);
   }
 
   int rank() const override { return rank_; }
-  int size() const override { return world_->num_ranks; }
+  int size() const override { return size_; }
+
+  // Whoever still waits for this rank in the generation before waits for nothing.
+  void regroup(const Membership& membership) override {
+    const std::lock_guard lock(world_->mutex);
+    break_meetings_of(*world_, generation_, rank_);
+    const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
+    ensure(place != membership.seats.end() && membership.generation > generation_,
+           "seat {} in generation {} after {}", seat_, membership.generation, generation_);
+    world_->left_generations[seat_] = generation_ = membership.generation;
+    world_->seats[generation_] = membership.seats;
+    rank_ = static_cast<int>(place - membership.seats.begin());
+    size_ = static_cast<int>(membership.seats.size());
+    epoch_ = 0, connected_.clear(), num_started_.clear();
+    state_ = std::make_shared<RankState>();
+  }
+
+  void shrink(int size) override { size_ = size; }
 
   CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     epoch_ = epoch;
@@ -184,12 +208,21 @@ class ThreadComm final : public Comm {
   CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     for (const Group& group : own_groups(groups, rank_, size())) {
       if (is_connected({epoch, group})) continue;
-      const auto met = start({.epoch = epoch, .group = group}, {.what = "a group"})->wait(deadline);
+      const auto met = start({.generation = generation_, .epoch = epoch, .group = group}, {.what = "a group"})
+                           ->wait(deadline);
       if (!met) return met;
       const std::lock_guard lock(world_->mutex);
       connected_.insert({epoch, group});
     }
     return {};
+  }
+
+  void decline(int epoch, const std::string& reason) override {
+    const std::lock_guard lock(world_->mutex);
+    const Breach breach{fmt::format("rank {} declines: {}", rank_, reason), {rank_}};
+    world_->declined.emplace(std::pair(generation_, epoch), breach);
+    for (auto& [key, gathering] : world_->gatherings)
+      if (key.generation == generation_ && key.epoch == epoch) break_gathering(gathering, breach);
   }
 
   void drop(int epoch) override {
@@ -252,14 +285,27 @@ class ThreadComm final : public Comm {
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation) {
     const Group whole = with_members(group, size());
     ensure(is_connected({epoch_, whole}), "rank {}: {} is not connected", rank_, group_text(whole, epoch_));
-    return start({.epoch = epoch_, .group = whole}, std::move(operation));
+    return start({.generation = generation_, .epoch = epoch_, .group = whole}, std::move(operation));
   }
 
   std::unique_ptr<Pending> message(std::vector<int> ends, int tag, CommOperation operation) {
     ensure(ends[0] != ends[1] && std::min(ends[0], ends[1]) >= 0 && std::max(ends[0], ends[1]) < size(),
            "a message from rank {} to rank {} in a world of {}", ends[0], ends[1], size());
-    return start({.epoch = epoch_, .tag = tag, .is_message = true, .group = {Role::world, std::move(ends)}},
+    return start({.generation = generation_,
+                  .epoch = epoch_,
+                  .tag = tag,
+                  .is_message = true,
+                  .group = {Role::world, std::move(ends)}},
                  std::move(operation));
+  }
+
+  // With the world's lock held: whether a rank of this generation has left it, or everything.
+  bool is_away(int rank) const {
+    const auto seats = world_->seats.find(generation_);
+    const int seat = seats == world_->seats.end() ? rank : seats->second[static_cast<std::size_t>(rank)];
+    const auto later = world_->left_generations.find(seat);
+    return world_->has_left[static_cast<std::size_t>(seat)] ||
+           (later != world_->left_generations.end() && later->second > generation_);
   }
 
   std::unique_ptr<Pending> start(MeetingKey key, CommOperation operation) {
@@ -274,10 +320,12 @@ class ThreadComm final : public Comm {
     if (open == nullptr) open = std::make_shared<Meeting>(key.group.members);
     const std::shared_ptr<Meeting> meeting = open;
     if (gathering.broken) meeting->break_off(*gathering.broken);
+    if (const auto declined = world_->declined.find({key.generation, key.epoch});
+        declined != world_->declined.end())
+      meeting->break_off(declined->second);
     meeting->come(place, std::move(operation));
-    if (world_->num_left > 0)
-      for (const int member : meeting->missing())
-        if (world_->has_left[static_cast<std::size_t>(member)]) meeting->break_off(left(member));
+    for (const int member : meeting->missing())
+      if (is_away(member)) meeting->break_off(left(member));
     if (meeting->broken() && !gathering.broken) break_gathering(gathering, *meeting->broken());
     if (meeting->is_complete()) gathering.open.erase(number);
     return std::make_unique<ThreadPending>(
@@ -285,10 +333,11 @@ class ThreadComm final : public Comm {
   }
 
   const std::shared_ptr<ThreadWorldState> world_;
-  const int rank_;
+  const int seat_;
+  int rank_, size_;
   FlightLog log_;
-  const std::shared_ptr<RankState> state_;
-  int epoch_ = 0;
+  std::shared_ptr<RankState> state_;
+  int generation_ = 0, epoch_ = 0;
   // Under the world's lock: another thread may prepare.
   std::set<Connected> connected_;
   std::map<MeetingKey, std::int64_t> num_started_;

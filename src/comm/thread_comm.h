@@ -21,7 +21,7 @@ class ThreadWorld {
   explicit ThreadWorld(int num_ranks);
   ~ThreadWorld();
   int size() const;
-  // Of a rank, once. May outlive the world.
+  // Of a rank, once. May outlive the world. All ranks are members at first; after Comm::regroup their numbers here are seats.
   std::unique_ptr<Comm> comm(int rank);
 
  private:

@@ -80,7 +80,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
     if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::buddy_state)
       state_[buffer.block] += static_cast<double>(buffer.bytes.value);
   // What may differ between two instructions that cost differently.
-  using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, std::int64_t, bool>;
+  using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool>;
   std::map<Key, int> known;
   const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)];
   const int num = static_cast<int>(program_.instructions.size());
@@ -97,6 +97,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
                   has_block ? &strategy(at.block) : nullptr,
                   sequences,
                   at.group,
+                  at.op == Op::receive_buddy ? at.peer : -1,
                   at.bytes,
                   at.is_backward};
     const auto [found, is_new] = known.try_emplace(key, static_cast<int>(example_.size()));
@@ -134,9 +135,12 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
       return compute(at, device);
     case Op::send:
     case Op::receive:
-    case Op::send_buddy:
-    case Op::receive_buddy:
+    case Op::send_buddy:  // its time is the receiver's
       return 0;
+    case Op::receive_buddy:
+      return links.message(
+          setup_.cluster.link(setup_.map[VirtualDevice{program_.device}], setup_.map[VirtualDevice{at.peer}]),
+          static_cast<double>(at.bytes));
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:

@@ -49,6 +49,7 @@ class StageCounter {
                          (is_fully_sharded                   ? 2.0 / 3
                           : setup_.software.copied_bytes > 0 ? 4.0 / 3
                                                              : 1);
+          optimizer += same * static_cast<double>(sizes_.buddy_state(block).value);
           const BlockBytes bytes = activations(block, run.strategy);
           const double room = room_for_imbalance(block, run.strategy, constants);
           const LayerGroup group = group_of(block, same, run);
@@ -104,7 +105,23 @@ class StageCounter {
       most = std::max(most, brief + between_microbatches() - (is_full_again ? 0 : kept));
     }
     if (has_end && has_embedding()) most = std::max(most, beside_embedding() - kept);
-    return std::max(most, at_end(kept, brief) - all);
+    return std::max({most, at_end(kept, brief) - all, with_buddies() - all});
+  }
+
+  // Gradients of the shards whose updates are repeated have come, one block's after another, when the last backward is done; the
+  // first block's own are still on their way.
+  double with_buddies() const {
+    double sum = 0;
+    for (const Chunk& chunk : stage_.chunks)
+      for (const BlockRun& run : chunk.runs)
+        for (int block = run.first; has_buddy(setup_.plan, run.strategy) && block < run.first + run.count;) {
+          const int same = alike_from(block, run);
+          sum += same * static_cast<double>(sizes_.shard_buffer(block, StateKind::gradients).value);
+          block += same;
+        }
+    if (sum == 0) return 0;
+    const int first = stage_.chunks.front().first();
+    return sum + moved(first).gradient + exchange(first);
   }
 
   // ZeRO 1 adds gradients up in the last micro-batch alone.

@@ -26,7 +26,8 @@ MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary,
       return *id;
     };
     both.assign(merges.left(i)).append(merges.right(i));
-    result.add(id_of(merges.left(i)), id_of(merges.right(i)), id_of(both));
+    const TokenId left = id_of(merges.left(i)), right = id_of(merges.right(i));
+    result.add(left, right, id_of(both));
   }
   return result;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <thread>
 
 #include "plan/plan_json.h"
@@ -21,6 +22,17 @@ Path control_folder(const Path& run) { return run / "control"; }
 std::string request_name() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return fmt::format("{}-{}", std::chrono::duration_cast<std::chrono::microseconds>(now).count(), ::getpid());
+}
+
+ControlRequest parse_request(const Path& path) {
+  const Json json = read_json(path);
+  const JsonView view(json, path.string());
+  const std::string name = path.stem().string();
+  if (const auto rank = view.find("drain"))
+    return DrainRequest{name, static_cast<int>(rank->integer(0, INT_MAX))};
+  const JsonView plan = view.at("plan");
+  if (plan.raw() == "auto") return PlanRequest{name, std::nullopt};
+  return PlanRequest{name, parse_plan(plan.raw().dump(), path.string())};
 }
 
 void remove_quietly(const Path& path) {
@@ -41,16 +53,12 @@ std::vector<std::string> ControlFolder::waiting() const {
   return names;
 }
 
-std::optional<PlanRequest> ControlFolder::next() {
+std::optional<ControlRequest> ControlFolder::next() {
   if (pause_ && !pause_->has_passed()) return std::nullopt;
   pause_ = Deadline::after(kBetweenLooks, "the next look");
   for (const std::string& name : waiting()) {
-    const Path path = folder_ / (name + kRequest);
     try {
-      const Json json = read_json(path);
-      const JsonView plan = JsonView(json, path.string()).at("plan");
-      if (plan.raw() == "auto") return PlanRequest{name, std::nullopt};
-      return PlanRequest{name, parse_plan(plan.raw().dump(), path.string())};
+      return parse_request(folder_ / (name + kRequest));
     } catch (const UserError& error) {
       answer(name, {false, error.what()});
     }
@@ -70,13 +78,17 @@ void ControlFolder::close(const std::string& why) {
   for (const std::string& name : waiting()) answer(name, {false, why});
 }
 
-Outcome<ControlAnswer> ask(const Path& run, const std::optional<Plan>& plan, const Deadline& deadline) {
+OrderedJson plan_wish(const std::optional<Plan>& plan) {
+  return {{"plan", plan ? to_json(*plan) : OrderedJson("auto")}};
+}
+OrderedJson drain_wish(int rank) { return {{"drain", rank}}; }
+
+Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadline& deadline) {
   RealFileSystem files;
   const Path folder = control_folder(run);
   if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
   const std::string name = request_name();
   const Path request = folder / (name + kRequest), reply = folder / (name + kAnswer);
-  const OrderedJson wish{{"plan", plan ? to_json(*plan) : OrderedJson("auto")}};
   if (Outcome<void> done = write_atomically(files, request, wish.dump() + "\n"); !done)
     return tl::unexpected(done.error());
   std::error_code error;

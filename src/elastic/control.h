@@ -2,6 +2,7 @@
 // write there may ask; nothing listens on a network, and it works wherever the folder is seen.
 //
 //   RUN/control/1731766812-4711.request      {"plan": {…}}, or {"plan": "auto"}        optimus switch
+//                                            {"drain": 2}                              optimus drain
 //   RUN/control/1731766812-4711.answer       {"done": true, "text": "step 412: plan 7f3a → 91c2 …"}
 //
 // Both are written to another name and renamed, so nobody reads half of one.
@@ -9,6 +10,7 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/deadline.h"
@@ -23,6 +25,11 @@ struct PlanRequest {
   std::string name;          // of its file
   std::optional<Plan> plan;  // none: the best that the run finds
 };
+struct DrainRequest {
+  std::string name;
+  int rank = 0;  // that is to leave
+};
+using ControlRequest = std::variant<PlanRequest, DrainRequest>;
 
 struct ControlAnswer {
   bool is_done = false;
@@ -34,7 +41,7 @@ class ControlFolder {
  public:
   explicit ControlFolder(Path run);
   // The oldest that has no answer. One that makes no sense is answered here. Looks at most every 50 ms.
-  std::optional<PlanRequest> next();
+  std::optional<ControlRequest> next();
   // That it could not be written is of no concern to the run.
   void answer(const std::string& name, const ControlAnswer& answer);
   // When the run ends: whoever still waits is told.
@@ -47,7 +54,10 @@ class ControlFolder {
   std::optional<Deadline> pause_;
 };
 
-// The side that asks, for a plan or for the best one. Fails when no training answers in time; what it has asked for is then taken back.
-Outcome<ControlAnswer> ask(const Path& run, const std::optional<Plan>& plan, const Deadline& deadline);
+// The side that asks. Fails when no training answers in time; what it has asked for is then taken back.
+Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadline& deadline);
+// Its wishes: for a plan, or for the best one; that a rank leaves.
+OrderedJson plan_wish(const std::optional<Plan>& plan);
+OrderedJson drain_wish(int rank);
 
 }  // namespace optimus

@@ -44,6 +44,7 @@ StepWord PlanSwitches::word() {
   const bool is_preparing =
       attempt_ && attempt_->prepared.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   if (is_preparing) --word.prepared;
+  if (drain_) word.drained = drain_->rank;
   return word;
 }
 
@@ -52,10 +53,32 @@ void PlanSwitches::refuse_request(const std::string& why) {
   request_.reset();
 }
 
+// One that is about a plan.
+bool PlanSwitches::take_next_request() {
+  if (drain_) return false;
+  std::optional<ControlRequest> next = outside_->requests.next();
+  if (!next) return false;
+  if (PlanRequest* const plan = std::get_if<PlanRequest>(&*next)) {
+    request_ = std::move(*plan);
+    return true;
+  }
+  const DrainRequest& drain = std::get<DrainRequest>(*next);
+  const int size = facts_.comm.size();
+  if (!outside_->can_drain)
+    outside_->requests.answer(drain.name, {false, "no rank may leave this run (--static, or one process)"});
+  else if (drain.rank >= size || size == 1)
+    outside_->requests.answer(
+        drain.name,
+        {false, size == 1 ? "it is the last"
+                          : fmt::format("there is no device {}, they are 0 to {}", drain.rank, size - 1)});
+  else
+    drain_ = drain;
+  return false;
+}
+
 // One at a time. What is to be chosen is chosen while steps go on.
 void PlanSwitches::take_request() {
-  if (!request_) request_ = outside_->requests.next();
-  if (!request_) return;
+  if (!request_ && !take_next_request()) return;
   if (!request_->plan && !chosen_.valid()) chosen_ = std::async(std::launch::async, outside_->choose);
   if (!request_->plan) {
     if (chosen_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
@@ -96,12 +119,14 @@ PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number) const
     result.change = std::make_unique<PlanSwitch>(facts_, part_, plan, number);
     check_(*result.change);
     if (const auto done = result.change->prepare(Deadline::after(kPatience, "a plan's groups")); !done)
-      result.why_not = text(done.error());
+      result.why_not = text(done.error()), result.is_lost = true;
   } catch (const UserError& error) {
     result.why_not = error.what();
   } catch (const std::bad_alloc&) {
     result.why_not = "out of memory";
   }
+  // Others may have begun to connect, and would wait for this rank.
+  if (!result.why_not.empty() && !result.is_lost) facts_.comm.decline(number, result.why_not);
   result.seconds = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   return result;
 }
@@ -127,14 +152,17 @@ std::string PlanSwitches::from_rank(int rank, const std::string& text) const {
   return std::string(data, static_cast<std::size_t>(bytes.numel()));
 }
 
-std::string PlanSwitches::first_refusal(const std::string& own) const {
+std::string PlanSwitches::first_refusal(const Prepared& own) const {
   const int rank = facts_.comm.rank(), size = facts_.comm.size();
-  at::Tensor word = at::full({1}, own.empty() ? 0 : size - rank, at::kLong);
+  const int weight =
+      (own.why_not.empty() ? 0 : size - rank) + (own.why_not.empty() || own.is_lost ? 0 : size);
+  at::Tensor word = at::full({1}, weight, at::kLong);
   done_or_throw(facts_.comm.all_reduce(kEveryone, word, Sum::maximum, "who refuses a plan")
                     ->wait(Deadline::after(facts_.move.patience, "who refuses a plan")));
-  const auto who = size - static_cast<int>(*word.const_data_ptr<std::int64_t>());
-  if (who == size) return "";
-  const std::string why = from_rank(who, own);
+  const auto most = static_cast<int>(*word.const_data_ptr<std::int64_t>());
+  if (most == 0) return "";
+  const int who = most > size ? 2 * size - most : size - most;
+  const std::string why = from_rank(who, own.why_not);
   return size == 1 ? why : fmt::format("rank {}: {}", who, why);
 }
 
@@ -150,7 +178,7 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
   Attempt attempt = std::move(*attempt_);
   attempt_.reset();
   Prepared prepared = attempt.prepared.get();
-  SwitchEnd end{.why_not = first_refusal(prepared.why_not),
+  SwitchEnd end{.why_not = first_refusal(prepared),
                 .is_scripted = attempt.is_scripted,
                 .from = asked_,
                 .to = std::move(attempt.plan),

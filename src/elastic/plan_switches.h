@@ -42,6 +42,7 @@ class PlanSwitches {
   struct Outside {
     ControlFolder& requests;
     std::function<Plan()> choose;  // the best plan; on a thread of its own; throws UserError
+    bool can_drain = false;        // ranks may leave
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
   // own. All must outlive this.
@@ -53,6 +54,8 @@ class PlanSwitches {
   StepWord word();
   // After a step, by all ranks with what they agreed on. Throws PeersLost.
   void step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks);
+  // Rank 0: the rank that is to leave, as somebody asked for. It is answered by whoever sees it done.
+  const std::optional<DrainRequest>& drain_request() const { return drain_; }
   // Whether masters and moments are on their way: what fails then leaves no state.
   bool is_moving() const { return is_moving_; }
   // When the training has failed: closes all connections of the rank, so that whoever waits for it fails too.
@@ -62,6 +65,7 @@ class PlanSwitches {
   struct Prepared {
     std::unique_ptr<PlanSwitch> change{};
     std::string why_not{};
+    bool is_lost = false;  // only because others did not come
     Seconds seconds;
   };
   struct Attempt {
@@ -73,12 +77,13 @@ class PlanSwitches {
   void begin(const Plan& plan, bool is_scripted);
   Prepared prepare(const Plan& plan, int number) const;
   void take_request();
+  bool take_next_request();
   void refuse_request(const std::string& why);
   void begin_asked();
   void end(const SwitchHooks& hooks);
   void drop_earlier(int number);
-  // The lowest rank that has refused says why; empty: none has.
-  std::string first_refusal(const std::string& own) const;
+  // The lowest rank that has refused says why; empty: none has. Who missed others comes behind those that refused by themselves.
+  std::string first_refusal(const Prepared& own) const;
   std::string from_rank(int rank, const std::string& text) const;
 
   const SwitchFacts facts_;
@@ -89,8 +94,9 @@ class PlanSwitches {
   std::size_t next_scripted_ = 0;
   std::optional<PlanRequest> request_;  // rank 0: the one that is worked on
   std::future<Plan> chosen_;            // for it, where it names no plan
-  std::int64_t num_asked_ = 0;          // rank 0: requests taken
-  std::int64_t num_begun_ = 0;          // of those that were asked for
+  std::optional<DrainRequest> drain_;
+  std::int64_t num_asked_ = 0;  // rank 0: requests taken
+  std::int64_t num_begun_ = 0;  // of those that were asked for
   int num_attempts_ = 0;
   Plan asked_;  // that the run is on, as it was asked for
   std::optional<Attempt> attempt_;

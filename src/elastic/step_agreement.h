@@ -14,6 +14,9 @@ struct StepWord {
   bool ends = false;          // asked to end
   std::int64_t asked = 0;     // how many plans were asked for, as far as this rank knows
   std::int64_t prepared = 0;  // how many plans it has prepared, or refused
+  bool meets = false;         // somebody comes or leaves: all are to regroup (run/regroup.h)
+  int drained = -1;           // a rank that is to leave
+  bool stays = true;          // it does not leave; of all: somebody stays
 };
 
 // One thread. Throws PeersLost.
@@ -24,7 +27,7 @@ class StepAgreement {
   ~StepAgreement();
 
   // After a step: what all said after the step before. It ends when one rank wants that; the most that any knows to be asked for; the
-  // fewest that any has prepared.
+  // fewest that any has prepared. All meet when one wants to.
   StepWord take();
   void say(const StepWord& own);
   // When the run has failed: forgets what is under way.

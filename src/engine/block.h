@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/fp8_scales.h"
 #include "engine/parameters.h"
 #include "engine/products.h"
 #include "engine/tensor_part.h"
@@ -50,7 +51,8 @@ struct Tools {
   const Attention& attention;
   const RingAttention& ring;
   Products& products;
-  at::Tensor cosine, sine;  // of RoPE, else undefined
+  at::Tensor cosine, sine;   // of RoPE, else undefined
+  Fp8Scales* fp8 = nullptr;  // where layers multiply in 8 bits
 };
 
 class KeyValueCache;  // generation

@@ -139,19 +139,36 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   return shapes;
 }
 
+// All members of a shard group have the same offsets.
+std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device) {
+  std::vector<BlockShape> shapes = block_shapes(plan, model, device);
+  for (BlockShape& shape : shapes) {
+    if (plan.buddy == 0 || shape.zero == 0) {
+      shape = {};
+      continue;
+    }
+    const int others = shape.num_shards - plan.buddy % shape.num_shards;
+    shape.shard = (shape.shard + others) % shape.num_shards;
+  }
+  return shapes;
+}
+
 std::vector<StateRun> update_runs(const BlockShape& shape) {
   std::vector<StateRun> runs;
+  bool ended = false;  // the last run, with its tensor: behind it is padding
   for (const HeldTensor& tensor : shape.tensors) {
     const Span rows = shape.own_rows(tensor);
     if (rows.size() == 0) continue;
     const StateRun run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row,
                        tensor.has_weight_decay};
-    // Padding between two tensors is zero and stays zero: where both orders have the same gap, one run goes over it.
-    if (!runs.empty() && runs.back().has_weight_decay == run.has_weight_decay &&
+    // Padding between two tensors is zero and stays zero: where both orders have the same gap, one run goes over it. Rows of other
+    // shards are no padding.
+    if (!runs.empty() && ended && rows.begin == 0 && runs.back().has_weight_decay == run.has_weight_decay &&
         run.shard - runs.back().shard == run.whole - runs.back().whole)
       runs.back().length = run.shard + run.length - runs.back().shard;
     else
       runs.push_back(run);
+    ended = rows.end == tensor.rows;
   }
   return runs;
 }

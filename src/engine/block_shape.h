@@ -45,6 +45,8 @@ struct BlockShape {
 
 // [block], for every block of the model; those that the device does not hold are empty.
 std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device);
+// Of the shards whose updates it repeats (Plan::buddy), as they lie on the devices that they belong to; empty where there are none.
+std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device);
 
 // A contiguous piece of own state: where it lies in sharded and in whole buffers.
 struct StateRun {

@@ -1,10 +1,11 @@
-// See engine.h. Here a step runs; engine_setup.cpp makes what it runs with.
+// See engine.h. Here a step runs; engine_setup.cpp makes what it runs with, update.cpp updates a block.
 #include "engine/engine.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <chrono>
@@ -37,7 +38,7 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   update_ = options;
   if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
-  begin_numbers();
+  begin_numbers(/*is_training=*/true);
   progress_ = is_async ? Progress::torn : Progress::between;  // updates at once cannot be told apart
   if (const CommOutcome<void> done = run_whole_step(batch); !done) {
     // The host has run ahead of the device: what the gate and the updates worked with there is not known.
@@ -53,8 +54,9 @@ CommOutcome<void> Engine::run_whole_step(const Batch& batch) {
   CommOutcome<void> done;
   const auto work = [&] { done = run({}); };
   if (can_record(batch))
-    recording_.run(
-        {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip}, work);
+    recording_.run({scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip,
+                    fp8_ != nullptr && fp8_->is_narrow() ? 1.0 : 0.0},
+                   work);
   else
     work();
   return done ? settle() : done;
@@ -66,16 +68,20 @@ void Engine::let_go() {
 }
 
 StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
+  const std::int64_t num_maxima = fp8_ == nullptr ? 0 : fp8_->maxima().numel();
   ensure(progress_ == Progress::updating ||
-             (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums),
+             (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums + num_maxima),
          "a step cannot be finished at progress {} with {} sums", static_cast<int>(progress_),
          gate_sums.size());
   const at::AutoDispatchBelowAutograd no_autograd;
   if (progress_ == Progress::at_gate) {
     host_numbers_.copy_(numbers_);
-    std::copy(gate_sums.begin(), gate_sums.end(),
-              host_numbers_.data_ptr<double>() + static_cast<int>(kFirstSum));
+    std::copy_n(gate_sums.begin(), static_cast<int>(kNumSums),
+                host_numbers_.data_ptr<double>() + static_cast<int>(kFirstSum));
     numbers_.copy_(host_numbers_);
+    if (fp8_ != nullptr)
+      fp8_->maxima().copy_(at::tensor(
+          at::ArrayRef<double>(gate_sums.data() + kNumSums, static_cast<std::size_t>(num_maxima))));
     kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
     progress_ = Progress::updating, next_update_ = 0;
   }
@@ -104,7 +110,8 @@ std::string Engine::recording_note() const {
 }
 
 // The stage with the loss counts. Tensor parts have seen the same tokens; the first of them counts them.
-void Engine::begin_numbers() {
+void Engine::begin_numbers(bool is_training) {
+  if (fp8_ != nullptr) fp8_->begin_step(is_training);
   const bool has_loss = stage_.chunks.back().end() == plan_.num_blocks;
   const bool is_first = has_loss && program_.seat.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
   host_numbers_.zero_();
@@ -126,6 +133,12 @@ StepReport Engine::end_step() {
   const double counted = number(numbers, StepNumber::num_counted);
   const double* const sums = &number(numbers, kFirstSum);
   gate_sums_.assign(sums, sums + kNumSums);
+  if (fp8_ != nullptr) {
+    fp8_->end_step(is_finite);
+    const at::Tensor maxima = fp8_->maxima().to(at::kCPU);
+    gate_sums_.insert(gate_sums_.end(), maxima.const_data_ptr<float>(),
+                      maxima.const_data_ptr<float>() + maxima.numel());
+  }
   StepReport report{.loss = number(numbers, StepNumber::loss_sum) / std::max(1.0, counted),
                     .grad_norm = number(numbers, StepNumber::grad_norm),
                     .num_tokens = std::llround(number(numbers, StepNumber::num_tokens)),
@@ -227,6 +240,8 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::gather_parameters:
     case Op::reduce_gradients:
     case Op::sync_gradients:
+    case Op::send_buddy:
+    case Op::receive_buddy:
       under_way_[index] = state_.begin(next, buffers_of(index));
       break;
     case Op::step_gate:
@@ -236,8 +251,6 @@ CommOutcome<void> Engine::execute(std::size_t index) {
       break;
     case Op::dispatch:
     case Op::combine:
-    case Op::send_buddy:
-    case Op::receive_buddy:
       ensure(false, "{} cannot be executed", text(next.op));
   }
   return {};
@@ -266,8 +279,10 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
   StateBuffers result;
   for (const Use& use : program_.uses(program_.instructions[index])) {
     const BufferKind kind = program_.buffers[static_cast<std::size_t>(use.buffer)].kind;
-    (kind == BufferKind::exchange ? result.room : result.whole) =
-        flats_[static_cast<std::size_t>(use.buffer)];
+    at::Tensor& buffer = kind == BufferKind::exchange          ? result.room
+                         : kind == BufferKind::buddy_gradients ? result.copied
+                                                               : result.whole;
+    buffer = flats_[static_cast<std::size_t>(use.buffer)];
   }
   return result;
 }
@@ -344,6 +359,14 @@ CommOutcome<void> Engine::sum_over_devices() {
   return sum->wait(Deadline::after(options_.patience, "step_gate"));
 }
 
+// What products in 8 bits were given, on any device.
+CommOutcome<void> Engine::agree_on_maxima() {
+  if (options_.comm == nullptr || fp8_ == nullptr) return {};
+  const std::unique_ptr<Pending> largest =
+      options_.comm->all_reduce(world_, fp8_->maxima(), Sum::maximum, "maxima of 8-bit products");
+  return largest->wait(Deadline::after(options_.patience, "step_gate"));
+}
+
 // Nothing that was computed counts before all that came from others has ended well.
 CommOutcome<void> Engine::settle() {
   if (options_.comm == nullptr) return {};
@@ -357,6 +380,7 @@ CommOutcome<void> Engine::pass_gate() {
       kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
                                square_sum_);
   progress_ = Progress::at_gate;
+  if (CommOutcome<void> done = agree_on_maxima(); !done) return done;
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
   kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
   progress_ = Progress::updating, next_update_ = 0;
@@ -367,6 +391,7 @@ CommOutcome<void> Engine::pass_gate() {
 void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::torn;
   update_block(program_.instructions[index].block, numbers_);
+  repeat_update(index);
   progress_ = Progress::updating, next_update_ = index + 1;
 }
 
@@ -398,21 +423,6 @@ void Engine::update_at_once(const Instruction& next) {
   gradients.zero_();
 }
 
-void Engine::update_block(int block, const at::Tensor& numbers) {
-  BlockState& state = parameters_.block(block);
-  if (!state.weights.defined()) return;
-  AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
-  const bool has_whole_weights = !parameters_.shape(block).is_sharded(StateKind::weights);
-  for (const StateRun& run : parameters_.updates(block)) {
-    const auto own = [&](const at::Tensor& flat) { return flat.narrow(0, run.shard, run.length); };
-    adam.weight_decay = run.has_weight_decay ? update_.weight_decay : 0;
-    at::Tensor weights = state.weights.narrow(0, has_whole_weights ? run.whole : run.shard, run.length),
-               masters = state.masters.is_same(state.weights) ? weights : own(state.masters),
-               first = own(state.first), second = own(state.second);
-    kernels_->adamw(adam, numbers, own(state.gradients), masters, first, second, weights);
-  }
-}
-
 // As behind an update.
 CommOutcome<void> Engine::gather_weights() {
   const at::AutoDispatchBelowAutograd no_autograd;
@@ -432,7 +442,7 @@ CommOutcome<void> Engine::gather_weights() {
 CommOutcome<void> Engine::forward_only(const Batch& batch, const Run& how) {
   const at::AutoDispatchBelowAutograd no_autograd;
   load(batch);
-  begin_numbers();
+  begin_numbers(/*is_training=*/false);
   return run(how);
 }
 
@@ -459,6 +469,11 @@ at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
          "one device failed to talk to itself");
   if (cache != nullptr) cache->advance(rows);
   return result;
+}
+
+Fp8History Engine::fp8_history() const { return fp8_ == nullptr ? Fp8History{} : fp8_->history(); }
+void Engine::set_fp8_history(const Fp8History& history) {
+  if (fp8_ != nullptr) fp8_->set_history(history);
 }
 
 Bytes Engine::arena_bytes() const { return Bytes(static_cast<std::int64_t>(arena_.nbytes())); }

@@ -22,6 +22,7 @@
 #include "engine/batch.h"
 #include "engine/block.h"
 #include "engine/crossing.h"
+#include "engine/fp8_scales.h"
 #include "engine/instruction_log.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
@@ -99,12 +100,13 @@ class Engine {
   // all gradients of the failed step are added up here. updating: the gate was passed, some blocks are updated. torn: nobody knows.
   enum class Progress { between, at_gate, updating, torn };
   Progress progress() const { return progress_; }
-  // What the devices' sums were at the last gate that this rank has passed with a complete step.
+  // What the devices' sums (and maxima of products in 8 bits) were at the last gate that this rank has passed with a complete step.
   const std::vector<double>& gate_sums() const { return gate_sums_; }
   // Lets go of what is under way with others. No further step can be taken.
   void let_go();
   // Completes a failed step without the others: updating, from what this rank has; at_gate, with the sums of a rank that passed that
-  // gate. Masters and moments are then of the step; weights of other devices' shards are not. In no other progress.
+  // gate. Masters and moments are then of the step, those of Parameters::copies() too; weights of other devices' shards are not. In no
+  // other progress.
   StepReport finish_step(const std::vector<double>& gate_sums = {});
   // When masters have come from elsewhere: weights of other devices' shards, which ZeRO 1 and 2 keep here too.
   CommOutcome<void> gather_weights();
@@ -125,6 +127,9 @@ class Engine {
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
   LossScale loss_scale;
+  // Of products in 8 bits; empty where there are none.
+  Fp8History fp8_history() const;
+  void set_fp8_history(const Fp8History& history);
 
   // Where the times of instructions go, while somebody wants them.
   InstructionLog* instruction_log = nullptr;
@@ -153,7 +158,7 @@ class Engine {
   void load(const Batch& batch);
   void mark_first_passes();
   void clear_between(const std::vector<at::Tensor>& written);
-  void begin_numbers();
+  void begin_numbers(bool is_training);
   bool can_record(const Batch& batch) const;
   StepReport end_step();
   CommOutcome<void> run(const Run& how);
@@ -165,12 +170,21 @@ class Engine {
   void take_arrivals(std::size_t index, const Pass& pass);
   std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
+  CommOutcome<void> agree_on_maxima();
   CommOutcome<void> settle();
   CommOutcome<void> pass_gate();
   CommOutcome<void> run_whole_step(const Batch& batch);
   void update_after_gate(std::size_t index);
   CommOutcome<void> end_updates();
+  // What AdamW works on: state with its gradients, and where weights go as they lie in it.
+  struct Updated {
+    const Parameters& of;
+    at::Tensor gradients, weights;
+    bool has_whole_weights = false;
+  };
   void update_block(int block, const at::Tensor& numbers);
+  void repeat_update(std::size_t index);
+  void update(int block, const at::Tensor& numbers, const Updated& what);
   void update_at_once(const Instruction& next);
   Pass pass_of(std::size_t index) const;
   StateBuffers buffers_of(std::size_t index) const;
@@ -189,6 +203,7 @@ class Engine {
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<RingAttention> ring_;
   std::unique_ptr<Products> products_;
+  std::unique_ptr<Fp8Scales> fp8_;  // null: no products in 8 bits
   at::Tensor arena_;
   Bytes outside_;  // the arena, as planned: autograd's
   at::Tensor numbers_,

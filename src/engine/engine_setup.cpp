@@ -68,6 +68,7 @@ Slab slab_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
     case BufferKind::optimizer_state:
     case BufferKind::buddy_state:
     case BufferKind::whole_gradients:
+    case BufferKind::buddy_gradients:
     case BufferKind::exchange:
     case BufferKind::leaving:
     case BufferKind::message:
@@ -81,8 +82,8 @@ Slab slab_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
 
 bool is_flat(BufferKind kind) {
   return kind == BufferKind::gathered_weights || kind == BufferKind::whole_gradients ||
-         kind == BufferKind::exchange || kind == BufferKind::leaving || kind == BufferKind::message ||
-         kind == BufferKind::joined;
+         kind == BufferKind::buddy_gradients || kind == BufferKind::exchange || kind == BufferKind::leaving ||
+         kind == BufferKind::message || kind == BufferKind::joined;
 }
 
 }  // namespace
@@ -110,7 +111,28 @@ std::vector<Group> Engine::groups() const {
 
 namespace {
 
+// Of a key/value head that several tensor parts have, each has a part of the gradient's sum: rounded to 8 bits one by one, they are
+// not what the sum would be.
+void refuse_rounded_parts(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+  for (const int block : fp8_blocks(plan)) {
+    if (block < stage.chunks.front().first() || block >= stage.chunks.back().end()) continue;
+    for (const Chunk& chunk : stage.chunks) {
+      if (block < chunk.first() || block >= chunk.end()) continue;
+      const LayerStrategy& strategy = strategy_of(stage, block);
+      for (int part = 1; part < strategy.tp; ++part)
+        if (tensor_part(model, strategy, part).kv_heads.begin <
+            tensor_part(model, strategy, part - 1).kv_heads.end)
+          throw UserError(
+              "block {}: with tp {} devices share some of the {} key/value heads, which products in fp8 "
+              "cannot; "
+              "use a tp that divides them",
+              block, strategy.tp, model.kv_heads);
+    }
+  }
+}
+
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+  refuse_rounded_parts(plan, model, stage);
   const bool has_both_ends =
       stage.chunks.front().first() == 0 && stage.chunks.back().end() == plan.num_blocks;
   if (model.is_tied && has_both_ends) {
@@ -142,8 +164,6 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
     throw UserError(
         "schedule {}: autograd needs the weights of a forward unchanged, use a synchronous schedule",
         text(plan.schedule));
-  if (plan.buddy > 0)
-    throw UserError("buddy {}: copies of sharded state cannot be kept yet, use 0", plan.buddy);
   if (bytes_of(plan.accumulators) < 4)
     throw UserError("accumulators of {}: gradients are added up in fp32, use that", text(plan.accumulators));
   for (const Pipeline& pipeline : plan.pipelines)
@@ -171,6 +191,8 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       versions_(plan_, program_, parameters),
       updates_(plan_, program_.seat, options.device),
       recording_(options.device) {
+  if (has_fp8(plan_)) fp8_ = std::make_unique<Fp8Scales>(plan_, options.device);
+  tools_.fp8 = fp8_.get();
   std::tie(tools_.cosine, tools_.sine) =
       rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
   make_blocks();

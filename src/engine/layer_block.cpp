@@ -7,9 +7,13 @@
 // tensor parallelism a part ends with a product that gives a part of a sum; what follows it (bias, dropout, stream, norms, and in
 // the backward norms and stream) waits behind the collective, in end_exchange. With sequence parallelism everything outside the
 // products is done for the own slice of tokens, and X.whole are the gathered operands and unsummed results of all tokens.
+#include <array>
+#include <memory>
+
 #include "base/error.h"
 #include "engine/block.h"
 #include "engine/cache.h"
+#include "engine/fp8_products.h"
 #include "engine/ring_pass.h"
 
 namespace optimus {
@@ -29,7 +33,12 @@ class LayerBlock final : public Block {
         strategy_(strategy),
         part_(part),
         runs_(head_runs(tools.model, part)),
-        ring_(tools, block - 1, part, runs_) {}
+        ring_(tools, block - 1, part, runs_) {
+    if (tools.fp8 == nullptr || !tools.fp8->has(layer_)) return;
+    for (int product = 0; product < kNumLayerProducts; ++product)
+      narrow_[static_cast<std::size_t>(product)] = make_fp8_products(
+          {tools.products, tools.kernels, *tools.fp8}, layer_, static_cast<LayerProduct>(product));
+  }
 
   void forward(Part part, const Pass& pass) override {
     switch (part) {
@@ -79,15 +88,18 @@ class LayerBlock final : public Block {
   }
   void backward_weight(Part part, const Pass& pass) override {
     if (part == Part::attention) {
-      add_weight_gradient(pass, "attention.out", whole_gradient(pass, part), pass["attention.output"]);
+      add_weight_gradient(pass, LayerProduct::out, whole_gradient(pass, part), pass["attention.output"]);
       if (!has_sums_in_norm()) add_bias_gradient(pass, "attention.out", attention_out_gradient(pass));
-      add_weight_gradient(pass, "attention.qkv", pass["qkv.gradient"], attention_operand(pass));
+      add_weight_gradient(pass, LayerProduct::qkv, pass["qkv.gradient"], attention_operand(pass));
       add_bias_gradient(pass, "attention.qkv", pass["qkv.gradient"]);
     } else {
-      add_weight_gradient(pass, "mlp.down", whole_gradient(pass, part), pass["mlp.activation.output"]);
+      add_weight_gradient(pass, LayerProduct::down, whole_gradient(pass, part),
+                          pass["mlp.activation.output"]);
       if (!has_sums_in_norm()) add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
-      add_weight_gradient(pass, up_name(), pass["up.gradient"], mlp_operand(pass));
-      add_bias_gradient(pass, up_name(), pass["up.gradient"]);
+      const bool is_summed =
+          products(LayerProduct::up).has_taken(pass["up.gradient"]);  // already, on its way to 8 bits
+      add_weight_gradient(pass, LayerProduct::up, pass["up.gradient"], mlp_operand(pass));
+      if (!is_summed) add_bias_gradient(pass, up_name(), pass["up.gradient"]);
     }
   }
 
@@ -116,9 +128,26 @@ class LayerBlock final : public Block {
   }
 
  private:
+  Products& products(LayerProduct product) const {
+    const std::unique_ptr<Products>& narrow = narrow_[static_cast<std::size_t>(product)];
+    return narrow == nullptr ? tools_.products : *narrow;
+  }
   bool is_pre() const { return model_.norm_place == NormPlace::pre; }
   bool is_cut_by_tokens() const { return part_.is_sequence_parallel; }
   const char* up_name() const { return model_.is_gated ? "mlp.gate_up" : "mlp.up"; }
+  const char* name_of(LayerProduct product) const {
+    switch (product) {
+      case LayerProduct::qkv:
+        return "attention.qkv";
+      case LayerProduct::out:
+        return "attention.out";
+      case LayerProduct::up:
+        return up_name();
+      case LayerProduct::down:
+        return "mlp.down";
+    }
+    return "";
+  }
   at::Tensor stream_in(const Pass& pass) const { return pass[input_name(model_, BlockKind::layer)]; }
   // The operands of the first products: of all tokens, or of the own slice before it is gathered.
   at::Tensor attention_input(const Pass& pass) const {
@@ -147,7 +176,7 @@ class LayerBlock final : public Block {
     if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
     at::Tensor qkv = pass["qkv"];
     const Weights joint = weights(pass, "attention.qkv");
-    tools_.products.forward(attention_operand(pass), joint.weight, joint.bias, qkv);
+    products(LayerProduct::qkv).forward(attention_operand(pass), joint.weight, joint.bias, qkv);
     position_heads(pass);
   }
   void project_attention(const Pass& pass) {
@@ -155,12 +184,12 @@ class LayerBlock final : public Block {
     const Weights out = weights(pass, "attention.out");
     at::Tensor sum = attention_sum(pass);
     if (part_.is_alone()) {
-      add_to_stream(pass, out, output, stream_in(pass), "attention", sum);
+      add_to_stream(pass, LayerProduct::out, output, stream_in(pass), sum);
       if (!is_pre()) normalize(pass, "norm1");
       return;
     }
     if (is_cut_by_tokens()) sum = pass["attention.whole"];
-    tools_.products.forward(output, out.weight, {}, sum);
+    products(LayerProduct::out).forward(output, out.weight, {}, sum);
   }
   void end_attention(const Pass& pass) {
     at::Tensor sum = attention_sum(pass);
@@ -172,16 +201,16 @@ class LayerBlock final : public Block {
     if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm2");
     at::Tensor up = pass["up"], activated = pass["mlp.activation.output"];
     const Weights joint = weights(pass, up_name()), down = weights(pass, "mlp.down");
-    tools_.products.forward(mlp_operand(pass), joint.weight, joint.bias, up);
+    products(LayerProduct::up).forward(mlp_operand(pass), joint.weight, joint.bias, up);
     tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
     if (!has_mlp_sum(pass)) return;
     at::Tensor sum = mlp_sum(pass);
     if (part_.is_alone()) {
-      add_to_stream(pass, down, activated, mlp_stream(pass), "mlp", sum);
+      add_to_stream(pass, LayerProduct::down, activated, mlp_stream(pass), sum);
       return end_with_norm(pass);
     }
     if (is_cut_by_tokens()) sum = pass["mlp.whole"];
-    tools_.products.forward(activated, down.weight, {}, sum);
+    products(LayerProduct::down).forward(activated, down.weight, {}, sum);
   }
   void end_mlp(const Pass& pass) {
     at::Tensor sum = mlp_sum(pass);
@@ -247,14 +276,15 @@ class LayerBlock final : public Block {
   }
 
   // sum = x + dropout(product + bias), in as few passes as there can be.
-  void add_to_stream(const Pass& pass, const Weights& linear, const at::Tensor& input, const at::Tensor& x,
-                     std::string_view site, at::Tensor& sum) {
-    const DropoutSite dropout = dropout_of(pass, site);
+  void add_to_stream(const Pass& pass, LayerProduct which, const at::Tensor& input, const at::Tensor& x,
+                     at::Tensor& sum) {
+    const Weights linear = weights(pass, name_of(which));
+    const DropoutSite dropout = dropout_of(pass, which == LayerProduct::out ? "attention" : "mlp");
     if (dropout.rate > 0) {
-      tools_.products.forward(input, linear.weight, {}, sum);
+      products(which).forward(input, linear.weight, {}, sum);
       tools_.kernels.add(sum, linear.bias, x, dropout, sum);
     } else {
-      tools_.products.forward_onto(input, linear.weight, linear.bias, x, sum);
+      products(which).forward_onto(input, linear.weight, linear.bias, x, sum);
     }
   }
   // The same where the product is there already.
@@ -287,16 +317,24 @@ class LayerBlock final : public Block {
                d_gate = model_.is_gated ? pass["mlp.gate.gradient"] : at::Tensor();
     at::Tensor d_activated = model_.is_gated ? pass["mlp.activation.gradient"] : d_up;
     const at::Tensor d_product = whole_gradient(pass, Part::mlp), down = weights(pass, "mlp.down").weight;
-    if (model_.is_gated || !tools_.products.input_gradient_through(model_.activation, d_product, down,
-                                                                   pass["mlp.up.output"], d_up)) {
-      tools_.products.input_gradient(d_product, down, d_activated);
+    Products& of_down = products(LayerProduct::down);
+    if (up_takes_gradient(pass)) {
+      at::Tensor bias_gradient = weights(pass, up_name()).bias_gradient;
+      of_down.input_gradient(d_product, down, d_activated);
+      products(LayerProduct::up)
+          .take_gradient(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
+                         pass["up.gradient"], bias_gradient);
+    } else if (model_.is_gated || !of_down.input_gradient_through(model_.activation, d_product, down,
+                                                                  pass["mlp.up.output"], d_up)) {
+      of_down.input_gradient(d_product, down, d_activated);
       tools_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
                                          d_up, d_gate);
     }
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
     const at::Tensor weight = weights(pass, up_name()).weight;
     const bool adds = part_.is_alone() && !is_pre();
-    tools_.products.input_gradient(pass["up.gradient"], weight, d_input, adds ? stream : at::Tensor());
+    products(LayerProduct::up)
+        .input_gradient(pass["up.gradient"], weight, d_input, adds ? stream : at::Tensor());
     if (!part_.is_alone()) return;
     is_pre() ? through_norm2(pass, d_input, stream, middle)
              : through_norm(pass, "norm1", d_input, {}, middle);
@@ -308,6 +346,11 @@ class LayerBlock final : public Block {
     if (is_pre()) return through_norm2(pass, summed, stream, middle);
     tools_.kernels.add(summed, {}, stream, {}, summed);
     through_norm(pass, "norm1", summed, {}, middle);
+  }
+  // Nobody but the first product of the mlp reads that product's gradient.
+  bool up_takes_gradient(const Pass& pass) const {
+    return products(LayerProduct::up)
+        .takes_gradients(weights(pass, up_name()).weight, pass["up.gradient"].size(0));
   }
   // The second norm's backward sees the gradients of both products that end in the stream: it sums them for their biases.
   bool has_sums_in_norm() const {
@@ -331,8 +374,9 @@ class LayerBlock final : public Block {
     const at::Tensor stream = pass["middle.gradient"];
     at::Tensor d_out = attention_out_gradient(pass), d_attended = pass["attention.output.gradient"];
     if (!is_cut_by_tokens()) mask_gradient(pass, stream, "attention", d_out);
-    tools_.products.input_gradient(whole_gradient(pass, Part::attention),
-                                   weights(pass, "attention.out").weight, d_attended);
+    products(LayerProduct::out)
+        .input_gradient(whole_gradient(pass, Part::attention), weights(pass, "attention.out").weight,
+                        d_attended);
   }
   void backward_attention_input(const Pass& pass) {
     const at::Tensor stream = pass["middle.gradient"];
@@ -346,11 +390,11 @@ class LayerBlock final : public Block {
     at::Tensor input = input_gradient(pass);
     if (is_pre() || is_cut_by_tokens()) {
       at::Tensor d_input = pass["input.gradient"];
-      tools_.products.input_gradient(pass["qkv.gradient"], weight, d_input);
+      products(LayerProduct::qkv).input_gradient(pass["qkv.gradient"], weight, d_input);
       if (part_.is_alone()) through_norm(pass, "norm1", d_input, stream, input);
     } else {
-      tools_.products.input_gradient(pass["qkv.gradient"], weight, input,
-                                     part_.is_alone() ? stream : at::Tensor());
+      products(LayerProduct::qkv)
+          .input_gradient(pass["qkv.gradient"], weight, input, part_.is_alone() ? stream : at::Tensor());
     }
   }
   void end_backward_attention(const Pass& pass) {
@@ -441,10 +485,10 @@ class LayerBlock final : public Block {
                                  pass[name + ".statistics"], residual, dx, norm.weight_gradient,
                                  norm.bias_gradient);
   }
-  void add_weight_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy,
+  void add_weight_gradient(const Pass& pass, LayerProduct which, const at::Tensor& dy,
                            const at::Tensor& x) const {
-    Weights linear = weights(pass, name);
-    tools_.products.weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
+    Weights linear = weights(pass, name_of(which));
+    products(which).weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
   }
   void add_bias_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy) const {
     Weights linear = weights(pass, name);
@@ -499,6 +543,7 @@ class LayerBlock final : public Block {
   const TensorPart part_;
   const std::vector<HeadRun> runs_;
   const RingPass ring_;
+  std::array<std::unique_ptr<Products>, kNumLayerProducts> narrow_;  // in 8 bits, else null
 };
 
 }  // namespace

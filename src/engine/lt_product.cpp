@@ -73,11 +73,14 @@ class Events {
 }  // namespace
 
 std::string text(const LtShape& shape) {
-  return fmt::format("{}x{}x{}-{}-{}-{}-{}-{}-{}{}{}{}{}{}", shape.m, shape.n, shape.k, shape.a_stride,
+  return fmt::format("{}x{}x{}-{}-{}-{}-{}-{}-{}{}{}{}{}{}{}", shape.m, shape.n, shape.k, shape.a_stride,
                      shape.b_stride, shape.c_stride, shape.d_stride, shape.aux_stride,
                      shape.a_is_transposed ? 't' : 'n', shape.b_is_transposed ? 't' : 'n',
                      shape.has_addend ? 'c' : '0', shape.is_half ? 'h' : 'b', shape.is_wide ? 'w' : 's',
-                     static_cast<int>(shape.epilogue));
+                     static_cast<int>(shape.epilogue),
+                     !shape.is_narrow      ? ""
+                     : shape.b_is_gradient ? "-e4m3-e5m2"
+                                           : "-e4m3-e4m3");
 }
 
 struct LtProduct::Description {
@@ -87,11 +90,15 @@ struct LtProduct::Description {
   Description(const LtShape& of, bool is_turned) {
     const cudaDataType_t narrow = of.is_half ? CUDA_R_16F : CUDA_R_16BF;
     const cudaDataType_t wide = of.is_wide ? CUDA_R_32F : narrow;
+    const cudaDataType_t a_type = of.is_narrow ? CUDA_R_8F_E4M3 : narrow, b_type = !of.is_narrow ? narrow
+                                                                                   : of.b_is_gradient
+                                                                                       ? CUDA_R_8F_E5M2
+                                                                                       : CUDA_R_8F_E4M3;
     check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product");
-    const cublasLtMatrixLayout_t first = of.a_is_transposed ? layout(narrow, of.k, of.m, of.a_stride, false)
-                                                            : layout(narrow, of.m, of.k, of.a_stride, false);
-    const cublasLtMatrixLayout_t second = of.b_is_transposed ? layout(narrow, of.n, of.k, of.b_stride, false)
-                                                             : layout(narrow, of.k, of.n, of.b_stride, false);
+    const cublasLtMatrixLayout_t first = of.a_is_transposed ? layout(a_type, of.k, of.m, of.a_stride, false)
+                                                            : layout(a_type, of.m, of.k, of.a_stride, false);
+    const cublasLtMatrixLayout_t second = of.b_is_transposed ? layout(b_type, of.n, of.k, of.b_stride, false)
+                                                             : layout(b_type, of.k, of.n, of.b_stride, false);
     // Turned: D^T = op(B)^T op(A)^T.
     a = is_turned ? second : first, b = is_turned ? first : second;
     const bool a_transposed = is_turned ? !of.b_is_transposed : of.a_is_transposed,
@@ -103,6 +110,10 @@ struct LtProduct::Description {
     set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(of.epilogue));
     if (of.epilogue == LtEpilogue::gelu_gradient) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, of.aux_stride);
+    if (!of.is_narrow) return;
+    // Sums inside a tensor core keep fewer bits than fp32 (docs/decisions, fp8): what the rate of 8 bits is for.
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+    if (of.epilogue == LtEpilogue::bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, narrow);
   }
   ~Description() {
     for (const cublasLtMatrixLayout_t matrix : {a, b, c, d}) cublasLtMatrixLayoutDestroy(matrix);
@@ -173,6 +184,10 @@ bool LtProduct::run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const
   if (shape_.epilogue == LtEpilogue::bias) way.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.extra);
   if (shape_.epilogue == LtEpilogue::gelu_gradient)
     way.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.extra);
+  if (shape_.is_narrow) {
+    way.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, algorithm.is_turned ? operands.b_scale : operands.a_scale);
+    way.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, algorithm.is_turned ? operands.a_scale : operands.b_scale);
+  }
   const float one = 1, of_addend = shape_.has_addend ? 1 : 0;
   const void* addend = shape_.has_addend ? operands.c : operands.d;
   const void *a = algorithm.is_turned ? operands.b : operands.a,

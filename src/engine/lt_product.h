@@ -27,6 +27,8 @@ struct LtShape {
   bool has_addend = false;  // C; without one the sums stand alone
   bool is_half = false;     // A and B are fp16, else bf16
   bool is_wide = false;     // C and D are fp32, else as A and B
+  bool is_narrow = false;   // A and B are in 8 bits: A in e4m3, B too or a gradient's e5m2; C and D as else
+  bool b_is_gradient = false;
   LtEpilogue epilogue = LtEpilogue::none;
   auto operator<=>(const LtShape&) const = default;
 };
@@ -36,6 +38,8 @@ struct LtOperands {
   const void *a = nullptr, *b = nullptr, *c = nullptr;
   void* d = nullptr;
   const void* extra = nullptr;  // of the epilogue: the bias [m], or what GELU was applied to, [m, n]
+  // In 8 bits: what products are multiplied by, one fp32 number each, on the device.
+  const void *a_scale = nullptr, *b_scale = nullptr;
 };
 
 // An algorithm, as the library keeps it, and which way round the operands are handed over: as they are, or transposed with D

@@ -138,14 +138,20 @@ struct LentModules::Lent {
   std::string parameter;
 };
 
+void set_values(const ModuleModel& model, Parameters& parameters) {
+  for (const ModulePart& part : model.parts)
+    for (const auto& [name, tensor] : trained_parameters(part)) {
+      const at::Tensor values = tensor.variable_data().to(at::kCPU, at::kDouble).contiguous();
+      parameters.set(name,
+                     std::span(values.const_data_ptr<double>(), static_cast<std::size_t>(values.numel())));
+    }
+}
+
 LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters)
-    : model_(model), facts_(facts), parameters_(parameters) {
+    : parameters_(parameters) {
   for (const ModulePart& part : model.parts) {
     for (const auto& [name, tensor] : trained_parameters(part)) {
       lent_.push_back({tensor, tensor.variable_data(), name});
-      const at::Tensor values = lent_.back().before.to(at::kCPU, at::kDouble).contiguous();
-      parameters.set(name,
-                     std::span(values.const_data_ptr<double>(), static_cast<std::size_t>(values.numel())));
       if (const at::Tensor weight = parameters.weight(name); weight.numel() == tensor.numel())
         tensor.set_data(weight.view(tensor.sizes()));
     }
@@ -179,9 +185,10 @@ LentModules::~LentModules() {
   }
 }
 
-std::function<std::unique_ptr<Block>(int, RecomputeMode)> LentModules::blocks() const {
-  return [this](int block, RecomputeMode mode) {
-    return std::make_unique<ModuleBlock>(model_, facts_, block, mode);
+std::function<std::unique_ptr<Block>(int, RecomputeMode)> module_blocks(const ModuleModel& model,
+                                                                        const ModuleFacts& facts) {
+  return [&model, &facts](int block, RecomputeMode mode) {
+    return std::make_unique<ModuleBlock>(model, facts, block, mode);
   };
 }
 

@@ -3,8 +3,9 @@
 //
 //   const ModuleFacts facts = describe(model, data.read(0), precision, device);   // a trial of each part
 //   Parameters parameters(plan, facts.spec, 0, device);
+//   set_values(model, parameters);
 //   LentModules lent(model, facts, parameters);
-//   Engine engine(plan, facts.spec, parameters, {.make_custom_block = lent.blocks()});
+//   Engine engine(plan, facts.spec, parameters, {.make_custom_block = module_blocks(model, facts)});
 //
 // Activations that autograd keeps lie outside the engine's arena; the trial counts them, and programs carry them as buffers
 // (BufferKind::graph), so that the memory of a plan is known before it runs.
@@ -31,9 +32,13 @@ struct ModuleFacts {
 ModuleFacts describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
                      at::Device device);
 
-// Puts the modules' parameters into the engine's buffers, while it lives. At its end modules have tensors of their own again, of
-// the types and on the devices they had, with the values that the parameters have by then; with ZeRO 3, of the own shard. The
-// parameters must live longer.
+// Parameters get the values that the modules have.
+void set_values(const ModuleModel& model, Parameters& parameters);
+
+// Puts the engine's buffers, with what they hold, under the modules' parameters, while it lives. At its end modules have tensors of
+// their own again, of the types and on the devices they had, with the values that the parameters have by then; with ZeRO 3, of the
+// own shard. The parameters must live longer. A run that changes its plan lends anew: nothing of the old plan's memory is held
+// while state moves.
 class LentModules {
  public:
   LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters);
@@ -41,17 +46,16 @@ class LentModules {
   LentModules(const LentModules&) = delete;
   LentModules& operator=(const LentModules&) = delete;
 
-  // For EngineOptions; the engine must not outlive this.
-  std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> blocks() const;
-
  private:
   struct Lent;
   void take_back(Lent& lent) const;
-  const ModuleModel& model_;
-  const ModuleFacts& facts_;
   Parameters& parameters_;
   std::vector<Lent> lent_;
 };
+
+// For EngineOptions. Model and facts must outlive the engine; it runs steps while the modules are lent its parameters.
+std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> module_blocks(const ModuleModel& model,
+                                                                                   const ModuleFacts& facts);
 
 // The samples of one step that are this device's, in an order that only the seed decides, each epoch anew.
 Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,

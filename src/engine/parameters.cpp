@@ -54,8 +54,11 @@ Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::D
     : tensors_(logical_tensors(model)),
       types_(types_of(plan.precision)),
       device_(device),
-      shapes_(block_shapes(plan, model, rank)),
+      keeping_(keeping),
+      shapes_((keeping == Keeping::copies ? copied_shapes : block_shapes)(plan, model, rank)),
       blocks_(shapes_.size()) {
+  if (plan.buddy > 0 && (keeping == Keeping::training || keeping == Keeping::nothing))
+    copies_ = std::make_unique<Parameters>(plan, model, rank, device, Keeping::copies);
   for (std::size_t b = 0; b < shapes_.size(); ++b) {
     const BlockShape& shape = shapes_[b];
     updates_.push_back(update_runs(shape)), counted_.push_back(counted_runs(shape));
@@ -75,6 +78,7 @@ at::Tensor Parameters::zeros(int block, StateKind kind, at::ScalarType type) con
 
 void Parameters::hold_state(int number) {
   if (shape(number).tensors.empty()) return;
+  if (copies_ != nullptr) copies_->hold_copy(number);
   BlockState& state = block(number);
   if (types_.element == types_.wide)
     state.weights = state.masters = zeros(number, StateKind::weights, types_.element);
@@ -84,10 +88,27 @@ void Parameters::hold_state(int number) {
   state.second = zeros(number, StateKind::optimizer, types_.wide);
 }
 
-void Parameters::hold_state(int number, const BlockState& given) {
+// Masters that are weights are here whole, unless weights are sharded too.
+void Parameters::hold_copy(int number) {
+  if (shape(number).tensors.empty()) return;
   BlockState& state = block(number);
+  if (types_.element != types_.wide || shape(number).is_sharded(StateKind::weights))
+    state.masters = zeros(number, StateKind::optimizer, types_.wide);
+  state.first = zeros(number, StateKind::optimizer, types_.wide);
+  state.second = zeros(number, StateKind::optimizer, types_.wide);
+}
+
+void Parameters::take_state(int number, const Parameters& from) {
+  BlockState& state = block(number);
+  const BlockState& given = from.block(number);
   state.masters = given.masters, state.first = given.first, state.second = given.second;
-  if (types_.element == types_.wide) state.weights = state.masters;
+  if (types_.element == types_.wide && keeping_ != Keeping::copies) state.weights = state.masters;
+  if (copies_ != nullptr && from.copies() != nullptr) copies_->take_state(number, *from.copies());
+}
+
+void Parameters::release(int number) {
+  block(number) = {};
+  if (copies_ != nullptr) copies_->release(number);
 }
 
 void Parameters::keep_state() {
@@ -130,6 +151,15 @@ Box Parameters::box(const std::string& name, at::Tensor BlockState::*member) con
     box[0] = {held->box[0].begin + rows.begin, held->box[0].begin + rows.end};
   }
   return box;
+}
+
+const Parameters* Parameters::holder(const std::string& name, at::Tensor BlockState::*member,
+                                     const Box& wanted) const {
+  const auto has = [&](const Parameters& one) {
+    return one.view(name, member).defined() && one.box(name, member).contains(wanted);
+  };
+  if (has(*this)) return this;
+  return copies_ != nullptr && has(*copies_) ? copies_.get() : nullptr;
 }
 
 at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*member) const {
@@ -196,6 +226,7 @@ void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std
 }  // namespace
 
 void Parameters::initialize(std::int64_t seed) {
+  if (copies_ != nullptr) copies_->initialize(seed);
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("init");
   std::vector<double> values;
   for (const LogicalTensor& tensor : tensors_) {
@@ -203,6 +234,7 @@ void Parameters::initialize(std::int64_t seed) {
     std::optional<Box> filled;
     for (at::Tensor BlockState::*const member : {&BlockState::masters, &BlockState::weights}) {
       at::Tensor target = view(tensor.name, member);
+      if (!target.defined()) continue;  // copies have no weights
       const Box own = box(tensor.name, member);
       if (filled != own) fill(tensor, key, own, values);
       filled = own;
@@ -236,8 +268,10 @@ void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
     for (int d = 0; d < own.num_dims; ++d) result = result.narrow(d, own[d].begin, own[d].size());
     return result;
   };
-  master(name).copy_(part(&BlockState::masters));
+  if (at::Tensor own = master(name); own.defined()) own.copy_(part(&BlockState::masters));
+  if (copies_ != nullptr && copies_->find(name) != nullptr) copies_->set_from(name, whole);
   const BlockState& state = block(places_.at(name).first);
+  if (!state.weights.defined()) return;
   // Through the master's type, as an update rounds.
   if (!state.masters.is_same(state.weights))
     weight(name).copy_(part(&BlockState::weights).to(state.masters.scalar_type()));
@@ -276,7 +310,7 @@ Bytes Parameters::bytes() const {
     if (state.weights.defined() && state.masters.is_same(state.weights))
       total -= static_cast<std::int64_t>(state.masters.nbytes());
   }
-  return Bytes(total);
+  return copies_ == nullptr ? Bytes(total) : Bytes(total) + copies_->bytes();
 }
 
 }  // namespace optimus

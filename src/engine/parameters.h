@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,8 +20,9 @@
 namespace optimus {
 
 // What is held: all that training needs; weights alone (gradients and moments are then undefined, and masters are weights); or
-// nothing at first, and then, block by block, what somebody who moves state asks for (reshard/move.h).
-enum class Keeping { training, weights, nothing };
+// nothing at first, and then, block by block, what somebody who moves state asks for (reshard/move.h). copies: nothing at first, of the
+// shards whose updates this device repeats (Plan::buddy); see Parameters::copies().
+enum class Keeping { training, weights, nothing, copies };
 
 // With ZeRO some of these hold the device's shard only: moments and masters from stage 1 on, gradients from 2, weights with 3. Where
 // masters are the weights, they lie as weights do.
@@ -54,13 +56,19 @@ class Parameters {
   Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
              Keeping keeping = Keeping::training);
 
-  // Of Keeping::nothing: masters and moments of one block, zero or as given; release() lets them go, and everything else of it. After
-  // the last, complete() adds weights, rounded from masters as far as these are held, and gradients.
+  // Masters and moments of the shards whose updates are repeated here, where the plan has buddies; null elsewhere. They are held and
+  // let go of with the rest, and filled with it: their boxes, views and updates are those of the device that they belong to. Weights
+  // and gradients of them there are none, nor masters that are weights and lie whole in this device's own.
+  Parameters* copies() { return copies_.get(); }
+  const Parameters* copies() const { return copies_.get(); }
+
+  // Of Keeping::nothing: masters and moments of one block, zero or as they lie elsewhere; release() lets them go, and everything else of
+  // it. After the last, complete() adds weights, rounded from masters as far as these are held, and gradients.
   void hold_state(int block);
-  void hold_state(int block, const BlockState& given);
+  void take_state(int block, const Parameters& from);
   // Lets go of all but masters and moments.
   void keep_state();
-  void release(int block) { blocks_[static_cast<std::size_t>(block)] = {}; }
+  void release(int block);
   void complete();
 
   // Keyed by (seed, tensor name): the same values whoever holds which part. Every rank computes its own part.
@@ -75,6 +83,8 @@ class Parameters {
   at::Tensor view(const std::string& name, at::Tensor BlockState::*member) const;
   // The box that such a view holds. Masters that are weights are held as weights are.
   Box box(const std::string& name, at::Tensor BlockState::*member) const;
+  // Whose view has this box of masters or moments: these parameters, their copies, or nobody (null).
+  const Parameters* holder(const std::string& name, at::Tensor BlockState::*member, const Box& box) const;
 
   // The views that a block computes with, in given whole buffers (gradients may be undefined).
   BlockViews views(int block, const at::Tensor& weights, const at::Tensor& gradients) const;
@@ -101,16 +111,19 @@ class Parameters {
 
  private:
   at::Tensor zeros(int block, StateKind kind, at::ScalarType type) const;
+  void hold_copy(int block);
   bool is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const;
   void set_from(const std::string& name, const at::Tensor& whole);
 
   const std::vector<LogicalTensor> tensors_;
   const ElementTypes types_;
   const at::Device device_;
+  const Keeping keeping_;
   std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
   std::vector<std::vector<StateRun>> updates_, counted_;
   std::map<std::string, std::pair<int, std::size_t>> places_;  // name -> block, index into its shape
+  std::unique_ptr<Parameters> copies_;
 };
 
 }  // namespace optimus

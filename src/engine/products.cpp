@@ -184,6 +184,13 @@ bool Products::input_gradient_through(Activation, const at::Tensor&, const at::T
   return false;
 }
 
+bool Products::takes_gradients(const at::Tensor&, std::int64_t) const { return false; }
+bool Products::has_taken(const at::Tensor&) const { return false; }
+void Products::take_gradient(Activation, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, at::Tensor&) {
+  ensure(false, "a gradient for products that take none");
+}
+
 std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element, const Path& record) {
   const bool is_wide = element == at::kFloat || element == at::kDouble;
 #ifdef OPTIMUS_CUDA

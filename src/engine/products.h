@@ -11,6 +11,8 @@
 
 namespace optimus {
 
+class LtChoices;
+
 class Products {
  public:
   virtual ~Products() = default;
@@ -31,8 +33,18 @@ class Products {
   // gradient += dy^T x, or gradient = dy^T x.
   virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient,
                                bool adds = true) = 0;
+  // cuBLASLt's, where products are by it (lt_choices.h), for those in 8 bits; else null.
+  virtual LtChoices* choices() { return nullptr; }
   // Bytes that it holds beside what it is given.
   virtual std::int64_t bytes() const { return 0; }
+
+  // A gradient that comes through an activation function and that nobody but these products needs may stay with them, in their own
+  // form. takes_gradients: whether they take one now, for this weight and of so many rows. take_gradient: dy of the calls to come with `gradient`, which itself is not written, is kind'(x) * d_activated (with a gate: the
+  // gate's columns, then x's); its columns are added to bias_gradient (may be undefined). has_taken: until its weight gradient.
+  virtual bool takes_gradients(const at::Tensor& weight, std::int64_t rows) const;
+  virtual void take_gradient(Activation kind, const at::Tensor& d_activated, const at::Tensor& x,
+                             const at::Tensor& gate, const at::Tensor& gradient, at::Tensor& bias_gradient);
+  virtual bool has_taken(const at::Tensor& gradient) const;
 };
 
 // As the device and element type need: straight; through fp32 on processors that cannot multiply bf16 or fp16 (the values

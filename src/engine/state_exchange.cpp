@@ -8,6 +8,8 @@
 namespace optimus {
 namespace {
 
+constexpr int kBuddyTag = 2;  // beside those of activations and their gradients (crossing.cpp)
+
 // The first elements of a byte buffer as a flat tensor of another type.
 at::Tensor first_of(const at::Tensor& bytes, std::int64_t count, at::ScalarType type) {
   return bytes.narrow(0, 0, count * static_cast<std::int64_t>(at::elementSize(type))).view(type);
@@ -88,7 +90,24 @@ std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const Sta
   ensure(comm_ != nullptr, "{} in a program of one device", text(next.op));
   if (next.op == Op::sync_gradients) return begin_sync(next, buffers);
   if (gathered_shape(next.block).tensors.empty()) return nullptr;  // a custom block without parameters
+  if (next.op == Op::send_buddy || next.op == Op::receive_buddy) return begin_buddy(next, buffers);
   return next.op == Op::gather_parameters ? begin_gather(next, buffers) : begin_reduce(next, buffers);
+}
+
+// A shard lies in one piece on both sides.
+std::unique_ptr<Pending> StateExchange::begin_buddy(const Instruction& next, const StateBuffers& buffers) {
+  if (parameters_.shape(next.block).tensors.empty()) return nullptr;
+  if (next.op == Op::send_buddy)
+    return comm_->send(next.peer, own_gradients(next.block), kBuddyTag, what(next));
+  return comm_->receive(next.peer, copied_gradients(next.block, buffers), kBuddyTag, what(next));
+}
+
+at::Tensor StateExchange::copied_gradients(int block, const StateBuffers& buffers) const {
+  return first_of(buffers.copied, parameters_.shape(block).shard_elements, wide_);
+}
+
+at::Tensor StateExchange::copied_weights(int block, const StateBuffers& buffers) const {
+  return first_of(buffers.room, parameters_.shape(block).shard_elements, element_);
 }
 
 // Of a tied head the embedding's words come behind its own tensors.

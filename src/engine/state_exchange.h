@@ -6,7 +6,8 @@
 //   zero 2,3 the same of every micro-batch's whole gradients, added to the own shard
 //
 // Before that, tensor parts add up what each has seen only partly. Last of all, what other stages or pipelines hold too is added
-// up with them (schedule/shared_sums.h). Read next: block_shape.h.
+// up with them (schedule/shared_sums.h). Where the plan has buddies, a shard that is complete goes to the device that repeats its
+// update (Parameters::copies). Read next: block_shape.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +25,9 @@ namespace optimus {
 
 // Buffers of one instruction; undefined where it has none.
 struct StateBuffers {
-  at::Tensor whole;  // weights gathered for use, or one micro-batch's gradients: flat, in whole order
-  at::Tensor room;   // where shards lie one behind the other
+  at::Tensor whole;   // weights gathered for use, or one micro-batch's gradients: flat, in whole order
+  at::Tensor room;    // where shards lie one behind the other; of a repeated update: where its weights go
+  at::Tensor copied;  // gradients of the shard whose update is repeated
 };
 
 class StateExchange {
@@ -36,6 +38,11 @@ class StateExchange {
 
   std::unique_ptr<Pending> begin(const Instruction& next, const StateBuffers& buffers);
   void end(const Instruction& next, const StateBuffers& buffers);
+
+  // The reduced gradients of the shard whose update is repeated, once they have come: [shard_elements].
+  at::Tensor copied_gradients(int block, const StateBuffers& buffers) const;
+  // Room for the weights that come of a repeated update and that nobody wants.
+  at::Tensor copied_weights(int block, const StateBuffers& buffers) const;
 
   // The buffer that holds a gathered head's weights ends with a tied embedding's words, from here on.
   std::int64_t tied_offset() const { return parameters_.shape(head_).whole_elements; }
@@ -55,6 +62,7 @@ class StateExchange {
   std::unique_ptr<Pending> begin_gather(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_reduce(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_sync(const Instruction& next, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_buddy(const Instruction& next, const StateBuffers& buffers);
   void end_sync(const Instruction& next, const StateBuffers& buffers);
   std::string what(const Instruction& next) const;
   // A piece of the own gradients that is added up with other stages or pipelines.

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda_launch.h"
+#include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
 namespace optimus {
@@ -95,6 +96,14 @@ class Launch {
   c10::cuda::CUDAGuard guard_;
   cuda::Queue queue_;
 };
+
+// Rows in packs of 16 bytes, and whole tiles of 16 x 16.
+bool is_quantised_here(const at::Tensor& x) {
+  const bool is_narrow = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+  return is_narrow && x.dim() == 2 && x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && x.stride(1) == 1 &&
+         x.size(0) < (1 << 23) && x.numel() < (std::int64_t{1} << 36) && x.stride(0) % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(x.data_ptr()) % 16 == 0;
+}
 
 // table[ids[row]] += values[row], each row of the table in the order of ids.
 void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& table) {
@@ -310,6 +319,45 @@ class CudaKernels final : public Kernels {
   }
 
   // ATen's copy is one vectorised pass in every pair of types.
+  void quantise(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
+                at::Tensor& transposed, at::Tensor& maximum) const override {
+    if (!is_quantised_here(x)) return Kernels::quantise(operand, x, scale, y, transposed, maximum);
+    const at::ScalarType narrow = fp8_type(operand);
+    ensure_same_size(y, x);
+    const Launch launch(x);
+    launch(cuda::quantise,
+           {.element = element_of(x),
+            .format = operand == Fp8Operand::gradient ? cuda::Narrow::e5m2 : cuda::Narrow::e4m3,
+            .x = rows_of(x),
+            .y = flat_data(y, narrow),
+            .transposed = flat_data(transposed, narrow),
+            .scale = static_cast<const float*>(flat_data(scale, at::kFloat)),
+            .maximum = static_cast<std::uint32_t*>(flat_data(maximum, at::kFloat))});
+  }
+  void quantise_through(Activation kind, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gate,
+                        const at::Tensor& scale, at::Tensor& y, at::Tensor& transposed, at::Tensor& maximum,
+                        at::Tensor& sum) const override {
+    const bool can = x.scalar_type() == at::kBFloat16 && is_quantised_here(dy) && is_quantised_here(x) &&
+                     (!gate.defined() || (is_quantised_here(gate) && !sum.defined())) && y.defined() &&
+                     transposed.defined();
+    if (!can) return Kernels::quantise_through(kind, dy, x, gate, scale, y, transposed, maximum, sum);
+    for (const at::Tensor& other : {dy, gate}) ensure_same_size(other, x);
+    const at::Tensor workspace =
+        sum.defined()
+            ? at::empty({cuda::quantise_through_parts(x.size(0)), x.size(1)}, x.options().dtype(at::kFloat))
+            : at::Tensor();
+    const Launch launch(x);
+    launch(cuda::quantise_through, {.kind = kind,
+                                    .dy = rows_of(dy, at::kBFloat16),
+                                    .x = rows_of(x),
+                                    .gate = rows_of(gate, at::kBFloat16),
+                                    .y = flat_data(y, at::kFloat8_e5m2),
+                                    .transposed = flat_data(transposed, at::kFloat8_e5m2),
+                                    .scale = static_cast<const float*>(flat_data(scale, at::kFloat)),
+                                    .maximum = static_cast<std::uint32_t*>(flat_data(maximum, at::kFloat)),
+                                    .sum = static_cast<float*>(flat_data(sum, at::kFloat)),
+                                    .workspace = static_cast<float*>(flat_data(workspace, at::kFloat))});
+  }
   void convert(const at::Tensor& from, at::Tensor& to) const override { to.copy_(from); }
 
  private:

@@ -147,4 +147,31 @@ struct AdamTask {
 void adamw(const Queue& queue, const AdamTask& task);
 void pass_gate(const Queue& queue, const GateOptions& options, double* numbers);
 
+// fp8: y = x * scale in 8 bits, rounded to nearest even, what is too large becomes the largest number, what is infinite NaN. y as
+// [rows, width], transposed as [width, rows]; null: not wanted. maximum (null: not wanted) becomes the largest of itself and |x|, as
+// an unsigned word, so that NaN is the largest of all. Rows and width are multiples of 16, x lies in packs; bf16 and fp16.
+enum class Narrow { e4m3, e5m2 };
+struct QuantiseTask {
+  Element element = Element::bf16;
+  Narrow format = Narrow::e4m3;
+  Rows x;
+  void *y = nullptr, *transposed = nullptr;
+  const float* scale = nullptr;
+  std::uint32_t* maximum = nullptr;
+};
+void quantise(const Queue& queue, const QuantiseTask& task);
+
+// The gradient through an activation function, rounded to bf16 and then to e5m2, and its columns summed: what activation_backward,
+// add_rows and quantise do one behind the other. With a gate, its columns come first, and nothing is summed. Everything is bf16.
+struct QuantiseThroughTask {
+  Activation kind = Activation::gelu;
+  Rows dy, x, gate;
+  void *y = nullptr, *transposed = nullptr;  // [rows, columns], [columns, rows]
+  const float* scale = nullptr;
+  std::uint32_t* maximum = nullptr;
+  float *sum = nullptr, *workspace = nullptr;  // null: not wanted; [quantise_through_parts, width]
+};
+std::int64_t quantise_through_parts(std::int64_t num_rows);
+void quantise_through(const Queue& queue, const QuantiseThroughTask& task);
+
 }  // namespace optimus::cuda

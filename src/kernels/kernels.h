@@ -20,6 +20,7 @@
 #include "base/random.h"
 #include "kernels/step_numbers.h"
 #include "model/spec.h"
+#include "plan/fp8.h"
 
 namespace optimus {
 
@@ -135,8 +136,17 @@ class Kernels {
   // Nothing happens when the step's gradient was not finite.
   virtual void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
                      at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const = 0;
+  // To 8 bits (kernels/fp8.h), in one pass: y [rows, width] and transposed [width, rows] are contiguous; undefined: not wanted. maximum
+  // (one fp32 element; undefined: not wanted) becomes the largest of itself and |x|.
+  virtual void quantise(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
+                        at::Tensor& transposed, at::Tensor& maximum) const;
   // to = from, in to's type.
   virtual void convert(const at::Tensor& from, at::Tensor& to) const = 0;
+  // A gradient through an activation function straight to 8 bits: activation_backward, add_rows to `sum` (undefined: not wanted) and
+  // quantise as a gradient, without the one in between. Of the result's columns the gate's come first, where there is one.
+  virtual void quantise_through(Activation kind, const at::Tensor& dy, const at::Tensor& x,
+                                const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
+                                at::Tensor& transposed, at::Tensor& maximum, at::Tensor& sum) const;
 };
 
 std::unique_ptr<Kernels> make_host_kernels();

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "base/time_stamp.h"
 
@@ -45,13 +46,21 @@ Seconds steady_seconds() {
 
 StatusLine::StatusLine(std::FILE* out, Clock clock) : StatusLine(out, std::move(clock), false) {}
 
-StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_times)
+StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_times, std::FILE* people)
     : out_(out),
+      people_(people),
       clock_(std::move(clock)),
       has_times_(has_times),
       is_terminal_(!has_times && understands_control(out)),
       next_(clock_()) {
   if (!is_terminal_) next_ += Seconds(10);
+}
+
+void StatusLine::speak_to_people() {
+  const std::lock_guard lock(mutex_);
+  if (people_ == nullptr) return;
+  out_ = std::exchange(people_, nullptr), has_times_ = false;
+  is_terminal_ = understands_control(out_);
 }
 
 int StatusLine::columns() const {

@@ -22,7 +22,11 @@ class StatusLine {
  public:
   explicit StatusLine(std::FILE* out, Clock clock = steady_seconds);
   // Of a log: each line begins with the time (base/time_stamp.h).
-  static StatusLine for_log(std::FILE* out) { return StatusLine(out, steady_seconds, true); }
+  // people: where it goes on when speak_to_people() is called; null: it stays.
+  static StatusLine for_log(std::FILE* out, std::FILE* people = nullptr) {
+    return StatusLine(out, steady_seconds, true, people);
+  }
+  void speak_to_people();
   StatusLine(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
 
@@ -42,13 +46,14 @@ class StatusLine {
   void keep();
 
  private:
-  StatusLine(std::FILE* out, Clock clock, bool has_times);
+  StatusLine(std::FILE* out, Clock clock, bool has_times, std::FILE* people = nullptr);
   void draw(std::string_view line);
   void write(const std::string& text);
 
   std::FILE* out_;
+  std::FILE* people_;
   Clock clock_;
-  const bool has_times_ = false;
+  bool has_times_ = false;
   bool is_terminal_;
   mutable std::mutex mutex_;
   Seconds next_;

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "base/units.h"
+#include "plan/fp8.h"
 #include "plan/plan_json.h"
 
 namespace optimus {
@@ -95,6 +96,7 @@ std::string short_text(const Plan& plan) {
                       [](const Stage& stage, const LayerStrategy& s) { return data_parallel(stage, s); });
   result += axis_text(plan, "ep", 1, [](const Stage&, const LayerStrategy& s) { return s.ep; });
   result += axis_text(plan, "zero", 0, [](const Stage&, const LayerStrategy& s) { return s.zero; });
+  if (plan.buddy > 0) result += fmt::format(" buddy{}", plan.buddy);
   const bool is_pipelined = std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
                                         [](const Pipeline& p) { return p.stages.size() > 1; });
   if (is_pipelined) result += " " + text(plan.schedule);
@@ -108,10 +110,10 @@ std::string picture(const Plan& plan) {
                                    plan_hash(plan).substr(0, 4), num_devices(plan));
   const std::string size = plan.num_blocks > 2 ? fmt::format("{} layers", plan.num_blocks - 2)
                                                : fmt::format("{} blocks", plan.num_blocks);
-  result += fmt::format("{}: {}, batch {} x {} tokens, {}, accumulators {}{}\n",
+  result += fmt::format("{}: {}, batch {} x {} tokens, {}, accumulators {}\n",
                         plan.model.empty() ? "model" : plan.model, size, plan.batch, plan.sequence_length,
-                        text(plan.precision), text(plan.accumulators),
-                        plan.buddy > 0 ? fmt::format(", buddy {}", plan.buddy) : "");
+                        text(plan.precision), text(plan.accumulators));
+  if (has_fp8(plan)) result += fmt::format("products in fp8: {}\n", fp8_text(plan));
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     const Pipeline& pipeline = plan.pipelines[p];
     result += fmt::format("\npipeline {}: {}\n", p, microbatch_text(pipeline.microbatches));
@@ -141,6 +143,11 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
   changed("schedule", text(a.schedule), text(b.schedule));
   changed("precision", text(a.precision), text(b.precision));
   changed("accumulators", text(a.accumulators), text(b.accumulators));
+  const auto fp8 = [](const Plan& plan) {
+    return fmt::format("{}, window {}", plan.fp8.blocks.empty() ? "as usual" : ranges_text(plan.fp8.blocks),
+                       plan.fp8.window);
+  };
+  changed("fp8", fp8(a), fp8(b));
   changed("buddy", std::to_string(a.buddy), std::to_string(b.buddy));
   changed("devices", std::to_string(num_devices(a)), std::to_string(num_devices(b)));
   changed("pipelines", std::to_string(a.pipelines.size()), std::to_string(b.pipelines.size()));

@@ -168,4 +168,75 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
   return layout;
 }
 
+bool has_buddy(const Plan& plan, const LayerStrategy& strategy) {
+  return plan.buddy > 0 && strategy.zero > 0;
+}
+
+namespace {
+
+// Where grid has shard s, the result has the shard whose updates that device repeats: everybody moves on by `distance` shards.
+DeviceGrid turned(const DeviceGrid& grid, int distance) {
+  DeviceGrid result = grid;
+  const int parts = grid.num_parts;
+  for (int replica = 0; replica < grid.num_replicas; ++replica)
+    for (int shard = 0; shard < grid.num_shards; ++shard)
+      for (int part = 0; part < parts; ++part)
+        result.ranks[static_cast<std::size_t>((replica * grid.num_shards + shard) * parts + part)] =
+            grid.at(replica, (shard + distance) % grid.num_shards, part);
+  return result;
+}
+
+}  // namespace
+
+Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind kind) {
+  Layout layout = layout_of(plan, model, kind);
+  if (plan.buddy == 0) return layout;
+  std::vector<int> copy_of(layout.grids.size(), -1);  // a grid in one shard has none
+  for (std::size_t g = 0; g < copy_of.size(); ++g) {
+    if (layout.grids[g].num_shards == 1) continue;
+    copy_of[g] = static_cast<int>(layout.grids.size());
+    layout.grids.push_back(turned(layout.grids[g], plan.buddy));
+  }
+  for (std::vector<Placement>& placements : layout.placements) {
+    const std::size_t count = placements.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      Placement copy = placements[i];
+      copy.grid = copy_of[static_cast<std::size_t>(copy.grid)];
+      if (copy.grid >= 0) placements.push_back(std::move(copy));
+    }
+  }
+  return layout;
+}
+
+namespace {
+
+// Of the first shard of the first part of a block: those of all replicas and pipelines. Others have as many.
+std::vector<int> holders_of(const Plan& plan, int block) {
+  std::vector<int> holders;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks) {
+        if (block < chunk.first() || block >= chunk.end()) continue;
+        const LayerStrategy& strategy = strategy_of(stage, block);
+        const int shards = shards_of(stage, strategy, StateKind::optimizer), step = strategy.tp * shards;
+        for (std::size_t first = 0; first < stage.devices.size(); first += static_cast<std::size_t>(step)) {
+          holders.push_back(stage.devices[first]);
+          if (has_buddy(plan, strategy))
+            holders.push_back(
+                stage.devices[first + static_cast<std::size_t>(plan.buddy % shards * strategy.tp)]);
+        }
+      }
+  return holders;
+}
+
+}  // namespace
+
+std::vector<int> fewest_holders(const Plan& plan) {
+  std::vector<int> fewest = holders_of(plan, 0);
+  for (int block = 1; block < plan.num_blocks; ++block)
+    if (std::vector<int> holders = holders_of(plan, block); holders.size() < fewest.size())
+      fewest = std::move(holders);
+  return fewest;
+}
+
 }  // namespace optimus

@@ -22,6 +22,15 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind);
 // blocks is. Pipelines that split the model
 // alike are replicas of one grid. The plan must be valid for the model. O(devices + tensors * different pipelines).
 Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
+// The same with the copies that buddies hold (Plan::buddy): who could give away which piece of the state. Of masters and moments, or of
+// weights where these are the masters.
+Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind kind);
+
+// Whether another device repeats the updates of a shard under this strategy.
+bool has_buddy(const Plan& plan, const LayerStrategy& strategy);
+// Devices that together are the only holders of some masters and moments, as few as there are: losing them loses state, losing any
+// fewer does not.
+std::vector<int> fewest_holders(const Plan& plan);
 
 // What each of tp parts holds of a dimension cut in `unit`, in elements: heads, ffn columns and vocabulary
 // rows evenly, whole experts evenly, key/value heads as the part's query heads need them (so several parts may hold the same ones).

@@ -71,6 +71,13 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
+// Products in 8 bits (plan/fp8.h). Blocks named here multiply so in any precision but fp16; precision fp8 is bf16 with some named.
+struct Fp8Plan {
+  std::vector<int> blocks;  // layers, in order; none: precision fp8 chooses, and others have none
+  int window = 16;          // steps whose maxima a scale comes from
+  bool operator==(const Fp8Plan&) const = default;
+};
+
 struct Plan {
   std::string model;   // its name, for people
   int num_blocks = 0;  // layers + 2; those of a custom model
@@ -81,6 +88,7 @@ struct Plan {
   // A sharded state has a second copy: shard s is repeated by shard (s + buddy) mod shards of its group,
   // which gets the reduced gradient and repeats the update. 0: no such copy.
   int buddy = 0;
+  Fp8Plan fp8;
   std::vector<Pipeline> pipelines;
   bool operator==(const Plan&) const = default;
 };

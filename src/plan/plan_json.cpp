@@ -136,10 +136,26 @@ Pipeline parse_pipeline(const JsonView& json) {
   return pipeline;
 }
 
+OrderedJson fp8_json(const Fp8Plan& fp8) {
+  OrderedJson json;
+  if (!fp8.blocks.empty()) json["blocks"] = ranges_text(fp8.blocks);
+  json["window"] = fp8.window;
+  return json;
+}
+
+Fp8Plan parse_fp8(const JsonView& json) {
+  static const std::vector<std::string> keys = {"blocks", "window"};
+  json.allow_only(keys);
+  Fp8Plan fp8;
+  if (const auto blocks = json.find("blocks")) fp8.blocks = parse_ranges(blocks->text(), blocks->where());
+  fp8.window = small_integer(json, "window", fp8.window);
+  return fp8;
+}
+
 Plan plan_from(const JsonView& json) {
   static const std::vector<std::string> keys = {"format",       "version",         "model",    "blocks",
                                                 "batch",        "sequence_length", "schedule", "precision",
-                                                "accumulators", "buddy",           "pipelines"};
+                                                "accumulators", "buddy",           "fp8",      "pipelines"};
   if (json.at("format").text() != "optimus-plan") json.at("format").refuse("\"optimus-plan\"");
   const auto version = json.at("version").integer();
   if (version != kPlanVersion)
@@ -156,6 +172,7 @@ Plan plan_from(const JsonView& json) {
   if (const auto word = json.find("accumulators"))
     plan.accumulators = parse_precision(word->text(), word->where());
   plan.buddy = small_integer(json, "buddy", 0);
+  if (const auto narrow = json.find("fp8")) plan.fp8 = parse_fp8(*narrow);
   std::size_t microbatches = 0, devices = 0;
   for (const JsonView& pipeline : json.at("pipelines").elements()) {
     plan.pipelines.push_back(parse_pipeline(pipeline));
@@ -213,6 +230,7 @@ OrderedJson to_json(const Plan& plan) {
   json["precision"] = text(plan.precision);
   json["accumulators"] = text(plan.accumulators);
   if (plan.buddy != 0) json["buddy"] = plan.buddy;
+  if (plan.fp8 != Fp8Plan{}) json["fp8"] = fp8_json(plan.fp8);
   json["pipelines"] = OrderedJson::array();
   for (const Pipeline& pipeline : plan.pipelines) {
     OrderedJson stages = OrderedJson::array();

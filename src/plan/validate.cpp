@@ -40,6 +40,25 @@ Problem problem_in_numbers(const Plan& plan) {
   return std::nullopt;
 }
 
+// Scales of a longer window would follow a falling gradient too late to be of use, and a history of it is state to be saved.
+constexpr int kLongestWindow = 1024;
+
+Problem problem_in_fp8(const Plan& plan) {
+  const std::vector<int>& blocks = plan.fp8.blocks;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i] < 1 || blocks[i] > plan.num_blocks - 2)
+      return because("fp8: block {} is no layer, those are blocks 1 to {}", blocks[i], plan.num_blocks - 2);
+    if (i > 0 && blocks[i] <= blocks[i - 1])
+      return because("fp8: block {} stands behind block {}, each may be named once, in order", blocks[i],
+                     blocks[i - 1]);
+  }
+  if (plan.fp8.window < 1 || plan.fp8.window > kLongestWindow)
+    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kLongestWindow);
+  if (!blocks.empty() && plan.precision == Precision::fp16)
+    return because("fp8: fp16 scales losses, use it with precision fp8, bf16, fp32 or fp64");
+  return std::nullopt;
+}
+
 Problem problem_in_devices(const Plan& plan) {
   std::vector<int> devices;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -175,6 +194,10 @@ Problem problem_with_schedule(const Plan& plan) {
   if (!is_asynchronous(plan.schedule)) return std::nullopt;
   if (plan.precision == Precision::fp16)
     return because("schedule {} cannot scale losses, use another precision than fp16", text(plan.schedule));
+  if (plan.precision == Precision::fp8 || !plan.fp8.blocks.empty())
+    return because(
+        "schedule {} has no step at which maxima could be agreed on; use another precision than fp8",
+        text(plan.schedule));
   if (plan.buddy > 0)
     return because("schedule {} has no step at which buddies could follow; use buddy 0", text(plan.schedule));
   if (plan.pipelines.size() > 1)
@@ -193,6 +216,8 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
   if (plan.num_blocks != num_blocks(model))
     return because("the plan is for a model of {} blocks, {} has {}", plan.num_blocks, model.name,
                    num_blocks(model));
+  if (plan.precision == Precision::fp8 || !plan.fp8.blocks.empty())
+    return because("fp8 multiplies in 8 bits inside layers, and {} has custom blocks; use bf16", model.name);
   if (plan.sequence_length != 1)
     return because("the sequence length is {}, but the samples of {} have no positions; use 1",
                    plan.sequence_length, model.name);
@@ -249,6 +274,7 @@ Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec&
 
 std::optional<std::string> problem_in(const Plan& plan) {
   if (Problem problem = problem_in_numbers(plan)) return problem;
+  if (Problem problem = problem_in_fp8(plan)) return problem;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
     if (Problem problem = problem_in_stages(plan, static_cast<int>(p))) return problem;
   if (Problem problem = problem_in_devices(plan)) return problem;

@@ -33,12 +33,26 @@ bool lie_alike(const BlockShape& a, const BlockShape& b) {
   return true;
 }
 
-// Masters and moments of a block, in bytes.
-std::int64_t state_bytes(const BlockShape& shape, Precision precision) {
+bool lie_alike(const Parameters& a, const Parameters& b, int block) {
+  if (!lie_alike(a.shape(block), b.shape(block))) return false;
+  static const BlockShape kNothing;
+  const auto copied = [&](const Parameters& of) -> const BlockShape& {
+    return of.copies() == nullptr ? kNothing : of.copies()->shape(block);
+  };
+  return lie_alike(copied(a), copied(b));
+}
+
+// Masters and moments of a block, in bytes, with what is held of them for others.
+std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
+  const BlockShape& shape = of.shape(block);
   if (shape.tensors.empty()) return 0;
   const std::int64_t width = std::max(4, bytes_of(precision));
   const StateKind masters = bytes_of(precision) < 4 ? StateKind::optimizer : StateKind::weights;
-  return width * (shape.elements(masters) + 2 * shape.elements(StateKind::optimizer));
+  const std::int64_t own = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
+  if (of.copies() == nullptr) return width * own;
+  const BlockShape& copied = of.copies()->shape(block);
+  const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;  // else they are among the own ones
+  return width * (own + fields * copied.elements(StateKind::optimizer));
 }
 
 Bytes bytes_in(const std::vector<at::Tensor>& values) {
@@ -106,10 +120,10 @@ std::vector<at::Tensor BlockState::*> StateMover::fields(int tensor) const {
 std::vector<at::Tensor> StateMover::values(const Parameters& of, int tensor, const Box& box) const {
   std::vector<at::Tensor> result;
   for (at::Tensor BlockState::*const field : fields(tensor)) {
-    at::Tensor held = of.view(name_of(tensor), field);
-    ensure(held.defined(), "{} is not held", name_of(tensor));
-    const Box own = of.box(name_of(tensor), field);
-    ensure(own.contains(box), "{} of {} is not in {}", text(box), name_of(tensor), text(own));
+    const Parameters* const holder = of.holder(name_of(tensor), field, box);
+    ensure(holder != nullptr, "{} of {} is not held", text(box), name_of(tensor));
+    at::Tensor held = holder->view(name_of(tensor), field);
+    const Box own = holder->box(name_of(tensor), field);
     for (int d = 0; d < own.num_dims; ++d) held = held.narrow(d, box[d].begin - own[d].begin, box[d].size());
     result.push_back(held);
   }
@@ -144,8 +158,7 @@ void StateMover::plan_turns() {
       if (ends_.next == nullptr || ends_.next->find(name_of(tensor)) == nullptr) continue;
       const int block = ends_.next->block_of(name_of(tensor));
       if (!taken.insert(block).second) continue;
-      const bool is_kept =
-          ends_.old != nullptr && lie_alike(ends_.old->shape(block), ends_.next->shape(block));
+      const bool is_kept = ends_.old != nullptr && lie_alike(*ends_.old, *ends_.next, block);
       Turn& turn = turns_[static_cast<std::size_t>(t)];
       (is_kept ? turn.kept : turn.held).push_back(block);
     }
@@ -159,7 +172,7 @@ void StateMover::plan_memory() {
   const auto total = [&](const Parameters* of) {
     std::int64_t sum = 0;
     for (int block = 0; of != nullptr && block < of->num_blocks(); ++block)
-      sum += state_bytes(of->shape(block), precision);
+      sum += state_bytes(*of, block, precision);
     return sum;
   };
   const std::int64_t limit =
@@ -170,10 +183,10 @@ void StateMover::plan_memory() {
   std::size_t num_ended = 0;
   for (std::size_t t = 0; t < turns_.size(); ++t) {
     std::int64_t added = 0;
-    for (const int block : turns_[t].held) added += state_bytes(ends_.next->shape(block), precision);
-    for (; num_ended < t && now + added > limit; ++num_ended)
+    for (const int block : turns_[t].held) added += state_bytes(*ends_.next, block, precision);
+    for (; num_ended < t && now + added > limit && !options_.keeps_old; ++num_ended)
       for (const int block : turns_[num_ended].released)
-        if (!kept.contains(block)) now -= state_bytes(ends_.old->shape(block), precision);
+        if (!kept.contains(block)) now -= state_bytes(*ends_.old, block, precision);
     turns_[t].waits_for = num_ended;
     now += added, most = std::max(most, now);
   }
@@ -197,27 +210,38 @@ void StateMover::begin(std::size_t number) {
 
 void StateMover::end_oldest() {
   while (!under_way_.empty() && under_way_.front().turn <= num_ended_) end_first();
-  for (const int block : turns_[num_ended_].released) ends_.old->release(block);
+  if (!options_.keeps_old)
+    for (const int block : turns_[num_ended_].released) ends_.old->release(block);
   ++num_ended_;
 }
 
 void StateMover::take_blocks(const Turn& turn) {
-  for (const int block : turn.kept) ends_.next->hold_state(block, ends_.old->block(block));
+  for (const int block : turn.kept) ends_.next->take_state(block, *ends_.old);
   for (const int block : turn.held) ends_.next->hold_state(block);
 }
 
+// Each new box from each old one: own ones, and those held for others.
 void StateMover::copy_own(const Turn& turn) {
   if (ends_.old == nullptr || ends_.next == nullptr) return;
   for (const int tensor : turn.tensors) {
     const std::string& name = name_of(tensor);
     if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
     at::Tensor BlockState::*const field = fields(tensor).front();
-    const auto common = intersect(ends_.old->box(name, field), ends_.next->box(name, field));
-    if (!common) continue;
-    const std::vector<at::Tensor> from = values(*ends_.old, tensor, *common),
-                                  to = values(*ends_.next, tensor, *common);
-    for (std::size_t i = 0; i < to.size(); ++i)
-      if (!to[i].is_alias_of(from[i])) to[i].copy_(from[i]);
+    const auto boxes = [&](const Parameters& of) {
+      std::vector<Box> result{of.box(name, field)};
+      if (of.copies() != nullptr && of.copies()->view(name, field).defined())
+        result.push_back(of.copies()->box(name, field));
+      return result;
+    };
+    for (const Box& wanted : boxes(*ends_.next))
+      for (const Box& held : boxes(*ends_.old)) {
+        const auto common = intersect(wanted, held);
+        if (!common) continue;
+        const std::vector<at::Tensor> from = values(*ends_.old, tensor, *common),
+                                      to = values(*ends_.next, tensor, *common);
+        for (std::size_t i = 0; i < to.size(); ++i)
+          if (!to[i].is_alias_of(from[i])) to[i].copy_(from[i]);
+      }
   }
 }
 

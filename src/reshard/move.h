@@ -8,7 +8,7 @@
 //   next.complete();
 //
 // Large boxes travel alone, straight from where they lie to where they will lie, small ones together. A block that stays as it is
-// keeps its memory. What fails leaves neither layout whole: the run goes back to a checkpoint.
+// keeps its memory. What fails leaves neither layout whole, unless the old one is kept meanwhile.
 #pragma once
 
 #include <vector>
@@ -22,6 +22,7 @@ namespace optimus {
 struct MoveOptions {
   Seconds patience{600};     // for any one message
   bool is_checked = false;   // checksums of all that arrives
+  bool keeps_old = false;    // the old layout stays whole until the caller lets it go: twice the memory
   Bytes alone{1 << 20};      // larger boxes travel alone
   Bytes under_way{1 << 26};  // copies for messages, at most; less where there is little room
 };

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "layout/assign.h"
 #include "layout/verify.h"
+#include "plan/fp8.h"
 #include "plan/layouts.h"
 #include "plan/validate.h"
 #include "schedule/program.h"
@@ -52,9 +53,10 @@ void refuse_other_training(const Plan& from, const Plan& to) {
   if (from.sequence_length != to.sequence_length)
     refuse("sequence length", from.sequence_length, to.sequence_length);
   if (from.precision != to.precision) refuse("precision", text(from.precision), text(to.precision));
+  if (fp8_text(from) != fp8_text(to)) refuse("products in fp8:", fp8_text(from), fp8_text(to));
 }
 
-DiffOptions options_of_move() { return {.chunk = kChunk}; }
+DiffOptions options_of_move(const PlanChange& change) { return {.dead = change.dead, .chunk = kChunk}; }
 
 // What a device of each stage holds beside masters and moments, at least: between steps nothing of it is needed, so it is room for
 // what moves.
@@ -71,23 +73,33 @@ Bytes least_room(const Plan& plan, const ModelSpec& model) {
   return least;
 }
 
+// The last places may hold nothing (custom blocks without parameters): layouts do not name them. They go to ranks that are left.
+void add_places_without_state(std::vector<int>& device_of, int num_places, int num_ranks) {
+  for (int rank = 0; rank < num_ranks && std::ssize(device_of) < num_places; ++rank)
+    if (std::find(device_of.begin(), device_of.end(), rank) == device_of.end()) device_of.push_back(rank);
+}
+
 // So that no rank needs more than either plan does; in the order of the model where that cannot be.
 WaveOrder order_of_moves(const PlanChange& change) {
-  DiffOptions options = options_of_move();
+  DiffOptions options = options_of_move(change);
   options.reserve = change.room;
   if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
     return std::move(*order);
-  DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options_of_move()));
+  DiffOutcome<WaveOrder> order =
+      order_waves(LayoutChange(change.before, change.after, options_of_move(change)));
+  if (!order && !order.error().lost.empty()) throw UserError("{}", order.error().why);
   ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
   return std::move(*order);
 }
 
 }  // namespace
 
-Layout state_layout(const Plan& plan, const ModelSpec& model) {
-  Layout moments = layout_of(plan, model, StateKind::optimizer);
+Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copies) {
+  Layout moments = layout_with_buddies(plan, model, StateKind::optimizer);
   if (bytes_of(plan.precision) < 4) return moments;
-  return joined(layout_of(plan, model, StateKind::weights), moments);
+  Layout masters = layout_with_buddies(plan, model, StateKind::weights);
+  if (copies == MasterCopies::owned) masters.grids = moments.grids, masters.placements = moments.placements;
+  return joined(std::move(masters), moments);
 }
 
 Plan with_devices(Plan plan, const std::vector<int>& device_of) {
@@ -104,19 +116,21 @@ bool has_device(const Plan& plan, int device) {
   return false;
 }
 
-PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks) {
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const RanksThere& there) {
   validate(to, model, "the plan");
   refuse_other_training(from, to);
-  if (num_devices(to) > num_ranks)
-    throw UserError("the plan needs {} devices, the run has {}", num_devices(to), num_ranks);
+  if (num_devices(to) > there.num_staying)
+    throw UserError("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
   PlanChange change;
-  change.from = from, change.before = state_layout(from, model);
+  change.from = from, change.before = state_layout(from, model, there.copies);
   const Plan places = with_places(to);
-  std::vector<Rank> ranks;
-  for (int rank = 0; rank < num_ranks; ++rank) ranks.push_back(Rank{rank});
-  const Assignment assigned = assign(change.before, state_layout(places, model), ranks);
+  for (int rank = there.num_ranks; rank < num_ranks(change.before); ++rank) change.dead.push_back(Rank{rank});
+  std::vector<Rank> staying;
+  for (int rank = 0; rank < there.num_staying; ++rank) staying.push_back(Rank{rank});
+  const Assignment assigned = assign(change.before, state_layout(places, model), staying);
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
+  add_places_without_state(device_of, num_devices(places), there.num_staying);
   change.to = with_devices(places, device_of), change.after = state_layout(change.to, model);
   change.room = std::min(least_room(change.from, model), least_room(change.to, model));
   change.order = order_of_moves(change);
@@ -127,11 +141,13 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
 
 RankShare share_of(const PlanChange& change, int rank) {
   if (!has_device(change.from, rank) && !has_device(change.to, rank)) return {Rank{rank}, {}};
-  const LayoutChange layouts(change.before, change.after, options_of_move());
+  if (rank >= std::max(num_ranks(change.before), num_ranks(change.after)))
+    return {Rank{rank}, {}};  // its blocks have no parameters
+  const LayoutChange layouts(change.before, change.after, options_of_move(change));
   DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
   ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);
   const Outcome<void> verified = verify_share(change.before, layouts.from_index, change.after,
-                                              layouts.to_index, *share, options_of_move());
+                                              layouts.to_index, *share, options_of_move(change));
   ensure(verified.has_value(), "the share of rank {} is wrong: {}", rank,
          verified ? "" : verified.error().why);
   return std::move(*share);

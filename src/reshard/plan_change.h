@@ -8,6 +8,8 @@
 //   zero 0     masters + moments everywhere         masters, moments everywhere
 //   zero 1, 2  masters + moments by shard           masters everywhere, moments by shard
 //   zero 3     masters + moments by shard           masters, moments by shard
+//
+// Where a plan has buddies (Plan::buddy), whatever lies by shard lies on two devices: both can give it away, both need it.
 #pragma once
 
 #include <vector>
@@ -18,13 +20,17 @@
 
 namespace optimus {
 
+// Which copies of masters count. all: as above. owned: only where moments lie, as after a step whose updates nobody has gathered.
+enum class MasterCopies { all, owned };
+
 // What is moved, for each of the model's tensors: first all masters, then all moments, where these lie differently; else both
 // together under one number.
-Layout state_layout(const Plan& plan, const ModelSpec& model);
+Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copies = MasterCopies::all);
 
 struct PlanChange {
   Plan from, to;  // of `to` the devices are those of the run: ranks
   Layout before, after;
+  std::vector<Rank> dead;  // devices of `from` that are gone, with what they held
   WaveOrder order;
   Bytes room;     // that every rank has for what moves, beside the larger of its old and its new state
   Bytes moved;    // by all ranks together
@@ -34,9 +40,18 @@ struct PlanChange {
 // The same plan on other devices: device d becomes device_of[d].
 Plan with_devices(Plan plan, const std::vector<int>& device_of);
 
-// Ranks 0 … num_ranks - 1 are there; `from` is on some of them, with devices that are ranks. Throws UserError, in one sentence, when
-// there cannot be such a change: another model, batch, sequence length or precision, or too few ranks.
-PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks);
+// Who is there. `from` is on some of these ranks, and on some behind them, which are gone. The first `num_staying` may be used by `to`.
+struct RanksThere {
+  int num_ranks = 0, num_staying = 0;
+  MasterCopies copies = MasterCopies::all;
+};
+
+// Throws UserError, in one sentence, when there cannot be such a change: another model, batch, sequence length or precision, too few
+// ranks, or state that only those had who are gone.
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const RanksThere& there);
+inline PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks) {
+  return change_plan(from, to, model, {.num_ranks = num_ranks, .num_staying = num_ranks});
+}
 
 // One rank's part, verified (layout/verify.h).
 RankShare share_of(const PlanChange& change, int rank);

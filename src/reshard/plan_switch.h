@@ -8,6 +8,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "engine/engine.h"
 #include "reshard/move.h"
@@ -24,9 +26,9 @@ struct PlanPart {
 
 // What a change of plan was, for all ranks together.
 struct SwitchReport {
-  Bytes moved;    // as it was received
-  Bytes minimum;  // as PlanChange has it
-  Seconds paused;
+  Bytes moved;      // as it was received
+  Bytes minimum;    // as PlanChange has it
+  Seconds paused;   // at this rank
   Bytes most_held;  // of masters and moments, old and new, by any one rank
 };
 
@@ -41,6 +43,9 @@ class PlanSwitch {
  public:
   // Works everything out; touches nothing. Throws UserError when there cannot be such a switch. `part` must be the rank's until run().
   PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch);
+  // After others were lost, or when some come or leave: `part.plan` has the ranks that they have now, and those who are gone behind them.
+  // Who leaves takes part, and is gone from the Comm's world afterwards. facts.move.keeps_old should be set.
+  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there);
   ~PlanSwitch();
 
   const PlanChange& change() const { return change_; }
@@ -49,23 +54,33 @@ class PlanSwitch {
   // Beforehand, from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
   // Throws PeersLost and whatever making an engine throws; the part is then torn (neither plan's). Ends in the new epoch of the Comm;
-  // groups of earlier ones can be dropped.
+  // groups of earlier ones can be dropped. Where the old state is kept, a failure leaves the part as it was, without its engine, or
+  // as it is to be, and then earlier() as it was: nobody has the one without all having had the other.
   SwitchReport run(PlanPart& part);
+  PlanPart& earlier() { return earlier_; }
 
  private:
   // What an engine counts; ranks without one learn it from the others.
   void agree_on_numbers(const PlanPart& part);
+  void add_history(const PlanPart& part, std::vector<double>& numbers) const;
+  Fp8History history_in(std::span<const double> numbers) const;
   void make_engine(PlanPart& part) const;
-  SwitchReport sum_up(const MoveReport& own, Seconds paused) const;
+  SwitchReport sum_up(const MoveReport& own) const;
+
+  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there,
+             int epoch);
 
   const SwitchFacts facts_;
+  const RanksThere there_;
   const PlanChange change_;
   const int epoch_, rank_;
+  PlanPart earlier_;
   std::unique_ptr<Parameters> next_;  // null: the rank has no use in the new plan
   std::unique_ptr<StateMover> mover_;
   std::vector<Group> groups_;
   std::int64_t num_updates_ = 0;
   LossScale loss_scale_;
+  Fp8History fp8_history_;
 };
 
 }  // namespace optimus

@@ -5,6 +5,8 @@
 #include "base/text.h"
 #include "cluster/open.h"
 #include "plan/describe.h"
+#include "run/save_rule.h"
+#include "run/status.h"
 #include "search/search.h"
 
 namespace optimus {
@@ -34,6 +36,9 @@ Demand demand_of(const TrainOptions& options, const ModelSpec& model, const Devi
                 .sequence_length = *options.sequence_length,
                 .precision = parse_precision(options.precision, "--precision"),
                 .constraints = constraints};
+  demand.failures = options.failures;
+  if (const SaveRule rule = parse_save_rule(options.save_every, "--save-every"); rule.period.value > 0)
+    demand.failures.checkpoint_every = rule.period;
   const std::optional<Bytes> memory = device.memory_of_each(cluster.num_devices());
   if (memory && (!constraints.max_memory || *memory < *constraints.max_memory))
     demand.constraints.max_memory = memory;
@@ -76,16 +81,50 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
                       num_devices(found.plan))};
 }
 
+// The best; in a run that goes on without who is lost, one whose state is held twice where there is such a plan.
+ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& model,
+                        const DeviceFacts& device, bool is_recompute_given, bool may_copy) {
+  const ChosenPlan best = best_on(size, options, model, device, is_recompute_given, may_copy);
+  if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0) return best;
+  TrainOptions copies = options;
+  copies.failures.mtbf = Seconds(600);  // so that no plan without copies is worth its speed
+  try {
+    ChosenPlan chosen = best_on(size, copies, model, device, is_recompute_given, may_copy);
+    if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;
+    chosen.note += fmt::format("; {} would have no second copy of its state", short_text(best.plan));
+    return chosen;
+  } catch (const UserError&) {
+    return best;
+  }
+}
+
 }  // namespace
 
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                        bool is_recompute_given) {
   const int size = static_cast<int>(options.devices.value_or(1));
-  ChosenPlan chosen = best_on(size, options, model, device, is_recompute_given, true);
+  ChosenPlan chosen = surviving_on(size, options, model, device, is_recompute_given, true);
   if (num_devices(chosen.plan) < size)
     throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size,
                     num_devices(chosen.plan));
   return chosen;
+}
+
+Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
+  std::optional<UserError> last;
+  for (int used = size; used > 0; --used)
+    for (const bool is_asked : {true, false}) {
+      TrainOptions wish = options;
+      wish.plan.clear(), wish.devices = used;
+      if (!is_asked) wish.layout = {}, wish.layout.max_memory = options.layout.max_memory;
+      try {
+        const Plan plan = surviving_on(used, wish, model, device, false, true).plan;
+        if (num_devices(plan) == used || used == 1) return plan;
+      } catch (const UserError& error) {
+        last = error;
+      }
+    }
+  throw last.value_or(UserError("no plan for {} devices", size));
 }
 
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
@@ -94,7 +133,7 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
   for (int size = device.count; size > 1; size /= 2) {
     try {
       ChosenPlan chosen =
-          best_on(size, options, model, device, is_recompute_given, /*may_copy=*/*options.batch >= size);
+          surviving_on(size, options, model, device, is_recompute_given, /*may_copy=*/*options.batch >= size);
       if (num_devices(chosen.plan) > 1) return chosen;
     } catch (const UserError& error) {
       if (!first) first = error;

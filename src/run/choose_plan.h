@@ -24,4 +24,8 @@ ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, cons
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
                                               const DeviceFacts& device, bool is_recompute_given);
 
+// For so many devices, whatever was asked of the plan when there were more or fewer: as that, where it can be, else the best; idle
+// ones where not all can be used. One that holds all state twice is preferred. Throws UserError when nothing fits.
+Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
+
 }  // namespace optimus

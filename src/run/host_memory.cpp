@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <map>
 
@@ -28,6 +29,7 @@ namespace fs = std::filesystem;
 constexpr int kMostStoringRanks = 1 << 20;
 constexpr const char* kBrought = "memory";    // in the run's folder
 constexpr const char* kSmallFiles = "files";  // in a step's
+constexpr const char* kWriters = "writers";   // likewise: how many
 
 std::optional<std::int64_t> step_of(const Path& path) {
   const auto folder = parse_step_folder(path);
@@ -71,9 +73,20 @@ void bring_step(const Path& from, const Path& to) {
     bring_file(file, to / kSmallFiles / file.filename());
 }
 
-Outcome<void> commit_brought(FileSystem& files, const Path& run, std::int64_t step, const Path& from,
-                             int num_writers) {
-  CommitOptions options{.num_writers = num_writers, .files = {}};
+Outcome<int> num_writers_of(const Path& step_folder) {
+  const Outcome<std::string> said = read_file(step_folder / kWriters, Bytes(64));
+  if (!said) return tl::unexpected(said.error());
+  int count = 0;
+  const auto [end, error] = std::from_chars(said->data(), said->data() + said->size(), count);
+  if (error != std::errc() || end != said->data() + said->size() || count < 1 || count > kMostStoringRanks)
+    return failure("{}: not a number of writers", (step_folder / kWriters).string());
+  return count;
+}
+
+Outcome<void> commit_brought(FileSystem& files, const Path& run, std::int64_t step, const Path& from) {
+  const Outcome<int> num_writers = num_writers_of(from);
+  if (!num_writers) return tl::unexpected(num_writers.error());
+  CommitOptions options{.num_writers = *num_writers, .files = {}};
   for (const Path& file : entries_of(from / kSmallFiles)) {
     if (file.extension() == ".part") continue;
     Outcome<std::string> content = read_file(file, Bytes(1 << 26));
@@ -94,36 +107,62 @@ Outcome<void> commit_brought(FileSystem& files, const Path& run, std::int64_t st
 
 }  // namespace
 
+std::vector<int> storing_ranks(const Plan& plan) {
+  std::vector<int> ranks;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      ranks.insert(ranks.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+HostMemory HostMemory::of_ranks(const std::vector<int>& some) const {
+  HostMemory result{folder, {}, some};
+  for (const int rank : some) result.host_of.push_back(host_of.at(static_cast<std::size_t>(rank)));
+  return result;
+}
+
 int HostMemory::num_hosts() const {
   return host_of.empty() ? 0 : *std::max_element(host_of.begin(), host_of.end()) + 1;
 }
 
-bool HostMemory::is_first_of_host(int rank) const {
-  const int host = host_of.at(static_cast<std::size_t>(rank));
-  return std::find(host_of.begin(), host_of.end(), host) - host_of.begin() == rank;
+bool HostMemory::is_first_of_host(int writer) const {
+  const int host = host_of.at(static_cast<std::size_t>(writer));
+  return std::find(host_of.begin(), host_of.end(), host) - host_of.begin() == writer;
 }
 
-Path HostMemory::step_folder(int rank, std::int64_t step) const {
-  return folder / fmt::format("host-{}", host_of.at(static_cast<std::size_t>(rank))) /
+Path HostMemory::step_folder(int writer, std::int64_t step) const {
+  return folder / fmt::format("host-{}", host_of.at(static_cast<std::size_t>(writer))) /
          fmt::format("step-{}.tmp-part", step);
 }
 
-// The ranks of a host by turns to those of the next.
-std::optional<int> HostMemory::keeper_of(int rank) const {
-  if (num_hosts() < 2) return std::nullopt;
-  const int host = host_of.at(static_cast<std::size_t>(rank)), next = (host + 1) % num_hosts();
-  const auto place = std::count(host_of.begin(), host_of.begin() + rank, host);
+// The writers of a host by turns to those of the next.
+std::optional<int> HostMemory::keeper_of(int writer) const {
+  const int host = host_of.at(static_cast<std::size_t>(writer));
+  const auto place = std::count(host_of.begin(), host_of.begin() + writer, host);
   std::vector<int> keepers;
-  for (std::size_t other = 0; other < host_of.size(); ++other)
-    if (host_of[other] == next) keepers.push_back(static_cast<int>(other));
+  for (int step = 1; step < num_hosts() && keepers.empty(); ++step)
+    for (int other = 0; other < num_writers(); ++other)
+      if (host_of[static_cast<std::size_t>(other)] == (host + step) % num_hosts()) keepers.push_back(other);
+  if (keepers.empty()) return std::nullopt;
   return keepers.at(static_cast<std::size_t>(place) % keepers.size());
 }
 
-std::vector<int> HostMemory::copied_by(int rank) const {
+std::vector<int> HostMemory::copied_by(int writer) const {
   std::vector<int> result;
-  for (int other = 0; other < static_cast<int>(host_of.size()); ++other)
-    if (keeper_of(other) == rank) result.push_back(other);
+  for (int other = 0; other < num_writers(); ++other)
+    if (keeper_of(other) == writer) result.push_back(other);
   return result;
+}
+
+Bytes HostMemory::kept_on(int host, Bytes state) const {
+  int kept = 0;
+  for (int writer = 0; writer < num_writers(); ++writer) {
+    const auto keeper = keeper_of(writer);
+    kept += host_of[static_cast<std::size_t>(writer)] == host;
+    kept += keeper && host_of[static_cast<std::size_t>(*keeper)] == host;
+  }
+  return Bytes(static_cast<std::int64_t>(static_cast<double>(state.value) * kept / num_writers()));
 }
 
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
@@ -162,7 +201,7 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
   return memory;
 }
 
-void open_host_memory(const HostMemory& memory, int rank, Bytes state) {
+void open_host_memory(const HostMemory& memory, int rank, Bytes kept) {
   const Path base = memory.folder.parent_path();
   // One that somebody else has made is found out below.
   if (::mkdir(memory.folder.c_str(), 0700) != 0 && errno != EEXIST)
@@ -173,26 +212,17 @@ void open_host_memory(const HostMemory& memory, int rank, Bytes state) {
                     memory.folder.string());
   if (!memory.is_first_of_host(rank)) return;
   remove_inside(memory.folder);
-  const int own = memory.host_of[static_cast<std::size_t>(rank)];
-  std::size_t kept = 0;
-  for (int other = 0; other < static_cast<int>(memory.host_of.size()); ++other) {
-    const auto keeper = memory.keeper_of(other);
-    kept += memory.host_of[static_cast<std::size_t>(other)] == own;
-    kept += keeper && memory.host_of[static_cast<std::size_t>(*keeper)] == own;
-  }
-  refuse_too_small(
-      base, {Bytes(static_cast<std::int64_t>(static_cast<double>(state.value) * static_cast<double>(kept) /
-                                             static_cast<double>(memory.host_of.size())))});
+  refuse_too_small(base, {kept});
 }
 
-Outcome<void> write_step_files(FileSystem& files, const Path& step_folder,
-                               const std::vector<SmallFile>& all) {
+Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
+                               int num_writers) {
   if (Outcome<void> made = files.create_folders(step_folder / kSmallFiles); !made) return made;
   for (const SmallFile& file : all)
     if (Outcome<void> done = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
         !done)
       return done;
-  return {};
+  return write_atomically(files, step_folder / kWriters, std::to_string(num_writers));
 }
 
 void remove_steps_before(const Path& step_folder) {
@@ -233,8 +263,7 @@ std::optional<std::int64_t> take_host_memory(FileSystem& files, const Path& run)
     if (const auto step = step_of(folder)) steps[*step] = folder;
   std::optional<std::int64_t> taken;
   for (auto step = steps.rbegin(); step != steps.rend() && memory && !taken; ++step)
-    if (commit_brought(files, run, step->first, step->second, static_cast<int>(memory->host_of.size())))
-      taken = step->first;
+    if (commit_brought(files, run, step->first, step->second)) taken = step->first;
   std::error_code error;
   fs::remove_all(run / kBrought, error);
   return taken;

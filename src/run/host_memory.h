@@ -5,6 +5,7 @@
 //   host 0                         host 1                         host 2
 //   own: ranks 0 1, copies: 4 5    own: ranks 2 3, copies: 0 1    own: ranks 4 5, copies: 2 3
 //
+// Who stores are the ranks that the plan uses. They are numbered among each other: writers. A run that changes its plan has others then.
 // RUN/memory.json names the folder, the same on every host, and the host of each rank:  FOLDER/host-0/step-41.tmp-part/rank-00000.safetensors …
 // A resume takes it through the run's folder, which all share: each host brings what it has to RUN/memory (bring_host_memory),
 // and when all boxes of a step are there they become a checkpoint like any other (take_host_memory).
@@ -17,33 +18,48 @@
 #include "base/file.h"
 #include "base/units.h"
 #include "checkpoint/small_file.h"
+#include "plan/plan.h"
 
 namespace optimus {
 
 struct HostMemory {
   Path folder;
-  std::vector<int> host_of;  // [rank that stores]
+  std::vector<int> host_of;  // [writer]
+  std::vector<int> ranks{};  // [writer]; none listed: writers are the run's ranks
 
+  // A plan's ranks, in their order: they are the writers. Others have nothing to store.
+  HostMemory of_ranks(const std::vector<int>& ranks) const;
+  int rank_of(int writer) const {
+    return ranks.empty() ? writer : ranks.at(static_cast<std::size_t>(writer));
+  }
+  int num_writers() const { return static_cast<int>(host_of.size()); }
   int num_hosts() const;
-  // The first of a host's ranks does what is to be done once there.
-  bool is_first_of_host(int rank) const;
-  // Where the rank's host keeps a step.
-  Path step_folder(int rank, std::int64_t step) const;
-  // Whose boxes this rank keeps a copy of; and who keeps one of its own, nobody where there is one host.
-  std::vector<int> copied_by(int rank) const;
-  std::optional<int> keeper_of(int rank) const;
+  // The first of a host's writers does what is to be done once there.
+  bool is_first_of_host(int writer) const;
+  // Where the writer's host keeps a step.
+  Path step_folder(int writer, std::int64_t step) const;
+  // Whose boxes this writer keeps a copy of; and who keeps one of its own, nobody where there is one host. The next host is the next
+  // that has a writer.
+  std::vector<int> copied_by(int writer) const;
+  std::optional<int> keeper_of(int writer) const;
+  // What a host keeps of the state of the whole training, its own and copies.
+  Bytes kept_on(int host, Bytes state) const;
 };
+
+// Of a plan: all that it uses, in their order.
+std::vector<int> storing_ranks(const Plan& plan);
 
 // Rank 0, before the others know of the run. The folder is one of a random name in `base`.
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of);
 // Nothing when the run has none, or is a copy of the one that has.
 std::optional<HostMemory> find_host_memory(const Path& run);
-// On each rank: makes the folder, for its owner alone, and removes what earlier attempts left there. state: of the whole training. Throws
-// UserError when there is not enough room for two steps of this host's part, or the folder is somebody else's.
-void open_host_memory(const HostMemory& memory, int rank, Bytes state);
-// Small files of a step, by the first rank of a host; and steps before it go.
-Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all);
+// On each rank: makes the folder, for its owner alone, and removes what earlier attempts left there. kept: by this host, of a step. Throws
+// UserError when there is not enough room for two steps, or the folder is somebody else's.
+void open_host_memory(const HostMemory& memory, int rank, Bytes kept);
+// Small files of a step, and how many write it, by the first writer of a host; and steps before it go.
+Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
+                               int num_writers);
 void remove_steps_before(const Path& step_folder);
 // What this host has of the run. With memory.json: by rank 0.
 void remove_host_memory(const HostMemory& memory);

@@ -121,7 +121,7 @@ int launch_here(const std::function<bool()>& is_interrupted) {
     if (input.is_cut()) break;  // nobody is there any more: the ranks end now
     if (!is_asked && (is_interrupted() || line == "end")) {
       is_asked = true, grace = Deadline::after(kRankGrace, "the ranks");
-      for (ChildProcess& rank : ranks) rank.signal(SIGTERM);
+      for (ChildProcess& rank : ranks) rank.signal(SIGINT);  // the run is to end; SIGTERM: one rank is to go
     }
     if (grace && grace->has_passed()) break;
   }

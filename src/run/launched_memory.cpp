@@ -14,12 +14,11 @@
 namespace optimus {
 namespace {
 
-// Hosts in the order of their first ranks; those that store nothing are left out.
-std::vector<int> hosts_of_ranks(const std::vector<PresentRank>& ranks, int num_storing) {
+// Hosts in the order of their first ranks.
+std::vector<int> hosts_of_ranks(const std::vector<PresentRank>& ranks) {
   std::vector<std::pair<std::string, std::string>> hosts;
   std::vector<int> result;
-  for (int rank = 0; rank < num_storing; ++rank) {
-    const PresentRank& at = ranks[static_cast<std::size_t>(rank)];
+  for (const PresentRank& at : ranks) {
     const std::pair host(at.host, at.address);
     const auto found = std::find(hosts.begin(), hosts.end(), host);
     result.push_back(static_cast<int>(found - hosts.begin()));
@@ -30,8 +29,7 @@ std::vector<int> hosts_of_ranks(const std::vector<PresentRank>& ranks, int num_s
 
 }  // namespace
 
-void announce_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run,
-                     const std::vector<PresentRank>& ranks) {
+void announce_memory(const TrainOptions& options, const Path& run, const std::vector<PresentRank>& ranks) {
   if (options.memory_every == 0) return;
   if (find_memory_level(run))
     throw UserError(
@@ -39,16 +37,17 @@ void announce_memory(const TrainSettings& settings, const TrainOptions& options,
         "it there (optimus train --resume {}), or remove that state (optimus checkpoint clear {})",
         run.string(), run.string());
   RealFileSystem files;
-  announce_host_memory(files, run, options.memory_folder, hosts_of_ranks(ranks, num_devices(settings.plan)));
+  announce_host_memory(files, run, options.memory_folder, hosts_of_ranks(ranks));
 }
 
 Json with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
                  const std::function<Json()>& work) {
   const std::optional<HostMemory> memory = find_host_memory(run);
-  const bool stores = rank < num_devices(settings.plan);
-  if (memory && stores && options.memory_every > 0) {
+  if (memory && options.memory_every > 0) {
     const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
-    open_host_memory(*memory, rank, Bytes(std::ssize(kStateFields) * width * num_parameters(settings.model)));
+    const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
+    const int host = memory->host_of.at(static_cast<std::size_t>(rank));
+    open_host_memory(*memory, rank, memory->of_ranks(storing_ranks(settings.plan)).kept_on(host, state));
   }
   try {
     Json result = work();

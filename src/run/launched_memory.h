@@ -10,8 +10,7 @@
 namespace optimus {
 
 // Rank 0, before the others know of the run; nothing without --memory-every. Throws UserError.
-void announce_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run,
-                     const std::vector<PresentRank>& ranks);
+void announce_memory(const TrainOptions& options, const Path& run, const std::vector<PresentRank>& ranks);
 // A rank's work with it. Throws what the work throws, and UserError when the memory cannot be had.
 Json with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
                  const std::function<Json()>& work);

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "run/private_file.h"
 
 namespace optimus {
 namespace {
@@ -38,10 +39,10 @@ Path own_folder(const Environment& environment) {
 
 constexpr Bytes kLargestMeeting{1 << 12};
 
-// Numbers of processes mean the same only where this is the same.
-std::string process_space() {
+// Numbers of processes mean the same only where "pid" is the same, ports of the loopback interface only where "net" is.
+std::string own_space(const std::string& kind) {
   char name[64] = {};
-  return ::readlink("/proc/self/ns/pid", name, sizeof name - 1) > 0 ? name : "";
+  return ::readlink(("/proc/self/ns/" + kind).c_str(), name, sizeof name - 1) > 0 ? name : "";
 }
 
 // Whether a rank 0 that was killed has left this.
@@ -52,7 +53,7 @@ bool is_stale(const Path& path) {
     const Json json = parse_json(*text, path.string());
     const JsonView view(json, path.string());
     const auto process = view.find("process"), space = view.find("space");
-    if (!process || !space || space->text().empty() || space->text() != process_space()) return false;
+    if (!process || !space || space->text().empty() || space->text() != own_space("pid")) return false;
     return ::kill(static_cast<pid_t>(process->integer(1, INT32_MAX)), 0) != 0 && errno == ESRCH;
   } catch (const UserError&) {
     return false;
@@ -71,25 +72,22 @@ void remove_stale_meetings(const Path& folder) {
 }  // namespace
 
 Path meeting_file(const Environment& environment, const std::string& job) {
-  return own_folder(environment) / fmt::format("optimus-{:016x}.json", RandomKey(0).with(job).value);
+  const RandomKey key = RandomKey(0).with(job).with(own_space("net"));
+  return own_folder(environment) / fmt::format("optimus-{:016x}.json", key.value);
 }
 
-MeetingFile::MeetingFile(Path path, const MeetingPlace& place) : path_(std::move(path)) {
-  const std::string temporary = fmt::format("{}.{}", path_.string(), ::getpid());
+MeetingFile::MeetingFile(Path path, const MeetingPlace& place) : path_(std::move(path)), place_(place) {
   const Json about = {
-      {"port", place.port}, {"token", place.token}, {"process", ::getpid()}, {"space", process_space()}};
-  const std::string text = about.dump() + "\n";
+      {"port", place.port}, {"token", place.token}, {"process", ::getpid()}, {"space", own_space("pid")}};
   remove_stale_meetings(path_.parent_path());
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-  const bool is_written =
-      file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int reason = errno;
-  if (file >= 0) ::close(file);
-  if (!is_written || ::rename(temporary.c_str(), path_.c_str()) != 0)
-    throw UserError("{} cannot be written: {}", path_.string(), std::strerror(is_written ? errno : reason));
+  write_private_file(path_, about.dump() + "\n");
 }
 
-MeetingFile::~MeetingFile() { ::unlink(path_.c_str()); }
+// Another run of that name may have begun before this one has ended.
+MeetingFile::~MeetingFile() {
+  const auto now = read_meeting(path_);
+  if (now && now->port == place_.port && now->token == place_.token) ::unlink(path_.c_str());
+}
 
 std::optional<MeetingPlace> read_meeting(const Path& path) {
   const Outcome<std::string> text = read_file(path, kLargestMeeting);

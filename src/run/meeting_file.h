@@ -15,10 +15,12 @@ struct MeetingPlace {
   std::string token;
 };
 
-// In $XDG_RUNTIME_DIR, else in /tmp/optimus-UID, which is made and must be this user's alone: throws UserError when it is not.
+// By the job and the network namespace: hosts that share folders do not meet. In $XDG_RUNTIME_DIR, else in /tmp/optimus-UID, which is
+// made and must be this user's alone: throws UserError when it is not.
 Path meeting_file(const Environment& environment, const std::string& job);
 
-// Written by rank 0, and removed with this object; files of others whose process was killed are removed, too. Throws UserError.
+// Written by rank 0, and removed with this object, unless it is another's by then; files of others whose process was killed are
+// removed, too. Throws UserError.
 class MeetingFile {
  public:
   MeetingFile(Path path, const MeetingPlace& place);
@@ -27,6 +29,7 @@ class MeetingFile {
 
  private:
   const Path path_;
+  const MeetingPlace place_;
 };
 
 // Nothing when there is none, or none that can be understood. One that an earlier run left leads to a port where nobody listens, or

@@ -12,11 +12,14 @@
 
 #include "base/error.h"
 #include "kernels/attention_cudnn.h"
+#include "plan/fp8.h"
 #include "schedule/program.h"
 
 namespace optimus {
 
 namespace {
+
+constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of what moves
 
 // On CUDA, fused attention sums the queries' gradients in fp32 and, where heads share keys and values, has those of every head
 // before it adds them up; through PyTorch (CudnnAttention not built) it also returns all of them in tensors of its own, which
@@ -24,7 +27,7 @@ namespace {
 // runs on an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without within 0.5 % of five (22
 // to 68 GiB; docs/performance.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
-  const bool is_narrow = plan.precision == Precision::bf16 || plan.precision == Precision::fp16;
+  const bool is_narrow = bytes_of(plan.precision) == 2;
   if (!device.is_cuda() || !is_narrow || model.heads == 0) return Bytes(0);
   const std::vector<int>& microbatches = plan.pipelines[0].microbatches;
   const std::int64_t tokens =
@@ -38,6 +41,23 @@ Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device
   return Bytes(tokens * a_token + (std::int64_t{64} << 20));
 }
 
+// On CUDA, 8-bit products keep the matrices of their layers as they lie and transposed, a byte an element each. With it the sum comes
+// within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB; docs/performance.md).
+Bytes copies_in_8_bits(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
+  if (!device.is_cuda()) return Bytes(0);
+  const Seat seat = seat_of(plan, rank);
+  const Stage& stage =
+      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  const std::int64_t matrices =
+      model.hidden * (2 * model.query_width() + 2 * model.kv_width() + (model.is_gated ? 3 : 2) * model.ffn);
+  Bytes total(0);
+  for (const int block : fp8_blocks(plan))
+    for (const Chunk& chunk : stage.chunks)
+      if (block >= chunk.first() && block < chunk.end())
+        total += Bytes(2 * matrices / strategy_of(stage, block).tp);
+  return total;
+}
+
 }  // namespace
 
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
@@ -45,7 +65,7 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
   const MemoryUse use = memory_use(program);
   const Arena arena = plan_arena(program);
   return use.weights + use.gradients + use.optimizer + arena.bytes + arena.outside +
-         library_memory(plan, model, device);
+         library_memory(plan, model, device) + copies_in_8_bits(plan, model, rank, device);
 }
 
 namespace {
@@ -93,6 +113,17 @@ void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device devic
         "the plan needs {} on {}, which has {} free; a smaller --microbatch or --seq, --recompute full or "
         "--precision bf16 needs less",
         text(needed), device.str(), text(*free));
+}
+
+void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
+  Bytes held(0), most(0);
+  for (const Plan* plan : {&next.change().from, &next.plan()})
+    if (has_device(*plan, rank)) most = std::max(most, predicted_memory(*plan, model, rank, device));
+  if (has_device(next.change().from, rank)) held = predicted_memory(next.change().from, model, rank, device);
+  refuse_too_large(next.plan(), model, device, held);
+  if (next.most_held() > most + kMovingRoom)
+    throw UserError("the switch needs {} here while state moves, the plans {}", text(next.most_held()),
+                    text(most));
 }
 
 }  // namespace optimus

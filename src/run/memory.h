@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "plan/plan.h"
+#include "reshard/plan_switch.h"
 
 namespace optimus {
 
@@ -17,5 +18,7 @@ std::optional<Bytes> free_memory(at::Device device);
 Bytes total_memory(at::Device device);
 // Throws UserError with both figures and what would help.
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
+// A switch needs no more than either plan does: throws UserError where it would, or where the new plan does not fit.
+void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device);
 
 }  // namespace optimus

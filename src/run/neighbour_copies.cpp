@@ -18,14 +18,14 @@ constexpr std::int64_t kMostCopied = std::int64_t{1} << 38;
 constexpr std::int64_t kLargestCopyMessage = std::int64_t{1} << 28;
 constexpr const char* kWhatIsCopied = "a neighbour's state in memory";
 
-std::string file_prefix(int rank) { return fmt::format("rank-{:05}", rank); }
+std::string file_prefix(int writer) { return fmt::format("rank-{:05}", writer); }
 
 // "NAME SIZE\n" and the bytes of each file; the list of a rank's shards comes last, as it is written last.
-Outcome<std::string> pack(const Path& folder, int rank) {
+Outcome<std::string> pack(const Path& folder, int writer) {
   std::vector<Path> all;
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (starts_with(at->path().filename().string(), file_prefix(rank))) all.push_back(at->path());
+    if (starts_with(at->path().filename().string(), file_prefix(writer))) all.push_back(at->path());
   if (error) return failure("{}: {}", folder.string(), error.message());
   std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
     return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
@@ -40,18 +40,18 @@ Outcome<std::string> pack(const Path& folder, int rank) {
   return result;
 }
 
-Outcome<void> unpack(FileSystem& files, const Path& folder, int rank, std::string_view packed) {
-  if (packed.empty()) return failure("rank {} has not kept its part", rank);
+Outcome<void> unpack(FileSystem& files, const Path& folder, int writer, std::string_view packed) {
+  if (packed.empty()) return failure("writer {} has not kept its part", writer);
   if (Outcome<void> made = files.create_folders(folder); !made) return made;
   while (!packed.empty()) {
     const std::size_t end = packed.find('\n'), space = packed.find(' ');
     std::size_t size = 0;
-    if (end == std::string_view::npos || space >= end) return failure("rank {} has sent no file", rank);
+    if (end == std::string_view::npos || space >= end) return failure("writer {} has sent no file", writer);
     const std::string name(packed.substr(0, space));
     const auto [at, error] = std::from_chars(packed.data() + space + 1, packed.data() + end, size);
     if (error != std::errc() || at != packed.data() + end || size > packed.size() - end - 1 ||
-        !starts_with(name, file_prefix(rank)) || name.find('/') != std::string::npos)
-      return failure("rank {} has sent no file of its own", rank);
+        !starts_with(name, file_prefix(writer)) || name.find('/') != std::string::npos)
+      return failure("writer {} has sent no file of its own", writer);
     if (Outcome<void> done = write_atomically(files, folder / name, packed.substr(end + 1, size)); !done)
       return done;
     packed.remove_prefix(end + 1 + size);
@@ -88,17 +88,17 @@ std::string receive_bytes(Comm& comm, int from, Seconds patience) {
 
 }  // namespace
 
-Outcome<void> exchange_copies(Comm& comm, const HostMemory& memory, const Path& step_folder, bool has_part,
-                              FileSystem& files, Seconds patience) {
-  const std::optional<int> keeper = memory.keeper_of(comm.rank());
+Outcome<void> exchange_copies(Comm& comm, const CopiedStep& step, FileSystem& files, Seconds patience) {
+  const HostMemory& memory = step.memory;
+  const std::optional<int> keeper = memory.keeper_of(step.writer);
   Outcome<void> result;
-  Outcome<std::string> own = keeper && has_part ? pack(step_folder, comm.rank()) : std::string();
+  Outcome<std::string> own = keeper && step.has_part ? pack(step.folder, step.writer) : std::string();
   if (!own) result = tl::unexpected(own.error()), own = std::string();
   std::vector<std::unique_ptr<Pending>> sent;
-  if (keeper) sent = send_bytes(comm, *keeper, *own);
-  for (const int other : memory.copied_by(comm.rank())) {
-    const std::string packed = receive_bytes(comm, other, patience);
-    if (const Outcome<void> done = unpack(files, step_folder, other, packed); !done) result = done;
+  if (keeper) sent = send_bytes(comm, memory.rank_of(*keeper), *own);
+  for (const int other : memory.copied_by(step.writer)) {
+    const std::string packed = receive_bytes(comm, memory.rank_of(other), patience);
+    if (const Outcome<void> done = unpack(files, step.folder, other, packed); !done) result = done;
   }
   for (const std::unique_ptr<Pending>& one : sent)
     done_or_throw(one->wait(Deadline::after(patience, kWhatIsCopied)));

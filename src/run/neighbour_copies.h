@@ -8,9 +8,14 @@
 
 namespace optimus {
 
-// has_part: whether this rank's files are there; else its keeper is told that they are not. Fails when this rank could not write what it
-// keeps for others, or one of those had nothing. Throws PeersLost.
-Outcome<void> exchange_copies(Comm& comm, const HostMemory& memory, const Path& step_folder, bool has_part,
-                              FileSystem& files, Seconds patience);
+// writer: this rank's number. has_part: whether its files are there; else its keeper is told that they are not. Fails when this rank could
+// not write what it keeps for others, or one of those had nothing. Throws PeersLost.
+struct CopiedStep {
+  const HostMemory& memory;
+  int writer = 0;
+  Path folder;
+  bool has_part = false;
+};
+Outcome<void> exchange_copies(Comm& comm, const CopiedStep& step, FileSystem& files, Seconds patience);
 
 }  // namespace optimus

@@ -70,6 +70,7 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("plan", o.plan, "FILE", "run this plan");
   table.add("switch-at", o.switch_at, "STEP:PLAN,…", "go on with these plans, each from behind its step");
   declare_layout(table, o.layout);
+  declare(table, o.failures);
   table.add("static", o.is_static, "no decisions of its own while it runs");
   table.add("resume", o.resume, "RUN", "go on with this run from its last checkpoint, in its folder")
       .is_saved = false;

@@ -46,6 +46,7 @@ struct TrainOptions {
   Path plan;
   std::string switch_at;  // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
   Constraints layout;     // of the plan that is chosen
+  Failures failures;      // what it reckons with
   bool is_static = false;
 
   Path resume;                     // a run

@@ -30,6 +30,7 @@ StageMemory memory_of(const Engine& engine, const Parameters& parameters) {
     add(memory.optimizer, state.first), add(memory.optimizer, state.second);
     if (!state.masters.is_same(state.weights)) add(memory.optimizer, state.masters);
   }
+  if (parameters.copies() != nullptr) memory.optimizer = memory.optimizer + parameters.copies()->bytes();
   memory.activations = engine.bytes();
   memory.total = parameters.bytes() + engine.bytes();
   return memory;

@@ -14,24 +14,6 @@ constexpr int kMostStandingRanks = 1 << 20;
 
 std::string compact(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// JSON has no word for what is not finite, and a gate may well have added that up.
-Json numbers_json(const std::vector<double>& numbers) {
-  Json result = Json::array();
-  for (const double number : numbers) result.push_back(fmt::format("{:a}", number));
-  return result;
-}
-
-std::vector<double> parse_numbers(const JsonView& view) {
-  std::vector<double> result;
-  for (const JsonView& element : view.elements()) {
-    char* end = nullptr;
-    const std::string& word = element.text();
-    result.push_back(std::strtod(word.c_str(), &end));
-    if (word.empty() || *end != '\0') element.refuse("a number");
-  }
-  return result;
-}
-
 std::vector<int> parse_salvage_ranks(const JsonView& view) {
   std::vector<int> result;
   for (const JsonView& element : view.elements())
@@ -49,14 +31,35 @@ std::optional<std::int64_t> newest_step(const std::vector<Standing>& standings) 
 
 }  // namespace
 
+// JSON has no word for what is not finite, and a gate may well have added that up.
+Json exact_numbers(const std::vector<double>& numbers) {
+  Json result = Json::array();
+  for (const double number : numbers) result.push_back(fmt::format("{:a}", number));
+  return result;
+}
+
+std::vector<double> parse_exact_numbers(const JsonView& view) {
+  std::vector<double> result;
+  for (const JsonView& element : view.elements()) {
+    char* end = nullptr;
+    const std::string& word = element.text();
+    result.push_back(std::strtod(word.c_str(), &end));
+    if (word.empty() || *end != '\0') element.refuse("a number");
+  }
+  return result;
+}
+
 std::string text(const Standing& standing) {
   return compact({{"rank", standing.rank},
                   {"state", training_state_text(standing.state)},
                   {"epoch", standing.epoch},
                   {"torn", standing.is_torn},
                   {"at_gate", standing.is_at_gate},
-                  {"gate", numbers_json(standing.gate)},
-                  {"missing", standing.missing}});
+                  {"gate", exact_numbers(standing.gate)},
+                  {"missing", standing.missing},
+                  {"earlier_epoch", standing.earlier_epoch},
+                  {"leaves", standing.leaves},
+                  {"why_failed", standing.why_failed}});
 }
 
 Standing parse_standing(const std::string& text) {
@@ -67,7 +70,11 @@ Standing parse_standing(const std::string& text) {
   standing.state = parse_training_state(view.at("state").text(), "a rank's standing");
   standing.epoch = view.at("epoch").integer(0);
   standing.is_torn = view.at("torn").boolean(), standing.is_at_gate = view.at("at_gate").boolean();
-  standing.gate = parse_numbers(view.at("gate")), standing.missing = parse_salvage_ranks(view.at("missing"));
+  standing.gate = parse_exact_numbers(view.at("gate")),
+  standing.missing = parse_salvage_ranks(view.at("missing"));
+  standing.earlier_epoch = view.at("earlier_epoch").integer(-1),
+  standing.leaves = view.at("leaves").boolean();
+  standing.why_failed = view.at("why_failed").text();
   return standing;
 }
 
@@ -94,15 +101,15 @@ SalvagePlan plan_salvage(const Layout& layout, const std::vector<Standing>& stan
 std::string text(const SalvageOrder& order) {
   return compact({{"step", order.step},
                   {"ranks", order.ranks},
-                  {"gate", numbers_json(order.gate)},
+                  {"gate", exact_numbers(order.gate)},
                   {"folder", order.folder.string()}});
 }
 
 SalvageOrder parse_salvage_order(const std::string& text) {
   const Json json = parse_json(text, "the order of a salvage");
   const JsonView view(json, "the order of a salvage");
-  return {view.at("step").integer(0), parse_salvage_ranks(view.at("ranks")), parse_numbers(view.at("gate")),
-          view.at("folder").text()};
+  return {view.at("step").integer(0), parse_salvage_ranks(view.at("ranks")),
+          parse_exact_numbers(view.at("gate")), view.at("folder").text()};
 }
 
 std::string text(const SalvagePart& part) {
@@ -116,8 +123,13 @@ SalvagePart parse_salvage_part(const std::string& text) {
           view.at("metrics").text()};
 }
 
-std::string standing_key(int rank) { return fmt::format("salvage/standing/{}", rank); }
-std::string part_key(int rank) { return fmt::format("salvage/part/{}", rank); }
+std::string SalvageKeys::somebody() const { return fmt::format("salvage/{}/somebody", generation); }
+std::string SalvageKeys::standing(int rank) const {
+  return fmt::format("salvage/{}/standing/{}", generation, rank);
+}
+std::string SalvageKeys::part(int rank) const { return fmt::format("salvage/{}/part/{}", generation, rank); }
+std::string SalvageKeys::order() const { return fmt::format("salvage/{}/order", generation); }
+std::string SalvageKeys::regroup() const { return fmt::format("salvage/{}/regroup", generation); }
 
 std::string lost_text(const Layout& layout, const std::vector<HeldBox>& lost) {
   constexpr std::size_t kNamed = 2;

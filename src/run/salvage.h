@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "checkpoint/save.h"
 #include "checkpoint/training_state.h"
 
@@ -24,12 +25,15 @@ namespace optimus {
 // What a rank says when it has lost others, or fails by itself.
 struct Standing {
   int rank = 0;
-  TrainingState state{};       // of the last step that its masters and moments have seen whole
-  std::int64_t epoch = 0;      // of the plan that they lie as
-  bool is_torn = false;        // they have seen part of another: they are worth nothing
-  bool is_at_gate = false;     // all gradients of the next step are here
-  std::vector<double> gate{};  // what the gate of state.step added up; empty: not known
-  std::vector<int> missing{};  // ranks that did not answer
+  TrainingState state{};            // of the last step that its masters and moments have seen whole
+  std::int64_t epoch = 0;           // of the plan that they lie as
+  std::int64_t earlier_epoch = -1;  // they still lie as the plan of this one says, too; -1: they do not
+  bool is_torn = false;             // they have seen part of another: they are worth nothing
+  bool is_at_gate = false;          // all gradients of the next step are here
+  std::vector<double> gate{};       // what the gate of state.step added up; empty: not known
+  std::vector<int> missing{};       // ranks that did not answer
+  bool leaves = false;              // it was asked to go
+  std::string why_failed{};         // by itself; empty: it lost others, or nothing is wrong
 };
 std::string text(const Standing& standing);
 // Throws UserError when it is no such text.
@@ -43,7 +47,7 @@ struct SalvagePlan {
   std::vector<int> left_over;  // those who stand elsewhere
   bool is_whole() const { return !ranks.empty() && lost.empty(); }
 };
-// layout: of masters and moments. Standings of ranks that it does not name, or named twice, are passed over.
+// layout: of masters and moments, buddies' copies included. Standings of ranks that it does not name, or named twice, are passed over.
 SalvagePlan plan_salvage(const Layout& layout, const std::vector<Standing>& standings);
 
 // What the host answers to all: who stores what, and where. No ranks: nothing is stored.
@@ -65,11 +69,19 @@ struct SalvagePart {
 std::string text(const SalvagePart& part);
 SalvagePart parse_salvage_part(const std::string& text);
 
-// Where these lie on the board.
-inline constexpr const char* kSomebodyStands = "salvage/somebody";
-std::string standing_key(int rank);
-std::string part_key(int rank);
-inline constexpr const char* kSalvageOrder = "salvage/order";
+// Where these lie on the board, for each generation of a run's membership (regroup.h).
+struct SalvageKeys {
+  int generation = 0;
+  std::string somebody() const;  // when the first stands
+  std::string standing(int rank) const;
+  std::string part(int rank) const;
+  std::string order() const;    // what is to be stored
+  std::string regroup() const;  // or how it goes on
+};
+
+// Numbers that read back exactly, also those that are not finite.
+Json exact_numbers(const std::vector<double>& numbers);
+std::vector<double> parse_exact_numbers(const JsonView& view);
 
 // "layers.0.mlp.up.weight [0:16, 0:32], layers.0.mlp.down.weight [0:32, 0:16] and 14 more"
 std::string lost_text(const Layout& layout, const std::vector<HeldBox>& lost);

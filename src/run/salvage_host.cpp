@@ -13,20 +13,36 @@
 namespace optimus {
 
 SalvageHost::SalvageHost(Board& board, FileSystem& files, SalvageFacts facts)
-    : board_(board), files_(files), facts_(std::move(facts)) {}
+    : board_(board), files_(files), facts_(std::move(facts)) {
+  if (facts_.regrouping != nullptr) keys_.generation = facts_.regrouping->membership().generation;
+}
 
-bool SalvageHost::look(const std::vector<bool>& is_gone) {
+std::vector<bool> SalvageHost::by_rank(const std::vector<bool>& is_gone) const {
+  if (facts_.regrouping == nullptr) return is_gone;
+  std::vector<bool> result;
+  for (const int seat : facts_.regrouping->membership().seats)
+    result.push_back(is_gone.at(static_cast<std::size_t>(seat)));
+  return result;
+}
+
+bool SalvageHost::look(const std::vector<bool>& gone_seats) {
+  const std::vector<bool> is_gone = by_rank(gone_seats);
+  num_ranks_ = static_cast<int>(is_gone.size());
   switch (stage_) {
     case Stage::nobody: {
-      const auto somebody = board_.find(kSomebodyStands);
+      const auto somebody = board_.find(keys_.somebody());
       if (!somebody || !*somebody) return false;
       come_ = Deadline::after(facts_.come, "where ranks stand");
       stage_ = Stage::coming;
       [[fallthrough]];
     }
     case Stage::coming:
-      take_standings(static_cast<int>(is_gone.size()));
-      if (are_all_here(is_gone)) decide();
+      take_standings();
+      if (facts_.regrouping != nullptr && has_claim(facts_.run, keys_.generation + 1)) {
+        refuse("others of the run have gone on without these");
+        break;
+      }
+      if (are_all_here(is_gone) && (are_enough() || come_->has_passed())) decide();
       break;
     case Stage::writing:
       collect(is_gone);
@@ -34,7 +50,7 @@ bool SalvageHost::look(const std::vector<bool>& is_gone) {
     case Stage::over:
       break;
   }
-  return stage_ != Stage::over;
+  return stage_ != Stage::over && stage_ != Stage::nobody;
 }
 
 void SalvageHost::hurry() {
@@ -44,10 +60,10 @@ void SalvageHost::hurry() {
   if (come_->remaining() > kMoment) come_ = Deadline::after(kMoment, "where ranks stand");
 }
 
-void SalvageHost::take_standings(int num_workers) {
-  for (int rank = 0; rank < num_workers; ++rank) {
+void SalvageHost::take_standings() {
+  for (int rank = 0; rank < num_ranks_; ++rank) {
     if (standings_.contains(rank)) continue;
-    const auto said = board_.find(standing_key(rank));
+    const auto said = board_.find(keys_.standing(rank));
     if (!said || !*said) continue;
     try {
       Standing standing = parse_standing(**said);
@@ -72,9 +88,15 @@ bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
   return !is_anybody_expected || come_->has_passed() || (are_all_missed && settle_->has_passed());
 }
 
+// Half of the run or less may be the part that was cut off: the larger one goes first.
+bool SalvageHost::are_enough() const {
+  if (facts_.regrouping == nullptr || !facts_.may_be_cut_off) return true;
+  return 2 * std::ssize(standings_) > std::ssize(facts_.regrouping->staying());
+}
+
 void SalvageHost::refuse(const std::string& why) {
   why_not_ = why;
-  (void)board_.set(kSalvageOrder, text(SalvageOrder{}));
+  (void)board_.set(keys_.order(), text(SalvageOrder{}));
   stage_ = Stage::over;
 }
 
@@ -83,11 +105,32 @@ void SalvageHost::take_layout() {
   for (const auto& [rank, standing] : standings_)
     if (!standing.is_torn) epoch_ = std::max(epoch_, standing.epoch);
   const Plan plan = read_plan(plan_path(facts_.run, epoch_));
-  layout_ = layout_of(plan, facts_.model, StateKind::optimizer);
+  layout_ = layout_with_buddies(plan, facts_.model, StateKind::optimizer);
   num_holders_ = static_cast<std::size_t>(num_devices(plan));
 }
 
+std::vector<Standing> SalvageHost::all_standings() const {
+  std::vector<Standing> result;
+  for (const auto& [rank, standing] : standings_) result.push_back(standing);
+  return result;
+}
+
+// Then it waits for the next who is lost.
+bool SalvageHost::go_on() {
+  if (facts_.regrouping == nullptr) return false;
+  const auto order = facts_.regrouping->regroup(all_standings());
+  if (!order) {
+    why_it_ends_ = fmt::format("; the others cannot go on: {}", order.error());
+    return false;
+  }
+  const std::string key = keys_.regroup();
+  keys_.generation = order->membership.generation, stage_ = Stage::nobody;
+  standings_.clear(), come_.reset(), settle_.reset(), is_in_haste_ = false;
+  return board_.set(key, text(*order)).has_value();
+}
+
 void SalvageHost::decide() {
+  if (go_on()) return;
   try {
     take_layout();
   } catch (const UserError& error) {
@@ -105,14 +148,14 @@ void SalvageHost::decide() {
   order_ = {plan_.step, plan_.ranks, plan_.gate, *folder};
   write_ = Deadline::after(facts_.write, "the ranks' shards");
   stage_ = Stage::writing;
-  if (const Outcome<void> told = board_.set(kSalvageOrder, text(order_)); !told)
+  if (const Outcome<void> told = board_.set(keys_.order(), text(order_)); !told)
     refuse(fmt::format("step {} could not be saved: {}", plan_.step, told.error().why));
 }
 
 void SalvageHost::collect(const std::vector<bool>& is_gone) {
   std::vector<SalvagePart> parts;
   for (const int rank : order_.ranks) {
-    const auto said = board_.find(part_key(rank));
+    const auto said = board_.find(keys_.part(rank));
     if (!said || !*said) {
       if (is_gone[static_cast<std::size_t>(rank)] || write_->has_passed())
         refuse(fmt::format("step {} could not be saved: rank {} was lost, too", order_.step, rank));
@@ -184,10 +227,10 @@ std::string SalvageHost::finish() {
   if (facts_.memory) (void)clear_leftovers(files_, *facts_.memory);
   if (stage_ == Stage::coming || stage_ == Stage::writing)
     why_not_ = "the run was ended before more could be saved";
-  if (!is_saved_) return (why_not_.empty() ? "" : "; " + why_not_) + last_checkpoint();
+  if (!is_saved_) return why_it_ends_ + (why_not_.empty() ? "" : "; " + why_not_) + last_checkpoint();
   const std::size_t count = order_.ranks.size();
   const bool are_all = count == num_holders_;
-  return fmt::format("; {} saved step {}: optimus train --resume {}",
+  return fmt::format("{}; {} saved step {}: optimus train --resume {}", why_it_ends_,
                      count == 1 ? fmt::format("rank {}", order_.ranks[0])
                      : are_all  ? fmt::format("all {}", count)
                                 : fmt::format("the other {}", count),

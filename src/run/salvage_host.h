@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoints.h"
 #include "model/spec.h"
 #include "run/board.h"
+#include "run/regrouping.h"
 #include "run/salvage.h"
 
 namespace optimus {
@@ -24,6 +25,8 @@ struct SalvageFacts {
   Seconds come{10};                      // for all who can to say where they stand, from the first on
   Seconds settle{2};  // for those whom somebody has missed and who may yet come, from the last on
   Seconds write{300};
+  Regrouping* regrouping = nullptr;  // the ranks go on where they can; none: what is left is saved
+  bool may_be_cut_off = false;       // whom nobody hears may live, and go on, too
 };
 
 // One thread.
@@ -32,7 +35,7 @@ class SalvageHost {
   // Both must outlive this.
   SalvageHost(Board& board, FileSystem& files, SalvageFacts facts);
 
-  // is_gone: [rank], whether it has ended. True: a salvage is under way, leave them alone. Never waits.
+  // is_gone: [seat], whether it has ended, or counts as lost. True: a salvage is under way, leave them alone. Never waits.
   bool look(const std::vector<bool>& is_gone);
   // The ranks' launcher ends them: who has not said within a moment where it stands is not waited for.
   void hurry();
@@ -42,9 +45,14 @@ class SalvageHost {
 
  private:
   enum class Stage { nobody, coming, writing, over };
-  void take_standings(int num_workers);
+  void take_standings();
   bool are_all_here(const std::vector<bool>& is_gone) const;
   void decide();
+  bool are_enough() const;
+  bool go_on();
+  std::vector<Standing> all_standings() const;
+  // [rank]: of the membership; ranks are seats where nobody regroups.
+  std::vector<bool> by_rank(const std::vector<bool>& is_gone) const;
   void refuse(const std::string& why);
   void collect(const std::vector<bool>& is_gone);
   void commit(const std::vector<SalvagePart>& parts);
@@ -54,6 +62,8 @@ class SalvageHost {
   Board& board_;
   FileSystem& files_;
   const SalvageFacts facts_;
+  SalvageKeys keys_;
+  int num_ranks_ = 0;
   Stage stage_ = Stage::nobody;
   std::map<int, Standing> standings_;
   std::int64_t epoch_ = 0;  // of the plan that the newest of them lie as
@@ -62,7 +72,8 @@ class SalvageHost {
   std::optional<Deadline> come_, settle_, write_;
   SalvagePlan plan_;
   SalvageOrder order_;
-  std::string why_not_;  // nothing was saved
+  std::string why_it_ends_;  // the others do not go on; begins with "; "
+  std::string why_not_;      // nothing was saved
   bool is_saved_ = false, is_in_haste_ = false;
 };
 

@@ -32,15 +32,17 @@ at::Tensor BlockState::*member_of(StateField field) {
 
 // What a rank stores or reads: no box twice.
 std::vector<HeldBox> own_boxes(const Layout& layout, int rank) {
+  if (rank >= num_ranks(layout)) return {};  // a stage of custom blocks without parameters
   return boxes_to_store(layout).at(static_cast<std::size_t>(rank));
 }
 
 // A box of what a rank holds of a tensor.
 at::Tensor values_of(const Parameters& parameters, const HeldBox& held, StateField field) {
   const std::string& name = parameters.tensors()[static_cast<std::size_t>(held.tensor)].name;
-  at::Tensor values = parameters.view(name, member_of(field));
-  const Box own = parameters.box(name, member_of(field));
-  ensure(values.defined() && own.contains(held.box), "{} of {} is not held here", text(held.box), name);
+  const Parameters* const holder = parameters.holder(name, member_of(field), held.box);
+  ensure(holder != nullptr, "{} of {} is not held here", text(held.box), name);
+  at::Tensor values = holder->view(name, member_of(field));
+  const Box own = holder->box(name, member_of(field));
   for (int d = 0; d < own.num_dims; ++d)
     values = values.narrow(d, held.box[d].begin - own[d].begin, held.box[d].size());
   return values;
@@ -51,7 +53,7 @@ at::Tensor values_of(const Parameters& parameters, const HeldBox& held, StateFie
 Saver::Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
              Agreement ranks, int rank)
     : target_(std::move(target)),
-      layout_(layout_of(plan, model, StateKind::optimizer)),
+      layout_(layout_with_buddies(plan, model, StateKind::optimizer)),
       parameters_(parameters),
       rank_(rank),
       ranks_(ranks) {}
@@ -106,20 +108,21 @@ Outcome<Bytes> Saver::write_part(const std::vector<HeldBox>& boxes, const Path& 
 void Saver::keep_on_hosts(const TrainingState& state) {
   const SteadyClock::time_point began = SteadyClock::now();
   const HostMemory& memory = *target_.hosts;
-  const Path folder = memory.step_folder(rank_, state.step);
-  const bool is_first = memory.is_first_of_host(rank_);
+  const int writer = ranks_.place();
+  const Path folder = memory.step_folder(writer, state.step);
+  const bool is_first = memory.is_first_of_host(writer);
   Outcome<void> kept = target_.files.create_folders(folder);
   Outcome<Bytes> bytes = Bytes(0);
-  if (kept) bytes = write_part(own_boxes(layout_, rank_), folder, Rank{rank_});
+  if (kept) bytes = write_part(own_boxes(layout_, rank_), folder, Rank{writer});
   if (!bytes) kept = tl::unexpected(bytes.error());
   if (kept && is_first) {
     std::vector<SmallFile> small = target_.small_files;
     small.push_back({std::string(kTrainingStateFile), training_state_text(state)});
-    kept = write_step_files(target_.files, folder, small);
+    kept = write_step_files(target_.files, folder, small, memory.num_writers());
   }
   if (!ranks_.is_alone()) {
-    const Outcome<void> copied =
-        exchange_copies(*ranks_.comm(), memory, folder, bytes.has_value(), target_.files, ranks_.patience());
+    const Outcome<void> copied = exchange_copies(*ranks_.comm(), {memory, writer, folder, bytes.has_value()},
+                                                 target_.files, ranks_.patience());
     if (kept) kept = copied;
   }
   ended_.emplace(SaveResult{{.step = state.step}, SavedCheckpoint{folder, bytes.value_or(Bytes(0))}});
@@ -228,10 +231,12 @@ void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model) {
 
 void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters) {
   ensure_same_model(checkpoint, model);
+  if (Parameters* const copies = parameters.copies()) restore(checkpoint, model, what, *copies);
   for (const LogicalTensor& tensor : parameters.tensors()) {
-    if (!parameters.master(tensor.name).defined()) continue;  // of another stage
+    if (parameters.find(tensor.name) == nullptr) continue;  // of another stage
     const auto read = [&](StateField field, at::Tensor BlockState::*member) {
       at::Tensor target = parameters.view(tensor.name, member);
+      if (!target.defined()) return;  // copies have not all
       const Box box = parameters.box(tensor.name, member);
       if (box.is_empty()) return;
       // Weights are rounded from masters, as an update rounds them.
@@ -245,7 +250,8 @@ void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what
       target.copy_(values);
     };
     read(StateField::master, &BlockState::masters);
-    if (!parameters.weight(tensor.name).is_alias_of(parameters.master(tensor.name)))
+    if (const at::Tensor weight = parameters.weight(tensor.name);
+        weight.defined() && !weight.is_alias_of(parameters.master(tensor.name)))
       read(StateField::master, &BlockState::weights);
     if (what == Restored::weights) continue;
     read(StateField::first, &BlockState::first);

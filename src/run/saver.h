@@ -32,7 +32,8 @@ class Saver {
     Path run;
     Retention retention;
     std::vector<SmallFile> small_files;  // beside state.json
-    std::optional<HostMemory> hosts{};   // into their memory, not into files; training waits for it
+    std::optional<HostMemory>
+        hosts{};  // of the plan's ranks: into their memory, not into files; training waits for it
   };
   // ranks: all of the plan; rank: this one. parameters must outlive the saver. Memory for the copy is taken at the first save.
   Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
@@ -88,7 +89,8 @@ class Saver {
   std::optional<SaveResult> ended_;
 };
 
-// Fills masters and, unless only weights are wanted, moments from a checkpoint of the same model, whatever plan saved it.
+// Fills masters and, unless only weights are wanted, moments from a checkpoint of the same model, whatever plan saved it; copies for
+// other devices, too.
 // Throws UserError, naming the checkpoint and the tensor, when it is of another model.
 void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model);
 enum class Restored { everything, weights };

@@ -270,10 +270,7 @@ Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, Op
     options.precision = device.is_gpu ? "bf16" : "fp32";
     if (table != nullptr) table->find("precision")->origin = Origin::planner;
   }
-  const Precision precision = parse_precision(options.precision, "--precision");
-  if (precision == Precision::fp8)
-    throw UserError("--precision fp8 cannot be trained in yet; use bf16, fp16 or fp32");
-  return precision;
+  return parse_precision(options.precision, "--precision");
 }
 
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {

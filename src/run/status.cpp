@@ -67,23 +67,7 @@ void take_last_step(const Path& run, RunStatus& status) {
 
 }  // namespace
 
-// Each pipeline has all blocks; in it, each tensor part and shard has so many copies.
-int can_lose(const Plan& plan) {
-  int fewest = std::numeric_limits<int>::max();
-  for (int block = 0; block < plan.num_blocks; ++block) {
-    int copies = 0;
-    for (const Pipeline& pipeline : plan.pipelines)
-      for (const Stage& stage : pipeline.stages)
-        for (const Chunk& chunk : stage.chunks) {
-          if (block < chunk.first() || block >= chunk.end()) continue;
-          const LayerStrategy& strategy = strategy_of(stage, block);
-          const int shards = shards_of(stage, strategy, StateKind::optimizer);
-          copies += static_cast<int>(stage.devices.size()) / (strategy.tp * shards);
-        }
-    fewest = std::min(fewest, copies);
-  }
-  return fewest - 1;
-}
+int can_lose(const Plan& plan) { return static_cast<int>(fewest_holders(plan).size()) - 1; }
 
 RunStatus status_of(const Path& run) {
   std::error_code error;
@@ -92,7 +76,7 @@ RunStatus status_of(const Path& run) {
   RunStatus status;
   status.is_running = FolderLock::is_taken(run);
   status.plan = read_plan(run / "plan.json");
-  status.can_lose = can_lose(status.plan);
+  status.can_lose = can_lose(status.plan), status.lost_with = fewest_holders(status.plan);
   take_last_step(run, status);
   status.workers = workers_of(run);
   return status;

@@ -23,6 +23,7 @@ struct RunStatus {
   Plan plan;
   std::vector<WorkerStatus> workers;
   int can_lose = 0;  // devices: any so many may be lost, and the others still hold all masters and moments
+  std::vector<int> lost_with;  // devices of which that is not so: one more (plan/layouts.h, fewest_holders)
 };
 
 // Throws UserError when no run lies there.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <variant>
 
 #include "base/error.h"
 #include "base/time_stamp.h"
@@ -11,14 +12,20 @@
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kLookForOrder{20};
+constexpr std::chrono::milliseconds kLookForOrder{10};
+constexpr Seconds kLeftMoment{1};
 
-SalvageOrder wait_for_order(Board& board, Seconds patience) {
-  const Deadline deadline = Deadline::after(patience, "what to save");
+// What is to be stored, or how to go on.
+std::variant<SalvageOrder, RegroupOrder> wait_for_order(const Survivor& self, Board& board) {
+  const SalvageKeys keys{self.generation};
+  const Deadline deadline = Deadline::after(self.patience, "what to do");
+  std::optional<Deadline> left;
   while (true) {
-    const std::optional<std::string> said = value_or_throw(board.find(kSalvageOrder));
-    if (said) return parse_salvage_order(*said);
-    if (deadline.has_passed()) throw UserError("nobody said what to save within {}", text(patience));
+    if (const auto said = value_or_throw(board.find(keys.regroup()))) return parse_regroup_order(*said);
+    if (const auto said = value_or_throw(board.find(keys.order()))) return parse_salvage_order(*said);
+    if (!left && self.is_left_behind()) left = Deadline::after(kLeftMoment, "an order");
+    if (left && left->has_passed()) throw LeftBehind{};
+    if (deadline.has_passed()) throw UserError("nobody said what to do within {}", text(self.patience));
     std::this_thread::sleep_for(kLookForOrder);
   }
 }
@@ -37,35 +44,44 @@ SalvagePart store(const Survivor& self, const SalvageOrder& order, int number) {
     part.why = fmt::format("it stands at step {}", part.state.step);
     return part;
   }
+  if (self.saver == nullptr) {
+    part.why = "it was changing its plan";
+    return part;
+  }
   const Outcome<Bytes> written =
       self.saver->write_part(own_part(self.layout, order, self.rank), order.folder, Rank{number});
   if (!written) part.why = written.error().why;
   return part;
 }
 
-void take_part(const Survivor& self, Board& board) {
-  const SalvageOrder order = wait_for_order(board, self.patience);
+void store_part(const Survivor& self, Board& board, const SalvageOrder& order) {
   const auto place = std::find(order.ranks.begin(), order.ranks.end(), self.rank);
   if (place == order.ranks.end()) return;
   const SalvagePart part = store(self, order, static_cast<int>(place - order.ranks.begin()));
-  value_or_throw(board.set(part_key(self.rank), text(part)));
+  value_or_throw(board.set(SalvageKeys{self.generation}.part(self.rank), text(part)));
 }
 
 }  // namespace
 
-void survive(const Survivor& self, Board& board, const std::vector<int>& missing,
-             const std::function<void()>& let_go) {
+std::optional<RegroupOrder> survive(const Survivor& self, Board& board, const SurvivorWords& words,
+                                    const std::function<void()>& let_go) {
+  const SalvageKeys keys{self.generation};
   try {
     Standing standing = self.training.stand();
-    standing.rank = self.rank, standing.missing = missing;
-    value_or_throw(board.set(standing_key(self.rank), text(standing)));
-    value_or_throw(board.set(kSomebodyStands, ""));
+    standing.rank = self.rank, standing.missing = words.missing;
+    standing.leaves = words.leaves, standing.why_failed = words.why_failed;
+    standing.earlier_epoch = words.earlier_epoch;
+    value_or_throw(board.set(keys.standing(self.rank), text(standing)));
+    value_or_throw(board.set(keys.somebody(), ""));
     let_go();
     if (self.saver != nullptr) self.saver->end_writing();
-    take_part(self, board);
+    const auto order = wait_for_order(self, board);
+    if (const auto* const regroup = std::get_if<RegroupOrder>(&order)) return *regroup;
+    store_part(self, board, std::get<SalvageOrder>(order));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}no part in saving what is left: {}\n", time_stamp(), error.what());
+    fmt::print(stderr, "{}no part in what is left: {}\n", time_stamp(), error.what());
   }
+  return std::nullopt;
 }
 
 }  // namespace optimus

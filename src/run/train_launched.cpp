@@ -14,10 +14,14 @@
 #include "run/failure_line.h"
 #include "run/gathering.h"
 #include "run/host_memory.h"
+#include "run/join.h"
 #include "run/launched_gathering.h"
 #include "run/launched_memory.h"
+#include "run/launched_seat.h"
 #include "run/listed_ranks.h"
 #include "run/logs.h"
+#include "run/plan_files.h"
+#include "run/pulse.h"
 #include "run/salvage_watch.h"
 #include "run/shared_folder.h"
 #include "run/store_board.h"
@@ -53,7 +57,8 @@ int threads_of(const TrainOptions& options, const Gathered& gathered, int rank) 
   return std::max(1, num_cores() / static_cast<int>(neighbours));
 }
 
-std::unique_ptr<Comm> join_comm(const Gathered& run, int rank, const std::string& device) {
+std::unique_ptr<Comm> join_comm(const Gathered& run, int rank, const std::string& device,
+                                std::shared_ptr<KeyStore> store = nullptr) {
   const PresentRank& self = run.ranks[static_cast<std::size_t>(rank)];
   return value_or_throw(make_process_comm({.rank = rank,
                                            .size = static_cast<int>(run.ranks.size()),
@@ -62,7 +67,8 @@ std::unique_ptr<Comm> join_comm(const Gathered& run, int rank, const std::string
                                                      .token = run.place.token,
                                                      .address = self.address,
                                                      .is_etcd = run.place.is_etcd,
-                                                     .prefix = run.prefix},
+                                                     .prefix = run.prefix,
+                                                     .store = std::move(store)},
                                            .device = parse_device(device)},
                                           Deadline::after(kStartPatience, "joining the run")));
 }
@@ -166,6 +172,72 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
   return parse_result(own.result);
 }
 
+// --- runs that go on without those who are lost
+
+std::vector<WorkerEntry> entries_of(const Gathered& run, const std::string& kind) {
+  std::vector<WorkerEntry> result;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const PresentRank& who = run.ranks[rank];
+    result.push_back({static_cast<int>(rank), who.pid, who.host, device_of(kind, who.local_rank),
+                      log_path(static_cast<int>(rank))});
+  }
+  return result;
+}
+
+LaunchedSeatFacts seat_facts(const LaunchedTraining& training, const Gathered& run,
+                             const PreparedRun& prepared, const Path& folder, const std::string& kind) {
+  return {
+      .run = run,
+      .seat = training.launch.rank,
+      .folder = folder,
+      .signals = training.signals,
+      .host_facts =
+          [&training, &prepared, run, folder, kind] {
+            RunHostFacts facts{.regrouping = regrouping_facts(prepared.settings, training.options, folder),
+                               .salvage = salvage_facts(prepared.settings, training.options, folder),
+                               .workers = entries_of(run, kind),
+                               .plan = prepared.settings.plan,
+                               .epoch = newest_epoch(folder).value_or(0)};
+            facts.salvage.may_be_cut_off = true;
+            facts.regrouping.done = [folder](const RegroupOrder&, const std::vector<WorkerEntry>& members) {
+              RealFileSystem files;
+              (void)write_atomically(files, folder / "workers.json", workers_json(members));
+            };
+            return facts;
+          },
+      .is_one_host = training.launch.is_one_host};
+}
+
+// The rank's work; what it is told by others, and what it hosts for them, lives as long.
+WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& prepared, const Path& folder,
+                          LaunchedSeat& seat, const Gathered& run, const std::string& device,
+                          std::FILE* log) {
+  const int rank = training.launch.rank, threads = threads_of(training.options, run, rank);
+  set_num_threads(threads);
+  return report_of_work(
+      [&] { return join_comm(run, rank, device, seat.store()); }, log, training.line,
+      [&](Comm& comm, StatusLine& line) {
+        const RankElastic* const elastic = seat.begin(comm, line);
+        const std::shared_ptr<void> ended(nullptr, [&](void*) { seat.end(); });  // before the Comm does
+        if (rank == 0) seat.host();
+        const RankSeat place{device, threads, training.signals.is_interrupted,
+                             [&] { return seat.open_board(); }, elastic};
+        return with_memory(prepared.settings, training.options, folder, rank,
+                           [&] { return train_part(prepared, training.options, place, comm, line); });
+      });
+}
+
+// Whoever hosts the store stays until the others have said how they ended.
+void stay_for_others(LaunchedSeat& seat, const LaunchedTraining& training) {
+  if (seat.hosted() == nullptr) return;
+  const Deadline deadline = Deadline::after(kLastPatience, "the other ranks");
+  for (int look = 0; !deadline.has_passed() && !seat.hosted()->have_all_ended(); ++look) {
+    if (look > 10 && training.is_interrupted()) break;
+    pause_before_look(look);
+  }
+  seat.hosted()->end();
+}
+
 WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& prepared,
                            const Gathered& gathered, const std::string& device) {
   const int threads = threads_of(training.options, gathered, 0);
@@ -188,7 +260,49 @@ WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& pre
       });
 }
 
-TrainResult lead(const LaunchedTraining& training) {
+// Of a rank that the others have gone on without.
+int join_again(const LaunchedTraining& training, const Gathered& run, const Path& folder,
+               const std::string& device) {
+  training.line.print("the others have gone on without this rank: it joins again");
+  return train_as_comer({.run = folder,
+                         .device = device,
+                         .threads = threads_of(training.options, run, training.launch.rank),
+                         .was_in = true},
+                        training.options, training.table, training.signals, training.line);
+}
+
+LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepared, const Gathered& gathered,
+                         const std::string& device) {
+  clear_claims(prepared.folder);
+  RealFileSystem files;
+  value_or_throw(write_atomically(files, hand_over_path(prepared.folder),
+                                  run_settings(prepared.run, training.table).dump(2) + "\n"));
+  std::optional<LaunchedSeat> own(
+      std::in_place, seat_facts(training, gathered, prepared.run, prepared.folder, prepared.kind));
+  LaunchedSeat& seat = *own;
+  WorkerReport report;
+  try {
+    report = elastic_work(training, prepared.run, prepared.folder, seat, gathered, device, stderr);
+  } catch (const LeftBehind&) {
+    own.reset();  // it hosts nothing any more
+    return {join_again(training, gathered, prepared.folder, device), {}};
+  }
+  (void)seat.store()->set(gathered.prefix + end_key(0), text(report));
+  stay_for_others(seat, training);
+  if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost) {
+    const std::string line = fmt::format("rank 0 (process {} on {}): {}{}", ::getpid(), host_name(),
+                                         report.why, seat.hosted() != nullptr ? seat.hosted()->finish() : "");
+    note_failure(prepared.folder, line);
+    throw UserError("{}", line);
+  }
+  remove_host_memory(prepared.folder, true);
+  if (report.end == WorkerReport::End::interrupted) throw Interrupted{};
+  TrainResult result = parse_result(report.result);
+  result.run = prepared.run.settings.run.string();  // as the user called it
+  return {0, std::move(result)};
+}
+
+LaunchedEnd lead(const LaunchedTraining& training) {
   Gathering gathering(meeting_of(training));
   std::optional<Prepared> prepared;
   std::vector<PresentRank> ranks;
@@ -201,7 +315,7 @@ TrainResult lead(const LaunchedTraining& training) {
     if (has_memory) wait();
     prepared = prepare(training);
     if (!has_memory) wait();
-    announce_memory(prepared->run.settings, training.options, prepared->folder, ranks);
+    announce_memory(training.options, prepared->folder, ranks);
   } catch (const UserError& error) {
     gathering.refuse(error.what());
     throw;
@@ -216,8 +330,9 @@ TrainResult lead(const LaunchedTraining& training) {
   const ListedRanks listed(prepared->folder, ranks, devices);
   Json settings = run_settings(prepared->run, training.table);
   settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
-  settings["device"] = prepared->kind;
+  settings["device"] = prepared->kind, settings["static"] = training.options.is_static;
   const Gathered gathered = gathering.welcome(settings);
+  if (!training.options.is_static) return lead_elastic(training, *prepared, gathered, devices[0]);
   RealFileSystem files;
   const std::unique_ptr<Board> board = board_of(gathered);
   SalvageWatch salvage(
@@ -230,7 +345,7 @@ TrainResult lead(const LaunchedTraining& training) {
   tell_end(gathered, 0, report);
   TrainResult result = conclude(training, gathered, prepared->folder, report, salvage, told);
   result.run = prepared->run.settings.run.string();  // as the user called it
-  return result;
+  return {0, std::move(result)};
 }
 
 // --- the others
@@ -243,15 +358,21 @@ void speak_into(const Path& log) {
   ::close(file);
 }
 
-Json follow_body(const LaunchedTraining& training, const Gathered& run, const std::string& device,
-                 EndWatch& watch, Comm& comm, StatusLine& line) {
-  const int rank = training.launch.rank;
-  const JsonView settings(run.settings, "rank 0's settings");
+// The run's, which all ranks must see; what this one says goes into its log from here on.
+Path enter_folder(const LaunchedTraining& training, const Gathered& run, const JsonView& settings) {
   const Path folder = settings.at("run").text();
   expect_same_folder(folder, settings.at("mark").text(), run.ranks[0].host, [&] {
     if (training.is_interrupted()) throw Interrupted{};
   });
-  speak_into(folder / log_path(rank));
+  speak_into(folder / log_path(training.launch.rank));
+  return folder;
+}
+
+Json follow_body(const LaunchedTraining& training, const Gathered& run, const std::string& device,
+                 EndWatch& watch, Comm& comm, StatusLine& line) {
+  const int rank = training.launch.rank;
+  const JsonView settings(run.settings, "rank 0's settings");
+  const Path folder = enter_folder(training, run, settings);
   const bool is_gpu = parse_device(device).is_cuda();
   const PreparedRun prepared = take_run_over(folder, settings, is_gpu, training.options, training.table);
   const int threads = threads_of(training.options, run, rank);
@@ -270,6 +391,20 @@ void bring_memory(const Path& run) {
   }
 }
 
+int follow_elastic(const LaunchedTraining& training, const Gathered& run, const std::string& device) {
+  const int rank = training.launch.rank;
+  const JsonView settings(run.settings, "rank 0's settings");
+  const Path folder = enter_folder(training, run, settings);
+  const PreparedRun prepared =
+      take_run_over(folder, settings, parse_device(device).is_cuda(), training.options, training.table);
+  LaunchedSeat seat(seat_facts(training, run, prepared, folder, settings.at("device").text()));
+  const WorkerReport report = elastic_work(training, prepared, folder, seat, run, device, stderr);
+  if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
+  (void)seat.store()->set(run.prefix + end_key(rank), text(report));
+  stay_for_others(seat, training);
+  return exit_code(report.end);
+}
+
 int follow(const LaunchedTraining& training) {
   const int rank = training.launch.rank;
   Gathered run;
@@ -282,6 +417,17 @@ int follow(const LaunchedTraining& training) {
   const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
   const std::string device =
       device_of(JsonView(run.settings, "rank 0's settings").at("device").text(), training.launch.local_rank);
+  if (!JsonView(run.settings, "rank 0's settings").at("static").boolean()) {
+    try {
+      return follow_elastic(training, run, device);
+    } catch (const LeftBehind&) {
+      return join_again(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
+    } catch (const UserError& error) {  // it could not begin
+      tell_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
+      (void)run.store->set(run.prefix + gone_key(rank), "");
+      throw;
+    }
+  }
   const WorkerReport report =
       report_of_work([&] { return join_comm(run, rank, device); }, stderr, training.line,
                      [&](Comm& comm, StatusLine& line) {
@@ -307,7 +453,7 @@ LaunchedEnd train_launched(const LaunchedTraining& training) {
     option_value::parse(number, *parent, "OPTIMUS_LAUNCH_PARENT");
     live_as_long_as(number);
   }
-  if (training.launch.rank == 0) return {0, lead(training)};
+  if (training.launch.rank == 0) return lead(training);
   return {follow(training), {}};
 }
 

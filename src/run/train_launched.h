@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cluster/launcher.h"
+#include "run/join.h"
 #include "run/train.h"
 
 namespace optimus {
@@ -23,6 +24,7 @@ struct LaunchedTraining {
   EventSink& events;
   StatusLine& line;
   std::function<bool()> is_interrupted;
+  WorkerSignals signals{};  // the two kinds of it, for runs that go on without who leaves
 };
 
 // Rank 0 throws UserError with one line when the run fails, wherever that was, and Interrupted. The others do so only as long as

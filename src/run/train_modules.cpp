@@ -2,8 +2,11 @@
 #include "optimus/module.h"
 
 #include "base/error.h"
+#include "elastic/plan_switches.h"
+#include "elastic/switch_script.h"
 #include "engine/module_block.h"
 #include "run/memory.h"
+#include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/resume.h"
 #include "run/saver.h"
@@ -17,88 +20,160 @@ struct ModuleRun {
   const ModuleData& data;
   const TrainOptions& options;
   const ModuleFacts& facts;
-  const TrainSettings& settings;
-  const ResumedRun& resumed;
+  const PreparedRun& prepared;
 };
 
 // One rank's part, with modules of its own.
-TrainResult train_modules(const ModuleModel& model, const ModuleRun& run, const RankPart& part) {
-  const TrainSettings& settings = run.settings;
-  const TrainOptions& options = run.options;
-  const int rank = part.comm.rank();
-  ModuleFacts facts = run.facts;
-  facts.device = part.device;
-  RealFileSystem files;
-  PlanPart own{.plan = settings.plan,
-               .parameters = std::make_unique<Parameters>(settings.plan, settings.model, rank, part.device)};
-  Parameters& parameters = *own.parameters;
-  const LentModules lent(model, facts, parameters);
-  if (run.resumed.checkpoint)
-    restore(Checkpoint::open(*run.resumed.checkpoint), settings.model, Restored::everything, parameters);
-  const bool is_alone = num_devices(settings.plan) == 1;
-  EngineOptions engine_options{.device = part.device, .seed = options.seed};
-  engine_options.make_custom_block = lent.blocks();
-  engine_options.rank = rank, engine_options.patience = options.patience;
-  if (!is_alone) engine_options.comm = &part.comm;
-  own.engine = std::make_unique<Engine>(settings.plan, settings.model, parameters, engine_options);
+class ModuleRankRun {
+ public:
+  ModuleRankRun(const ModuleModel& model, const ModuleRun& run, const RankPart& rank)
+      : model_(model),
+        run_(run),
+        settings_(run.prepared.settings),
+        options_(run.options),
+        rank_(rank),
+        facts_(run.facts) {
+    facts_.device = rank.device;
+  }
+
+  TrainResult train();
+
+ private:
+  EngineOptions engine_options() const;
+  void take_first_part();
+  PartKeepers keepers(const PlanPart& part);
+  int number() const { return rank_.comm.rank(); }
+
+  const ModuleModel& model_;
+  const ModuleRun& run_;
+  const TrainSettings& settings_;
+  const TrainOptions& options_;
+  const RankPart& rank_;
+  ModuleFacts facts_;
+  RealFileSystem files_;
+  PlanPart part_;
+  bool has_profiled_ = false;
+};
+
+EngineOptions ModuleRankRun::engine_options() const {
+  EngineOptions options{.device = rank_.device, .seed = options_.seed};
+  options.make_custom_block = module_blocks(model_, facts_);
+  options.rank = number(), options.patience = options_.patience;
+  return options;
+}
+
+void ModuleRankRun::take_first_part() {
+  part_.plan = settings_.plan;
+  if (!has_device(part_.plan, number())) return;
+  part_.parameters = std::make_unique<Parameters>(part_.plan, settings_.model, number(), rank_.device);
+  set_values(model_, *part_.parameters);
+  if (const std::optional<Path>& checkpoint = run_.prepared.resumed.checkpoint)
+    restore(Checkpoint::open(*checkpoint), settings_.model, Restored::everything, *part_.parameters);
+  EngineOptions options = engine_options();
+  const bool is_alone = num_devices(part_.plan) == 1;
+  if (!is_alone) options.comm = &rank_.comm;
+  part_.engine = std::make_unique<Engine>(part_.plan, settings_.model, *part_.parameters, options);
   if (!is_alone)
     done_or_throw(
-        part.comm.connect(0, own.engine->groups(), Deadline::after(options.patience, "connecting")));
-  const Agreement ranks(is_alone ? nullptr : &part.comm, world_of(settings.plan, part.comm.size()),
-                        options.patience);
-  std::optional<RunFolder> records;
-  if (rank == 0) records = open_records(settings.run, files, run.resumed.state.step);
+        rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.patience, "connecting")));
+}
+
+PartKeepers ModuleRankRun::keepers(const PlanPart& part) {
+  PartKeepers made;
+  if (part.is_empty()) return made;
+  made.modules = std::make_unique<LentModules>(model_, facts_, *part.parameters);
+  const Agreement ranks(num_devices(part.plan) == 1 ? nullptr : &rank_.comm,
+                        world_of(part.plan, rank_.comm.size()), options_.patience);
+  made.saver = std::make_unique<Saver>(
+      Saver::Target{files_, settings_.run, {options_.keep_last, options_.keep_every}, {}}, part.plan,
+      settings_.model, *part.parameters, ranks, number());
+  // Of the first plan only: its steps are the first of the run.
+  if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
+    made.profiler = std::make_unique<Profiler>(
+        ProfileOptions{options_.profile, settings_.run, run_.prepared.resumed.state.step, settings_.steps},
+        part.plan, settings_.model, *part.engine, *part.parameters, ranks, rank_.events, rank_.line);
+  return made;
+}
+
+TrainResult ModuleRankRun::train() {
+  const bool keeps_records = number() == 0;
+  take_first_part();
   const Course course{
       [&](const Plan& plan, std::int64_t step, std::int64_t first) {
-        return read_batch(run.data, facts, plan, step, first, options.seed, rank);
+        return read_batch(run_.data, facts_, plan, step, first, options_.seed, number());
       },
       [](const PlanPart&) { return std::nullopt; },
-      [&](const PlanPart& kept) {
-        PartKeepers made;
-        made.saver = std::make_unique<Saver>(
-            Saver::Target{files, settings.run, {options.keep_last, options.keep_every}, {}}, kept.plan,
-            settings.model, *kept.parameters, ranks, rank);
-        if (!options.profile.empty())
-          made.profiler = std::make_unique<Profiler>(
-              ProfileOptions{options.profile, settings.run, run.resumed.state.step, settings.steps},
-              kept.plan, settings.model, *kept.engine, *kept.parameters, ranks, part.events, part.line);
-        return made;
-      },
+      [&](const PlanPart& part) { return keepers(part); },
   };
-  return Training(options, settings, course, own, run.resumed.state,
-                  {part.comm, part.agreement, part.is_asked}, part.events, part.line)
-      .run(records ? &*records : nullptr);
+  std::optional<RunFolder> records;
+  if (keeps_records) records = open_records(settings_.run, files_, run_.prepared.resumed.state.step);
+  ControlFolder requests(settings_.run);
+  std::optional<PlanSwitches::Outside> outside;
+  if (keeps_records)
+    outside.emplace(PlanSwitches::Outside{
+        requests, [&]() -> Plan {
+          throw UserError("no plan is searched for a model of modules; name one with --plan FILE");
+        }});
+  PlanSwitches switches({settings_.model, rank_.comm, engine_options(), {.patience = options_.patience}},
+                        part_, run_.prepared.script, outside, [&](const PlanSwitch& next) {
+                          refuse_too_large(next, settings_.model, number(), rank_.device);
+                        });
+  const Company company{rank_.comm, rank_.agreement, rank_.is_asked, &switches,
+                        newest_epoch(settings_.run).value_or(0)};
+  Training training(options_, settings_, course, part_, run_.prepared.resumed.state, company, rank_.events,
+                    rank_.line);
+  try {
+    const TrainResult result = training.run(records ? &*records : nullptr, &switches);
+    if (keeps_records) requests.close("the run has ended");
+    return result;
+  } catch (const std::exception&) {  // not Interrupted: that has saved
+    switches.let_go();
+    if (keeps_records) requests.close("the run has failed");
+    throw;
+  }
 }
 
 // With ZeRO 3 no rank has all weights; the checkpoint has.
 void take_weights(const ModuleModel& model, const ModuleRun& run, const Path& checkpoint) {
+  const TrainSettings& settings = run.prepared.settings;
   const Plan one = uniform_plan(
-      run.settings.model,
-      {.batch = run.settings.plan.batch, .sequence_length = 1, .precision = run.settings.plan.precision});
-  Parameters whole(one, run.settings.model, 0, run.facts.device, Keeping::weights);
+      settings.model,
+      {.batch = settings.plan.batch, .sequence_length = 1, .precision = settings.plan.precision});
+  Parameters whole(one, settings.model, 0, run.facts.device, Keeping::weights);
+  restore(Checkpoint::open(checkpoint), settings.model, Restored::weights, whole);
   const LentModules lent(model, run.facts, whole);
-  restore(Checkpoint::open(checkpoint), run.settings.model, Restored::weights, whole);
 }
 
 void say_what_runs(const ModuleModel& model, const ModuleRun& run, at::Device device, StatusLine& line) {
-  const int ranks = num_devices(run.settings.plan);
+  const TrainSettings& settings = run.prepared.settings;
   line.print(fmt::format("model {}: {} parameters in {} parts", model.name,
                          with_commas(num_parameters(run.facts.spec)), model.parts.size()));
   line.print(fmt::format("data: {} samples an epoch", with_commas(run.data.num_samples)));
   const auto threads = static_cast<int>(run.options.threads);
-  say_how_it_runs(run.settings, device, threads > 0 ? threads : std::max(1, num_cores() / ranks), line);
+  const int share = std::max(1, num_cores() / num_ranks(run.options, run.prepared));
+  say_how_it_runs(settings, device, threads > 0 ? threads : share, line);
+}
+
+void refuse(const ModuleModel& model, const TrainSettings& settings, Precision precision,
+            std::int64_t steps_done) {
+  if (settings.plan.precision != precision)
+    throw UserError("{}: the plan's precision is {}, the blocks were measured in {}; say --precision {}",
+                    model.name, text(settings.plan.precision), text(precision),
+                    text(settings.plan.precision));
+  if (steps_done >= settings.steps)
+    throw UserError("{} has done its {} steps", settings.run.string(), steps_done);
+  ensure_engine_supports(settings.plan, settings.model);
 }
 
 }  // namespace
 
 TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions options) {
-  if (!options.switch_at.empty())
-    throw UserError("{}: a model of modules keeps its plan, leave switch_at away", model.name);
   if (data.read == nullptr || data.num_samples < 1)
     throw UserError("{}: the data needs at least one sample and a function that reads it", model.name);
   RealFileSystem files;
   NullSink events;
-  ResumedRun resumed;
+  PreparedRun prepared;
+  ResumedRun& resumed = prepared.resumed;
   OptionTable table;
   declare(table, options);
   mark_given(table);
@@ -106,26 +181,26 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   const at::Device device = choose_device(options.device);
   const Precision precision = resolve_precision(options, {.is_gpu = device.is_cuda()}, nullptr);
   const ModuleFacts facts = describe(model, data.read(0), precision, device);
-  const TrainSettings settings = resolve_custom(options, facts.spec, data.num_samples);
-  if (settings.plan.precision != precision)
-    throw UserError("{}: the plan's precision is {}, the blocks were measured in {}; say --precision {}",
-                    model.name, text(settings.plan.precision), text(precision),
-                    text(settings.plan.precision));
-  if (resumed.state.step >= settings.steps)
-    throw UserError("{} has done its {} steps", settings.run.string(), resumed.state.step);
-  ensure_engine_supports(settings.plan, settings.model);
+  prepared.settings = resolve_custom(options, facts.spec, data.num_samples);
+  const TrainSettings& settings = prepared.settings;
+  refuse(model, settings, precision, resumed.state.step);
   refuse_too_large(settings.plan, settings.model, device);
+  options.switch_at = with_whole_paths(options.switch_at);
+  prepared.script = read_switch_script(options.switch_at, settings.plan, settings.model);
+  for (const ScriptedSwitch& scripted : prepared.script)
+    ensure_engine_supports(scripted.plan, settings.model);
+  const int size = num_ranks(options, prepared);
+  std::vector<ModuleModel> copies;
+  for (int rank = 1; rank < size; ++rank) copies.push_back(copy_of(model));
   if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
   begin_run_folder(settings, options, &table, files);
-  const ModuleRun run{data, options, facts, settings, resumed};
-  std::vector<ModuleModel> copies;
-  for (int rank = 1; rank < num_devices(settings.plan); ++rank) copies.push_back(copy_of(model));
+  const ModuleRun run{data, options, facts, prepared};
   StatusLine line(stderr);
   say_what_runs(model, run, device, line);
-  const TrainResult result = train_with_threads(
-      settings.run, options, num_devices(settings.plan), events, line, [&](const RankPart& part) {
+  const TrainResult result =
+      train_with_threads(settings.run, options, size, events, line, [&](const RankPart& part) {
         const auto rank = static_cast<std::size_t>(part.comm.rank());
-        return train_modules(rank == 0 ? model : copies[rank - 1], run, part);
+        return ModuleRankRun(rank == 0 ? model : copies[rank - 1], run, part).train();
       });
   if (!copies.empty()) take_weights(model, run, result.checkpoint);
   return result;

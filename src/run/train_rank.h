@@ -14,10 +14,13 @@
 #include "observe/status_line.h"
 #include "optimus/train.h"
 #include "run/board.h"
+#include "run/regroup.h"
 #include "run/resume.h"
 #include "run/settings.h"
 
 namespace optimus {
+
+DeviceFacts facts_of(at::Device device);
 
 struct PreparedRun {
   ResumedRun resumed;  // its lock is held by the process that prepares, for as long as the run lasts
@@ -29,6 +32,16 @@ struct PreparedRun {
 PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
                         bool has_workers);
 
+// How a rank goes on when others are lost, come or leave (regroup.h).
+struct RankElastic {
+  int seat = 0;
+  std::function<bool()> leaves;                        // whether this rank was told to go
+  std::function<bool()> wants_to_meet;                 // because somebody comes, or this rank leaves
+  std::function<void(const RegroupOrder&)> regrouped;  // before it does
+  std::function<void()> speak_to_people;               // it keeps the records from here on
+  std::optional<RegroupOrder> order{};                 // it comes to a run: the order that it begins with
+};
+
 struct RankPart {
   Comm& comm;
   at::Device device;
@@ -39,6 +52,7 @@ struct RankPart {
   std::function<bool()> is_asked;  // whether this rank is asked to end, together with the others
   // When the training has failed: where ranks meet beside their groups. None: nothing is saved then.
   std::function<std::unique_ptr<Board>()> open_board{};
+  const RankElastic* elastic = nullptr;  // none: it fails with the others
 };
 // What a checkpoint holds beside tensors and state.json: the model, its tokenizer, how the run ran.
 inline constexpr const char* kPlanFile = "plan.json";
@@ -46,7 +60,7 @@ std::vector<SmallFile> small_files(const TrainSettings& settings);
 // How many ranks the run needs: for its devices, its plan, and those that it will go on with.
 int num_ranks(const TrainOptions& options, const PreparedRun& run);
 
-// The run's folder has its settings and plan. Rank 0 keeps the records; its result is the run's.
+// The run's folder has its settings and plan. Rank 0 keeps the records; its result is the run's. Throws LeftBehind.
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part);
 
 }  // namespace optimus

@@ -11,9 +11,14 @@
 #include "engine/device.h"
 #include "observe/progress.h"
 #include "plan/layouts.h"
+#include "run/choose_plan.h"
+#include "run/join.h"
 #include "run/memory_level.h"
+#include "run/plan_files.h"
+#include "run/regrouping.h"
 #include "run/salvage_host.h"
 #include "run/store_board.h"
+#include "run/store_file.h"
 #include "run/train_threads.h"
 #include "run/training.h"
 #include "run/worker.h"
@@ -23,9 +28,8 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kStoppedMargin{5};  // beyond the patience, for a worker that somebody has stopped
-
-Path hand_over_path(const Path& run) { return run / "logs" / "settings.json"; }
+constexpr Seconds kStoppedMargin{5};    // beyond the patience, for a worker that somebody has stopped
+constexpr Seconds kStoppedPatience{2};  // for one without which the others can go on
 
 Json to_json(const TrainResult& result) {
   return {{"run", result.run},
@@ -38,6 +42,8 @@ Json to_json(const TrainResult& result) {
 }
 
 }  // namespace
+
+Path hand_over_path(const Path& run) { return run / "logs" / "settings.json"; }
 
 TrainResult parse_result(const Json& json) {
   const JsonView view(json, "the result of rank 0");
@@ -117,12 +123,10 @@ PreparedRun take_run_over(const Path& folder, const JsonView& view, bool is_gpu,
 Json train_part(const PreparedRun& run, const TrainOptions& options, const RankSeat& seat, Comm& comm,
                 StatusLine& line) {
   LineSink events(line);
-  const Group world{Role::world, {}};
-  done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
   StepAgreement agreement(comm, options.patience);
   const Json result = to_json(train_rank(run, options,
                                          {comm, parse_device(seat.device), seat.threads, events, line,
-                                          agreement, seat.is_interrupted, seat.open_board}));
+                                          agreement, seat.is_interrupted, seat.open_board, seat.elastic}));
   agreement.take();  // what the others still say
   return result;
 }
@@ -147,28 +151,67 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .is_etcd = store.place().is_etcd,
                    .token = store.place().token,
                    // The others miss it first where they wait for it.
-                   .patience = Seconds(options.patience.value + kStoppedMargin.value)});
+                   .patience = options.is_static ? Seconds(options.patience.value + kStoppedMargin.value)
+                                                 : kStoppedPatience});
   const std::unique_ptr<Board> board =
       value_or_throw(StoreBoard::open(store.place(), Deadline::after(Seconds(30), "the run's store")));
-  SalvageHost salvage(*board, files, salvage_facts(run.settings, options, folder));
-  TrainResult result = parse_result(workers.wait(command.is_interrupted, &salvage));
+  SalvageFacts facts = salvage_facts(run.settings, options, folder);
+  std::optional<Regrouping> regrouping;
+  std::optional<StoreFile> joining;
+  if (!options.is_static) {
+    regrouping.emplace(*board, regrouping_facts(run.settings, options, folder), workers.entries(),
+                       run.settings.plan, newest_epoch(folder).value_or(0));
+    facts.regrouping = &*regrouping;
+    joining.emplace(folder, RunStorePlace{store.place()});
+  }
+  SalvageHost salvage(*board, files, std::move(facts));
+  TrainResult result =
+      parse_result(workers.wait(command.is_interrupted, &salvage, regrouping ? &*regrouping : nullptr));
   result.run = run.settings.run.string();  // as the user called it
   return result;
 }
 
+Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOptions& options,
+                                   const Path& folder) {
+  TrainOptions wish = options;
+  wish.batch = settings.plan.batch, wish.sequence_length = settings.plan.sequence_length;
+  wish.precision = text(settings.plan.precision);
+  const DeviceFacts device = facts_of(choose_device(options.device));
+  return {.model = settings.model,
+          .run = folder,
+          .memory = find_memory_level(settings.run),
+          .choose = [wish, device, model = settings.model](int size) {
+            return plan_for_any(wish, model, device, size);
+          }};
+}
+
 int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
-                    const std::function<bool()>& is_interrupted) {
-  return run_as_worker(place, [&](Comm& comm, StatusLine& line) {
+                    const WorkerSignals& signals) {
+  const auto work = [&](Comm& comm, StatusLine& line) {
     const Path path = hand_over_path(place.run);
     const Json document = read_json(path);
     const bool is_gpu = parse_device(place.device).is_cuda();
     const PreparedRun run =
         take_run_over(place.run, JsonView(document, path.string()), is_gpu, options, table);
-    return train_part(
-        run, options,
-        {place.device, place.threads, is_interrupted, [&] { return open_board(store_place(place)); }}, comm,
-        line);
-  });
+    RankSeat seat{place.device, place.threads, signals.is_interrupted,
+                  [&] { return open_board(store_place(place)); }};
+    if (options.is_static) {
+      seat.is_interrupted = [&] { return signals.is_interrupted() || signals.is_told_to_leave(); };
+      return train_part(run, options, seat, comm, line);
+    }
+    const ElasticSeat elastic({store_place(place)}, comm, place.rank, signals, line);
+    seat.elastic = elastic.get();
+    return train_part(run, options, seat, comm, line);
+  };
+  try {
+    return run_as_worker(place, work);
+  } catch (const LeftBehind&) {
+    StatusLine line = StatusLine::for_log(stderr);
+    line.print("the others have gone on without this worker: it joins again");
+    return train_as_comer(
+        {.run = place.run, .device = place.device, .threads = place.threads, .was_in = true}, options, table,
+        signals, line);
+  }
 }
 
 }  // namespace optimus

@@ -142,13 +142,15 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
   peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
   part_.engine->num_updates = start.num_updates;
   part_.engine->loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
+  part_.engine->set_fp8_history(start.fp8);
   done_ = state();
 }
 
 Training::~Training() = default;
 
-TrainResult Training::run(RunFolder* folder) {
-  keepers_ = course_.keep(part_);
+TrainResult Training::run(RunFolder* folder, PlanSwitches* switches) {
+  company_.switches = switches;
+  if (keepers_.saver == nullptr) keepers_ = course_.keep(part_);
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
   std::int64_t num_tokens = 0;
@@ -185,7 +187,8 @@ TrainResult Training::run(RunFolder* folder) {
 // All ranks, with or without a part.
 void Training::end_of_step(RunFolder* folder) {
   const StepWord agreed = company_.agreement.take();
-  if (agreed.ends) throw Interrupted{};
+  if (agreed.ends || !agreed.stays) throw Interrupted{};
+  if (agreed.meets || agreed.drained >= 0) throw RegroupAsked{agreed.drained};
   StepWord word;
   if (company_.switches != nullptr) {
     company_.switches->step_ended(
@@ -194,7 +197,8 @@ void Training::end_of_step(RunFolder* folder) {
          [this, folder](const SwitchEnd& end) { return take_new_part(end, folder); }});
     word = company_.switches->word();
   }
-  word.ends = company_.is_asked();
+  word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
+  word.stays = !company_.leaves();
   company_.agreement.say(word);
 }
 
@@ -205,6 +209,22 @@ void Training::let_go_of_part() {
   for (Saver* saver : {keepers_.saver.get(), keepers_.memory.get()})
     if (saver != nullptr) saver->take_ended(true);
   keepers_ = {};
+}
+
+void Training::drop_part_keepers() {
+  if (next_.valid()) next_.get();
+  for (Saver* saver : {keepers_.saver.get(), keepers_.memory.get()})
+    if (saver != nullptr) saver->end_writing();
+  keepers_ = {};
+}
+
+void Training::go_on_from(const TrainingState& state, std::int64_t epoch) {
+  step_ = state.step, next_sample_ = state.num_samples, epoch_ = epoch, done_ = state;
+  if (part_.is_empty()) return;
+  peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
+  part_.engine->num_updates = state.num_updates;
+  part_.engine->loss_scale = {state.loss_scale.value, state.loss_scale.num_good};
+  part_.engine->set_fp8_history(state.fp8);
 }
 
 std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
@@ -249,6 +269,7 @@ TrainingState Training::state() const {
   state.step = step_, state.num_updates = part_.engine->num_updates, state.num_samples = next_sample_;
   state.seed = options_.seed, state.precision = settings_.plan.precision;
   state.loss_scale = {part_.engine->loss_scale.value, part_.engine->loss_scale.num_good};
+  state.fp8 = part_.engine->fp8_history();
   return state;
 }
 
@@ -281,7 +302,7 @@ Path Training::save_last() {
   const Path folder = settings_.run / kCheckpointsFolder / fmt::format("step-{}", step_);
   const auto word = [] { return at::zeros({1}, at::kByte); };
   const Deadline deadline = Deadline::after(options_.patience, "the last checkpoint");
-  if (part_.is_empty() && is_told_by_others())
+  if (company_.comm.rank() == 0 && is_told_by_others())
     done_or_throw(company_.comm.receive(teller(), word(), kSavedTag, "the last checkpoint")->wait(deadline));
   if (keepers_.saver == nullptr) return folder;
   Saver& saver = *keepers_.saver;
@@ -347,10 +368,10 @@ Standing Training::stand() {
   progress_.finish();
   Standing standing;
   standing.state = done_, standing.epoch = epoch_;
-  // Who has no part in the plan has nothing to save either; who changes plans has nothing to save it with.
-  standing.is_torn = part_.is_empty() || keepers_.saver == nullptr ||
-                     (company_.switches != nullptr && company_.switches->is_moving());
-  if (standing.is_torn) return standing;
+  // Who has no part in the plan has nothing to save either; who changes plans has nothing whole.
+  standing.is_torn =
+      part_.parameters == nullptr || (company_.switches != nullptr && company_.switches->is_moving());
+  if (standing.is_torn || part_.engine == nullptr) return standing;
   Engine& engine = *part_.engine;
   engine.let_go();
   if (engine.progress() == Engine::Progress::updating) follow({});

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "elastic/plan_switches.h"
 #include "engine/engine.h"
+#include "engine/module_block.h"
 #include "observe/decisions.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
@@ -47,9 +48,10 @@ at::Device choose_device(const std::string& name);  // empty: CUDA where there i
 
 // What keeps one rank's part in a plan: made anew with every plan.
 struct PartKeepers {
-  std::unique_ptr<Saver> saver{};        // none: the rank has no part
-  std::unique_ptr<Saver> memory{};       // none: nothing is saved there (memory_level.h)
-  std::unique_ptr<Profiler> profiler{};  // none: no step is looked at closer
+  std::unique_ptr<Saver> saver{};          // none: the rank has no part
+  std::unique_ptr<Saver> memory{};         // none: nothing is saved there (memory_level.h)
+  std::unique_ptr<Profiler> profiler{};    // none: no step is looked at closer
+  std::unique_ptr<LentModules> modules{};  // of a model of modules
 };
 
 struct Course {
@@ -63,9 +65,16 @@ struct Course {
 struct Company {
   Comm& comm;
   StepAgreement& agreement;
-  std::function<bool()> is_asked;    // whether this rank is asked to end
-  PlanSwitches* switches = nullptr;  // none: the plan stays
-  std::int64_t epoch = 0;            // of the plan at the begin
+  std::function<bool()> is_asked;                              // whether this rank is asked to end
+  PlanSwitches* switches = nullptr;                            // none: the plan stays
+  std::int64_t epoch = 0;                                      // of the plan at the begin
+  std::function<bool()> wants_to_meet = [] { return false; };  // because somebody comes, or this rank leaves
+  std::function<bool()> leaves = [] { return false; };
+};
+
+// Between two steps, at all ranks alike: they are to regroup (regroup.h).
+struct RegroupAsked {
+  int drained = -1;  // a rank that leaves because somebody asked for it
 };
 
 // The lines before the first step: plan, precision, device, run folder.
@@ -78,14 +87,22 @@ class Training {
            const TrainingState& start, const Company& company, EventSink& events, StatusLine& line);
   ~Training();
 
-  // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint. folder is
-  // null at ranks that keep no records.
-  TrainResult run(RunFolder* folder);
+  // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint, and RegroupAsked;
+  // it may then be called again. folder is null at ranks that keep no records. switches: null, the plan stays.
+  TrainResult run(RunFolder* folder, PlanSwitches* switches);
 
   // When run() has failed (salvage.h): what this rank still has. Completes a step whose gate it has passed.
   Standing stand();
   // Completes the step at whose gate it stands, with the sums of a rank that has passed it.
   void follow(const std::vector<double>& gate);
+  // Before the part changes: ends what refers to it, together with the others; or without them, when they are lost.
+  void let_go_of_part();
+  void drop_part_keepers();
+  // The part is of another plan, and stands behind this state.
+  void go_on_from(const TrainingState& state, std::int64_t epoch);
+  std::int64_t epoch() const { return epoch_; }
+  // Of the last step that was seen.
+  Seconds step_seconds() const { return last_ ? last_->seconds : Seconds(0); }
   // Of the last complete step.
   const TrainingState& done() const { return done_; }
   std::string last_line() const { return last_ ? metrics_line(*last_) : ""; }
@@ -99,7 +116,6 @@ class Training {
   StepMetrics metrics_of(const StepReport& report) const;
   void record(const StepMetrics& metrics, RunFolder* folder);
   void end_of_step(RunFolder* folder);
-  void let_go_of_part();
   std::string take_new_part(const SwitchEnd& end, RunFolder* folder);
   void save_if_due();
   void save_to_memory();
@@ -114,7 +130,7 @@ class Training {
   const TrainSettings& settings_;
   const Course course_;
   PlanPart& part_;
-  const Company company_;
+  Company company_;
   EventSink& events_;
   TrainingProgress progress_;
   const double flops_per_token_;

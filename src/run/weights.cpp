@@ -19,12 +19,27 @@ at::Tensor part_of_values(at::Tensor values, const Box& outer, const Box& inner)
   return values;
 }
 
+// Masters of shards whose updates a device repeats.
+template <typename Real>
+void load_copies(const WeightSource& source, Parameters& copies) {
+  constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;
+  for (const LogicalTensor& tensor : copies.tensors()) {
+    at::Tensor master = copies.master(tensor.name);
+    if (!master.defined() || master.numel() == 0) continue;
+    at::Tensor values = at::empty(master.sizes(), kType);
+    source.read_box(tensor, copies.box(tensor.name, &BlockState::masters),
+                    std::span(values.data_ptr<Real>(), static_cast<std::size_t>(values.numel())));
+    master.copy_(values);
+  }
+}
+
 // A device holds weights, and masters of all or of a part of them.
 template <typename Real>
 void load(const WeightSource& source, Parameters& parameters, EventSink& events) {
   constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;
   const auto total = std::ssize(parameters.tensors());
   std::int64_t num_done = 0;
+  if (parameters.copies() != nullptr) load_copies<Real>(source, *parameters.copies());
   for (const LogicalTensor& tensor : parameters.tensors()) {
     events.report(Progress{"loading", num_done++, total, "tensors"});
     at::Tensor weight = parameters.weight(tensor.name), master = parameters.master(tensor.name);

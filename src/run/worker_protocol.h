@@ -27,7 +27,7 @@ struct WorkerPlace {
   int threads = 1;
   int parent = 0;     // process id of who started it
   int report = -1;    // an open file for the report
-  int terminal = -1;  // an open file that a person reads; -1: another rank has it
+  int terminal = -1;  // an open file that a person reads, for whoever is rank 0; -1: there is none
 };
 std::string text(const WorkerPlace& place);
 // Nothing when this process is no worker. Throws UserError when the variable makes no sense.

@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
@@ -56,16 +58,16 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   place.host = options.host, place.port = options.port, place.is_etcd = options.is_etcd;
   place.token = options.token, place.run = options.run;
   place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
-  place.parent = ::getpid(), place.report = kReportFile, place.terminal = rank == 0 ? kTerminalFile : -1;
+  place.parent = ::getpid(), place.report = kReportFile, place.terminal = kTerminalFile;
   SpawnSettings how;
   // Away from the numbers that they are to get, whatever those are now.
   ::posix_spawn_file_actions_adddup2(&how.actions, report, kReportFile);
-  if (rank == 0) ::posix_spawn_file_actions_adddup2(&how.actions, STDERR_FILENO, kTerminalFile);
+  ::posix_spawn_file_actions_adddup2(&how.actions, STDERR_FILENO, kTerminalFile);
   ::posix_spawn_file_actions_addopen(&how.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&how.actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
                                      0644);
   ::posix_spawn_file_actions_adddup2(&how.actions, STDOUT_FILENO, STDERR_FILENO);
-  ::posix_spawn_file_actions_addclosefrom_np(&how.actions, kTerminalFile + (rank == 0 ? 1 : 0));
+  ::posix_spawn_file_actions_addclosefrom_np(&how.actions, kTerminalFile + 1);
   ::posix_spawnattr_setflags(&how.attributes, POSIX_SPAWN_SETPGROUP);
   ::posix_spawnattr_setpgroup(&how.attributes, 0);
   std::vector<std::string> words = options.words, variables = environment_with(text(place));
@@ -74,6 +76,17 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
                                   pointers(words).data(), pointers(variables).data());
   if (error != 0) throw UserError("worker {} could not be started: {}", rank, ::strerror(error));
   return pid;
+}
+
+// Of a process that others started.
+bool does_run(const WorkerEntry& entry) {
+  if (entry.host != host_name()) return true;  // its own host would know
+  std::ifstream file(fmt::format("/proc/{}/stat", entry.pid));
+  std::string stat;
+  if (!std::getline(file, stat)) return false;
+  const std::size_t end = stat.rfind(')');
+  return end == std::string::npos || end + 2 >= stat.size() ||
+         std::string("ZXT").find(stat[end + 2]) == std::string::npos;
 }
 
 }  // namespace
@@ -112,12 +125,20 @@ void Workers::start(int rank) {
   ::close(high);
 }
 
-void Workers::write_list() const {
-  std::vector<WorkerEntry> live;
+std::vector<WorkerEntry> Workers::entries() const {
+  std::vector<WorkerEntry> result;
   for (std::size_t rank = 0; rank < all_.size(); ++rank)
-    if (all_[rank].pid > 0 && !all_[rank].status)
-      live.push_back({static_cast<int>(rank), all_[rank].pid, host_name(), options_.devices[rank],
+    result.push_back({static_cast<int>(rank), all_[rank].pid, host_name(), options_.devices[rank],
                       log_path(static_cast<int>(rank))});
+  return result;
+}
+
+void Workers::write_list() const {
+  std::vector<WorkerEntry> live = regrouping_ != nullptr ? regrouping_->members() : entries();
+  std::erase_if(live, [&](const WorkerEntry& entry) {
+    return std::any_of(all_.begin(), all_.end(),
+                       [&](const Worker& worker) { return worker.pid == entry.pid && worker.status; });
+  });
   RealFileSystem files;
   // That the list cannot be written ends no training.
   (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
@@ -125,7 +146,7 @@ void Workers::write_list() const {
 
 bool Workers::is_over() const {
   return std::all_of(all_.begin(), all_.end(),
-                     [](const Worker& worker) { return worker.status.has_value(); });
+                     [](const Worker& worker) { return worker.status.has_value() || worker.is_out; });
 }
 
 void Workers::read_report(Worker& worker) {
@@ -156,7 +177,7 @@ void Workers::reap(Worker& worker) {
 // In the order in which they are seen; those that only lost others come behind whoever failed by itself (why()).
 void Workers::note_failures() {
   for (Worker& worker : all_) {
-    if (worker.order >= 0 || worker.is_ended_by_us) continue;
+    if (worker.order >= 0 || worker.is_ended_by_us || worker.is_out) continue;
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
     const bool has_died = worker.status && !worker.report;
@@ -196,19 +217,64 @@ void Workers::end_all() {
 
 std::vector<bool> Workers::who_is_gone() const {
   std::vector<bool> result;
-  for (const Worker& worker : all_) result.push_back(worker.status.has_value());
+  for (const Worker& worker : all_)
+    result.push_back(worker.status || worker.is_out || (worker.stopped && worker.stopped->has_passed()));
+  if (regrouping_ == nullptr) return result;
+  for (std::size_t seat = all_.size(); seat < regrouping_->workers().size(); ++seat)
+    result.push_back(!does_run(regrouping_->workers()[seat]));
   return result;
 }
 
-Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage) {
+void Workers::note_lost(int seat) {
+  const Membership& members = regrouping_->membership();
+  const auto rank = std::find(members.seats.begin(), members.seats.end(), seat) - members.seats.begin();
+  const WorkerEntry& entry = regrouping_->workers()[static_cast<std::size_t>(seat)];
+  std::string how = "is gone";
+  if (seat < static_cast<int>(all_.size())) how = how_it_ended(seat);
+  regrouping_->note_lost(seat,
+                         fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
+}
+
+// Who is lost, and who has come since.
+void Workers::follow_members() {
+  regrouping_->look();
+  const std::vector<bool> is_gone = who_is_gone();
+  bool is_anybody_lost = false;
+  for (const int seat : regrouping_->staying()) {
+    if (!is_gone[static_cast<std::size_t>(seat)]) continue;
+    note_lost(seat);
+    const bool is_child = seat < static_cast<int>(all_.size());
+    is_anybody_lost |= is_child ? all_[static_cast<std::size_t>(seat)].stopped.has_value()
+                                : !regrouping_->report_of(seat).has_value();
+  }
+  // Whose connections stay open although it does nothing: nobody else would tell the others.
+  if (is_anybody_lost) regrouping_->rouse();
+}
+
+void Workers::forget_those_out() {
+  generation_ = regrouping_->membership().generation;
+  num_failed_ = 0, grace_.reset();
+  for (std::size_t seat = 0; seat < all_.size(); ++seat) {
+    Worker& worker = all_[seat];
+    if (!regrouping_->is_member(static_cast<int>(seat))) worker.is_out = true;
+    worker.order = -1;
+  }
+  write_list();
+}
+
+Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage,
+                   Regrouping* regrouping) {
+  regrouping_ = regrouping;
+  const std::shared_ptr<void> forgotten(nullptr, [this](void*) { regrouping_ = nullptr; });
   bool is_asked_to_end = false;
-  std::optional<Deadline> grace;
   while (!is_over()) {
-    if (!is_asked_to_end && is_interrupted()) is_asked_to_end = true, signal_all(SIGTERM);
+    if (!is_asked_to_end && is_interrupted()) is_asked_to_end = true, signal_all(SIGINT);
     look(kLookEvery);
+    if (regrouping_ != nullptr) follow_members();
     if (salvage != nullptr && salvage->look(who_is_gone())) continue;
-    if (num_failed_ > 0 && !grace) grace = Deadline::after(options_.grace, "the other workers");
-    if (grace && (grace->has_passed() || only_missing_run())) end_all();
+    if (regrouping_ != nullptr && regrouping_->membership().generation != generation_) forget_those_out();
+    if (num_failed_ > 0 && !grace_) grace_ = Deadline::after(options_.grace, "the other workers");
+    if (grace_ && (grace_->has_passed() || only_missing_run())) end_all();
   }
   look(0);
   if (num_failed_ > 0) {
@@ -218,7 +284,20 @@ Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* sal
   }
   for (const Worker& worker : all_)
     if (worker.report && worker.report->end == WorkerReport::End::interrupted) throw Interrupted{};
-  return all_[0].report ? all_[0].report->result : Json();
+  return result_of_first();
+}
+
+// Of whoever was rank 0 at the end; it need not be one that was started here.
+Json Workers::result_of_first() const {
+  const int seat = regrouping_ == nullptr ? 0 : regrouping_->membership().seats.front();
+  if (seat < static_cast<int>(all_.size())) {
+    const Worker& worker = all_[static_cast<std::size_t>(seat)];
+    return worker.report ? worker.report->result : Json();
+  }
+  const std::optional<WorkerReport> report = regrouping_->wait_for_report(seat);
+  if (!report) throw UserError("worker {} has not said how the run ended", seat);
+  if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", seat, report->why);
+  return report->result;
 }
 
 bool Workers::only_missing_run() const {
@@ -228,6 +307,15 @@ bool Workers::only_missing_run() const {
   for (std::size_t rank = 0; rank < all_.size(); ++rank)
     if (!all_[rank].status && !missing.contains(static_cast<int>(rank))) return false;
   return true;
+}
+
+std::string Workers::how_it_ended(int rank) const {
+  const Worker& worker = all_[static_cast<std::size_t>(rank)];
+  if (!worker.status) return "was stopped";
+  const int status = *worker.status;
+  return WIFSIGNALED(status)
+             ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
+             : fmt::format("ended with code {}", WEXITSTATUS(status));
 }
 
 std::string Workers::describe(int rank) const {
@@ -260,10 +348,7 @@ std::string Workers::why() const {
       return fmt::format("{} does not answer: somebody has stopped it; its log is {}{}", describe(cause),
                          log(cause), seen);
     if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
-    const int status = *worker.status;
-    const std::string how = WIFSIGNALED(status) ? fmt::format("was ended by signal {} ({})", WTERMSIG(status),
-                                                              ::strsignal(WTERMSIG(status)))
-                                                : fmt::format("ended with code {}", WEXITSTATUS(status));
+    const std::string how = how_it_ended(cause);
     // Others that went the same way, so that nobody looks for one cause only.
     std::vector<int> more;
     for (std::size_t rank = 0; rank < all_.size(); ++rank)

@@ -30,8 +30,9 @@ struct WorkersOptions {
   int port = 0;
   bool is_etcd = false;
   std::string token{};
-  Seconds grace{10};      // for the others, after the first has failed
-  Seconds patience{600};  // for one that is stopped, before it counts as failed
+  Seconds grace{10};  // for the others, after the first has failed
+  Seconds patience{
+      600};  // for one that is stopped, before it counts as failed, or as lost where the others go on
 };
 
 class Workers {
@@ -44,8 +45,10 @@ class Workers {
 
   // Until all have ended; the result of rank 0. `is_interrupted` is asked often: when it is true all are asked to end, once.
   // Throws Interrupted when that was why they ended, and UserError, with one line, when one failed. With a salvage, what is left of the
-  // others' state is saved before they end.
-  Json wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage = nullptr);
+  // others' state is saved before they end; with a membership, they go on without it where they can.
+  Json wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage = nullptr,
+            Regrouping* regrouping = nullptr);
+  std::vector<WorkerEntry> entries() const;  // of all, by seat
 
   pid_t pid(int rank) const { return all_[static_cast<std::size_t>(rank)].pid; }
 
@@ -59,6 +62,7 @@ class Workers {
     int order = -1;             // of failing: 0 was first
     bool is_ended_by_us = false;
     std::optional<Deadline> stopped{};  // somebody has stopped it: until when it must go on
+    bool is_out = false;                // the others go on without it
   };
   void start(int rank);
   void look(int milliseconds);
@@ -68,6 +72,11 @@ class Workers {
   void signal_all(int number);
   void end_all();
   void write_list() const;
+  void follow_members();
+  void forget_those_out();
+  void note_lost(int seat);
+  std::string how_it_ended(int rank) const;
+  Json result_of_first() const;
   bool is_over() const;
   // Whether all that still run are those whom the others have missed: there is nothing to wait for.
   bool only_missing_run() const;
@@ -77,8 +86,11 @@ class Workers {
 
   const WorkersOptions options_;
   RealFileSystem files_;
-  std::vector<Worker> all_;  // [rank]
+  std::vector<Worker> all_;  // [seat]
   int num_failed_ = 0;
+  std::optional<Deadline> grace_;
+  Regrouping* regrouping_ = nullptr;
+  int generation_ = 0;  // that the list is of
 };
 
 }  // namespace optimus

@@ -24,8 +24,8 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
     builder_.buffer(BufferKind::gradients, block, -1, sizes_.state(block, StateKind::gradients));
     const Bytes optimizer = sizes_.state(block, StateKind::optimizer);
     if (!strategy(block).offload) builder_.buffer(BufferKind::optimizer_state, block, -1, optimizer);
-    if (plan.buddy > 0 && strategy(block).zero > 0 && !strategy(block).offload)
-      builder_.buffer(BufferKind::buddy_state, block, -1, optimizer);
+    if (const Bytes copy = sizes_.buddy_state(block); copy.value > 0)
+      builder_.buffer(BufferKind::buddy_state, block, -1, copy);
     weights_left_[block] = static_cast<int>(pipeline_.microbatches.size());
   }
   if (is_asynchronous(plan.schedule)) stash_weights();

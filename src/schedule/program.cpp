@@ -74,6 +74,7 @@ Cause cause_of(BufferKind kind) {
     case BufferKind::logits:
     case BufferKind::graph_work:
     case BufferKind::whole_gradients:
+    case BufferKind::buddy_gradients:
     case BufferKind::exchange:
     case BufferKind::leaving:
     case BufferKind::message:

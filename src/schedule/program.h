@@ -95,6 +95,7 @@ enum class BufferKind : std::uint8_t {
   graph,  // custom blocks: what autograd keeps until the backward. It takes this memory itself, as it does the next
   graph_work,       // custom blocks: what autograd takes beside that in a forward or backward
   whole_gradients,  // of weights, before they are cut into shards
+  buddy_gradients,  // reduced, of the shard whose update this device repeats
   exchange,  // shards of all members, one behind the other, on their way to whole weights or from whole gradients
   leaving,  // a block's output, or the gradient of its input, whose next block is elsewhere or split differently
   message,  // what one device sends another of it, or receives

@@ -100,7 +100,7 @@ Bytes DeviceSizes::part(int block, StateKind kind) const {
 }
 
 // Each tensor by itself at a multiple of the alignment: at least as much as any way of joining some of them takes.
-Bytes DeviceSizes::laid_out(int block, StateKind kind, bool is_sharded) const {
+Bytes DeviceSizes::laid_out(int block, StateKind kind, Flat how) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int width = state_bytes(plan_.precision, plan_.accumulators, kind);
   // Buffers of one block have the same element offsets, whatever their type: those of the narrowest.
@@ -111,9 +111,9 @@ Bytes DeviceSizes::laid_out(int block, StateKind kind, bool is_sharded) const {
     const int parts = is_of_experts ? s.ep : s.tp,
               shards = is_of_experts ? expert_shard_count(stage_, s) : shard_count(stage_, s);
     const std::int64_t own =
-        part_elements(model_, tensor, parts, seat_.index % parts, is_sharded ? shards : 1);
+        part_elements(model_, tensor, parts, seat_.index % parts, how == Flat::whole ? 1 : shards);
     // Behind the members' shards of gradients there is room for their sum.
-    const int copies = !is_sharded ? 1 : kind == StateKind::gradients ? shards + 1 : shards;
+    const int copies = how != Flat::exchange ? 1 : kind == StateKind::gradients ? shards + 1 : shards;
     elements += (own + step - 1) / step * step * copies;
   };
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) add(tensor);
@@ -124,8 +124,24 @@ Bytes DeviceSizes::laid_out(int block, StateKind kind, bool is_sharded) const {
   return Bytes(elements * width);
 }
 
-Bytes DeviceSizes::whole_buffer(int block, StateKind kind) const { return laid_out(block, kind, false); }
-Bytes DeviceSizes::exchange_buffer(int block, StateKind kind) const { return laid_out(block, kind, true); }
+Bytes DeviceSizes::whole_buffer(int block, StateKind kind) const {
+  return laid_out(block, kind, Flat::whole);
+}
+Bytes DeviceSizes::exchange_buffer(int block, StateKind kind) const {
+  return laid_out(block, kind, Flat::exchange);
+}
+Bytes DeviceSizes::shard_buffer(int block, StateKind kind) const {
+  return laid_out(block, kind, Flat::shard);
+}
+
+// Masters that are weights lie with these: all of them here, unless weights are sharded too.
+Bytes DeviceSizes::buddy_state(int block) const {
+  const LayerStrategy& s = strategy_of(stage_, block);
+  if (!has_buddy(plan_, s) || s.offload) return Bytes(0);
+  const bool has_sharded_weights = bytes_of(plan_.precision) >= 4 && s.zero == 3;
+  return state(block, StateKind::optimizer) +
+         (has_sharded_weights ? state(block, StateKind::weights) : Bytes(0));
+}
 
 std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);

@@ -28,6 +28,9 @@ class DeviceSizes {
   // behind them.
   Bytes whole_buffer(int block, StateKind kind) const;
   Bytes exchange_buffer(int block, StateKind kind) const;
+  Bytes shard_buffer(int block, StateKind kind) const;  // one member's
+  // Masters and moments of the shard whose updates this device repeats, as far as they are not here anyway; 0 without a buddy.
+  Bytes buddy_state(int block) const;
   // Gradients that several tensor parts hold but each sees only partly, by the parts that hold them: norms under sequence
   // parallelism, key/value heads that several parts share.
   std::map<std::vector<int>, Bytes> partial(int block) const;
@@ -57,7 +60,8 @@ class DeviceSizes {
   Bytes dispatched(int block, int sequences) const;
 
  private:
-  Bytes laid_out(int block, StateKind kind, bool is_sharded) const;
+  enum class Flat { whole, shard, exchange };
+  Bytes laid_out(int block, StateKind kind, Flat how) const;
   void add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const;
   // Rows and columns of what goes round the ring; none without context parallelism.
   struct RingShape {

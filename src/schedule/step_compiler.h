@@ -86,7 +86,10 @@ class StepCompiler {
   void reduce_gradients(int block, int microbatch, bool is_last);
   const std::map<std::vector<int>, Bytes>& partial(int block);
   void sync_gradients();
-  void exchange_buddies();
+  void tell_buddy(int block, int sum);
+  void tell_buddies();
+  void tell_all_buddies();
+  Instruction buddy_message(Op op, int block, int distance);
   void update_blocks(const Frontier& gate, int microbatch);
   int step_gate(const Frontier& waits);
   void finish_step();
@@ -167,6 +170,8 @@ class StepCompiler {
   int last_tensor_group_ = -1;
   std::map<std::pair<int, const LayerStrategy*>, std::map<std::vector<int>, Bytes>>
       partial_;                 // [pattern, strategy]
+  std::vector<int> untold_;     // blocks whose gradient shard is complete and not yet with its buddy
+  std::map<int, int> told_;     // block -> buffer of the shard that came from elsewhere; -1 without buffers
   Frontier buddies_;            // gradients of others' shards that this device repeats the update of
   Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
   std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction

@@ -7,6 +7,7 @@
 // over all its owners instead. Where the tensor parts of a replica hold equal copies of a gradient (norms; key/value heads
 // they share), the lowest of them contributes it to that sum and the others contribute nothing.
 #include <algorithm>
+#include <utility>
 
 #include "schedule/shared_sums.h"
 #include "schedule/step_compiler.h"
@@ -51,6 +52,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   const int shards = shard_count(stage_, s),
             replicas = static_cast<int>(stage_.devices.size()) / (s.tp * shards);
   const auto reduce = [&](int group, Bytes bytes) {
+    tell_buddies();
     Instruction instruction{
         .op = Op::reduce_gradients, .lane = Lane::reduce, .microbatch = microbatch, .chunk = chunk_of(block)};
     instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
@@ -72,6 +74,9 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     const Bytes own = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
     if (own.value > 0) reduce(data_group(block, Role::replica), Bytes(own.value / shards));
   }
+  // What other stages or pipelines hold too is not complete yet.
+  if (is_last && has_buddy(plan_, s) && !needs_sync_ && sizes_.shared(block).value == 0)
+    untold_.push_back(block);
   if (!has_experts(block)) return;
   const Bytes experts = sizes_.experts(block, StateKind::gradients);
   const int expert_shards = expert_shard_count(stage_, s),
@@ -96,25 +101,39 @@ void StepCompiler::sync_gradients() {
   }
 }
 
-void StepCompiler::exchange_buddies() {
-  if (plan_.buddy == 0) return;
-  const auto message = [&](Op op, int block, int distance) {
-    const LayerStrategy& s = strategy(block);
-    const int shards = shard_count(stage_, s), data = seat_.index / s.tp;
-    const int shard = data % shards, other = ((shard + distance) % shards + shards) % shards;
-    Instruction instruction{.op = op, .lane = Lane::transfer, .chunk = chunk_of(block), .block = block};
-    instruction.peer =
-        stage_.devices[static_cast<std::size_t>((data - shard + other) * s.tp + seat_.index % s.tp)];
-    instruction.bytes = sizes_.part(block, StateKind::gradients).value / shards;
-    return instruction;
-  };
-  for (const int block : own_blocks()) {
-    if (strategy(block).zero == 0) continue;
-    // The lane is in order: behind its last entry every sum is complete, the tied embedding's too.
-    builder_.add(message(Op::send_buddy, block, plan_.buddy),
-                 {last_reduce_ >= 0 ? last_reduce_ : last_compute_});
-    buddies_.push_back(builder_.add(message(Op::receive_buddy, block, -plan_.buddy), {}));
-  }
+Instruction StepCompiler::buddy_message(Op op, int block, int distance) {
+  const LayerStrategy& s = strategy(block);
+  const int shards = shard_count(stage_, s), data = seat_.index / s.tp;
+  const int shard = data % shards, other = ((shard + distance) % shards + shards) % shards;
+  Instruction message{.op = op, .lane = Lane::transfer, .chunk = chunk_of(block), .block = block};
+  message.peer = stage_.devices[static_cast<std::size_t>((data - shard + other) * s.tp + seat_.index % s.tp)];
+  message.bytes = sizes_.part(block, StateKind::gradients).value / shards;
+  return message;
+}
+
+// The other's sum is complete at about the same time, so that its message is waited for no earlier.
+void StepCompiler::tell_buddy(int block, int sum) {
+  builder_.add(buddy_message(Op::send_buddy, block, plan_.buddy), {sum});
+  buddies_.push_back(builder_.add(buddy_message(Op::receive_buddy, block, -plan_.buddy), {sum}));
+  told_[block] = -1;
+  if (!has_buffers_) return;
+  told_[block] = builder_.buffer(BufferKind::buddy_gradients, block, -1,
+                                 sizes_.shard_buffer(block, StateKind::gradients));
+  builder_.use(told_[block], true);
+}
+
+// Before the next on the lane of sums, which waits for the one before anyway: so a sum and the message behind it both run beside
+// the backward of the blocks below.
+void StepCompiler::tell_buddies() {
+  for (const int block : std::exchange(untold_, {})) tell_buddy(block, reduced_.at(block));
+}
+
+// And those that were added up last of all. The lane is in order: behind its last entry every sum is complete, the tied embedding's too.
+void StepCompiler::tell_all_buddies() {
+  tell_buddies();
+  for (const int block : own_blocks())
+    if (has_buddy(plan_, strategy(block)) && !told_.contains(block))
+      tell_buddy(block, last_reduce_ >= 0 ? last_reduce_ : last_compute_);
 }
 
 void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
@@ -128,6 +147,12 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
         .op = Op::optimizer, .lane = s.offload ? Lane::host : Lane::compute, .microbatch = microbatch};
     update.chunk = chunk_of(block), update.block = block;
     const int updated = builder_.add(update, waits);
+    if (const auto told = told_.find(block); told != told_.end() && has_buffers_) {
+      builder_.use(told->second, false);
+      // Nobody wants the weights that the repeated update gives; with ZeRO 1 and 2 they go where the gather brings the same.
+      if (s.zero == 3 && bytes_of(plan_.precision) < 4)
+        use_exchange(block, sizes_.shard_buffer(block, StateKind::weights));
+    }
     const bool is_async = is_asynchronous(plan_.schedule);
     if (is_async) fresh_.push_back(updated);
     if (s.zero == 0 || s.zero == 3) continue;
@@ -149,8 +174,9 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
 }
 
 void StepCompiler::finish_step() {
+  tell_buddies();
   sync_gradients();
-  exchange_buddies();
+  tell_all_buddies();
   Frontier waits = buddies_;
   for (const int done : all_computed()) waits.push_back(done);
   update_blocks({step_gate(waits)}, -1);

@@ -134,7 +134,9 @@ Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bo
     const double sharded = (1 - experts) / shards + experts / expert_shards;
     return block.weights * (c.zero >= 3 ? sharded : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
            block.gradients * (c.zero >= 2 ? sharded : 1) +
-           (c.offload ? 0 : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1));
+           (c.offload ? 0
+                      : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1) *
+                            (c.buddy > 0 ? 2 : 1));
   };
   // Others gather for ZeRO 3 alone. Shards of all members are at least a whole gradient.
   const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;

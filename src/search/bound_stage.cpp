@@ -196,7 +196,7 @@ double Bounder::update_of(const Candidate& c, const Specimen& own, const Held& h
   double seconds = (held.layers - held.dense) * layer + held.dense * own.update_dense / shards;
   if (held.has_embedding) seconds += own.update_embedding / shards;
   if (held.has_head && !demand_.model.is_tied) seconds += own.update_head / shards;
-  return seconds;
+  return c.buddy > 0 ? 2 * seconds : seconds;
 }
 
 // Stages between the ends with the same layers are alike.

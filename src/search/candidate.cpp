@@ -5,6 +5,8 @@
 #include <numeric>
 #include <set>
 
+#include "search/failures.h"
+
 namespace optimus {
 namespace {
 
@@ -40,7 +42,9 @@ Plan plan_of(const Demand& demand, const Candidate& c) {
   shape.microbatch = c.microbatch;
   shape.batch = demand.batch, shape.sequence_length = demand.sequence_length;
   shape.schedule = c.schedule, shape.precision = demand.precision;
-  return uniform_plan(demand.model, shape);
+  Plan plan = uniform_plan(demand.model, shape);
+  plan.buddy = c.buddy;
+  return plan;
 }
 
 int StageLayers::of(RecomputeMode mode) const {
@@ -168,6 +172,9 @@ std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
   std::set<int> values = doublings(most, demand.constraints.tp);
   for (int tp = 1; tp <= std::min<std::int64_t>(most, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
+  // Devices that share a key/value head cannot multiply in 8 bits. Who asks for them is told so.
+  if (demand.precision == Precision::fp8 && !demand.constraints.tp)
+    std::erase_if(values, [&](int tp) { return demand.model.kv_heads % tp != 0; });
   return allowed(values, demand.constraints.tp);
 }
 
@@ -274,6 +281,12 @@ std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& cand
   for (int zero = 1; zero <= 3; ++zero) {
     if (!wants(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
     choices.push_back({zero, 0});
+    // The only copy of the state: a second one is worth something where devices fail. Experts have none.
+    if (demand.failures.mtbf.value > 0 && demand.software.runs_programs && data > 1 &&
+        !demand.model.is_mixture())
+      choices.push_back(
+          {zero, 0,
+           buddy_distance(data, candidate.tp, demand.cluster.profile().groups.front().devices_per_node)});
     // Shards inside a domain, or inside some of them; copies across.
     for (const int domains : {1, 4, 16})
       if (const int group = in_domain * domains; group > 1 && group < data && data % group == 0)

@@ -26,6 +26,7 @@ struct Candidate {
   int pp = 1, tp = 1, cp = 1, dp = 1, ep = 1;
   int chunks = 1, microbatch = 1;
   int zero = 0, shard_group = 0;
+  int buddy = 0;  // as in Plan
   bool sequence_parallel = false, offload = false;
   RecomputeMode recompute = RecomputeMode::none;
   bool is_fitted = false;  // recompute no more layers of each stage than memory demands, instead
@@ -79,7 +80,7 @@ struct ScheduleChoice {
 std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp);
 
 struct ZeroChoice {
-  int zero = 0, shard_group = 0;
+  int zero = 0, shard_group = 0, buddy = 0;
 };
 // Of a candidate with everything else set; `in_domain`: how many of the devices that hold the same part a fast domain holds.
 std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& candidate, int in_domain);

@@ -47,6 +47,13 @@ void declare(OptionTable& table, Constraints& c) {
   table.add_word("recompute", c.recompute, recompute_words(), "what the backward computes again");
 }
 
+void declare(OptionTable& table, Failures& failures) {
+  table.add(
+      "mtbf", failures.mtbf, "T",
+      "how long a device works until it fails, on average: a second copy of sharded state is then planned "
+      "where it is worth its price (default: none fails)");
+}
+
 void check(const Constraints& c) {
   const auto at_least_one = [](const char* name, const std::optional<Range>& range) {
     if (range && range->most < 1) throw UsageError("--{} {}: must be at least 1", name, text(*range));

@@ -41,6 +41,15 @@ void check(const Constraints& constraints);
 // What the best plan has least of: seconds of a step, money for it, or energy.
 enum class Goal { throughput, cost, energy };
 
+// What is known or assumed about devices that fail (search/failures.h).
+struct Failures {
+  Seconds mtbf{0};                 // mean time between failures of one device; 0: they never fail
+  Seconds checkpoint_every{1800};  // what is lost where no copy is left: half of that, on average
+  Seconds restart{60};             // and this, until steps go on
+  Seconds recovery{5};             // until steps go on where the others have everything
+};
+void declare(OptionTable& table, Failures& failures);  // mtbf
+
 // Refers to values that must outlive it.
 struct Demand {
   const ModelSpec& model;
@@ -52,6 +61,7 @@ struct Demand {
   Constraints constraints{};
   Goal goal = Goal::throughput;
   std::optional<double> price{}, watts{};  // of a device: an hour; while it computes. None: those of its type
+  Failures failures{};
 };
 
 // What a second of the first `num_devices` present devices costs in the goal's unit: 1, money, or watts.

@@ -58,7 +58,8 @@ double offloaded_bytes(const Plan& plan, const ModelSpec& model, int pipeline, i
       if (!run.strategy.offload) continue;
       if (!sizes) sizes.emplace(plan, model, Seat{pipeline, number, 0});
       for (int block = run.first; block < run.first + run.count; ++block)
-        bytes += static_cast<double>(sizes->state(block, StateKind::optimizer).value);
+        bytes += static_cast<double>(sizes->state(block, StateKind::optimizer).value) *
+                 (has_buddy(plan, run.strategy) ? 2 : 1);
     }
   return bytes;
 }

@@ -4,6 +4,7 @@
 #include <queue>
 
 #include "plan/validate.h"
+#include "search/failures.h"
 #include "search/refine.h"
 #include "search/search.h"
 
@@ -53,7 +54,8 @@ void for_zeros(const Demand& demand, const Ground& ground, const Candidate& sche
     for (const bool is_offloaded : {false, true}) {
       if (is_offloaded && !demand.constraints.offload) continue;
       Candidate c = scheduled;
-      c.zero = zero.zero, c.shard_group = zero.shard_group, c.offload = is_offloaded;
+      c.zero = zero.zero, c.shard_group = zero.shard_group, c.buddy = zero.buddy;
+      c.offload = is_offloaded;
       see(c);
     }
 }
@@ -122,11 +124,13 @@ class GridSearch {
   }
 
  private:
+  // Of a candidate that has no ZeRO stage yet, what its best one may have.
   double rate(const Candidate& c) {
-    if (demand_.goal == Goal::throughput) return 1;
+    const double stretch = stretch_of(demand_.failures, c.num_devices(), keeps_state(c));
+    if (demand_.goal == Goal::throughput) return stretch;
     const auto [found, is_new] = rates_.try_emplace(c.num_devices());
     if (is_new) found->second = rate_of(demand_, ground_.map(), c.num_devices());
-    return found->second;
+    return found->second * stretch;
   }
 
   void push(const Candidate& c, const Bound& bound, double at_least, Level level) {
@@ -166,10 +170,10 @@ class GridSearch {
       if (least >= best_) return void(++result_.num_candidates);
       bool fits_with_one = false;  // then ZeRO 2 only reduces more often
       for_zeros(demand_, ground_, scheduled, [&](const Candidate& c) {
-        if (c.zero == 2 && c.shard_group == 0 && fits_with_one) return;
+        if (c.zero == 2 && c.shard_group == 0 && c.buddy == 0 && fits_with_one) return;
         const Bound bound = bounder_.of(c, best_ / rate(c));
         if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, whatever it needs
-        if (c.zero == 1 && !c.offload && c.shard_group == 0)
+        if (c.zero == 1 && !c.offload && c.shard_group == 0 && c.buddy == 0)
           fits_with_one = bound.bytes < 0.99 * bound.limit && !computes_again(c);
         push(c, bound, least, Level::variant);
       });

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "plan/validate.h"
+#include "search/failures.h"
 #include "search/refine.h"
 
 namespace optimus {
@@ -18,7 +19,7 @@ bool Improver::consider(const Plan& plan) {
   const Fill fill = fill_of(demand_, ground_, plan);
   if (!fill.fits()) return false;
   const double seconds = seconds_of(demand_, ground_, plan);
-  const double objective = seconds * rate_of(demand_, ground_.map(), num_devices(plan));
+  const double objective = seconds * weight_of(demand_, ground_.map(), plan);
   if (has_plan() && objective >= best_.objective * (1 - 1e-6)) return false;
   best_ = {plan, seconds, objective, fill};
   return true;

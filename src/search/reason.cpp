@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "plan/describe.h"
+#include "search/failures.h"
 #include "search/sizing.h"
 
 namespace optimus {
@@ -49,6 +50,10 @@ std::string why_slower(const Demand& demand, const Ground& ground, const Plan& b
   if (demand.goal != Goal::throughput && others > used && other_step.seconds <= best_step.seconds)
     return fmt::format("{} devices instead of {} save only {}", others, used,
                        more(best_step.seconds - other_step.seconds));
+  if (demand.failures.mtbf.value > 0 && keeps_state(best) && !keeps_state(other))
+    return fmt::format("a lost device takes state with it: failures cost {}, instead of {}",
+                       percent(stretch_of(demand.failures, others, false) - 1),
+                       percent(stretch_of(demand.failures, used, true) - 1));
   std::vector<Cause> causes = {
       {b.tensor - a.tensor,
        fmt::format("{}{} more tensor-parallel communication",

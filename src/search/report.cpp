@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
+#include "search/failures.h"
 #include "simulate/report.h"
 
 namespace optimus {
@@ -40,6 +41,16 @@ std::string named(const Plan& plan) {
 
 std::string longer_by(double seconds, double than) {
   return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
+}
+
+// "a device of 64 fails every 78 h; the others hold all state, so failures cost 0.0 % of the time"
+std::string failures_text(const Demand& demand, const Plan& plan) {
+  const int devices = num_devices(plan);
+  const bool is_kept = keeps_state(plan);
+  return fmt::format("a device of {} fails every {}; {}, so failures cost {} of the time\n", devices,
+                     text(Seconds(demand.failures.mtbf.value / devices)),
+                     is_kept ? "the others hold all state" : "its state is on no other",
+                     percent(stretch_of(demand.failures, devices, is_kept) - 1));
 }
 
 std::string goal_words(Goal goal) {
@@ -86,6 +97,7 @@ std::string search_text(const Demand& demand, const Ground& ground, const Search
     out += fmt::format("{} of {} devices stay idle\n", with_commas(idle), with_commas(ground.num_devices()));
   out += fmt::format("the fullest process takes {} of {}\n\n", text(as_bytes(result.fill.bytes)),
                      text(as_bytes(result.fill.limit)));
+  if (demand.failures.mtbf.value > 0) out += failures_text(demand, result.plan) + "\n";
   if (!result.alternatives.empty()) {
     TextTable table({"instead", "step", "", "memory", "why not"});
     for (const Alternative& other : result.alternatives)
@@ -137,6 +149,9 @@ OrderedJson search_json(const Demand& demand, const Ground& ground, const Search
   json["predicted"]["process_bytes"] = static_cast<std::int64_t>(result.fill.bytes);
   json["predicted"]["process_bytes_limit"] = static_cast<std::int64_t>(result.fill.limit);
   json["predicted"]["devices"] = num_devices(result.plan);
+  if (demand.failures.mtbf.value > 0)
+    json["predicted"]["failures_cost"] =
+        stretch_of(demand.failures, num_devices(result.plan), keeps_state(result.plan)) - 1;
   json["predicted"]["devices_idle"] = ground.num_devices() - num_devices(result.plan);
   json["alternatives"] = OrderedJson::array();
   for (const Alternative& other : result.alternatives)

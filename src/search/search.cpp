@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "plan/describe.h"
 #include "plan/validate.h"
+#include "search/failures.h"
 #include "search/reason.h"
 #include "search/refine.h"
 
@@ -29,7 +30,7 @@ bool differs(const Candidate& a, const Candidate& b, Axis axis) {
     case Axis::experts:
       return a.ep != b.ep;
     case Axis::zero:
-      return a.zero != b.zero;
+      return a.zero != b.zero || a.buddy != b.buddy;
     case Axis::schedule:
       return a.schedule != b.schedule;
     case Axis::recompute:
@@ -66,6 +67,7 @@ std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, co
     if (c.schedule != Schedule::interleaved) c.chunks = 1;
     if (!has_copies(demand, c)) c.zero = 0;
     if (c.zero == 0 || (c.shard_group > 0 && c.dp * c.cp % c.shard_group != 0)) c.shard_group = 0;
+    if (c.zero == 0 || c.buddy % std::max(1, num_shards(c)) == 0) c.buddy = 0;
     if (!(c == best) && std::find(all.begin(), all.end(), c) == all.end()) all.push_back(c);
   };
   add([](Candidate& c) { c.tp *= 2, c.sequence_parallel = true; });
@@ -74,6 +76,7 @@ std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, co
   add([](Candidate& c) { c.pp /= 2; });
   add([](Candidate& c) { c.zero = c.zero == 3 ? 1 : 3, c.shard_group = 0; });
   add([](Candidate& c) { c.zero = c.zero == 1 ? 2 : 1, c.shard_group = 0; });
+  add([](Candidate& c) { c.buddy = 0; });
   add([](Candidate& c) {
     c.schedule = c.schedule == Schedule::one_f_one_b ? Schedule::interleaved : Schedule::one_f_one_b;
     c.chunks = c.schedule == Schedule::interleaved ? 2 : 1;
@@ -131,7 +134,7 @@ class Explainer {
     Judged one{c, 0, 0, fill_of(demand_, ground_, plan), false};
     one.seconds = one.fill.fits() ? bounder_.of(c).seconds : 0;
     if (one.seconds == 0) one.seconds = bounder_.of_any_schedule(c).seconds;
-    one.objective = one.seconds * rate_of(demand_, ground_.map(), c.num_devices());
+    one.objective = one.seconds * weight_of(demand_, ground_.map(), c);
     others.push_back(one);
   }
 

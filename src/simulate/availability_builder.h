@@ -1,5 +1,5 @@
 // TraceBuilder: puts the events of an availability trace together, whatever form they came in, and refuses what cannot be.
-// Used by the readers of single forms (availability_read.cpp, availability_json.cpp) alone.
+// Used by the readers of single forms (availability_read.cpp, availability_json.cpp); trace_number by those of tables too.
 #pragma once
 
 #include <map>

@@ -37,13 +37,15 @@ class LaneRunner {
     is_beside_[static_cast<std::size_t>(Lane::tensor)] = software.runs_programs;
     is_beside_[static_cast<std::size_t>(Lane::gather)] = software.overlaps_gather;
     is_beside_[static_cast<std::size_t>(Lane::reduce)] = software.overlaps_reduce;
+    is_beside_[static_cast<std::size_t>(Lane::transfer)] = software.overlaps_reduce;
     is_beside_[static_cast<std::size_t>(Lane::host)] = true;
   }
 
   void run(std::size_t i) {
     const Instruction& at = program_.instructions[i];
-    if (at.lane == Lane::transfer) return;  // there at once
-    if (at.lane == Lane::reduce && at.slot >= 0 && !is_beside_[static_cast<std::size_t>(Lane::reduce)]) {
+    if (at.lane == Lane::transfer && at.op != Op::receive_buddy) return;  // there at once
+    const bool is_of_gradients = at.lane == Lane::reduce || at.op == Op::receive_buddy;
+    if (is_of_gradients && at.slot >= 0 && !is_beside_[static_cast<std::size_t>(at.lane)]) {
       // Not beside the backward means behind it: the stages before do not wait for it.
       deferred_instructions_.push_back(static_cast<int>(i));
       return;
@@ -62,7 +64,7 @@ class LaneRunner {
     if (is_recorded_) taken_.push_back({static_cast<int>(i), start - begin_, ends_[i] - begin_});
     if (is_compute)
       add_work(at, seconds_[i]);
-    else if (at.lane == Lane::gather || at.lane == Lane::reduce)
+    else if (at.lane == Lane::gather || is_of_gradients)
       beside_ += seconds_[i];
     if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, ends_[i]);
   }

@@ -58,7 +58,7 @@ class TcpStore final : public KeyStore {
   // Over a connection of its own: the other one is given up when the store is silent for a while, which is no reason to die.
   Outcome<void> set_will(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(kAnswerPatience, "the store");
+    const Deadline deadline = Deadline::after(patience(), "the store");
     if (!will_.is_open()) {
       if (key.empty()) return {};
       Outcome<Socket> connected = greet(place_, deadline);
@@ -74,12 +74,14 @@ class TcpStore final : public KeyStore {
   std::string store_address() const override { return store_address_; }
 
  private:
+  Seconds patience() const { return was_silent_ ? kSecondPatience : kAnswerPatience; }
+
   // A connection that has failed once is not used again: an answer that comes late would be taken for another's.
   Outcome<std::optional<std::string>> ask(char what, const std::string& key, const std::string& value) {
     if (key.size() > kLongestKey || value.size() > kLongestValue)
       return failure("the store: {} bytes under {} are too many", value.size(), key.substr(0, 60));
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(was_silent_ ? kSecondPatience : kAnswerPatience, "the store");
+    const Deadline deadline = Deadline::after(patience(), "the store");
     was_silent_ = true;
     if (!socket_.is_open()) {
       Outcome<Socket> again = greet(place_, deadline);

@@ -20,11 +20,19 @@ std::string state_refusal(const std::string& from, const std::string& to) {
 TEST(TrainingStateProperty, ReadsBackExactly) {
   EXPECT_TRUE(holds("state", 100, [] {
     const auto count = [] { return *rc::gen::inRange<std::int64_t>(0, INT64_MAX); };
-    TrainingState state{count(), count(), count(), *rc::gen::arbitrary<std::int64_t>(), count(), {}, {}};
+    TrainingState state{count(), count(), count(), *rc::gen::arbitrary<std::int64_t>(), count(), {}, {}, {}};
     state.precision =
         *rc::gen::element(Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16, Precision::fp8);
     state.loss_scale = {std::ldexp(1 + *rc::gen::inRange(0, 1 << 30) * 0x1p-30, *rc::gen::inRange(-300, 300)),
                         count()};
+    const auto num_layers = *rc::gen::inRange<std::size_t>(1, 3);
+    for (int step = *rc::gen::inRange(0, 4); step > 0; --step) {
+      std::vector<float>& maxima = state.fp8.steps.emplace_back(num_layers * kFp8SlotsOfLayer);
+      for (float& maximum : maxima)
+        if (*rc::gen::arbitrary<bool>())
+          maximum = std::ldexp(1 + static_cast<float>(*rc::gen::inRange(0, 1 << 23)) * 0x1p-23f,
+                               *rc::gen::inRange(-140, 127));
+    }
     RC_ASSERT(parse_training_state(training_state_text(state), "s") == state);
   }));
 }
@@ -43,6 +51,27 @@ TEST(TrainingState, RefusesWhatCannotBe) {
   EXPECT_NE(state_refusal("256.0", "1e999"), "");
   EXPECT_NE(state_refusal("fp32", "fp31"), "");
   EXPECT_NE(state_refusal("{", "["), "");
+}
+
+TEST(TrainingState, RefusesMaximaThatCannotBe) {
+  const auto refusal = [](const std::string& history) {
+    std::string content = training_state_text({});
+    content.replace(content.rfind('}'), 1, ", \"fp8\": " + history + "}");
+    return message_of([&] { parse_training_state(content, "state.json"); });
+  };
+  const auto row = [](const std::string& name, const std::string& values) {
+    return R"({"layers": 2, "steps": 2, "maxima": {")" + name + R"(": )" + values + "}}";
+  };
+  EXPECT_EQ(refusal(row("layers.1.mlp.up.weight", "[1, 0.5]")), "");
+  EXPECT_EQ(refusal(row("layers.2.mlp.up.weight", "[1, 0.5]")),
+            "state.json: fp8: 'layers.2.mlp.up.weight' is no operand of a product of 2 layers");
+  EXPECT_NE(refusal(row("layers.1.mlp.up.bias", "[1, 0.5]")), "");
+  EXPECT_NE(refusal(row("layers.99999999999.mlp.up.weight", "[1, 0.5]")), "");
+  EXPECT_NE(refusal(row("layers.1.mlp.up.weight", "[1]")), "");
+  EXPECT_NE(refusal(row("layers.1.mlp.up.weight", "[1, -1]")), "");
+  EXPECT_NE(refusal(row("layers.1.mlp.up.weight", "[1, 1e300]")), "");
+  EXPECT_NE(refusal(R"({"layers": 100000, "steps": 1024, "maxima": {}})"), "")
+      << "a file of a line takes 5 GB";
 }
 
 }  // namespace

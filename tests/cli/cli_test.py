@@ -229,6 +229,29 @@ class CommandLine(CommandLineTest):
         self.assertEqual(report["summary"]["skipped"], sum(r["skipped"] is not None for r in report["rows"]))
         self.refused("simulate", "--runs", self.write("broken.csv", 'id,gpu\n"a,b\n'), says=["broken.csv:2"])
 
+    def test_failures(self):
+        data = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "oobleck"
+        table = ["--throughput", data / "throughput.csv", "--halts", data / "costs.csv", "--model", "GPT-3 2.7B"]
+        rows = as_json("simulate", "--failures", data / "10m.csv", "--policy", "bamboo,varuna,oobleck,ours,oracle", *table)
+        self.assertEqual([r["policy"] for r in rows], ["bamboo", "varuna", "oobleck", "ours", "oracle"])
+        by = {r["policy"]: r for r in rows}
+        self.assertGreater(by["ours"]["useful_samples_per_second"], max(by[p]["useful_samples_per_second"] for p in ("bamboo", "varuna", "oobleck")))
+        self.assertTrue(all(0 <= r["fraction_of_oracle"] <= 1 for r in rows))
+        self.assertEqual(by["ours"]["switches"], 14)
+        # Speeds of our own templates; a trace that is made up.
+        asked = ["--model", "gpt2", "--cluster", "cpux8", "--batch", "32", "--seq", "64", "--precision", "fp32"]
+        small = ["--layers", "4", "--hidden", "64", "--heads", "4", "--vocab", "257"]
+        rows = as_json("simulate", "--failures", "periodic:8,15s,5s,10m", "--policy", "ours,never", "--repeats", "1", *asked, *small)
+        self.assertGreater(rows[0]["fraction_of_oracle"], 0.8)
+        self.assertGreater(rows[0]["useful_tokens_per_second"], rows[1]["useful_tokens_per_second"])
+        self.assertIn("of oracle", run("simulate", "--failures", data / "5m.csv", "--policy", "ours", *table).stdout)
+        costs = self.write("costs.json", '{"format": "optimus-recovery-costs", "version": 1, "detection": 1}')
+        self.refused("simulate", "--failures", data / "5m.csv", *table, "--policy", "ours", "--recovery-costs", costs, says=["costs.json", "detection"])
+        self.refused("simulate", "--failures", data / "5m.csv", *table, "--policy", "theirs", says=["theirs", "oobleck"])
+        self.refused("simulate", "--failures", data / "5m.csv", *table[:4], "--model", "gpt9", "--policy", "ours", says=["gpt9", "GPT-2"])
+        self.refused("simulate", "--failures", data / "5m.csv", "--policy", "ours", says=["--model"], code=2)
+        self.refused("simulate", "--failures", "periodic:8,15s", *asked, says=["NODES,EVERY,AWAY,LENGTH"], code=2)
+
     def test_words_in_any_order(self):
         source = self.write("in.txt", "hello")
         run("data", "prepare", "--tokenizer", "bytes", source, "--out", self.folder / "a")

@@ -24,6 +24,7 @@ PLANS = {
     "copies": (3, "--dp 3 --zero 0", [{0, 1, 2}]),
     "tensor": (4, "--tp 2 --dp 2 --zero 0", [{0, 2}, {1, 3}]),
     "shards": (3, "--dp 3 --zero 3", [{0}, {1}, {2}]),
+    "buddies": (3, "--dp 3 --zero 3 --mtbf 1m", [{0, 1}, {1, 2}, {2, 0}]),
     "stages": (4, "--pp 2 --dp 2 --zero 0 --microbatch 2", [{0, 1}, {2, 3}]),
 }
 PATIENCE = 2  # seconds, of a worker for others that do not answer
@@ -58,7 +59,7 @@ class Faults(CommandLineTest):
 
     def words(self, name, plan, *more):
         devices, layout, _ = PLANS[plan]
-        return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", devices, *layout.split(), "--patience", f"{PATIENCE}s", *more]
+        return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", devices, *layout.split(), "--patience", f"{PATIENCE}s", "--static", *more]
 
     def rows(self, name):
         try:

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The demo in bf16 and fp16 learns what it learns in fp32: after 100 taken steps (OPTIMUS_LONG=1: 200) the validation loss is within 1 %.
-Needs $OPTIMUS."""
+"""The demo in bf16 and fp16 learns what it learns in fp32: after 200 taken steps (OPTIMUS_LONG=1) the validation loss is within 1 %, after 100 within
+what seeds differ by. Needs $OPTIMUS."""
 import json
 import os
 import subprocess
 import sys
 import tempfile
 
-STEPS, ALLOWED = 200 if os.environ.get("OPTIMUS_LONG") else 100, 0.01  # 200 steps and 1 %: the project's own promise
+# 200 steps and 1 %: the project's own promise. After 100 steps fp32 itself ends at 3.240, 3.216 and 3.379 with seeds 1, 2 and 3: 5 % apart.
+STEPS, ALLOWED = (200, 0.01) if os.environ.get("OPTIMUS_LONG") else (100, 0.05)
 
 
 def train(run, precision, steps):

@@ -162,11 +162,24 @@ class Resume(unittest.TestCase):
         self.resume("parts", "--steps", 8)
         self.assertEqual(self.curve("parts"), self.curve("whole"))
 
+    def test_maxima_of_products_in_8_bits_go_on(self):
+        def words(run, steps):
+            shape = "--model llama3-8b --layers 4 --hidden 32 --heads 2 --kv-heads 2 --ffn 64 --seq 24 --batch 4 --sample 0 --precision fp8 --lr 1e-3 --warmup 0 --lr-schedule constant --devices 1".split()
+            return [OPTIMUS, "train", *shape, "--data", self.text, "--run", self.folder / run, "--steps", steps]
+
+        self.call(words("whole", 8))
+        self.call(words("parts", 4))
+        state = json.loads((self.folder / "parts" / "checkpoints" / "step-4" / "state.json").read_text())
+        self.assertEqual(state["fp8"]["steps"], 4)
+        self.assertEqual({name.split(".")[1] for name in state["fp8"]["maxima"]}, {"1", "2"})  # not the first and the last layer
+        self.resume("parts", "--steps", 8)
+        self.assertEqual(self.curve("parts"), self.curve("whole"))
+
     def test_what_a_resumed_run_refuses_leaves_it_as_it_was(self):
         self.call(self.words("run", "--save-every", "8", "--keep-last", "0"))
         run = self.folder / "run"
         before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-        for words, code in ((["--precision", "fp8", "--steps", 30], 1), (["--hidden", 64, "--steps", 30], 1), ([], 1)):
+        for words, code in ((["--plan", "nowhere.json", "--steps", 30], 1), (["--hidden", 64, "--steps", 30], 1), ([], 1)):
             self.resume("run", *words, code=code)
         self.call([OPTIMUS, "train", "--resume", run / "checkpoints" / "step-24"], 1)
         self.assertEqual({path: path.read_bytes() for path in before}, before)

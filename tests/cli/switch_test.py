@@ -142,7 +142,7 @@ class Switches(CommandLineTest):
         for trial in range(40 if LONG else 3):
             script, words = self.script(18, 2)
             name = f"killed-{trial}"
-            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5))
+            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--static"))
             step = self.random.randrange(2, 34)
             self.wait_for_step(name, step, training)
             time.sleep(self.random.random() * 0.15)
@@ -159,6 +159,23 @@ class Switches(CommandLineTest):
                 self.assertIn(f"rank {rank}", errors.splitlines()[-1])
                 self.assertLess(time.time() - began, 3 * PATIENCE + 15)
                 run("train", "--resume", self.folder / name)
+                self.expect_same(name)
+
+    def test_killed_and_goes_on(self):
+        """The same where the others go on by themselves."""
+        for trial in range(40 if LONG else 2):
+            script, words = self.script(18, 2)
+            name = f"goes-on-{trial}"
+            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5))
+            step = self.random.randrange(2, 34)
+            self.wait_for_step(name, step, training)
+            time.sleep(self.random.random() * 0.15)
+            workers = json.loads((self.folder / name / "workers.json").read_text())["workers"]
+            if workers and training.poll() is None:
+                os.kill(self.random.choice(workers)["pid"], signal.SIGKILL)
+            with self.subTest(trial=trial, step=step, plans=words):
+                _, errors = training.communicate(timeout=90)
+                self.assertEqual(training.returncode, 0, errors)
                 self.expect_same(name)
 
 

@@ -28,7 +28,7 @@ class Workers(CommandLineTest):
         self.text = self.write("text.txt", "".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
 
     def words(self, name, steps, *more):
-        return ["train", *SHAPE, "--steps", steps, "--data", self.text, "--run", self.folder / name, *more]
+        return ["train", *SHAPE, "--steps", steps, "--data", self.text, "--run", self.folder / name, "--static", *more]
 
     def plan_of_one(self):
         """A plan for one device: the other worker is idle, which any engine can do."""

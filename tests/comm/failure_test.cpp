@@ -128,6 +128,30 @@ TEST_P(FailureTest, Abandoned) {
   }
 }
 
+// The others learn of it while they connect, or before.
+TEST_P(FailureTest, Declined) {
+  for (const bool is_late : {false, true})
+    run_ranks(GetParam(), 4, [&](std::unique_ptr<Comm> comm) {
+      must(comm->connect(0, {{kWorld}}, soon()));
+      const bool declines = comm->rank() == 3;
+      if (declines == is_late) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      const auto began = Clock::now();
+      if (declines) {
+        comm->decline(1, "no room");
+      } else {
+        const std::vector<Group> groups = {kWorld, {Role::tensor, {0, 1}}, {Role::tensor, {2, 3}}};
+        const CommOutcome<void> outcome = comm->prepare(1, groups, soon());
+        require(seconds_since(began) < kAtOnce, "noticed too late");
+        expect_failure(outcome, {3}, {"rank 3 declines: no room"});
+      }
+      // Operations go on in the present epoch, and in the next to come.
+      must(start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 1).pending->wait(soon()));
+      must(comm->prepare(2, {{kWorld}}, soon()));
+      must(comm->connect(2, {{kWorld}}, soon()));
+      must(start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 2).pending->wait(soon()));
+    });
+}
+
 // One starts another operation than the rest: nobody gets wrong numbers, everybody fails.
 TEST_P(FailureTest, WrongOrder) {
   run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {

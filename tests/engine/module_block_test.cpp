@@ -98,9 +98,10 @@ Learned train_here(const ModuleModel& model, Precision precision, int microbatch
   Parameters parameters(plan, facts.spec, 0, test_device());
   Learned learned;
   {
+    set_values(model, parameters);
     const LentModules lent(model, facts, parameters);
     Engine engine(plan, facts.spec, parameters,
-                  {.device = test_device(), .make_custom_block = lent.blocks()});
+                  {.device = test_device(), .make_custom_block = module_blocks(model, facts)});
     for (int step = 0; step < steps; ++step) {
       learned.losses.push_back(
           engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate)
@@ -184,8 +185,9 @@ struct ModuleRank {
 
 void train_rank(ModuleRank& rank, const Plan& plan, Comm& comm, int steps) {
   Parameters parameters(plan, rank.facts.spec, comm.rank(), test_device());
+  set_values(rank.model, parameters);
   const LentModules lent(rank.model, rank.facts, parameters);
-  EngineOptions options{.device = test_device(), .make_custom_block = lent.blocks()};
+  EngineOptions options{.device = test_device(), .make_custom_block = module_blocks(rank.model, rank.facts)};
   options.rank = comm.rank(), options.comm = &comm, options.patience = Seconds(60);
   Engine engine(plan, rank.facts.spec, parameters, options);
   done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
@@ -338,9 +340,10 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
     MemoryWatch memory;
     {
       Parameters parameters(plan, facts.spec, 0, test_device());
+      set_values(model, parameters);
       const LentModules lent(model, facts, parameters);
       Engine engine(plan, facts.spec, parameters,
-                    {.device = test_device(), .make_custom_block = lent.blocks()});
+                    {.device = test_device(), .make_custom_block = module_blocks(model, facts)});
       for (int step = 0; step < 2; ++step) engine.train_step(batch, kUpdate).value();
       EXPECT_NEAR(static_cast<double>(memory.peak()) / predicted, 1, 0.02) << text(mode);
     }
@@ -371,8 +374,10 @@ TEST(ModuleBlock, TakesWholeNumbers) {
   const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, test_device());
   const Plan plan = plan_of(facts.spec, Precision::fp32, 4);
   Parameters parameters(plan, facts.spec, 0, test_device());
+  set_values(model, parameters);
   const LentModules lent(model, facts, parameters);
-  Engine engine(plan, facts.spec, parameters, {.device = test_device(), .make_custom_block = lent.blocks()});
+  Engine engine(plan, facts.spec, parameters,
+                {.device = test_device(), .make_custom_block = module_blocks(model, facts)});
   const Batch batch = read_batch(data, facts, plan, 0, 0, 1);
   const double first = engine.train_step(batch, kUpdate).value().loss;
   for (int step = 0; step < 150; ++step) engine.train_step(batch, kUpdate).value();

@@ -47,6 +47,7 @@ TEST(ParallelMemory, IsAsPredicted) {
     RecomputeMode recompute = RecomputeMode::none;
     int pp = 1, cp = 1;
     Schedule schedule = Schedule::one_f_one_b;
+    int buddy = 0;
   };
   const auto none = RecomputeMode::none;
   const std::vector<Case> cases = {{2, 1, 0},
@@ -78,7 +79,12 @@ TEST(ParallelMemory, IsAsPredicted) {
                                    {1, 2, 1, false, 0, RecomputeMode::full, 2, 1, Schedule::one_f_one_b},
                                    {1, 1, 0, false, 0, none, 1, 2},
                                    {1, 1, 0, false, 0, none, 1, 4},
-                                   {2, 1, 0, true, 0, RecomputeMode::selective, 1, 2}};
+                                   {2, 1, 0, true, 0, RecomputeMode::selective, 1, 2},
+                                   {1, 2, 1, false, 0, none, 1, 1, Schedule::one_f_one_b, 1},
+                                   {1, 4, 2, false, 0, none, 1, 1, Schedule::one_f_one_b, 1},
+                                   {1, 4, 3, false, 0, none, 1, 1, Schedule::one_f_one_b, 2},
+                                   {2, 2, 1, false, 0, none, 1, 1, Schedule::one_f_one_b, 1},
+                                   {1, 2, 3, false, 0, RecomputeMode::full, 2, 1, Schedule::one_f_one_b, 1}};
   for (const Case& one : cases) {
     const char* const preset = one.tp == 1 ? "gpt2" : "llama3-8b";
     ModelOverrides shape{.layers = 4,
@@ -98,7 +104,8 @@ TEST(ParallelMemory, IsAsPredicted) {
     if (one.schedule == Schedule::interleaved) uniform.chunks = 2;
     uniform.strategy.tp = one.tp, uniform.strategy.zero = one.zero, uniform.strategy.shard_group = one.group;
     uniform.strategy.sequence_parallel = one.is_sequence_parallel, uniform.strategy.recompute = one.recompute;
-    const Plan plan = uniform_plan(model, uniform);
+    Plan plan = uniform_plan(model, uniform);
+    plan.buddy = one.buddy;
     double predicted = 0;
     for (int rank = 0; rank < num_devices(plan); ++rank)
       predicted += static_cast<double>(predicted_memory(plan, model, rank, test_device()).value);

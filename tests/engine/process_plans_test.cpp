@@ -61,6 +61,8 @@ Case case_of(std::uint64_t seed, int number) {
   if (strategy.zero > 0 && dp == 4 && below(2) == 1) strategy.shard_group = 2;
   strategy.recompute = static_cast<RecomputeMode>(below(3));
   result.plan = uniform_plan(result.model, shape);
+  result.plan.buddy = below(2);
+  if (problem_in(result.plan, result.model)) result.plan.buddy = 0;  // a state in one shard has no buddy
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 
@@ -17,6 +18,7 @@
 #include "gpu/device_tensors.h"
 #include "gpu/kernels_speed.h"
 #include "gpu/products_check.h"
+#include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
 using namespace optimus;
@@ -61,6 +63,8 @@ class Check {
     square_sums();
     updates();
     gates();
+    quantises();
+    quantises_through();
   }
 
  private:
@@ -379,6 +383,93 @@ class Check {
         differences_.require("gate", at::equal(master, before) != std::isfinite(loss + squares),
                              "an update behind a closed gate, or none behind an open one");
       }
+  }
+
+  // Against the three kernels that it takes the place of: rounded to 16 bits in between, so bit for bit but for the sums.
+  void quantises_through() {
+    if (type_ != at::kBFloat16) return;
+    for (const Size& size : std::vector<Size>{{16, 16}, {144, 272}, {1040, 768}, {33, 48}})
+      for (const Activation kind :
+           {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::relu})
+        for (const bool is_gated : {false, true}) {
+          const at::Tensor x = random_rows(size.rows, size.width, type_, 8),
+                           dy = random_rows(size.rows, size.width, type_, 0),
+                           gate = is_gated ? random_rows(size.rows, size.width, type_, 8) : at::Tensor();
+          const at::Tensor scale = at::full({}, 1024, x.options().dtype(at::kFloat));
+          const std::int64_t columns = is_gated ? 2 * size.width : size.width;
+          const auto room = [&](std::int64_t rows, std::int64_t width) {
+            return at::full({rows, width}, 77, x.options().dtype(at::kByte)).view(at::kFloat8_e5m2);
+          };
+          at::Tensor y = room(size.rows, columns), turned = room(columns, size.rows), sum, expected_sum,
+                     expected_y = room(size.rows, columns), expected_turned = room(columns, size.rows);
+          if (!is_gated) sum = wide({size.width}), expected_sum = sum.clone();
+          at::Tensor maximum = at::full({}, 0, scale.options()), expected_maximum = maximum.clone();
+          ours_->quantise_through(kind, dy, x, gate, scale, y, turned, maximum, sum);
+          ours_->Kernels::quantise_through(kind, dy, x, gate, scale, expected_y, expected_turned,
+                                           expected_maximum, expected_sum);
+          same("quantise through", y.view(at::kByte), expected_y.view(at::kByte));
+          same("quantise through", turned.view(at::kByte), expected_turned.view(at::kByte));
+          same("quantise through", maximum, expected_maximum);
+          if (!is_gated) wide_near("quantise through, sums", sum, expected_sum);
+        }
+  }
+
+  // Bit for bit, also what is not finite, too large, too small, on an edge of a tile and between other columns.
+  void quantises() {
+    if (type_ != at::kBFloat16 && type_ != at::kHalf) return;
+    for (const Size& size :
+         std::vector<Size>{{16, 16}, {144, 272}, {128, 128}, {1040, 768}, {33, 48}, {64, 50}})
+      for (const std::int64_t shift : kShifts)
+        for (const Fp8Operand operand : {Fp8Operand::input, Fp8Operand::gradient}) {
+          at::Tensor x = random_rows(size.rows, size.width, type_, shift);
+          const std::vector<double> odd = {0,
+                                           -0.0,
+                                           1e-38,
+                                           6e4,
+                                           -6e4,
+                                           448,
+                                           449,
+                                           57344,
+                                           6e4,
+                                           1e-7,
+                                           1.0625,
+                                           std::numeric_limits<double>::infinity(),
+                                           -std::numeric_limits<double>::infinity(),
+                                           std::nan("")};
+          for (std::size_t i = 0; i < odd.size(); ++i)
+            x[static_cast<std::int64_t>(i) % size.rows][static_cast<std::int64_t>(3 * i) % size.width] =
+                odd[i];
+          for (const bool has_odd : {true, false}) {
+            if (!has_odd) x.copy_(at::nan_to_num(x, 1, 1, 1).clamp(-1000, 1000));
+            const at::Tensor scale = at::full({}, 8, x.options().dtype(at::kFloat));
+            const auto room = [&](std::int64_t rows, std::int64_t width) {
+              return at::full({rows, width}, 77, x.options().dtype(at::kByte)).view(fp8_type(operand));
+            };
+            at::Tensor y = room(size.rows, size.width), turned = room(size.width, size.rows),
+                       expected_y = room(size.rows, size.width),
+                       expected_turned = room(size.width, size.rows);
+            at::Tensor maximum = at::full({}, 0.5, scale.options()), expected_maximum = maximum.clone(), none;
+            ours_->quantise(operand, x, scale, y, turned, maximum);
+            plain_->quantise(operand, x, scale, expected_y, expected_turned, expected_maximum);
+            const auto bytes = [](const at::Tensor& tensor) {
+              return tensor.view(at::kByte).bitwise_and(0xff);
+            };
+            // NaN has two signs, and in e5m2 three fractions: any of them is one.
+            const auto numbers = [](const at::Tensor& tensor) {
+              return at::nan_to_num(tensor.to(at::kFloat), 1e9, 2e9, 3e9);
+            };
+            same("quantise", numbers(y), numbers(expected_y));
+            same("quantise", numbers(turned), numbers(expected_turned));
+            if (!has_odd)
+              same("quantise", bytes(y), bytes(expected_y)),
+                  same("quantise", bytes(turned), bytes(expected_turned));
+            same("quantise", at::nan_to_num(maximum, -1, -2, -3),
+                 at::nan_to_num(expected_maximum, -1, -2, -3));
+            at::Tensor alone = room(size.width, size.rows);
+            ours_->quantise(operand, x, scale, none, alone, none);
+            same("quantise", numbers(alone), numbers(turned));
+          }
+        }
   }
 
   const at::ScalarType type_, wide_;

@@ -4,12 +4,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <array>
 
+#include "engine/fp8_products.h"
 #include "engine/products.h"
 #include "gpu/device_tensors.h"
 #include "kernels/attention.h"
@@ -25,6 +27,10 @@ class ProductsCheck {
     for (const auto& [rows, in, out] : std::vector<std::array<std::int64_t, 3>>{
              {384, 256, 512}, {1000, 768, 2304}, {128, 64, 72}, {33, 50, 131}, {1, 128, 64}, {77, 1001, 40}})
       products(rows, in, out);
+    if (type_ == at::kBFloat16)
+      for (const auto& [rows, in, out] : std::vector<std::array<std::int64_t, 3>>{
+               {384, 256, 512}, {1008, 768, 2304}, {16, 64, 48}, {30, 64, 48}})
+        narrow_products(rows, in, out);
     for (const bool is_causal : {true, false})
       for (const std::int64_t dim : {64, 128, 24})
         for (const std::int64_t kv_heads : {4, 2})
@@ -78,6 +84,41 @@ class ProductsCheck {
     near("weight gradient", sums, old + product, wide_limit);
     products_->weight_gradient(dy, x, sums, /*adds=*/false);
     near("weight gradient", sums, product, wide_limit);
+  }
+
+  // In 8 bits by cuBLASLt, against rounded operands in bf16. Tensor cores add products of 8 bits with some 13 bits behind the point of
+  // the largest of them (fast accumulation): 2^-13 of the largest sum for each of a few flushes, beside the last rounding.
+  void narrow_products(std::int64_t rows, std::int64_t in, std::int64_t out) {
+    Plan plan;
+    plan.num_blocks = 3, plan.fp8.blocks = {1};
+    Fp8Scales scales(plan, at::Device(at::kCUDA, 0)), twin_scales(plan, at::Device(at::kCUDA, 0));
+    std::vector<float> maxima(kFp8SlotsOfLayer, 2.5f);  // what is larger is cut
+    scales.set_history({{maxima}}), twin_scales.set_history({{maxima}});
+    const std::unique_ptr<Kernels> kernels = make_cuda_kernels();
+    const auto ours = make_fp8_products({*products_, *kernels, scales}, 0, LayerProduct::up);
+    const auto twin = make_rounded_products({*products_, *kernels, twin_scales}, 0, LayerProduct::up);
+    const at::Tensor x = random_rows(rows, in, type_, 8), weight = random_tensor({out, in}, type_),
+                     bias = random_tensor({out}, type_), stream = random_tensor({rows, out}, type_),
+                     dy = random_tensor({rows, out}, type_), before = random_tensor({rows, in}, type_);
+    const double limit = tolerance(type_) + std::ldexp(1, -10);
+    at::Tensor y = at::empty_like(stream), expected = at::empty_like(stream), dx = at::empty_like(before),
+               expected_dx = at::empty_like(before), sums = random_tensor({out, in}, at::kFloat),
+               expected_sums = sums.clone();
+    for (int step = 0; step < 2; ++step) {  // weights are made once a step
+      scales.begin_step(true), twin_scales.begin_step(true);
+      for (int i = 0; i < 2; ++i) {
+        ours->forward(x, weight, bias, y), twin->forward(x, weight, bias, expected);
+        near("fp8 product", y, expected, limit);
+        ours->forward_onto(x, weight, bias, stream, y), twin->forward_onto(x, weight, bias, stream, expected);
+        near("fp8 product onto", y, expected, 2 * limit);
+        ours->input_gradient(dy, weight, dx, before), twin->input_gradient(dy, weight, expected_dx, before);
+        near("fp8 input gradient", dx, expected_dx, limit);
+        ours->weight_gradient(dy, x, sums), twin->weight_gradient(dy, x, expected_sums);
+        near("fp8 weight gradient", sums, expected_sums, limit);
+      }
+      differences_.require("fp8 maxima", at::equal(scales.maxima(), twin_scales.maxima()), "maxima differ");
+      weight.mul_(0.5);
+    }
   }
 
   void attention(const AttentionShape& shape) {

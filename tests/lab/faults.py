@@ -1,4 +1,4 @@
-"""Random faults as scenarios: two hosts of two devices, a plan, and one fault at an instant that nobody chose: in the start, a step or a save. The same seed gives the same
+"""Random faults as scenarios. Those that end a run: two hosts of two devices, a plan, and one fault at an instant that nobody chose: in the start, a step or a save. The same seed gives the same
 scenario; the instant within a step still differs, as everything does that depends on a clock."""
 import random
 
@@ -26,8 +26,48 @@ def random_scenario(seed):
         "links": {"all": "1 Gbit"},
         "disk": "256 MiB",
         "run": [
-            {"train": dice.choice(PLANS), "event": [event], "expect": {"exit": 1, "within": "25 s"}},
+            {"train": dice.choice(PLANS) + " --static", "event": [event], "expect": {"exit": 1, "within": "25 s"}},
             {"resume": words, "hosts": hosts, **healed, "expect": {"losses": "as one device", "within": "60 s"}},
         ],
     }
     return scenario.read_table(table, f"random-{seed}")
+
+
+SURVIVORS = ("--dp 8 --zero 0", "--pp 2 --dp 4 --zero 0", "--tp 2 --dp 4 --zero 0", "--pp 4 --dp 2 --zero 0", "")
+
+
+def random_survival(seed):
+    """Several faults, one after the other, of a run that goes on by itself: kill, stop, continue, cut, heal on eight devices of three hosts."""
+    dice = random.Random(seed)
+    hosts = {"host1": {"devices": 2}, "host2": {"devices": 3}, "host3": {"devices": 3}}
+    alive = [f"{name}/{device}" for name, host in hosts.items() for device in range(host["devices"])]
+    events, stopped, cut, step = [], [], None, 0
+    for _ in range(dice.randint(3, 6)):
+        step += dice.randint(8, 40)
+        kinds = ["kill", "stop"] if len(alive) > 4 else []
+        kinds += ["continue"] if stopped else []
+        kinds += ["heal"] if cut else ["cut"] if len(alive) == 8 else []
+        if not kinds:
+            break
+        kind = dice.choice(kinds)
+        if kind in ("kill", "stop"):
+            who = alive.pop(dice.randrange(len(alive)))
+            if kind == "stop":
+                stopped.append(who)
+        elif kind == "continue":
+            who = stopped.pop()
+            alive.append(who)
+        else:
+            who = cut or dice.choice(list(hosts))
+            cut = None if cut else who
+        events.append({"at_step": step, "delay": f"{dice.uniform(0.01, 60):.2f} ms", kind: who})
+    if cut:
+        events.append({"after": "1 s", "heal": cut})
+    table = {
+        "about": "; ".join(f"{key} {event[key]}" for event in events for key in event if key not in ("at_step", "delay", "after")) + f"; seed {seed}",
+        "training": TRAINING.replace("--layers 2", "--layers 4").replace("--batch 4", "--batch 24").replace("--steps 60", "--steps 300").replace("--patience 3s", "--patience 60s"),
+        "hosts": hosts,
+        "links": {"all": "1 Gbit"},
+        "run": [{"train": dice.choice(SURVIVORS), "event": events, "expect": {"losses": "as one device", "within": "120 s"}}],
+    }
+    return scenario.read_table(table, f"survival-{seed}")

@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE))
 import cluster  # noqa: E402
 import faults  # noqa: E402
 import scenario  # noqa: E402
+import switches  # noqa: E402
 
 TALK = [sys.executable, str(HERE / "talk.py")]
 try:
@@ -30,6 +31,7 @@ class Scenarios(unittest.TestCase):
             self.assertTrue(scenario.read_scenario(file).about, file)
         for seed in range(200):
             self.assertEqual(faults.random_scenario(seed), faults.random_scenario(seed))
+            self.assertEqual(len(switches.random_scenario(seed).runs[0].switches), switches.NUM_SWITCHES)
 
     def test_mistakes_are_told(self):
         good = {"hosts": {"a": {"devices": 2}, "b": {}}, "run": [{"train": ""}]}
@@ -39,6 +41,9 @@ class Scenarios(unittest.TestCase):
                             ({"run": [{"train": "", "event": [{"at_step": 1, "kill": "a/2"}]}]}, "run 1, event 1: kill = 'a/2' is neither"),
                             ({"run": [{"train": "", "event": [{"kill": "a"}]}]}, "needs one of at_start, at_step"),
                             ({"run": [{"train": "", "event": [{"at_step": 1, "slow": "a"}]}]}, "belong together"),
+                            ({"run": [{"train": "", "switch": ["--pp 2"]}]}, "run 1, switch 1: '--pp 2' is not"),
+                            ({"run": [{"train": "", "switch": ["5: --pp 2 --devices"]}]}, "STEP: --devices N WORDS"),
+                            ({"run": [{"measure": "", "switch": ["5: --devices 2"]}]}, "no plan to switch"),
                             ({"run": [{"train": "", "expect": {"losses": "good"}}]}, "not 'good'")):
             with self.assertRaises(scenario.ScenarioError) as caught:
                 scenario.read_table({**good, **wrong}, "wrong")

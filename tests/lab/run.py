@@ -4,6 +4,8 @@
   --list      what there is
   --keep DIR  logs and run folders are copied there
   --random N  instead: N random faults (kill, stop, cut, full disk at random instants); --seed S repeats them
+  --survive N instead: N random sequences of faults that the run goes on through; --seed S repeats them
+  --switches N  instead: N random sequences of changes of plan; --seed S repeats them
   --clear     removes what killed labs have left, and does nothing else
 
 Needs Linux, root, iproute2, Python 3.10 and $OPTIMUS (default: build/test/optimus). Exit 0: all as expected, or this machine cannot have a lab
@@ -18,6 +20,7 @@ import time
 import cluster
 import faults
 import scenario
+import switches
 import training
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "scenarios"
@@ -49,6 +52,8 @@ def parse():
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--keep", type=pathlib.Path)
     parser.add_argument("--random", type=int)
+    parser.add_argument("--survive", type=int)
+    parser.add_argument("--switches", type=int)
     parser.add_argument("--seed", type=int)
     return parser.parse_args()
 
@@ -70,9 +75,10 @@ def main():
         say(f"removed what labs {cluster.clear_leftovers()} have left")
         return 0
     try:
-        if asked.random is not None:
+        counts = {faults.random_scenario: asked.random, faults.random_survival: asked.survive, switches.random_scenario: asked.switches}
+        if any(count is not None for count in counts.values()):
             seed = random.SystemRandom().randrange(1 << 31) if asked.seed is None else asked.seed
-            scenarios = (faults.random_scenario(seed + i) for i in range(asked.random))
+            scenarios = [make(seed + i) for make, count in counts.items() for i in range(count or 0)]
         else:
             scenarios = [scenario.read_scenario(path) for path in chosen(asked.scenarios)]
         if asked.list:

@@ -61,6 +61,7 @@ class Run:
     hosts: list
     events: list
     expected: Expected
+    switches: list = dataclasses.field(default_factory=list)  # (step after which it comes, devices, words for `optimus plan`)
 
 
 @dataclasses.dataclass
@@ -167,8 +168,18 @@ def _expected(table, where):
     return expected
 
 
+def _switch(entry, where):
+    """"12: --pp 2 --dp 2": the plan that the run goes on with behind a step. --devices says how many ranks it uses."""
+    found = re.fullmatch(r"\s*(\d+)\s*:(.*)", str(entry))
+    words = found[2].split() if found else []
+    if "--devices" not in words[:-1] or not words[words.index("--devices") + 1].isdigit():
+        raise ScenarioError(f"{where}: {entry!r} is not \"STEP: --devices N WORDS\"")
+    at = words.index("--devices")
+    return int(found[1]), int(words[at + 1]), words[:at] + words[at + 2:]
+
+
 def _run(table, hosts, where):
-    _only(table, (*KINDS, "hosts", "event", "expect"), where)
+    _only(table, (*KINDS, "hosts", "event", "expect", "switch"), where)
     kinds = [key for key in KINDS if key in table]
     if len(kinds) != 1:
         raise ScenarioError(f"{where}: needs one of {', '.join(KINDS)}: words for the command line")
@@ -177,7 +188,10 @@ def _run(table, hosts, where):
         if name not in hosts:
             raise ScenarioError(f"{where}: {name!r} is no host of the scenario ({', '.join(hosts)})")
     events = [_event(entry, hosts, f"{where}, event {i + 1}") for i, entry in enumerate(table.get("event", []))]
-    return Run(kinds[0], str(table[kinds[0]]).split(), names, events, _expected(table.get("expect", {}), f"{where}, expect"))
+    switches = [_switch(entry, f"{where}, switch {i + 1}") for i, entry in enumerate(table.get("switch", []))]
+    if switches and kinds[0] == "measure":
+        raise ScenarioError(f"{where}: measuring has no plan to switch")
+    return Run(kinds[0], str(table[kinds[0]]).split(), names, events, _expected(table.get("expect", {}), f"{where}, expect"), switches)
 
 
 def read_table(table, name):

@@ -14,6 +14,8 @@ import cluster
 
 PORT = 29400
 MOST_SECONDS = 5  # that measuring links may take, whatever they are
+PLANNED = ("--model", "--layers", "--hidden", "--heads", "--seq", "--batch", "--precision")  # what of a training a plan depends on
+BYTE_TOKENS = 257  # the byte tokenizer's
 CLOSE = 1e-9  # fp64, sums in another order: as in tests/engine/parallel_test.cpp
 
 
@@ -45,23 +47,36 @@ class Ranks:
         self.places = [(name, device) for name in run.hosts for device in range(scenario.hosts[name].devices)]
         self.disturbed = set()  # those of whom nothing is expected any more
         self.began = time.monotonic()
-        token = secrets.token_hex(16)
-        self.processes = [self._start(rank, token) for rank in range(len(self.places))]
+        token, words = secrets.token_hex(16), self._words()
+        self.processes = [self._start(rank, token, words) for rank in range(len(self.places))]
 
     def _words(self):
         run, data = self.run, ["--data", str(self.lab.folder / "text.txt")]
+        script = ["--switch-at", ",".join(f"{step}:{self._plan(devices, words)}" for step, devices, words in run.switches)] if run.switches else []
         if run.kind == "train":
-            return ["train", *self.scenario.training, *run.words, *data, "--run", str(self.folder)]
+            return ["train", *self.scenario.training, *run.words, *data, "--run", str(self.folder), *script]
         if run.kind == "resume":
-            return ["train", "--resume", str(self.folder), *run.words]
+            return ["train", "--resume", str(self.folder), *run.words, *script]
         return ["profile", "--links", "--json", *run.words, "--out", str(self.lab.shared / "cluster.json")]
 
-    def _start(self, rank, token):
+    def _plan(self, devices, words):
+        """A plan for the scenario's training, by the planner."""
+        folder = self.lab.folder / "plans" / "_".join([str(devices), *words]).replace("/", "_")
+        if not (folder / "plan.json").exists():
+            given = self.scenario.training
+            shape = [word for flag, value in zip(given, given[1:]) if flag in PLANNED for word in (flag, value)]
+            done = subprocess.run([binary(), "plan", *shape, "--vocab", str(BYTE_TOKENS), "--cluster", f"cpux{devices}", *words, "--export", "optimus", "--out", str(folder)],
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+            if done.returncode != 0:
+                raise Failed(f"no plan for {devices} devices with {' '.join(words)}: {done.stderr.strip()}")
+        return folder / "plan.json"
+
+    def _start(self, rank, token, words):
         name, device = self.places[rank]
         variables = {"RANK": rank, "WORLD_SIZE": len(self.places), "LOCAL_RANK": device, "LOCAL_WORLD_SIZE": self.scenario.hosts[name].devices,
                      "MASTER_ADDR": self.lab.network.address(self.run.hosts[0]), "MASTER_PORT": PORT, "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
         with open(self.logs / f"rank-{rank}.out", "w") as out, open(self.logs / f"rank-{rank}.err", "w") as errors:
-            return self.lab.start(name, device, [binary(), *self._words()], {key: str(value) for key, value in variables.items()},
+            return self.lab.start(name, device, [binary(), *words], {key: str(value) for key, value in variables.items()},
                                   stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
 
     def matching(self, who):
@@ -237,6 +252,8 @@ class Player:
             self.say(f"    {next((line for line in lines if line), 'no line')}")
         if expected.losses:
             self._check_losses(ranks)
+        if ranks.run.switches and expected.exit == 0:
+            self._check_switches(ranks)
         if expected.slower:
             self._check_slower(ranks, first_event_step)
         if expected.links:
@@ -258,6 +275,17 @@ class Player:
         if not all(part <= CLOSE for part in far.values()):
             raise Failed(f"losses and gradients' norms differ from one device's by up to {far} of them, not by {CLOSE:g}")
         self._note(ranks, f"{len(ours)} losses are one device's within {far['loss']:.1e}, norms of gradients within {far['grad_norm']:.1e}")
+
+    def _check_switches(self, ranks):
+        decisions = [json.loads(line) for line in (ranks.folder / "decisions.jsonl").read_text().splitlines()]
+        steps, expected = [one["step"] for one in decisions], [step for step, _, _ in ranks.run.switches]
+        if steps != expected:
+            raise Failed(f"the plan changed behind steps {steps}, not {expected}")
+        more = [one for one in decisions if one["moved_bytes"] != one["minimum_bytes"]]
+        if more:
+            raise Failed(f"more was moved than needed: {more}")
+        moved, paused = sum(one["moved_bytes"] for one in decisions), [one["pause_seconds"] for one in decisions]
+        self._note(ranks, f"{len(decisions)} changes of plan moved {moved / 1e6:.2f} MB, the fewest possible, and took {min(paused):.2f} to {max(paused):.2f} s")
 
     def _one_device(self):
         """The same training by one process, outside of all hosts."""

@@ -3,7 +3,8 @@
 usage: engine_parity.py PATH_OF_ENGINE_TOOL [--device cuda] [--only NAME] [--cases FOLDER]
 
 Errors are norm-wise: |ours - theirs| / |theirs| over a tensor. Bounds: 1e-9 in fp64; in fp32 1e-5 for logits and losses,
-1e-4 for gradients and parameters. Without rotary positions softmax does not change when all keys shift by one vector, so
+1e-4 for gradients and parameters, or twice what transformers' own fp32 differs from its fp64 where that is more: ours may be as
+far from the truth on the other side. Without rotary positions softmax does not change when all keys shift by one vector, so
 a key bias has no true gradient: what is computed is rounding noise. It is measured against the gradient of the query
 bias beside it, and in fp32, where AdamW blows that noise up to full steps, the parameter is not compared.
 
@@ -161,12 +162,15 @@ def compare(case, ours, theirs):
     return worst
 
 
-def exceeding(worst, precision):
+def exceeding(worst, precision, rounding):
+    """rounding: as worst, of transformers' own fp32 against its fp64."""
     result = []
     for kind, (error, label) in worst.items():
         if precision == "fp32" and kind == "param of key bias":
             continue
         bound = BOUNDS[precision][kind.split(" ")[0]]
+        if precision == "fp32":
+            bound = max(bound, 2 * rounding[kind][0])
         if error > bound:
             result.append(f"{label}: {error:.1e} > {bound:.0e}")
     return result
@@ -200,11 +204,12 @@ def show(worst):
 
 
 def check_precisions(engine, problems):
-    for precision in BOUNDS:
-        theirs = tensor_file.load(os.path.join(engine.folder, f"expected-{precision}.safetensors"))
+    expected = {precision: tensor_file.load(os.path.join(engine.folder, f"expected-{precision}.safetensors")) for precision in BOUNDS}
+    rounding = compare(engine.case, expected["fp32"], expected["fp64"])
+    for precision, theirs in expected.items():
         worst = compare(engine.case, engine.run(precision=precision), theirs)
         print(f"{engine.case:18} {precision}  {show(worst)}", flush=True)
-        problems += [f"{engine.case} {precision}: {text}" for text in exceeding(worst, precision)]
+        problems += [f"{engine.case} {precision}: {text}" for text in exceeding(worst, precision, rounding)]
 
 
 def gradients(tensors):

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
+
+#include "layout/sync.h"
 #include "plan/random_plan.h"
 
 namespace optimus {
@@ -77,6 +80,52 @@ TEST(Layouts, ZeroSavesWhatThePaperSays) {
     EXPECT_DOUBLE_EQ(static_cast<double>(bytes) / n / static_cast<double>(parameters), expected[zero])
         << "zero " << zero;
   }
+}
+
+// Shard s of four is also on the device of shard s + 1.
+TEST(Layouts, BuddiesHoldASecondCopy) {
+  const ModelSpec model = small_model(1, false);
+  Plan plan = uniform_plan(model, {.dp = 4, .strategy = {.zero = 1}, .batch = 4, .sequence_length = 8});
+  plan.buddy = 1;
+  ASSERT_EQ(problem_in(plan, model), std::nullopt);
+  const Layout layout = layout_with_buddies(plan, model, StateKind::optimizer);
+  validate(layout);
+  const std::vector<HeldBox> boxes = boxes_of(layout, RankIndex(layout), Rank{0});
+  ASSERT_GE(boxes.size(), 2u);  // of 37 words, ten to a shard
+  EXPECT_EQ(boxes[0].box[0], (Span{0, 10}));
+  EXPECT_EQ(boxes[1].box[0], (Span{30, 37}));
+  EXPECT_EQ(fewest_holders(plan), (std::vector<int>{0, 1}));
+  plan.buddy = 2;
+  EXPECT_EQ(fewest_holders(plan), (std::vector<int>{0, 2}));
+  plan.buddy = 0;
+  EXPECT_EQ(layout_with_buddies(plan, model, StateKind::optimizer),
+            layout_of(plan, model, StateKind::optimizer));
+  EXPECT_EQ(fewest_holders(plan), std::vector<int>{0});
+}
+
+// Counted without the plan: who holds each element, by the layout alone.
+TEST(Layouts, FewestHoldersAreThoseOfSomeElement) {
+  EXPECT_TRUE(rc::check([] {
+    Plan plan =
+        random_plan::plan_for(random_small_model(), {.most_stages = 3, .most_width = 4, .most_pipelines = 2});
+    const bool is_tied = *rc::gen::arbitrary<bool>() && !is_asynchronous(plan.schedule);
+    const ModelSpec model = small_model(plan.num_blocks - 2, is_tied);
+    if (random_plan::pick(0, 1) == 1 && !is_asynchronous(plan.schedule))
+      random_plan::keep_copies(plan, random_plan::pick(1, 5));
+    RC_PRE(!problem_in(plan, model));
+    const SyncPlan holders = sync(layout_with_buddies(plan, model, StateKind::optimizer));
+    std::size_t fewest = holders.groups.front().size();
+    for (const Reduction& reduction : holders.reductions)
+      fewest = std::min(fewest, holders.groups[static_cast<std::size_t>(reduction.group)].size());
+    const std::vector<int> found = fewest_holders(plan);
+    // A tied embedding may be on more devices than its blocks are, and never on fewer.
+    RC_ASSERT((is_tied ? found.size() <= fewest : found.size() == fewest));
+    std::vector<Rank> ranks;
+    for (const int device : found) ranks.push_back(Rank{device});
+    std::sort(ranks.begin(), ranks.end());
+    if (!is_tied)
+      RC_ASSERT(std::find(holders.groups.begin(), holders.groups.end(), ranks) != holders.groups.end());
+  }));
 }
 
 TEST(Layouts, ExpertsAreDealtOutAndSharded) {

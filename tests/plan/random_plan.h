@@ -115,6 +115,17 @@ inline Plan plan_for(const ModelSpec& model, const Limits& limits = {}) {
   return plan;
 }
 
+// With a second copy of what is sharded, by the device so many shards on; what has no other shard there is not sharded.
+inline void keep_copies(Plan& plan, int buddy) {
+  plan.buddy = buddy;
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (Chunk& chunk : stage.chunks)
+        for (BlockRun& run : chunk.runs)
+          if (run.strategy.zero > 0 && buddy % shard_count(stage, run.strategy) == 0)
+            run.strategy.zero = run.strategy.shard_group = 0;
+}
+
 // Turns a plan into one that fits a mixture of experts: experts are dealt out, tensor parts cut positions.
 inline void deal_experts(Plan& plan) {
   for (Pipeline& pipeline : plan.pipelines)

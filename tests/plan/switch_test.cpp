@@ -23,8 +23,12 @@ Pair random_pair() {
   const random_plan::Limits limits{
       .most_stages = 3, .most_width = 4, .most_pipelines = 2, .most_microbatches = 2};
   const auto kind = *rc::gen::element(StateKind::weights, StateKind::optimizer);
-  pair.from = layout_of(random_plan::plan_for(pair.model, limits), pair.model, kind);
-  pair.to = layout_of(random_plan::plan_for(pair.model, limits), pair.model, kind);
+  const auto layout = [&] {
+    Plan plan = random_plan::plan_for(pair.model, limits);
+    if (random_plan::pick(0, 2) == 0) random_plan::keep_copies(plan, random_plan::pick(1, 3));
+    return layout_with_buddies(plan, pair.model, kind);
+  };
+  pair.from = layout(), pair.to = layout();
   // The two plans may differ in precision; what moves is counted in the old one's.
   for (std::size_t t = 0; t < pair.to.tensors.size(); ++t) pair.to.tensors[t] = pair.from.tensors[t];
   return pair;

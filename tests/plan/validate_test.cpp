@@ -26,8 +26,8 @@ bool is_valid_by_hand(const Plan& plan) {
       {Precision::fp8, Precision::fp32}};
   if (!pairs.contains({plan.precision, plan.accumulators})) return false;
   const bool is_async = plan.schedule == Schedule::pipedream || plan.schedule == Schedule::pipemare;
-  if (is_async && (plan.precision == Precision::fp16 || plan.pipelines.size() != 1 || plan.buddy > 0))
-    return false;
+  const bool has_scales = plan.precision == Precision::fp16 || plan.precision == Precision::fp8;
+  if (is_async && (has_scales || plan.pipelines.size() != 1 || plan.buddy > 0)) return false;
   std::map<int, int> uses;
   std::int64_t sequences = 0;
   for (const Pipeline& pipeline : plan.pipelines) {

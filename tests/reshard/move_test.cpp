@@ -33,6 +33,7 @@ at::Tensor expected(const Parameters& parameters, int tensor, std::size_t field,
 }
 
 void fill_state(Parameters& parameters) {
+  if (parameters.copies() != nullptr) fill_state(*parameters.copies());
   for (int t = 0; t < static_cast<int>(parameters.tensors().size()); ++t)
     for (std::size_t f = 0; f < kFields.size(); ++f) {
       const std::string& name = parameters.tensors()[static_cast<std::size_t>(t)].name;
@@ -41,13 +42,17 @@ void fill_state(Parameters& parameters) {
     }
 }
 
-// The first difference, or nothing.
-std::string difference_in(const Parameters& parameters) {
+// The first difference, or nothing. Copies for others do not hold all fields.
+std::string difference_in(const Parameters& parameters, bool is_copy = false) {
+  if (parameters.copies() != nullptr)
+    if (const std::string difference = difference_in(*parameters.copies(), true); !difference.empty())
+      return "copies of " + difference;
   for (int t = 0; t < static_cast<int>(parameters.tensors().size()); ++t) {
     const std::string& name = parameters.tensors()[static_cast<std::size_t>(t)].name;
     if (parameters.find(name) == nullptr) continue;
     const auto is_right = [&](at::Tensor BlockState::*member, std::size_t field) {
       const at::Tensor view = parameters.view(name, member);
+      if (is_copy && !view.defined()) return true;
       return at::equal(view.to(at::kCPU).to(at::kDouble),
                        expected(parameters, t, field, parameters.box(name, member)));
     };

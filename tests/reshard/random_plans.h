@@ -47,6 +47,7 @@ inline Plan random_plan_for(const ModelSpec& model, Precision precision) {
     plan.accumulators = precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
     deal_batch(plan, kBatch);
     make_runnable(plan);
+    if (random_plan::pick(0, 2) == 0) random_plan::keep_copies(plan, random_plan::pick(1, 3));
     if (!problem_in(plan, model)) return plan;
   }
 }

@@ -118,7 +118,9 @@ Switched travel(const ModelSpec& model, const std::vector<Plan>& plans) {
 void expect_equal_to_one_device(const ModelSpec& model, const std::vector<Plan>& plans) {
   const Switched switched = travel(model, plans);
   ASSERT_TRUE(switched.problems.empty()) << switched.problems.front();
-  const Learned alone = train(model, one_device(model, kBatch), static_cast<int>(3 * plans.size() - 1));
+  Plan one = one_device(model, kBatch);
+  one.fp8 = plans.front().fp8;
+  const Learned alone = train(model, one, static_cast<int>(3 * plans.size() - 1));
   expect_same_learning(model, plans.back(), alone, switched.learned);
   ASSERT_EQ(switched.reports.size(), plans.size() - 1);
   for (const SwitchReport& report : switched.reports) EXPECT_EQ(report.moved, report.minimum);
@@ -140,6 +142,43 @@ TEST(Switch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
     SCOPED_TRACE(trace);
     expect_equal_to_one_device(model, plans);
   }));
+}
+
+// Maxima of 8-bit products come along, also to ranks that had no part in the plan before.
+TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
+  EXPECT_TRUE(holds("sequences of plans", 10, [&] {
+    if (testing::Test::HasFailure()) return;
+    const ModelSpec model = model_of("llama3-8b", 4, 2, random_plan::pick(2, 4));
+    std::vector<Plan> plans;
+    for (int i = random_plan::pick(2, 4); i > 0;) {
+      Plan plan = random_plan_for(model, Precision::fp64);
+      plan.fp8 = {.blocks = {1, 2}, .window = 4};
+      try {
+        ensure_engine_supports(plan, model);
+        plans.push_back(plan), --i;
+      } catch (const UserError&) {  // tensor parts share key heads: another one
+      }
+    }
+    std::string trace = model.name;
+    for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
+    SCOPED_TRACE(trace);
+    expect_equal_to_one_device(model, plans);
+  }));
+}
+
+TEST(Switch, OtherProductsIn8BitsAreRefused) {
+  const ModelSpec model = model_of("llama3-8b", 4, 2, 3);
+  Plan from = one_device(model, kBatch), to = from;
+  from.fp8.blocks = {1}, to.fp8.blocks = {1, 2};
+  try {
+    change_plan(from, to, model, 1);
+    FAIL() << "layers came to multiply in 8 bits";
+  } catch (const UserError& refusal) {
+    EXPECT_STREQ(
+        refusal.what(),
+        "the run has products in fp8: blocks 1, window 16, the plan blocks 1..2, window 16: a change of "
+        "plan must not change what is learned");
+  }
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ struct HostMemoryTest : testing::Test {
     value_or_throw(write_shards(files, at, Rank{writer}, {&piece, 1}));
     TrainingState state;
     state.step = step;
-    value_or_throw(
-        write_step_files(files, at, {{std::string(kTrainingStateFile), training_state_text(state)}}));
+    value_or_throw(write_step_files(
+        files, at, {{std::string(kTrainingStateFile), training_state_text(state)}}, memory.num_writers()));
   }
   TemporaryFolder folder;
   const Path run = folder / "run", base = folder / "shared";
@@ -59,6 +59,34 @@ TEST_F(HostMemoryTest, EveryRankHasAKeeperOnTheNextHost) {
   const HostMemory alone{base, {0, 0}};
   EXPECT_FALSE(alone.keeper_of(1));
   EXPECT_TRUE(alone.copied_by(0).empty());
+}
+
+// The next host is the next that has a writer.
+TEST_F(HostMemoryTest, PlansThatLeaveRanksIdleHaveTheirOwnWriters) {
+  const HostMemory all{base, {0, 0, 1, 1, 2, 2}};
+  const HostMemory some = all.of_ranks({1, 4, 5});
+  EXPECT_EQ(some.host_of, (std::vector<int>{0, 2, 2}));
+  EXPECT_EQ(some.rank_of(1), 4);
+  EXPECT_EQ(some.keeper_of(0), 1);
+  EXPECT_EQ(some.keeper_of(1), 0);
+  EXPECT_EQ(some.keeper_of(2), 0);
+  EXPECT_EQ(some.copied_by(0), (std::vector<int>{1, 2}));
+  EXPECT_EQ(some.step_folder(2, 7), all.step_folder(5, 7));
+  EXPECT_TRUE(some.is_first_of_host(1));
+  EXPECT_EQ(some.kept_on(0, Bytes(300)), Bytes(300));
+  EXPECT_EQ(some.kept_on(1, Bytes(300)), Bytes(0));
+  EXPECT_FALSE(all.of_ranks({4, 5}).keeper_of(0));
+}
+
+// As many parts as its own plan had writers, whatever the run began with.
+TEST_F(HostMemoryTest, AStepSaysHowManyHaveWrittenIt) {
+  const HostMemory memory = announce_host_memory(files, run, base, {0, 0, 1, 1});
+  open_host_memory(memory, 0, Bytes(1000));
+  const HostMemory two = memory.of_ranks({1, 2});
+  for (int writer = 0; writer < 2; ++writer) write_part_of(two, writer, writer, 8);
+  bring_host_memory(run);
+  EXPECT_EQ(take_host_memory(files, run), 8);
+  EXPECT_EQ(Checkpoint::open(find_checkpoint(run)).manifest().tensors.size(), 2U);
 }
 
 TEST_F(HostMemoryTest, TheNewestWholeStepIsTaken) {

@@ -23,6 +23,16 @@ TEST(MeetingFile, IsReadAndRemoved) {
   EXPECT_FALSE(read_meeting(path));
 }
 
+TEST(MeetingFile, OfALaterRunStays) {
+  const TemporaryFolder folder;
+  const Path path = folder / "optimus-1.json";
+  auto earlier = std::make_unique<MeetingFile>(path, MeetingPlace{4711, "a token"});
+  const MeetingFile later(path, {4712, "another"});
+  earlier.reset();
+  ASSERT_TRUE(read_meeting(path));
+  EXPECT_EQ(read_meeting(path)->port, 4712);
+}
+
 TEST(MeetingFile, OfAKilledProcessIsRemovedByTheNext) {
   const TemporaryFolder folder;
   const Path left = folder / "optimus-1.json", alive = folder / "optimus-2.json";

@@ -26,14 +26,16 @@ ModelSpec little_model() {
 }
 
 // So many devices, tp of them to a copy.
-Plan plan_for(int devices, int tp, int zero) {
+Plan plan_for(int devices, int tp, int zero, int buddy = 0) {
   UniformPlan shape{.microbatch = 1, .batch = devices, .sequence_length = 8};
   shape.dp = devices / tp, shape.strategy.tp = tp, shape.strategy.zero = zero;
-  return uniform_plan(little_model(), shape);
+  Plan plan = uniform_plan(little_model(), shape);
+  plan.buddy = buddy;
+  return plan;
 }
 
-Layout layout_for(int devices, int tp, int zero) {
-  return layout_of(plan_for(devices, tp, zero), little_model(), StateKind::optimizer);
+Layout layout_for(int devices, int tp, int zero, int buddy = 0) {
+  return layout_with_buddies(plan_for(devices, tp, zero, buddy), little_model(), StateKind::optimizer);
 }
 
 Standing at_step(int rank, std::int64_t step) {
@@ -53,6 +55,17 @@ TEST(Salvage, CopiesCoverALostRank) {
   EXPECT_TRUE(plan.is_whole());
   EXPECT_EQ(plan.step, 41);
   EXPECT_EQ(plan.ranks, (std::vector<int>{0, 2}));
+}
+
+TEST(Salvage, BuddiesCoverALostRank) {
+  for (const int zero : {1, 2, 3}) {
+    EXPECT_FALSE(
+        plan_salvage(layout_for(4, 1, zero), {at_step(0, 41), at_step(2, 41), at_step(3, 41)}).is_whole());
+    const Layout layout = layout_for(4, 1, zero, 1);  // rank 2 has what rank 1 had
+    EXPECT_TRUE(plan_salvage(layout, {at_step(0, 41), at_step(2, 41), at_step(3, 41)}).is_whole());
+    EXPECT_TRUE(plan_salvage(layout, {at_step(0, 41), at_step(2, 41)}).is_whole());
+    EXPECT_FALSE(plan_salvage(layout, {at_step(0, 41), at_step(3, 41)}).is_whole());
+  }
 }
 
 TEST(Salvage, WhoStandsAtTheGateFollows) {
@@ -104,7 +117,7 @@ TEST(Salvage, StrangeRanksArePassedOver) {
 TEST(Salvage, AnyStandings) {
   EXPECT_TRUE(rc::check([] {
     const int tp = *rc::gen::element(1, 2, 4), zero = tp == 4 ? 0 : *rc::gen::inRange(0, 4);
-    const Layout layout = layout_for(4, tp, zero);
+    const Layout layout = layout_for(4, tp, zero, zero > 0 ? *rc::gen::inRange(0, 2) : 0);
     std::vector<Standing> standings;
     for (int rank = 0; rank < 4; ++rank) {
       if (*rc::gen::inRange(0, 4) == 0) continue;
@@ -161,11 +174,11 @@ struct SalvageHostTest : testing::Test {
                         .write = Seconds(0.3)});
   }
   void say(const Standing& standing) {
-    ASSERT_TRUE(board.set(standing_key(standing.rank), text(standing)));
-    ASSERT_TRUE(board.set(kSomebodyStands, ""));
+    ASSERT_TRUE(board.set(SalvageKeys{}.standing(standing.rank), text(standing)));
+    ASSERT_TRUE(board.set(SalvageKeys{}.somebody(), ""));
   }
   std::optional<SalvageOrder> order() {
-    const auto said = *board.find(kSalvageOrder);
+    const auto said = *board.find(SalvageKeys{}.order());
     return said ? std::optional(parse_salvage_order(*said)) : std::nullopt;
   }
   // Until nothing is under way; how long that took.
@@ -234,9 +247,9 @@ TEST_F(SalvageHostTest, ASecondDeathLeavesNothing) {
     keep_plan(files, run, plan_for(3, 1, 0), 0);
     SalvageHost salvage(own, files,
                         {.run = run, .model = little_model(), .come = Seconds(0.3), .write = Seconds(0.1)});
-    ASSERT_TRUE(own.set(standing_key(0), text(at_step(0, 4))));
-    ASSERT_TRUE(own.set(standing_key(1), text(at_step(1, 4))));
-    ASSERT_TRUE(own.set(kSomebodyStands, ""));
+    ASSERT_TRUE(own.set(SalvageKeys{}.standing(0), text(at_step(0, 4))));
+    ASSERT_TRUE(own.set(SalvageKeys{}.standing(1), text(at_step(1, 4))));
+    ASSERT_TRUE(own.set(SalvageKeys{}.somebody(), ""));
     EXPECT_TRUE(salvage.look({false, false, true}));
     EXPECT_EQ(left().size(), 1U);
     EXPECT_LT(run_out(salvage, {false, !is_silent, true}), 1);
@@ -248,8 +261,8 @@ TEST_F(SalvageHostTest, ASecondDeathLeavesNothing) {
 
 TEST_F(SalvageHostTest, GarbageOnTheBoardCountsAsSilence) {
   SalvageHost salvage = host(plan_for(2, 2, 0));
-  ASSERT_TRUE(board.set(standing_key(0), "{\"rank\": 0"));
-  ASSERT_TRUE(board.set(kSomebodyStands, ""));
+  ASSERT_TRUE(board.set(SalvageKeys{}.standing(0), "{\"rank\": 0"));
+  ASSERT_TRUE(board.set(SalvageKeys{}.somebody(), ""));
   EXPECT_LT(run_out(salvage, {false, true}), 1);
   EXPECT_TRUE(order()->ranks.empty());
 }

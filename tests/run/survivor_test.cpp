@@ -14,6 +14,8 @@
 #include "comm/thread_comm.h"
 #include "engine/device.h"
 #include "plan/layouts.h"
+#include "plan/plan_json.h"
+#include "run/faulty_comm.h"
 #include "run/memory_board.h"
 #include "run/salvage_host.h"
 #include "run/train_rank.h"
@@ -22,100 +24,13 @@
 namespace optimus::test {
 namespace {
 
-// What becomes of one operation of a rank.
-struct Fault {
-  enum class Kind { none, dies_before, dies_after, fails } kind = Kind::none;
-  int operation = -1;
-};
-
-struct Killed {};  // no std::exception: nobody catches it, as nobody catches a signal
-
-class FaultyPending final : public Pending {
- public:
-  FaultyPending(std::unique_ptr<Pending> inner, Fault::Kind kind, at::Tensor result)
-      : inner_(std::move(inner)), kind_(kind), result_(std::move(result)) {}
-  bool is_done() override { return inner_->is_done(); }
-  CommOutcome<void> wait(const Deadline& deadline) override {
-    CommOutcome<void> done = inner_->wait(deadline);
-    if (kind_ == Fault::Kind::dies_after) throw Killed{};
-    if (kind_ != Fault::Kind::fails) return done;
-    result_.fill_(std::nan(""));  // half of it came
-    return tl::unexpected(CommFailure{"an operation", "a group", {}, Seconds(0), "the test wants it"});
-  }
-
- private:
-  const std::unique_ptr<Pending> inner_;
-  const Fault::Kind kind_;
-  at::Tensor result_;
-};
-
-class FaultyComm final : public Comm {
- public:
-  FaultyComm(std::unique_ptr<Comm> inner, Fault fault)
-      : inner_(std::move(inner)), rank_(inner_->rank()), size_(inner_->size()), fault_(fault) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
-    return inner_->connect(epoch, groups, deadline);
-  }
-  CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
-    return inner_->prepare(epoch, groups, deadline);
-  }
-  void drop(int) override { inner_.reset(); }  // the others see that it has left
-  void abandon(const std::string& reason) override { inner_->abandon(reason); }
-  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
-                                      std::string_view what) override {
-    return with_fault(
-        tensor, [&] { return inner_->all_reduce(group, tensor, kind, what); }, what);
-  }
-  std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
-                                      std::string_view what) override {
-    return with_fault(
-        to, [&] { return inner_->all_gather(group, from, to, what); }, what);
-  }
-  std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
-                                          std::string_view what) override {
-    return with_fault(
-        to, [&] { return inner_->reduce_scatter(group, from, to, what); }, what);
-  }
-  std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
-                                     std::string_view what) override {
-    return with_fault(
-        tensor, [&] { return inner_->broadcast(group, tensor, root, what); }, what);
-  }
-  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return with_fault(
-        {}, [&] { return inner_->send(peer, tensor, tag, what); }, what);
-  }
-  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return with_fault(
-        tensor, [&] { return inner_->receive(peer, tensor, tag, what); }, what);
-  }
-  const FlightLog& flight_log() const override { return inner_->flight_log(); }
-
-  int num_operations = 0;
-  std::vector<int> gates;  // the operations that were a step's gate
-
- private:
-  template <typename Start>
-  std::unique_ptr<Pending> with_fault(const at::Tensor& result, Start start, std::string_view what) {
-    if (what == "loss and gradient norm") gates.push_back(num_operations);
-    const bool is_it = num_operations++ == fault_.operation;
-    if (is_it && fault_.kind == Fault::Kind::dies_before) throw Killed{};
-    return std::make_unique<FaultyPending>(start(), is_it ? fault_.kind : Fault::Kind::none, result);
-  }
-
-  std::unique_ptr<Comm> inner_;
-  const int rank_, size_;
-  const Fault fault_;
-};
-
 constexpr std::int64_t kSteps = 4;
 
 class SurvivorTest : public testing::Test {
  protected:
   struct Layout3d {
     int devices = 3, tp = 1, pp = 1, zero = 0;
+    bool has_buddies = false;  // devices fail often: the planner then wants a second copy
   };
   struct Ran {
     std::string line;               // of the host; "" when all went well
@@ -141,7 +56,9 @@ class SurvivorTest : public testing::Test {
     options.run = run, options.devices = layout.devices, options.validation = 0;
     options.layout.tp = Range{layout.tp, layout.tp}, options.layout.pp = Range{layout.pp, layout.pp};
     options.layout.zero = Range{layout.zero, layout.zero};
+    if (layout.has_buddies) options.failures.mtbf = Seconds(60);
     options.save_every = save_every, options.keep_last = 0, options.patience = Seconds(20);
+    options.is_static = true;  // no plan is chosen for its copies
     return options;
   }
 
@@ -255,13 +172,16 @@ class SurvivorTest : public testing::Test {
 };
 
 TEST_F(SurvivorTest, LostAtAnyOperation) {
-  // Each rank's state has a copy: with tp 2 ranks 0 and 2 hold the same, with pp 2 ranks 0 and 1.
-  for (const Layout3d layout : {Layout3d{3}, Layout3d{4, 2}, Layout3d{.devices = 4, .pp = 2}}) {
-    const std::string name = fmt::format("{}-{}-{}", layout.devices, layout.tp, layout.pp);
+  // Each rank's state has a copy: with tp 2 ranks 0 and 2 hold the same, with pp 2 ranks 0 and 1; of shards the next rank has one.
+  for (const Layout3d layout :
+       {Layout3d{3}, Layout3d{4, 2}, Layout3d{.devices = 4, .pp = 2},
+        Layout3d{.zero = 1, .has_buddies = true}, Layout3d{.zero = 3, .has_buddies = true}}) {
+    const std::string name = fmt::format("{}-{}-{}-{}", layout.devices, layout.tp, layout.pp, layout.zero);
     const auto num_ranks = static_cast<std::size_t>(layout.devices);
     const Path undisturbed = folder_ / ("whole-" + name);
     const Ran whole = train(undisturbed, layout, "1", std::vector<Fault>(num_ranks));
     ASSERT_EQ(whole.ends, std::vector<std::string>(num_ranks, "done"));
+    ASSERT_EQ(read_plan(undisturbed / "plan.json").buddy, layout.has_buddies ? 1 : 0);
     // Saves talk too: these are counted without them.
     const Ran counted = train(folder_ / ("counted-" + name), layout, "0", std::vector<Fault>(num_ranks));
     std::set<std::int64_t> steps;
@@ -313,6 +233,31 @@ TEST_F(SurvivorTest, TornAtTheGate) {
   const Fault fails{Fault::Kind::fails, whole.gates[2]}, dies{Fault::Kind::dies_after, whole.gates[2]};
   const Ran ran = train(folder_ / "nobody", layout, "0", {fails, fails, dies, fails});
   EXPECT_EQ(expect_as_undisturbed(folder_ / "nobody", undisturbed), 2) << ran.line;
+}
+
+// The copy of a shard follows from the gate as its device would have.
+TEST_F(SurvivorTest, CopiesFollowFromTheGate) {
+  for (const int zero : {1, 2, 3}) {
+    const Layout3d layout{.zero = zero, .has_buddies = true};
+    const Path undisturbed = folder_ / fmt::format("whole-{}", zero);
+    train(undisturbed, layout, "1", std::vector<Fault>(3));
+    const Ran whole = train(folder_ / fmt::format("counted-{}", zero), layout, "0", std::vector<Fault>(3));
+    const Fault fails{Fault::Kind::fails, whole.gates[1]}, dies{Fault::Kind::dies_after, whole.gates[1]};
+    const Path run = folder_ / fmt::format("run-{}", zero);
+    const Ran ran = train(run, layout, "0", {fails, dies, {}});
+    SCOPED_TRACE(ran.line);
+    EXPECT_EQ(ran.ends[1], "killed");
+    EXPECT_EQ(expect_as_undisturbed(run, undisturbed), 2);
+  }
+}
+
+// Losing a device and the one that has its copy is losing state.
+TEST_F(SurvivorTest, BothCopiesAreLost) {
+  const Layout3d layout{.zero = 3, .has_buddies = true};
+  const Ran whole = train(folder_ / "whole", layout, "0", std::vector<Fault>(3));
+  const Fault dies{Fault::Kind::dies_after, whole.gates[1]};
+  const Ran ran = train(folder_ / "run", layout, "0", {{}, dies, dies});
+  EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
 }
 
 TEST_F(SurvivorTest, WhatNobodyElseHoldsIsNamed) {

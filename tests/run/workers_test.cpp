@@ -46,7 +46,7 @@ Json steps(Comm& comm, const WorkerPlace& place, const std::string& how) {
 TEST(Worker, IsOne) {
   const std::optional<WorkerPlace> place = worker_place(process_environment());
   if (!place) GTEST_SKIP() << "started by the other tests of this file";
-  std::signal(SIGTERM, [](int) { is_asked_to_end = 1; });
+  std::signal(SIGINT, [](int) { is_asked_to_end = 1; });
   std::ifstream file(place->run / "how");
   std::string how;
   file >> how;

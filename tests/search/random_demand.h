@@ -3,6 +3,7 @@
 
 #include <rapidcheck.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 
@@ -32,12 +33,13 @@ struct Problem {
   Precision precision = Precision::bf16;
   Constraints constraints{};
   Goal goal = Goal::throughput;
+  Failures failures{};
   const Software* software = &our_software();
 
   Demand demand() const {
     Demand result{model, cluster, *software, fitted_constants()};
     result.batch = batch, result.sequence_length = sequence_length, result.precision = precision;
-    result.constraints = constraints, result.goal = goal, result.price = 2.5;
+    result.constraints = constraints, result.goal = goal, result.price = 2.5, result.failures = failures;
     return result;
   }
 };
@@ -93,6 +95,8 @@ inline std::unique_ptr<Problem> random_problem(int most_devices, int most_layers
   if (problem.model.is_mixture()) make_small_mixture(problem.model);
   problem.precision = pick_of({Precision::bf16, Precision::fp32, Precision::bf16});
   if (pick(0, 5) == 0) problem.goal = Goal::cost;
+  // Failures cost a plan without copies from nearly nothing to several times what it does.
+  if (pick(0, 3) == 0) problem.failures.mtbf = Seconds(devices * std::pow(10.0, pick(2, 6)));
   if (pick(0, 5) == 0) problem.software = find_software("megatron-core-2025");
   if (pick(0, 7) == 0) problem.software = find_software("megatron-2021");
   if (pick(0, 5) == 0) problem.constraints.recompute = pick_of<const char*>({"none", "selective", "full"});

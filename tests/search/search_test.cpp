@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "plan/describe.h"
+#include "plan/layouts.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
+#include "search/failures.h"
 #include "search/random_demand.h"
 #include "search/refine.h"
 #include "search/report.h"
@@ -44,8 +46,8 @@ Brute brute_force(const Problem& problem) {
     if (problem_in(grid_plan(demand, bounder, c), problem.model)) continue;
     const auto [candidate, plan, fill] = settled(demand, *problem.ground, bounder, c);
     if (problem_in(plan, problem.model) || !fill.fits()) continue;
-    const double rate = rate_of(demand, problem.ground->map(), c.num_devices());
-    const double objective = seconds_of(demand, *problem.ground, plan) * rate;
+    const double weight = weight_of(demand, problem.ground->map(), plan);
+    const double objective = seconds_of(demand, *problem.ground, plan) * weight;
     if (objective < brute.least) brute = {objective, c};
   }
   return brute;
@@ -85,7 +87,8 @@ TEST(Search, GivesValidPlansThatFit) {
       RC_ASSERT(problem_in(result.plan, problem->model) == std::nullopt);
       RC_ASSERT(fill_of(demand, *problem->ground, result.plan).fits());
       RC_ASSERT(num_devices(result.plan) <= problem->ground->num_devices());
-      if (demand.goal == Goal::throughput) RC_ASSERT(result.step.seconds <= result.grid_seconds * (1 + 1e-9));
+      if (demand.goal == Goal::throughput && demand.failures.mtbf.value == 0)
+        RC_ASSERT(result.step.seconds <= result.grid_seconds * (1 + 1e-9));
       RC_ASSERT(parse_plan(plan_text(result.plan), "plan") == result.plan);
     } catch (const UserError& error) {
       RC_ASSERT(std::string(error.what()).find("memory") != std::string::npos);
@@ -328,6 +331,35 @@ TEST(Search, ExplainsAlternatives) {
   const std::string svg = search_svg(demand, *problem->ground, result);
   EXPECT_EQ(svg.rfind("<svg", 0), 0u);
   EXPECT_EQ(svg.find("href"), std::string::npos);
+}
+
+// Sharded state without a second copy is lost with a device; the copy costs memory, messages and updates.
+TEST(Search, WeighsASecondCopyAgainstFailures) {
+  const auto problem = make("llama3-8b", "h100x32", 64, 4096);
+  problem->constraints.zero = Range{3, 3}, problem->constraints.dp = Range{32, 32};
+  const auto planned = [&](Seconds mtbf) {
+    problem->failures.mtbf = mtbf;
+    return search(problem->demand(), *problem->ground, {.is_uniform = true});
+  };
+  const SearchResult never = planned(Seconds(0)), rarely = planned(Seconds(3e11)),
+                     often = planned(Seconds(3e6));
+  EXPECT_EQ(never.plan.buddy, 0);
+  EXPECT_EQ(rarely.plan.buddy, 0);
+  EXPECT_EQ(fewest_holders(never.plan).size(), 1u);
+  EXPECT_EQ(often.plan.buddy, 8) << "another node";
+  EXPECT_EQ(fewest_holders(often.plan).size(), 2u);
+  EXPECT_GT(often.step.seconds, never.step.seconds);
+  EXPECT_GT(often.fill.bytes, never.fill.bytes);
+  const Demand demand = problem->demand();
+  EXPECT_NE(search_text(demand, *problem->ground, often).find("the others hold all state"),
+            std::string::npos);
+  const auto without = std::find_if(often.alternatives.begin(), often.alternatives.end(),
+                                    [](const Alternative& other) { return other.plan.buddy == 0; });
+  ASSERT_NE(without, often.alternatives.end());
+  EXPECT_NE(without->why.find("takes state with it"), std::string::npos) << without->why;
+  // Copies of the model are copies of its state.
+  problem->constraints.zero = Range{0, 0}, problem->constraints.dp = Range{4, 4};
+  EXPECT_EQ(planned(Seconds(3e6)).plan.buddy, 0);
 }
 
 TEST(Search, UsesOddNumbersOfDevices) {

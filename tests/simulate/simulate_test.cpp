@@ -76,8 +76,9 @@ TEST(Simulate, MeetsTheExactExecution) {
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
     shape.sequence_length = 1024;
     shape.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble);
-    const Case one =
+    Case one =
         make_case("gpt3-1.3b", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+    one.plan.buddy = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
     RC_PRE(!problem_in(one.plan, one.model));
     const Constants constants = plain_constants();
     const double exact = exact_seconds(one, constants), quick = StepSimulator(one.setup()).seconds(constants);
@@ -125,8 +126,8 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
     shape.sequence_length = 512;
     const std::string model = *rc::gen::element<std::string>("gpt3-760m", "llama2-7b");  // tied and not
-    const Case one =
-        make_case(model, "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+    Case one = make_case(model, "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
+    one.plan.buddy = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
     const int stage = *rc::gen::inRange(0, shape.pp);
     const Program program = compile(
         one.plan, one.model, one.plan.pipelines[0].stages[static_cast<std::size_t>(stage)].devices.front());

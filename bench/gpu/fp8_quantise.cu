@@ -1,0 +1,12 @@
+// src/kernels/cuda_fp8.cu for fp8_products.cu, which is C++17 as all that includes gemm_product.cuh (nvcc 13.0 fails on it as C++20).
+#include "../../src/kernels/cuda_fp8.cu"
+
+void quantise_matrix(void* from, void* to, void* transposed, long rows, long width, bool is_gradient,
+                     const float* scale, unsigned* maximum) {
+  using namespace optimus::cuda;
+  QuantiseTask task;
+  task.format = is_gradient ? Narrow::e5m2 : Narrow::e4m3;
+  task.x = {from, rows, 1, width, width, 0};
+  task.y = to, task.transposed = transposed, task.scale = scale, task.maximum = maximum;
+  quantise({nullptr, 132}, task);
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Steps of the benchmark cases in bf16 and in fp8, by engine_bench on random tokens: tokens a second, and the gain of fp8.
+
+The two take turns, so that a card that warms up meets both alike. fp8 is in all layers ("all"), or in all but the first and the last
+("inner", what --precision fp8 does by itself).
+
+  fp8_steps.py ENGINE_BENCH [--case a,b] [--layers all,inner] [--rounds 2] [--steps 10] [--selective N] [--json FILE]
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import bench_common as bc  # noqa: E402
+import plans  # noqa: E402
+
+
+def measure(args, folder, case, fp8):
+    path = plans.write_plan(os.path.join(folder, "plan.json"), case, fp8=fp8, selective=args.selective)
+    words = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
+    words.update(tied=int(bc.CASES[case]["tied"]), plan=path, device="cuda", quick=1, warm=6, steps=args.steps, losses=1,
+                 products=os.path.join(folder, "products.json"))
+    run = subprocess.run([args.bench] + ["%s=%s" % w for w in words.items()], capture_output=True, text=True)
+    if run.returncode:
+        return dict(error=(run.stderr or run.stdout)[-300:].strip())
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("bench")
+    ap.add_argument("--case")
+    ap.add_argument("--layers", default="all,inner")
+    ap.add_argument("--rounds", type=int, default=2)
+    ap.add_argument("--steps", type=int, default=10)
+    ap.add_argument("--selective", type=int)
+    ap.add_argument("--json")
+    args = ap.parse_args()
+    kinds = [None] + args.layers.split(",")
+    rows = []
+    print("%-14s %-6s %10s %6s %9s %9s %9s" % ("case", "fp8", "tokens/s", "gain", "peak GiB", "loss 1", "last"), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for case in args.case.split(",") if args.case else bc.REAL_CASES:
+            seen = {kind: [] for kind in kinds}
+            for _ in range(args.rounds):
+                for kind in kinds:
+                    seen[kind].append(measure(args, folder, case, kind))
+            for kind in kinds:
+                row = dict(case=case, fp8=kind, runs=seen[kind])
+                rows.append(row)
+                errors = [r["error"] for r in seen[kind] if "error" in r]
+                if errors:
+                    print("%-14s %-6s %s" % (case, kind, errors[0]), flush=True)
+                    continue
+                row["tokens_per_second"] = statistics.median(r["tokens_per_second"] for r in seen[kind])
+                usual = rows[-1 - kinds.index(kind)].get("tokens_per_second")
+                row["gain"] = row["tokens_per_second"] / usual if usual else None
+                last = seen[kind][-1]
+                print("%-14s %-6s %10.0f %6.3f %9.1f %9.4f %9.4f  %s" % (
+                    case, kind, row["tokens_per_second"], row["gain"] or 0, last["peak_bytes"] / 2 ** 30, last["losses"][0],
+                    last["losses"][-1], "" if "replayed" in last["recording"] else last["recording"]), flush=True)
+            if args.json:
+                with open(args.json, "w") as f:
+                    json.dump(rows, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+// See failures.h.
+#include "cli/failures.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/open.h"
+#include "model/tensors.h"
+#include "policy/published.h"
+#include "policy/templates.h"
+#include "run/open_model.h"
+
+namespace optimus {
+
+void declare(OptionTable& table, FailureOptions& options) {
+  table.add("failures", options.trace, "TRACE",
+            "replay a trace of machines that come and go, or periodic:NODES,EVERY,AWAY,LENGTH");
+  table.add("policy", options.policies, "P[,P…]",
+            "what to do then: never (keeps the plan), oobleck, varuna, bamboo, ours, oracle");
+  table.add("batch", options.batch, "B", "with --failures: sequences a step");
+  table.add("seq", options.sequence_length, "S", "with --failures: tokens of a sequence");
+  table.add_word("precision", options.precision, precision_words(), "with --failures: of the model");
+  table.add("devices-per-node", options.devices_per_node, "N", "devices of a node of the trace");
+  table.add("can-lose", options.failures, "F", "nodes that plans must be able to lose at once");
+  table.add("restart", options.restart, "TIME", "how long starting again takes (never)");
+  table.add("node-start", options.node_start, "TIME",
+            "from a node's coming to its being of use (default: 0; 45s with --throughput)");
+  table.add("repeats", options.repeats, "N",
+            "replays that are averaged, with instants moved by up to a step (default: 64; fewer where steps "
+            "are millions)");
+  table.add("throughput", options.throughput, "CSV", "speeds by nodes instead of predictions, of --model");
+  table.add("halts", options.halts, "CSV", "with --throughput: what changes cost others");
+  table.add("recovery-costs", options.recovery_costs, "FILE", "what our own changes cost (JSON)");
+}
+
+namespace {
+
+constexpr Bytes kLargestTrace{std::int64_t{64} << 20};
+
+AvailabilityTrace periodic_trace(const std::string& text) {
+  const std::vector<std::string> parts = split(text, ',');
+  if (parts.size() != 4)
+    throw UsageError("--failures periodic:{}: give NODES,EVERY,AWAY,LENGTH, as in periodic:8,15s,5s,24h",
+                     text);
+  const std::int64_t nodes = parse_count(parts[0], "--failures periodic: nodes");
+  const double every = parse_seconds(parts[1], "--failures periodic: every").value,
+               away = parse_seconds(parts[2], "--failures periodic: away").value,
+               length = parse_seconds(parts[3], "--failures periodic: length").value;
+  constexpr double kMostFailures = 1e6;
+  if (nodes < 1 || nodes > 100'000 || !(every > 0) || !(away > 0) || !(length > every) ||
+      length / every > kMostFailures)
+    throw UsageError("--failures periodic:{}: times must be above 0, with at most {:.0f} failures", text,
+                     kMostFailures);
+  return periodic_failures(static_cast<int>(nodes), every, away, length);
+}
+
+AvailabilityTrace open_trace(const FailureOptions& options) {
+  constexpr std::string_view kPeriodic = "periodic:";
+  if (options.trace.starts_with(kPeriodic)) return periodic_trace(options.trace.substr(kPeriodic.size()));
+  return parse_trace(value_or_throw(read_file(options.trace, kLargestTrace)), options.trace);
+}
+
+void check_failures(const FailureOptions& options) {
+  if (options.devices_per_node < 1)
+    throw UsageError("--devices-per-node: {} is not at least 1", options.devices_per_node);
+  if (options.repeats && (*options.repeats < 1 || *options.repeats > 10'000))
+    throw UsageError("--repeats: {} is not from 1 to 10,000", *options.repeats);
+  if (options.failures < 0) throw UsageError("--can-lose: {} is not at least 0", options.failures);
+}
+
+// One policy's answer, whatever it came from.
+struct PolicyRow {
+  std::string policy;
+  double samples_per_second = 0, fraction = 0, seconds_lost = 0;
+  int starts = 0, steps_lost = 0;
+};
+
+std::string speed_text(double number) {
+  return number < 1000 ? fmt::format("{:.4g}", number) : short_count(number);
+}
+
+void show_rows(Console& console, const AvailabilityTrace& trace, const std::string& speeds,
+               const std::vector<PolicyRow>& rows, double tokens) {
+  OrderedJson json = OrderedJson::array();
+  std::string shown = fmt::format(
+      "trace: {} nodes over {}, read as {}\nspeed: {}\n\n{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
+      trace.num_nodes, text(Seconds(trace.length)), trace.form, speeds, "policy",
+      tokens > 1 ? "useful tokens/s" : "useful samples/s", "of oracle", "switches", "lost", "steps lost");
+  for (const PolicyRow& row : rows) {
+    const int switches = std::max(0, row.starts - 1);
+    json.push_back({{"policy", row.policy},
+                    {"useful_tokens_per_second", row.samples_per_second * tokens},
+                    {"useful_samples_per_second", row.samples_per_second},
+                    {"fraction_of_oracle", row.fraction},
+                    {"switches", row.policy == "never" ? 0 : switches},
+                    {"restarts", row.policy == "never" ? row.starts : 0},
+                    {"seconds_lost", row.seconds_lost},
+                    {"steps_lost", row.steps_lost}});
+    shown += fmt::format("{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n", row.policy,
+                         speed_text(row.samples_per_second * tokens), percent(row.fraction), switches,
+                         text(Seconds(row.seconds_lost)), row.steps_lost);
+  }
+  console.result(json, shown);
+}
+
+PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
+  ReplayOptions plan;
+  plan.nodes_needed = one.throughput.most();
+  plan.step_seconds = one.batch / one.throughput.at(one.throughput.most());
+  plan.tokens_per_step = one.batch, plan.restart_seconds = restart + one.ready_seconds;
+  const Replay result = replay_one_plan(one.trace, plan);
+  const double samples = result.useful_tokens_per_second * one.trace.length;
+  return {"never",
+          result.useful_tokens_per_second,
+          samples / std::max(1e-12, ideal.samples),
+          std::max(0.0, ideal.seconds - samples / one.batch * plan.step_seconds),
+          result.restarts,
+          result.steps_lost};
+}
+
+// What every policy is told; halts differ.
+struct Speeds {
+  Throughput throughput;
+  double batch = 1, ready_seconds = 0;
+  int fewest_nodes = 1;
+  double parameters = 0, tokens = 1;  // tokens of a sample
+  std::optional<PublishedTables> tables;
+  std::string model, words;
+};
+
+Halts halts_for(const Speeds& speeds, System system) {
+  if (speeds.tables) return system == System::ours ? Halts{} : speeds.tables->of(system, speeds.model).halts;
+  Halts halts = halts_of(system, speeds.parameters);
+  halts.fewest_nodes = speeds.fewest_nodes;
+  if (system == System::bamboo)  // redundancy needs a neighbour
+    halts.stages = std::max(2, speeds.fewest_nodes), halts.fewest_nodes = halts.stages;
+  return halts;
+}
+
+// As many as take a few seconds.
+int usual_repeats(const ReplayCase& one) {
+  double fastest = 0;
+  for (const double speed : one.throughput.samples_per_second) fastest = std::max(fastest, speed);
+  const double steps = one.trace.length * fastest / one.batch;
+  return static_cast<int>(std::clamp(5e6 / std::max(1.0, steps), 1.0, 64.0));
+}
+
+PolicyRow row_of(const std::string& policy, const FailureOptions& options, const Speeds& speeds,
+                 const RecoveryCosts& costs, const AvailabilityTrace& trace) {
+  ReplayCase one{.trace = trace, .throughput = speeds.throughput, .batch = speeds.batch};
+  one.ready_seconds = speeds.ready_seconds, one.costs = costs;
+  if (!speeds.tables) one.ticks_per_second = 1e6;  // steps may take milliseconds
+  one.halts = halts_for(speeds, System::ours);
+  const Ideal ideal = ideal_of(one);
+  if (policy == "oracle") return {policy, ideal.samples / trace.length, 1, 0, 0, 0};
+  if (policy == "never") return never_row(one, ideal, options.restart.value);
+  const System system = parse_system(policy, "--policy");
+  one.halts = halts_for(speeds, system);
+  const ReplayOutcome outcome = mean_replay(system, one, options.repeats.value_or(usual_repeats(one)));
+  return {policy,         outcome.goodput,   outcome.fraction_of_ideal, outcome.seconds_lost,
+          outcome.starts, outcome.steps_lost};
+}
+
+Speeds table_speeds(const FailureOptions& options, const std::string& model) {
+  if (options.halts.empty() || model.empty())
+    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, one of the table's");
+  Speeds speeds;
+  speeds.tables = PublishedTables::parse(value_or_throw(read_file(options.throughput, kLargestTrace)),
+                                         value_or_throw(read_file(options.halts, kLargestTrace)),
+                                         options.throughput.string(), options.halts.string());
+  const PublishedSystem& templates = speeds.tables->of(System::oobleck, model);
+  speeds.throughput = templates.throughput, speeds.batch = templates.batch;
+  speeds.fewest_nodes = templates.halts.fewest_nodes;
+  speeds.parameters = published_parameters(model), speeds.model = model;
+  speeds.ready_seconds = options.node_start.value_or(Seconds(45)).value;
+  if (options.sequence_length) speeds.tokens = static_cast<double>(*options.sequence_length);
+  speeds.words = fmt::format("oobleck's figures of {} in {}, for all", model, options.throughput.string());
+  return speeds;
+}
+
+int most_nodes_of(const AvailabilityTrace& trace) {
+  int most = 1;
+  for (const NodeCount& count : node_counts(trace)) most = std::max(most, count.nodes);
+  return most;
+}
+
+Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
+                       const Constants& constants, const AvailabilityTrace& trace) {
+  if (named.model.empty() || cluster_name.empty() || !options.batch)
+    throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
+  if (*options.batch < 1 || *options.batch > kMostMicrobatches)
+    throw UsageError("--batch: {} is not from 1 to {}", *options.batch, kMostMicrobatches);
+  named.model = model_place(named.model);
+  const ModelSpec model = resolve(named);
+  const Cluster cluster = open_cluster(cluster_name);
+  Demand demand{model, cluster, our_software(), constants};
+  demand.batch = *options.batch,
+  demand.sequence_length = options.sequence_length.value_or(model.max_positions);
+  demand.precision = parse_precision(options.precision, "--precision");
+  const int nodes = std::min(cluster.num_present() / options.devices_per_node, most_nodes_of(trace));
+  if (nodes < 1)
+    throw UsageError("--devices-per-node: {} is more than {} has", options.devices_per_node, cluster.name());
+  const PipelineTemplates templates = PipelineTemplates::build(
+      demand,
+      {.devices_per_node = options.devices_per_node, .most_nodes = nodes, .failures = options.failures});
+  Speeds speeds;
+  speeds.throughput.fewest = speeds.fewest_nodes = templates.smallest();
+  speeds.batch = static_cast<double>(demand.batch);
+  for (int n = templates.smallest(); n <= nodes; ++n)
+    speeds.throughput.samples_per_second.push_back(speeds.batch / templates.seconds(n));
+  speeds.parameters = static_cast<double>(num_parameters(model));
+  speeds.tokens = static_cast<double>(demand.sequence_length);
+  speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
+  speeds.words = fmt::format("templates of {} on {} to {} nodes of {}", model.name, templates.smallest(),
+                             nodes, cluster.name());
+  return speeds;
+}
+
+}  // namespace
+
+int replay_policies(Console& console, const FailureOptions& options, ModelOptions model,
+                    const std::string& cluster, const Constants& constants) {
+  check_failures(options);
+  std::vector<std::string> policies;
+  for (const std::string& policy : split(options.policies, ',')) {
+    policies.emplace_back(trim(policy));
+    if (policies.back() != "never" && policies.back() != "oracle")
+      (void)parse_system(policies.back(), "--policy");
+  }
+  const AvailabilityTrace trace = open_trace(options);
+  if (!(trace.length > 0)) throw UserError("{}: nothing happens in it", options.trace);
+  const Speeds speeds = options.throughput.empty()
+                            ? template_speeds(options, model, cluster, constants, trace)
+                            : table_speeds(options, model.model);
+  RecoveryCosts costs;
+  if (!options.recovery_costs.empty())
+    costs = parse_recovery_costs(value_or_throw(read_file(options.recovery_costs, Bytes(1 << 20))),
+                                 options.recovery_costs.string());
+  // Masters and two moments, in fp32, of what one of the fewest nodes holds.
+  constexpr double kBytesOfState = 12;
+  const double of_a_node = kBytesOfState * speeds.parameters / speeds.fewest_nodes;
+  if (costs.join_bytes == 0) costs.join_bytes = of_a_node;
+  // A node that holds the whole model has nothing to receive when others go.
+  if (costs.loss_bytes == 0 && speeds.fewest_nodes > 1) costs.loss_bytes = of_a_node;
+  std::vector<PolicyRow> rows;
+  for (const std::string& policy : policies) rows.push_back(row_of(policy, options, speeds, costs, trace));
+  show_rows(console, trace, speeds.words, rows, speeds.tokens);
+  return 0;
+}
+
+int replay_plan(Console& console, const FailureOptions& options, const Plan& plan, double step_seconds) {
+  check_failures(options);
+  if (options.policies != "never")
+    throw UserError(
+        "--policy: a plan of --plan is kept, which is never; for {} give --model, --cluster and --batch",
+        in_quotes(options.policies));
+  const AvailabilityTrace trace = open_trace(options);
+  ReplayOptions kept{.step_seconds = step_seconds, .restart_seconds = options.restart.value};
+  kept.nodes_needed = (num_devices(plan) + options.devices_per_node - 1) / options.devices_per_node;
+  kept.tokens_per_step = static_cast<double>(plan.batch);
+  const Replay result = replay_one_plan(trace, kept);
+  const PolicyRow row{"never",
+                      result.useful_tokens_per_second,
+                      result.fraction_of_oracle,
+                      result.seconds_lost,
+                      result.restarts,
+                      result.steps_lost};
+  show_rows(console, trace, "one plan, kept", {row}, static_cast<double>(plan.sequence_length));
+  return 0;
+}
+
+}  // namespace optimus

@@ -1,0 +1,207 @@
+// Products in 8 bits on Hopper's tensor cores, by cuBLASLt. Its 8-bit products want the summed dimension contiguous in both operands:
+//
+//   y  = x W^T     x [rows, in]       W [out, in]       as they lie
+//   dx = dy W      dy [rows, out]     W^T [in, out]     W transposed
+//   dW = dy^T x    dy^T [out, rows]   x^T [in, rows]    both transposed
+//
+// So a weight is made 8-bit both ways once a step, at its first use; a gradient both ways in one pass, whose second copy waits for the
+// weight gradient; an input in the forward, and transposed again for the weight gradient (one pass more, one byte an element less to
+// keep). What cuBLASLt or the kernel cannot (rows or columns in no 16, no history yet) goes to the plain twin.
+#include "engine/fp8_products.h"
+
+#ifdef OPTIMUS_CUDA
+#include <ATen/ops/empty.h>
+
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/lt_choices.h"
+#include "kernels/fp8.h"
+
+namespace optimus {
+namespace {
+
+struct Copies {
+  at::Tensor plain, turned;   // [rows, width], [width, rows]
+  bool is_only_here = false;  // the tensor itself was never written
+};
+
+class CudaFp8Products final : public Products {
+ public:
+  CudaFp8Products(const Fp8Tools& tools, int layer, LayerProduct product)
+      : tools_(tools),
+        layer_(layer),
+        product_(product),
+        twin_(make_rounded_products(tools, layer, product)) {}
+
+  void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
+               bool adds) override {
+    if (!multiply(x, weight, bias, adds ? y : at::Tensor(), y)) twin_->forward(x, weight, bias, y, adds);
+  }
+  void forward_onto(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                    const at::Tensor& stream, at::Tensor& y) override {
+    if (!multiply(x, weight, bias, stream, y)) twin_->forward_onto(x, weight, bias, stream, y);
+  }
+  void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
+                      const at::Tensor& stream) override {
+    Copies* gradient = kept(dy);
+    if (gradient == nullptr) {
+      if (!can(dy, weight) || !all_aligned(dx, stream)) return twin_->input_gradient(dy, weight, dx, stream);
+      gradient = &keep(dy, narrowed(dy, Fp8Operand::gradient, /*plain=*/true, /*turned=*/true));
+    }
+    LtShape shape = shape_of(weight.size(1), dy.size(0), weight.size(0));
+    shape.b_is_gradient = true, shape.d_stride = dx.stride(0);
+    shape.has_addend = stream.defined(), shape.c_stride = stream.defined() ? stream.stride(0) : dx.stride(0);
+    has_input_gradient_ =
+        run(shape, weight_of(weight).turned, gradient->plain, stream, dx, {}, Fp8Operand::weight);
+    gradient->plain.reset();
+    if (has_input_gradient_) return;
+    ensure(!gradient->is_only_here, "cuBLASLt does no more what it has done");
+    twin_->input_gradient(dy, weight, dx, stream);
+  }
+  // The library's 8-bit product with GELU's gradient inside took three times as long as without (cuBLASLt 13.1).
+  bool input_gradient_through(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
+                              const at::Tensor& x, at::Tensor& dx) override {
+    return !can(dy, weight) && twin_->input_gradient_through(kind, dy, weight, x, dx);
+  }
+  void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    const Copies waiting = take(dy);
+    if (!can(dy, x) || !all_aligned(gradient)) {
+      ensure(!waiting.is_only_here, "a gradient in 8 bits for a product that is in none");
+      return twin_->weight_gradient(dy, x, gradient, adds);
+    }
+    const at::Tensor turned =
+        waiting.turned.defined()
+            ? waiting.turned
+            : narrowed(dy, Fp8Operand::gradient, /*plain=*/false, /*turned=*/true).turned;
+    const at::Tensor input = narrowed(x, Fp8Operand::input, /*plain=*/false, /*turned=*/true).turned;
+    LtShape shape = shape_of(x.size(1), dy.size(1), x.size(0));
+    shape.b_is_gradient = true, shape.is_wide = true, shape.has_addend = adds;
+    shape.c_stride = shape.d_stride = gradient.stride(0);
+    has_weight_gradient_ = run(shape, input, turned, gradient, gradient, {}, Fp8Operand::input);
+    if (has_weight_gradient_) return;
+    ensure(!waiting.is_only_here, "cuBLASLt does no more what it has done");
+    twin_->weight_gradient(dy, x, gradient, adds);
+  }
+
+  // Only when both products have gone by cuBLASLt before: nothing else could read what is only here.
+  bool takes_gradients(const at::Tensor& weight, std::int64_t rows) const override {
+    return has_input_gradient_ && has_weight_gradient_ && tools_.scales.is_narrow() && rows > 0 &&
+           rows % 16 == 0 && is_in_tiles(weight);
+  }
+  void take_gradient(Activation kind, const at::Tensor& d_activated, const at::Tensor& x,
+                     const at::Tensor& gate, const at::Tensor& gradient, at::Tensor& bias_gradient) override {
+    Copies copies = room_for(gradient, Fp8Operand::gradient, true, true);
+    copies.is_only_here = true;
+    at::Tensor maximum = tools_.scales.maximum(slot(Fp8Operand::gradient));
+    tools_.kernels.quantise_through(kind, d_activated, x, gate,
+                                    tools_.scales.scale(slot(Fp8Operand::gradient)), copies.plain,
+                                    copies.turned, maximum, bias_gradient);
+    keep(gradient, std::move(copies));
+  }
+  bool has_taken(const at::Tensor& gradient) const override {
+    const auto found = waiting_.find(gradient.data_ptr());
+    return found != waiting_.end() && waiting_of_ == tools_.scales.number() && found->second.is_only_here;
+  }
+
+ private:
+  static bool is_in_tiles(const at::Tensor& tensor) {
+    return tensor.size(0) > 0 && tensor.size(0) % 16 == 0 && tensor.size(1) % 16 == 0;
+  }
+  bool can(const at::Tensor& a, const at::Tensor& b) const {
+    return tools_.scales.is_narrow() && is_in_tiles(a) && is_in_tiles(b);
+  }
+  int slot(Fp8Operand operand) const { return fp8_slot(layer_, product_, operand); }
+
+  static Copies room_for(const at::Tensor& tensor, Fp8Operand operand, bool plain, bool turned) {
+    const at::TensorOptions options = tensor.options().dtype(fp8_type(operand));
+    Copies copies;
+    if (plain) copies.plain = at::empty(tensor.sizes(), options);
+    if (turned) copies.turned = at::empty({tensor.size(1), tensor.size(0)}, options);
+    return copies;
+  }
+  Copies narrowed(const at::Tensor& tensor, Fp8Operand operand, bool plain, bool turned) const {
+    Copies copies = room_for(tensor, operand, plain, turned);
+    fill(tensor, operand, copies);
+    return copies;
+  }
+  // Gradients between their two products, by where they lie: of several micro-batches, where weight gradients come later.
+  Copies& keep(const at::Tensor& gradient, Copies copies) {
+    if (std::exchange(waiting_of_, tools_.scales.number()) != tools_.scales.number()) waiting_.clear();
+    return waiting_[gradient.data_ptr()] = std::move(copies);
+  }
+  Copies* kept(const at::Tensor& gradient) {
+    const auto found = waiting_.find(gradient.data_ptr());
+    const bool is_there = found != waiting_.end() && waiting_of_ == tools_.scales.number() &&
+                          found->second.plain.defined() && found->second.plain.sizes() == gradient.sizes();
+    return is_there ? &found->second : nullptr;
+  }
+  Copies take(const at::Tensor& gradient) {
+    if (waiting_of_ != tools_.scales.number()) waiting_.clear();
+    const auto found = waiting_.find(gradient.data_ptr());
+    if (found == waiting_.end()) return {};
+    Copies copies = std::move(found->second);
+    waiting_.erase(found);
+    return copies;
+  }
+  void fill(const at::Tensor& tensor, Fp8Operand operand, Copies& copies) const {
+    at::Tensor maximum = tools_.scales.maximum(slot(operand));
+    tools_.kernels.quantise(operand, tensor, tools_.scales.scale(slot(operand)), copies.plain, copies.turned,
+                            maximum);
+  }
+  const Copies& weight_of(const at::Tensor& weight) {
+    if (!weight_.plain.defined() || weight_.plain.sizes() != weight.sizes())
+      weight_ = narrowed(weight, Fp8Operand::weight, true, true);
+    else if (weight_of_ != tools_.scales.number())
+      fill(weight, Fp8Operand::weight, weight_);
+    weight_of_ = tools_.scales.number();
+    return weight_;
+  }
+
+  LtShape shape_of(std::int64_t m, std::int64_t n, std::int64_t k) const {
+    LtShape shape;
+    shape.m = m, shape.n = n, shape.k = k, shape.a_stride = shape.b_stride = k;
+    shape.a_is_transposed = true, shape.is_narrow = true;
+    return shape;
+  }
+  // y = x W^T + bias + addend.
+  bool multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                const at::Tensor& addend, at::Tensor& y) {
+    if (!can(x, weight) || !all_aligned(bias, addend, y)) return false;
+    const at::Tensor input = narrowed(x, Fp8Operand::input, /*plain=*/true, /*turned=*/false).plain;
+    LtShape shape = shape_of(weight.size(0), x.size(0), x.size(1));
+    shape.d_stride = y.stride(0);
+    shape.has_addend = addend.defined(), shape.c_stride = addend.defined() ? addend.stride(0) : y.stride(0);
+    shape.epilogue = bias.defined() ? LtEpilogue::bias : LtEpilogue::none;
+    return run(shape, weight_of(weight).plain, input, addend, y, bias, Fp8Operand::weight);
+  }
+  // first: what a is.
+  bool run(const LtShape& shape, const at::Tensor& a, const at::Tensor& b, const at::Tensor& addend,
+           const at::Tensor& to, const at::Tensor& bias, Fp8Operand first) const {
+    const Fp8Operand second = shape.b_is_gradient ? Fp8Operand::gradient : Fp8Operand::input;
+    const auto data = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.data_ptr() : nullptr; };
+    return tools_.products.choices()->run(shape, {a.data_ptr(), b.data_ptr(), data(addend), to.data_ptr(),
+                                                  data(bias), tools_.scales.inverse(slot(first)).data_ptr(),
+                                                  tools_.scales.inverse(slot(second)).data_ptr()});
+  }
+
+  const Fp8Tools tools_;
+  const int layer_;
+  const LayerProduct product_;
+  const std::unique_ptr<Products> twin_;
+  Copies weight_;
+  std::int64_t weight_of_ = -1;  // the step that it was made in
+  std::map<const void*, Copies> waiting_;
+  std::int64_t waiting_of_ = -1;                                   // the step that they are of
+  bool has_input_gradient_ = false, has_weight_gradient_ = false;  // the last ones went by cuBLASLt
+};
+
+}  // namespace
+
+std::unique_ptr<Products> make_cuda_fp8_products(const Fp8Tools& tools, int layer, LayerProduct product) {
+  return std::make_unique<CudaFp8Products>(tools, layer, product);
+}
+
+}  // namespace optimus
+#endif

@@ -1,0 +1,67 @@
+// See fp8_scales.h.
+#include "engine/fp8_scales.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/fp8.h"
+
+namespace optimus {
+namespace {
+constexpr int kSpread = 4;
+}
+
+Fp8Scales::Fp8Scales(const Plan& plan, at::Device device)
+    : num_slots_(num_fp8_slots(plan)),
+      window_(plan.fp8.window),
+      has_layer_(static_cast<std::size_t>(plan.num_blocks - 2)) {
+  for (const int block : fp8_blocks(plan)) has_layer_[static_cast<std::size_t>(block - 1)] = true;
+  const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
+  maxima_ = at::zeros({num_slots_}, options);
+  scales_ = at::ones({num_slots_, kSpread}, options), inverses_ = at::ones({num_slots_, kSpread}, options);
+  host_ = at::ones({2, num_slots_, kSpread}, at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()));
+}
+
+void Fp8Scales::begin_step(bool is_training) {
+  ++number_;
+  is_measured_ = is_training, is_narrow_ = !history_.is_empty();
+  if (is_training) maxima_.zero_();
+  if (!is_narrow_) return;
+  auto* const scales = host_.data_ptr<float>();
+  for (int slot = 0; slot < num_slots_; ++slot) {
+    const auto operand = static_cast<Fp8Operand>(slot % kNumFp8Operands);
+    const int exponent = fp8_exponent(operand, history_.maximum(slot));
+    scales[kSpread * slot] = std::ldexp(1.0f, exponent);
+    scales[kSpread * (num_slots_ + slot)] = std::ldexp(1.0f, -exponent);
+  }
+  scales_.copy_(host_[0], /*non_blocking=*/true), inverses_.copy_(host_[1], /*non_blocking=*/true);
+}
+
+void Fp8Scales::end_step(bool counts) {
+  if (!counts) return;
+  const at::Tensor here = maxima_.to(at::kCPU);
+  const auto* const values = here.const_data_ptr<float>();
+  history_.add({values, values + num_slots_}, window_);
+}
+
+void Fp8Scales::measure(int slot, const at::Tensor& tensor) {
+  if (!is_measured_) return;
+  at::Tensor largest = maxima_.select(0, slot);
+  keep_largest(tensor, largest);
+}
+
+void Fp8Scales::set_history(Fp8History history) {
+  history_ = {};
+  for (std::vector<float>& step : history.steps) {
+    if (std::ssize(step) != num_slots_)
+      throw UserError("maxima of {} operands of 8-bit products, the plan has {}: they are of another model",
+                      step.size(), num_slots_);
+    history_.add(std::move(step), window_);
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,103 @@
+// To 8 bits on CUDA: one pass reads a matrix, measures it, and writes it as it lies, transposed, or both, since Hopper's 8-bit
+// products want the summed dimension contiguous in both operands.
+#include "kernels/cuda_fp8.cuh"
+
+namespace optimus::cuda {
+namespace {
+
+// As it lies: 32 numbers a thread at a time, 16 bytes of result in one store.
+template <typename T, Narrow kFormat>
+__global__ void __launch_bounds__(kThreads)
+    plain_kernel(RowsOf<T> x, unsigned num_pieces, unsigned pieces_of_row, bool is_contiguous,
+                 std::uint8_t* y, const float* scale_of, std::uint32_t* maximum) {
+  constexpr int kPieces = 2;
+  const float scale = *scale_of;
+  std::uint32_t largest = 0;
+  const unsigned first = blockIdx.x * kThreads * kPieces + threadIdx.x;
+  Eight in[2 * kPieces] = {};
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const unsigned piece = first + i * kThreads;
+    if (piece >= num_pieces) continue;
+    const unsigned row = is_contiguous ? 0 : piece / pieces_of_row;
+    const T* from = x.row(row) + std::int64_t{16} * (piece - row * pieces_of_row);
+    in[2 * i] = load_eight(from), in[2 * i + 1] = load_eight(from + 8);
+  }
+#pragma unroll
+  for (const Eight& eight : in) largest = larger_pair(largest, eight);
+  uint2 out[2 * kPieces];
+  narrow_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const unsigned piece = first + i * kThreads;
+    if (piece < num_pieces)
+      *reinterpret_cast<uint4*>(y + std::int64_t{16} * piece) =
+          make_uint4(out[2 * i].x, out[2 * i].y, out[2 * i + 1].x, out[2 * i + 1].y);
+  }
+  keep_largest<T>(largest, maximum);
+}
+
+template <typename T, Narrow kFormat>
+__global__ void __launch_bounds__(kThreads)
+    tile_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t width, std::uint8_t* y,
+                std::uint8_t* transposed, const float* scale_of, std::uint32_t* maximum) {
+  __shared__ std::uint32_t words[kTile * kLine];
+  const float scale = *scale_of;
+  const int pack = static_cast<int>(threadIdx.x) % kPacks, group = static_cast<int>(threadIdx.x) / kPacks;
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTile,
+                     first_column = static_cast<std::int64_t>(blockIdx.x) * kTile,
+                     column = first_column + pack * 8;
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int in_tile = half * kTile / 2 + group * 4;
+    if (column >= width || first_row + in_tile >= num_rows) continue;
+    Eight in[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) in[r] = load_eight(x.row(first_row + in_tile + r) + column);
+#pragma unroll
+    for (const Eight& eight : in) largest = larger_pair(largest, eight);
+    uint2 out[4];
+    narrow_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
+    if (y != nullptr)
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+        *reinterpret_cast<uint2*>(y + (first_row + in_tile + r) * width + column) = out[r];
+    put_turned(out, pack, half * kTile / 8 + group, words);
+  }
+  keep_largest<T>(largest, maximum);
+  store_turned(words, first_row, num_rows, first_column, width, transposed);
+}
+
+template <typename T, Narrow kFormat>
+void launch(const Queue& queue, const QuantiseTask& task) {
+  const auto y = static_cast<std::uint8_t*>(task.y), transposed = static_cast<std::uint8_t*>(task.transposed);
+  const std::int64_t rows = task.x.num_rows, width = task.x.width;
+  if (transposed == nullptr) {
+    const auto pieces_of_row = static_cast<unsigned>(width / 16);
+    const auto num_pieces =
+        static_cast<unsigned>(rows * pieces_of_row);  // below 2^32: fewer than 2^36 numbers
+    const bool is_contiguous = task.x.outer_stride == width && task.x.num_inner == 1;
+    plain_kernel<T, kFormat><<<(num_pieces + 2 * kThreads - 1) / (2 * kThreads), kThreads, 0, queue.stream>>>(
+        RowsOf<T>(task.x), num_pieces, pieces_of_row, is_contiguous, y, task.scale, task.maximum);
+    return;
+  }
+  const dim3 blocks(static_cast<unsigned>((width + kTile - 1) / kTile),
+                    static_cast<unsigned>((rows + kTile - 1) / kTile));
+  tile_kernel<T, kFormat><<<blocks, kThreads, 0, queue.stream>>>(RowsOf<T>(task.x), rows, width, y,
+                                                                 transposed, task.scale, task.maximum);
+}
+
+template <typename T>
+void with_format(const Queue& queue, const QuantiseTask& task) {
+  task.format == Narrow::e4m3 ? launch<T, Narrow::e4m3>(queue, task) : launch<T, Narrow::e5m2>(queue, task);
+}
+
+}  // namespace
+
+void quantise(const Queue& queue, const QuantiseTask& task) {
+  if (task.x.num_rows == 0 || task.x.width == 0) return;
+  task.element == Element::fp16 ? with_format<__half>(queue, task) : with_format<__nv_bfloat16>(queue, task);
+}
+
+}  // namespace optimus::cuda

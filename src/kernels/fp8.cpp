@@ -1,0 +1,50 @@
+// See fp8.h.
+#include "kernels/fp8.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/maximum.h>
+
+#include "kernels/kernels.h"
+
+namespace optimus {
+
+at::ScalarType fp8_type(Fp8Operand operand) {
+  return operand == Fp8Operand::gradient ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
+}
+
+at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& scale) {
+  const double largest = operand == Fp8Operand::gradient ? 57344 : 448;
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor values = x.to(wide);
+  // Infinity times zero is NaN; on its own it would be cut to the largest number.
+  return (at::clamp(values * scale.to(wide), -largest, largest) + values * 0).to(fp8_type(operand));
+}
+
+void keep_largest(const at::Tensor& x, at::Tensor& maximum) {
+  if (x.numel() > 0) at::maximum_out(maximum, maximum, x.abs().amax().to(at::kFloat));
+}
+
+void Kernels::quantise(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
+                       at::Tensor& transposed, at::Tensor& maximum) const {
+  if (maximum.defined()) keep_largest(x, maximum);
+  const at::Tensor narrow = to_fp8(x, operand, scale);
+  if (y.defined()) y.copy_(narrow);
+  if (transposed.defined()) transposed.copy_(narrow.t());
+}
+
+void Kernels::quantise_through(Activation kind, const at::Tensor& dy, const at::Tensor& x,
+                               const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
+                               at::Tensor& transposed, at::Tensor& maximum, at::Tensor& sum) const {
+  const std::int64_t width = x.size(1);
+  const at::Tensor gradient = at::empty({x.size(0), gate.defined() ? 2 * width : width}, x.options());
+  at::Tensor dx = gradient.narrow(1, gradient.size(1) - width, width), d_gate;
+  if (gate.defined()) d_gate = gradient.narrow(1, 0, width);
+  activation_backward(kind, dy, x, gate, dx, d_gate);
+  if (sum.defined()) add_rows(gradient, sum);
+  quantise(Fp8Operand::gradient, gradient, scale, y, transposed, maximum);
+}
+
+}  // namespace optimus

@@ -1,0 +1,18 @@
+// To 8 bits, as a composition of ATen operations: what rounding means, on every device. The kernel that does it in one pass is
+// Kernels::quantise.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "plan/fp8.h"
+
+namespace optimus {
+
+at::ScalarType fp8_type(Fp8Operand operand);
+// x * scale in the operand's format: rounded to nearest even; too large ones become the largest, infinite ones NaN, so that the gate
+// sees them. scale: one fp32 element.
+at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& scale);
+// maximum, one fp32 element, becomes the largest of itself and |x|.
+void keep_largest(const at::Tensor& x, at::Tensor& maximum);
+
+}  // namespace optimus

@@ -1,0 +1,137 @@
+// See join.h.
+#include "run/join.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <thread>
+
+#include "base/error.h"
+#include "base/event.h"
+#include "base/time_stamp.h"
+#include "comm/c10d_comm.h"
+#include "engine/device.h"
+#include "run/folder_lock.h"
+#include "run/pulse.h"
+#include "run/regrouping.h"
+#include "run/store_board.h"
+#include "run/store_file.h"
+#include "run/train_workers.h"
+#include "run/training.h"
+#include "run/worker.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kStorePatience{30}, kTryPatience{1};
+
+struct Welcome {
+  int seat = 0;
+  RegroupOrder order;
+};
+
+Welcome parse_welcome(const std::string& text) {
+  Welcome welcome;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), welcome.seat);
+  const auto size = static_cast<std::size_t>(rest - text.data());
+  if (problem != std::errc() || size >= text.size()) throw UserError("the run's welcome makes no sense");
+  welcome.order = parse_regroup_order(text.substr(size + 1));
+  return welcome;
+}
+
+Welcome ask_to_join(KeyStore& store, const std::string& prefix, const Comer& self, const JoinOptions& join,
+                    const WorkerSignals& signals) {
+  const JoinKeys keys{value_or_throw(store.count(prefix + JoinKeys::counter()))};
+  value_or_throw(store.set(prefix + keys.comer(), text(self)));
+  const auto welcome =
+      wait_for_key(store, prefix + keys.welcome(), Deadline::after(join.patience, "the run's welcome"), [&] {
+        if (signals.is_interrupted() || signals.is_told_to_leave()) throw Interrupted{};
+      });
+  if (!welcome) throw UserError("{} did not let this worker in: {}", join.run.string(), welcome.error().why);
+  return parse_welcome(*welcome);
+}
+
+struct OpenStore {
+  RunStorePlace where;
+  std::shared_ptr<KeyStore> store;
+};
+
+// Of the run as its folder says; it may be another's by the time that it is reached. Nothing: the run has ended meanwhile.
+std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& signals) {
+  if (!join.was_in) {
+    const RunStorePlace where = read_store_file(join.run);
+    return OpenStore{
+        where, value_or_throw(open_store(where.place, Deadline::after(kStorePatience, "the run's store")))};
+  }
+  const Deadline deadline = Deadline::after(join.patience, "the run's store");
+  while (FolderLock::is_taken(join.run)) {
+    if (signals.is_interrupted() || signals.is_told_to_leave()) throw Interrupted{};
+    try {
+      const RunStorePlace where = read_store_file(join.run);
+      if (auto store = open_store(where.place, Deadline::after(kTryPatience, "the run's store")))
+        return OpenStore{where, std::move(*store)};
+    } catch (const UserError&) {  // nobody hosts it at the moment
+    }
+    if (deadline.has_passed())
+      throw UserError("{}: its store was not reached again within {}", join.run.string(),
+                      text(join.patience));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+ElasticSeat::ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const WorkerSignals& signals,
+                         StatusLine& line, std::optional<RegroupOrder> order)
+    : watch_(value_or_throw(open_store(where.place, Deadline::after(kStorePatience, "the run's store"))),
+             where.prefix, comm, seat, order ? order->membership.generation : 0),
+      elastic_{.seat = seat,
+               .leaves = signals.is_told_to_leave,
+               .wants_to_meet =
+                   [this, leaves = signals.is_told_to_leave] { return watch_.wants_to_meet() || leaves(); },
+               .regrouped = [this](const RegroupOrder& next) { watch_.regrouped(next.membership); },
+               .speak_to_people = [&line] { line.speak_to_people(); },
+               .order = std::move(order)} {}
+
+int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& table,
+                   const WorkerSignals& signals, StatusLine& line) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::optional<OpenStore> found = find_run(join, signals);
+  if (!found) {
+    line.print("the run has ended without this worker");
+    return 0;
+  }
+  const RunStorePlace& where = found->where;
+  const std::shared_ptr<KeyStore>& store = found->store;
+  const Path path = hand_over_path(join.run);
+  const Json document = read_json(path);
+  const std::string device = join.device.empty() ? choose_device("").str() : join.device;
+  // What takes long comes first: the run waits for nobody who is not ready.
+  const PreparedRun run = take_run_over(join.run, JsonView(document, path.string()),
+                                        parse_device(device).is_cuda(), options, table);
+  set_num_threads(join.threads);
+  Welcome welcome = ask_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, signals);
+  line.print(fmt::format("joined {} as worker {}", join.run.string(), welcome.seat));
+  (void)store->set_will(where.prefix + gone_key(welcome.seat), "");
+  const auto join_run = [&] {
+    return value_or_throw(
+        make_process_comm({.rank = welcome.seat,
+                           .size = welcome.seat + 1,
+                           .store = {.address = store->own_address(), .prefix = where.prefix, .store = store},
+                           .device = parse_device(device)},
+                          Deadline::after(kStorePatience, "joining the run")));
+  };
+  const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& said) {
+    const ElasticSeat elastic(where, comm, welcome.seat, signals, said, std::move(welcome.order));
+    const auto board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
+    return train_part(run, options, {device, join.threads, signals.is_interrupted, board, elastic.get()},
+                      comm, said);
+  });
+  if (!report.why.empty()) line.print(report.why);
+  (void)store->set(where.prefix + end_key(welcome.seat), text(report));
+  return exit_code(report.end);
+}
+
+}  // namespace optimus

@@ -1,0 +1,131 @@
+// See launched_seat.h.
+#include "run/launched_seat.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "base/time_stamp.h"
+#include "run/pulse.h"
+#include "run/store_board.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kMostStandbys = 8;  // that a rank knows: so many hosts may be lost one after the other
+constexpr Seconds kReachPatience{1};      // for a store that may not be there
+
+}  // namespace
+
+LaunchedSeat::LaunchedSeat(LaunchedSeatFacts facts)
+    : facts_(std::move(facts)), store_(std::make_shared<MovableStore>(facts_.run.store)) {
+  for (std::size_t seat = 0; seat < facts_.run.ranks.size(); ++seat) seats_.push_back(static_cast<int>(seat));
+  if (facts_.run.place.is_etcd) return;  // it outlives every rank
+  standby_ = std::make_unique<StoreServer>(
+      StoreServerOptions{.token = facts_.run.place.token,
+                         .where = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
+}
+
+LaunchedSeat::~LaunchedSeat() = default;
+
+std::string LaunchedSeat::own_standby() const {
+  const PresentRank& self = facts_.run.ranks[static_cast<std::size_t>(facts_.seat)];
+  return fmt::format("{}:{}", facts_.is_one_host ? "127.0.0.1" : self.address, standby_->port());
+}
+
+const RankElastic* LaunchedSeat::begin(Comm& comm, StatusLine& line) {
+  const std::string& prefix = facts_.run.prefix;
+  if (standby_ != nullptr) (void)store_->set(prefix + standby_key(facts_.seat), own_standby());
+  (void)store_->set_will(prefix + gone_key(facts_.seat), "");
+  watch_ = std::make_unique<RankWatch>(store_, prefix, comm, facts_.seat);
+  elastic_ = {.seat = facts_.seat,
+              .leaves = facts_.signals.is_told_to_leave,
+              .wants_to_meet =
+                  [this] {
+                    if (standbys_.size() < std::min(kMostStandbys, seats_.size())) learn_standbys();
+                    return watch_->wants_to_meet() || facts_.signals.is_told_to_leave();
+                  },
+              .regrouped = [this](const RegroupOrder& order) { regrouped(order); },
+              .speak_to_people = [&line] { line.speak_to_people(); }};
+  return &elastic_;
+}
+
+// While the run's store is there.
+void LaunchedSeat::learn_standbys() {
+  for (std::size_t i = 0; i < std::min(kMostStandbys, seats_.size()); ++i) {
+    if (standbys_.contains(seats_[i])) continue;
+    const auto said = store_->find(facts_.run.prefix + standby_key(seats_[i]));
+    if (said && *said) standbys_[seats_[i]] = **said;
+  }
+}
+
+void LaunchedSeat::regrouped(const RegroupOrder& order) {
+  watch_->regrouped(order.membership);
+  last_ = order;
+  seats_.assign(order.membership.seats.begin(), order.membership.seats.begin() + order.num_staying);
+  // The store may be another one by now.
+  if (standby_ != nullptr) (void)store_->set(facts_.run.prefix + standby_key(facts_.seat), own_standby());
+  (void)store_->set_will(facts_.run.prefix + gone_key(facts_.seat), "");
+}
+
+void LaunchedSeat::host() {
+  board_ = std::make_unique<StoreBoard>(store_, facts_.run.prefix);
+  RunHostFacts host = facts_.host_facts();
+  host.last = last_;
+  StorePlace place = facts_.run.place;
+  if (!place.is_etcd && !facts_.is_one_host)  // as others reach it
+    place.host = facts_.run.ranks[static_cast<std::size_t>(facts_.seat)].address;
+  if (has_taken_over_) place.port = standby_->port();
+  joining_ = std::make_unique<StoreFile>(facts_.folder, RunStorePlace{place, facts_.run.prefix});
+  host_ = std::make_unique<RunHost>(*board_, files_, std::move(host));
+}
+
+// Nobody before this one in the list is there.
+void LaunchedSeat::take_over(const std::vector<int>& unreached) {
+  fmt::print(stderr, "{}the run's host is gone: this process hosts it from here on\n", time_stamp());
+  has_taken_over_ = true;
+  try {
+    lock_ = FolderLock::take(facts_.folder);
+  } catch (const UserError&) {  // the host before is only cut off
+  }
+  auto own = open_store({.port = standby_->port(), .token = facts_.run.place.token},
+                        Deadline::after(Seconds(10), "the own store"));
+  store_->move_to(value_or_throw(std::move(own)));
+  for (const int seat : unreached) (void)store_->set(facts_.run.prefix + gone_key(seat), "");
+  host();
+}
+
+bool LaunchedSeat::find_store() {
+  if (store_->find(facts_.run.prefix + pulse_key(facts_.seat))) return true;
+  std::vector<int> unreached;
+  for (const int seat : seats_) {
+    if (seat == facts_.seat) {
+      if (host_ != nullptr || standby_ == nullptr) return false;
+      take_over(unreached);
+      return true;
+    }
+    unreached.push_back(seat);
+    const auto known = standbys_.find(seat);
+    if (known == standbys_.end()) continue;
+    const std::vector<std::string> words = split(known->second, ':');
+    if (words.size() != 2) continue;
+    StorePlace place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.run.place.token};
+    auto found = open_tcp_store(place, Deadline::after(kReachPatience, "another's store"));
+    if (!found) continue;
+    store_->move_to(std::move(*found));
+    return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Board> LaunchedSeat::open_board() {
+  try {
+    if (!find_store()) return nullptr;
+  } catch (const UserError& error) {
+    fmt::print(stderr, "{}{}\n", time_stamp(), error.what());
+    return nullptr;
+  }
+  return std::make_unique<StoreBoard>(store_, facts_.run.prefix);
+}
+
+}  // namespace optimus

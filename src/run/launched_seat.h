@@ -1,0 +1,70 @@
+// A rank that others started, of a run that goes on without those who are lost: what it looks for in the run's store, and where it turns when
+// that store is gone with the process that hosted it. Each process has a store of its own ready for that; the first survivor whose one
+// the others reach hosts the run from then on (run_host.h).
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "run/folder_lock.h"
+#include "run/gathering.h"
+#include "run/join.h"
+#include "run/rank_watch.h"
+#include "run/run_host.h"
+#include "run/store_file.h"
+#include "store/movable_store.h"
+#include "store/store_server.h"
+
+namespace optimus {
+
+struct LaunchedSeatFacts {
+  Gathered run;
+  int seat = 0;
+  Path folder;  // of the run, absolute
+  WorkerSignals signals;
+  std::function<RunHostFacts()> host_facts;  // should this process host the run; `last` is filled in
+  bool is_one_host = false;
+};
+
+class LaunchedSeat {
+ public:
+  explicit LaunchedSeat(LaunchedSeatFacts facts);
+  ~LaunchedSeat();
+
+  // For the rank's Comm.
+  std::shared_ptr<KeyStore> store() const { return store_; }
+  // Around the rank's work.
+  const RankElastic* begin(Comm& comm, StatusLine& line);
+  void end() { watch_.reset(); }
+  // The run's board, wherever it is now; null when nobody can be reached any more.
+  std::unique_ptr<Board> open_board();
+  // Rank 0: hosts the run from its begin.
+  void host();
+  // When the rank's work is over: what this process still does for others.
+  RunHost* hosted() { return host_.get(); }
+
+ private:
+  void regrouped(const RegroupOrder& order);
+  void learn_standbys();
+  bool find_store();
+  void take_over(const std::vector<int>& unreached);
+  std::string own_standby() const;
+
+  const LaunchedSeatFacts facts_;
+  RealFileSystem files_;
+  std::unique_ptr<StoreServer> standby_;
+  const std::shared_ptr<MovableStore> store_;
+  std::unique_ptr<RankWatch> watch_;
+  RankElastic elastic_;
+  std::vector<int> seats_;               // of those who stay
+  std::map<int, std::string> standbys_;  // of the first of them
+  std::optional<RegroupOrder> last_;
+  std::unique_ptr<Board> board_;  // of the host
+  std::unique_ptr<StoreFile> joining_;
+  std::unique_ptr<RunHost> host_;
+  bool has_taken_over_ = false;
+  FolderLock lock_;  // of the run, when it was left by the host before
+};
+
+}  // namespace optimus

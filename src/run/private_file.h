@@ -1,0 +1,13 @@
+// A small file that only this user may read, whole or absent: places of stores, with their tokens. Pure.
+#pragma once
+
+#include <string>
+
+#include "base/file.h"
+
+namespace optimus {
+
+// Throws UserError.
+void write_private_file(const Path& path, const std::string& text);
+
+}  // namespace optimus

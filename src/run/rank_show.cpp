@@ -1,0 +1,84 @@
+// See rank_show.h.
+#include "run/rank_show.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/open.h"
+#include "engine/generate.h"
+#include "run/convert.h"
+#include "run/expected.h"
+#include "run/training.h"
+#include "run/weights.h"
+
+namespace optimus {
+namespace {
+
+std::string sample_text(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
+                        at::Device device) {
+  std::int64_t count = options.sample_tokens;
+  if (settings.model.positions == PositionKind::learned)
+    count = std::min(count, settings.model.max_positions - 1);
+  if (count <= 0 || !settings.model.is_causal) return "";
+  std::vector<std::int64_t> prompt = {settings.tokenizer->end_of_document().value_or(0)};
+  if (prompt[0] >= settings.model.vocab) prompt[0] = 0;
+  const auto ids = generate(settings.model, settings.plan.precision, parameters, device, prompt,
+                            {.num_tokens = count, .temperature = 0.8, .seed = options.seed});
+  return printable(settings.tokenizer->decode(std::vector<TokenId>(ids.begin(), ids.end()), true));
+}
+
+void say_model_and_data(const TrainSettings& settings, StatusLine& line) {
+  const ModelSpec& model = settings.model;
+  line.print(fmt::format("model {}: {} parameters, {} layers, hidden {}, vocabulary {}", model.name,
+                         with_commas(num_parameters(model)), model.layers, model.hidden, model.vocab));
+  line.print(fmt::format("data {}: {} sequences of {} an epoch", settings.data_name,
+                         with_commas(settings.samples->epoch_size()), settings.plan.sequence_length));
+  if (settings.weights != nullptr)
+    line.print(fmt::format("weights of {}, {}", settings.weights->name(), text(settings.weights->type())));
+}
+
+// Where this machine was measured: what a step should take.
+void say_what_to_expect(const TrainSettings& settings, at::Device device, EventSink& events,
+                        StatusLine& line) {
+  const std::optional<DeviceType> type = measured_type(type_name(device), events);
+  if (!type) return;
+  const std::optional<double> seconds = expected_step_seconds(*type, settings.plan, settings.model);
+  if (!seconds) return;
+  const double tokens =
+      static_cast<double>(settings.plan.batch) * static_cast<double>(settings.plan.sequence_length);
+  line.print(fmt::format("expected {} a step, {} tokens/s, by what was measured of this machine",
+                         text(Seconds(*seconds)), short_count(tokens / *seconds)));
+}
+
+// RUN/export. The tokenizer and token ids are those of the folder that training began with, where it did.
+void export_model(const TrainSettings& settings, const Parameters& parameters, FileSystem& files,
+                  EventSink& events, StatusLine& line) {
+  const ParameterWeights weights(parameters, settings.plan.precision);
+  const Path folder = settings.run / "export";
+  write_model_folder(files, folder, description_of(settings, weights.type()), weights,
+                     ConvertOptions{}.largest_shard, events);
+  line.print(fmt::format("exported to {}", folder.string()));
+}
+
+}  // namespace
+
+void say_what_runs(const TrainSettings& settings, const RankPart& part) {
+  say_model_and_data(settings, part.line);
+  say_how_it_runs(settings, part.device, part.threads, part.line);
+  say_what_to_expect(settings, part.device, part.events, part.line);
+}
+
+Plan one_device_plan(const TrainSettings& settings) {
+  return uniform_plan(
+      settings.model,
+      {.batch = 1, .sequence_length = settings.plan.sequence_length, .precision = settings.plan.precision});
+}
+
+void show_what_was_learned(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
+                           const RankPart& part, TrainResult& result) {
+  RealFileSystem files;
+  if (options.export_format == ExportFormat::hf)
+    export_model(settings, parameters, files, part.events, part.line);
+  result.sample = sample_text(settings, options, parameters, part.device);
+}
+
+}  // namespace optimus

@@ -1,0 +1,100 @@
+// The host's side of going on without those who are lost, and with those who come: keeps who is in the run and which plan it is on from
+// one generation to the next, and makes the order that all ranks follow (regroup.h). Does not talk to ranks (salvage_host.h does) nor
+// start or end processes.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+#include "run/board.h"
+#include "run/regroup.h"
+#include "run/worker_protocol.h"
+
+namespace optimus {
+
+// What a process says that wants to take part, under the number that it has taken in the run's store.
+struct Comer {
+  int pid = 0;
+  std::string host, device;
+};
+std::string text(const Comer& comer);
+Comer parse_comer(const std::string& text);  // throws UserError
+struct JoinKeys {
+  std::int64_t number = 1;  // as KeyStore::count gives them under counter()
+  static std::string counter() { return "joining"; }
+  std::string comer() const;
+  std::string welcome() const;  // "SEAT ORDER": the order is of the generation that it begins with
+};
+
+// One thread.
+class Regrouping {
+ public:
+  struct Facts {
+    ModelSpec model;
+    Path run;
+    std::optional<Path> memory{};                 // a first level of checkpoints (memory_level.h)
+    std::function<Plan(int num_devices)> choose;  // any thread; throws UserError
+    // When the others are to go on as the order says; members: as workers.json has them.
+    std::function<void(const RegroupOrder& order, const std::vector<WorkerEntry>& members)> done{};
+  };
+  // The workers that the run begins with are seats 0 …, on the plan of this epoch. board must outlive this.
+  Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>& workers, const Plan& plan,
+             std::int64_t epoch);
+
+  // Of a run in a later generation: as the order says that it began with.
+  Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>& workers, const RegroupOrder& order);
+
+  const Membership& membership() const { return membership_; }
+  bool is_member(int seat) const;
+  std::vector<int> staying() const;  // seats of those who have not been told to leave
+  // All who ever were, by seat.
+  const std::vector<WorkerEntry>& workers() const { return workers_; }
+  // As workers.json has them.
+  std::vector<WorkerEntry> members() const;
+  // What became of one that is gone, for people.
+  void note_lost(int seat, const std::string& how) { lost_[seat] = how; }
+
+  // Now and then: sees who wants to come, and asks the ranks to meet when there is somebody.
+  void look();
+  // Ends the waits of all ranks: they are to say where they stand.
+  void rouse();
+  // How a worker that nobody here has started has ended, if it has.
+  std::optional<WorkerReport> report_of(int seat) const;
+  std::optional<WorkerReport> wait_for_report(int seat) const;
+  // When all who live have said where they stand.
+  tl::expected<RegroupOrder, std::string> regroup(const std::vector<Standing>& standings);
+
+ private:
+  std::map<std::int64_t, Plan> plans_of(const std::vector<Standing>& standings) const;
+  Plan plan_for(int num_devices);
+  Outcome<void> claim(int generation) const;
+  void welcome(const RegroupOrder& order, const std::map<std::int64_t, int>& seats);
+
+  Board& board_;
+  const Facts facts_;
+  Membership membership_;  // with those who leave, until they have
+  int num_staying_;
+  std::vector<WorkerEntry> workers_;
+  std::map<std::int64_t, Plan>
+      plans_;  // [epoch]: of this generation's begin; later ones are in the run's folder
+  std::map<int, std::string> lost_;       // seats that are gone since
+  std::map<std::int64_t, Comer> comers_;  // by number
+  std::int64_t next_comer_ = 1;
+  // Thought of before it is needed.
+  std::map<int, std::shared_future<Plan>> chosen_;
+};
+
+// What a worker that joined says when it ends.
+std::string end_key(int seat);
+// Whether somebody has gone on as this generation. What earlier runs in the folder have left of that is cleared.
+bool has_claim(const Path& run, int generation);
+void clear_claims(const Path& run);
+// Set when somebody wants the ranks of a generation to meet at the end of a step, though nobody is lost.
+std::string meet_key(int generation);
+
+}  // namespace optimus

@@ -1,0 +1,99 @@
+// See run_host.h.
+#include "run/run_host.h"
+
+#include <fmt/format.h>
+
+#include "run/pulse.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::chrono::milliseconds kHostLooksEvery{50};
+// Beyond the silence, for one that was only slow to say where it stands.
+constexpr double kSecondChance = 1.5;
+
+SalvageFacts with_regrouping(SalvageFacts facts, Regrouping& regrouping) {
+  facts.regrouping = &regrouping;
+  return facts;
+}
+
+}  // namespace
+
+RunHost::RunHost(Board& board, FileSystem& files, RunHostFacts facts)
+    : board_(board),
+      silence_(facts.silence),
+      is_in_haste_(std::move(facts.is_in_haste)),
+      regrouping_(facts.last ? Regrouping(board, std::move(facts.regrouping), facts.workers, *facts.last)
+                             : Regrouping(board, std::move(facts.regrouping), facts.workers, facts.plan,
+                                          facts.epoch)),
+      salvage_(board, files, with_regrouping(std::move(facts.salvage), regrouping_)),
+      thread_([this] { watch(); }) {}
+
+RunHost::~RunHost() { stop(); }
+
+void RunHost::stop() {
+  is_over_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void RunHost::end() {
+  stop();
+  while (look()) std::this_thread::sleep_for(kHostLooksEvery);
+}
+
+void RunHost::watch() {
+  while (!is_over_) {
+    look();
+    std::this_thread::sleep_for(kHostLooksEvery);
+  }
+}
+
+void RunHost::take_pulses() {
+  const auto now = Deadline::Clock::now();
+  for (const int seat : regrouping_.staying()) {
+    const auto said = board_.find(pulse_key(seat));
+    if (!said || !*said) continue;  // it has not begun
+    const auto [found, is_new] = pulses_.try_emplace(seat, Pulse{**said, now});
+    if (!is_new && found->second.last != **said) found->second = {**said, now};
+  }
+}
+
+double RunHost::silent_for(int seat) const {
+  const auto found = pulses_.find(seat);
+  if (found == pulses_.end()) return 0;
+  return std::chrono::duration<double>(Deadline::Clock::now() - found->second.since).count();
+}
+
+std::vector<bool> RunHost::who_is_gone() const {
+  std::vector<bool> result;
+  for (int seat = 0; seat < static_cast<int>(regrouping_.workers().size()); ++seat) {
+    const auto gone = board_.find(gone_key(seat));
+    result.push_back((gone && *gone) || silent_for(seat) > silence_.value + kSecondChance);
+  }
+  return result;
+}
+
+bool RunHost::look() {
+  take_pulses();
+  regrouping_.look();
+  const std::vector<bool> is_gone = who_is_gone();
+  const Membership& members = regrouping_.membership();
+  bool have_ended = true;
+  for (std::size_t rank = 0; rank < regrouping_.staying().size(); ++rank) {
+    const int seat = members.seats[rank];
+    const bool has_gone = is_gone[static_cast<std::size_t>(seat)];
+    const bool is_silent = silent_for(seat) > silence_.value;
+    const bool has_reported = regrouping_.report_of(seat).has_value();
+    have_ended = have_ended && (has_gone || has_reported);
+    if ((!has_gone && !is_silent) || has_reported) continue;
+    const WorkerEntry& who = regrouping_.workers()[static_cast<std::size_t>(seat)];
+    regrouping_.note_lost(seat, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host,
+                                            is_silent ? "does not answer" : "is gone"));
+    regrouping_.rouse();
+  }
+  have_all_ended_ = have_ended;
+  if (is_under_way_ && is_in_haste_()) salvage_.hurry();
+  return is_under_way_ = salvage_.look(is_gone);
+}
+
+}  // namespace optimus

@@ -1,0 +1,42 @@
+// See store_file.h.
+#include "run/store_file.h"
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "run/private_file.h"
+
+namespace optimus {
+namespace {
+
+Path store_path(const Path& run) { return run / "logs" / "store.json"; }
+
+}  // namespace
+
+StoreFile::StoreFile(const Path& run, const RunStorePlace& where) : path_(store_path(run)) {
+  const StorePlace& place = where.place;
+  const Json json{{"host", place.host},
+                  {"port", place.port},
+                  {"token", place.token},
+                  {"is_etcd", place.is_etcd},
+                  {"prefix", where.prefix}};
+  write_private_file(path_, json.dump() + "\n");
+}
+
+StoreFile::~StoreFile() { ::unlink(path_.c_str()); }
+
+RunStorePlace read_store_file(const Path& run) {
+  const Path path = store_path(run);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error))
+    throw UserError("{}: nobody can join it: it is not running, or keeps its workers (--static)",
+                    run.string());
+  const Json json = read_json(path);
+  const JsonView view(json, path.string());
+  return {{view.at("host").text(), static_cast<int>(view.at("port").integer(1, 65535)),
+           view.at("token").text(), view.at("is_etcd").boolean()},
+          view.at("prefix").text()};
+}
+
+}  // namespace optimus

@@ -1,0 +1,29 @@
+// RUN/logs/store.json: where a process that joins a run finds its store, and the token that lets it in. Only the run's user may read it.
+// Pure.
+#pragma once
+
+#include "base/file.h"
+#include "store/key_store.h"
+
+namespace optimus {
+
+struct RunStorePlace {
+  StorePlace place;
+  std::string prefix{};  // before all keys of the run
+};
+
+// Written by whoever hosts the store, and removed with this object. Throws UserError.
+class StoreFile {
+ public:
+  StoreFile(const Path& run, const RunStorePlace& where);
+  ~StoreFile();
+  StoreFile(const StoreFile&) = delete;
+
+ private:
+  const Path path_;
+};
+
+// Throws UserError when nobody can join the run: it has ended, or keeps its workers (--static).
+RunStorePlace read_store_file(const Path& run);
+
+}  // namespace optimus

@@ -1,0 +1,254 @@
+// Products in 8 bits on their plain twin: what rounding does to every kind of number, what a training remembers of maxima, and that
+// plans learn what one device learns. In fp64 nothing but the order of sums differs between plans; a rounding to 8 bits turns such a
+// difference (1e-15 of a number) into a step of up to 1/8 of it only where the number is that close to the middle between two of 8
+// bits: with some 1e6 numbers a test about once in 1e8 tests. So the tolerance is that of any plan, 1e-9.
+#include "engine/fp8_products.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+#include <limits>
+
+#include "engine/fp8_training.h"
+
+namespace optimus {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                kNan = std::numeric_limits<float>::quiet_NaN();
+
+at::Tensor power(int exponent) { return at::tensor({std::ldexp(1.0f, exponent)}).select(0, 0); }
+
+double rounded(double value, Fp8Operand operand, int exponent = 0, at::ScalarType type = at::kFloat) {
+  const at::Tensor tensor = at::tensor({value}, at::kDouble).to(type);
+  return rounded_to_fp8(tensor, operand, power(exponent), power(-exponent)).to(at::kDouble).item<double>();
+}
+
+// All finite numbers of a format, from its definition: sign, exponent bits, bits behind the point.
+std::vector<double> numbers_of(Fp8Operand operand) {
+  const bool is_gradient = operand == Fp8Operand::gradient;
+  const int fraction_bits = is_gradient ? 2 : 3, bias = is_gradient ? 15 : 7;
+  std::vector<double> all;
+  for (int bits = 0; bits < 128; ++bits) {
+    const int exponent = bits >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
+    if (is_gradient ? exponent == 31 : bits == 127) continue;  // infinity and NaN; NaN
+    all.push_back(exponent == 0
+                      ? std::ldexp(fraction, 1 - bias - fraction_bits)
+                      : std::ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits));
+  }
+  return all;
+}
+
+TEST(Fp8Rounding, IsToTheNearestAndToEven) {
+  for (const Fp8Operand operand : {Fp8Operand::input, Fp8Operand::gradient}) {
+    const std::vector<double> numbers = numbers_of(operand);
+    EXPECT_EQ(numbers.back(), operand == Fp8Operand::gradient ? 57344 : 448);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      for (const double sign : {1.0, -1.0}) EXPECT_EQ(rounded(sign * numbers[i], operand), sign * numbers[i]);
+      if (i + 1 == numbers.size()) continue;
+      const double low = numbers[i], high = numbers[i + 1], middle = (low + high) / 2;
+      EXPECT_EQ(rounded(middle, operand), i % 2 == 0 ? low : high) << middle;
+      EXPECT_EQ(rounded(middle - (high - low) / 1024, operand), low) << middle;
+      EXPECT_EQ(rounded(middle + (high - low) / 1024, operand), high) << middle;
+    }
+  }
+}
+
+TEST(Fp8Rounding, ScalesThereAndBackWithoutLoss) {
+  for (const int exponent : {-100, -20, -1, 0, 7, 100})
+    for (const double number : numbers_of(Fp8Operand::input))
+      for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+        const double value = std::ldexp(number, -exponent);
+        EXPECT_EQ(rounded(value, Fp8Operand::input, exponent, type), value) << number << " " << exponent;
+      }
+}
+
+TEST(Fp8Rounding, OfWhatIsTooLargeTooSmallOrNoNumber) {
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    EXPECT_EQ(rounded(449, Fp8Operand::input, 0, type), 448);
+    EXPECT_EQ(rounded(-1e30, Fp8Operand::input, 0, type), -448);
+    EXPECT_EQ(rounded(1e30, Fp8Operand::gradient, 126, type), std::ldexp(57344, -126))
+        << "the scaled one overflows";
+    EXPECT_EQ(rounded(1e9, Fp8Operand::gradient, 0, type), 57344);
+    EXPECT_EQ(rounded(0, Fp8Operand::input, 40, type), 0);
+    EXPECT_EQ(rounded(1e-30, Fp8Operand::input, 0, type), 0);
+    EXPECT_EQ(rounded(0x1p-140, Fp8Operand::input, 126, type), 0) << "a denormal, and too small";
+    EXPECT_EQ(rounded(0x1p-130, Fp8Operand::input, 126, type), 0x1p-130) << "a denormal that is not";
+    for (const float wrong : {kInfinity, -kInfinity, kNan})
+      EXPECT_TRUE(std::isnan(rounded(wrong, Fp8Operand::gradient, 0, type))) << wrong;
+  }
+}
+
+void expect_fp8_equal_to_one_device(const ModelSpec& model, UniformPlan shape) {
+  shape.sequence_length = kLength, shape.precision = Precision::fp64;
+  expect_fp8_equal_to_one_device(model, in_fp8(uniform_plan(model, shape)));
+}
+
+TEST(Fp8, TensorParallelEqualsOneDevice) {
+  for (const char* preset : {"gpt2", "llama3-8b", "bert-base"})
+    for (const bool is_sequence_parallel : {false, true}) {
+      UniformPlan shape{.microbatch = 3, .batch = 5};
+      shape.strategy.tp = 3, shape.strategy.sequence_parallel = is_sequence_parallel;
+      SCOPED_TRACE(preset);
+      expect_fp8_equal_to_one_device(model_of(preset, 6, 3), shape);
+    }
+}
+
+TEST(Fp8, SharedKeyHeadsAreRefused) {
+  UniformPlan shape{.microbatch = 1, .batch = 4, .sequence_length = kLength, .precision = Precision::fp64};
+  shape.strategy.tp = 3;
+  const ModelSpec model = model_of("llama3-8b", 6, 2);
+  const Plan plan = uniform_plan(model, shape);
+  EXPECT_NO_THROW(ensure_engine_supports(plan, model));
+  try {
+    ensure_engine_supports(in_fp8(plan), model);
+    FAIL() << "parts of sums would be rounded";
+  } catch (const UserError& refusal) {
+    EXPECT_STREQ(
+        refusal.what(),
+        "block 1: with tp 3 devices share some of the 2 key/value heads, which products in fp8 cannot; "
+        "use a tp that divides them");
+  }
+}
+
+TEST(Fp8, PipelinesEqualOneDevice) {
+  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zero_bubble}) {
+    UniformPlan shape{.pp = 2, .microbatch = 1, .batch = 5};
+    shape.schedule = schedule;
+    if (schedule == Schedule::interleaved) shape.chunks = 2;
+    expect_fp8_equal_to_one_device(model_of("llama3-8b", 4, 2, 4), shape);
+  }
+}
+
+TEST(Fp8, DataContextAndZeroEqualOneDevice) {
+  for (const int zero : {0, 1, 3}) {
+    UniformPlan shape{.dp = 2, .microbatch = 1, .batch = 5};
+    shape.strategy.zero = zero, shape.strategy.cp = 2;
+    shape.strategy.recompute = zero == 0   ? RecomputeMode::none
+                               : zero == 1 ? RecomputeMode::selective
+                                           : RecomputeMode::full;
+    expect_fp8_equal_to_one_device(model_of("gpt2", 4, 2), shape);
+  }
+}
+
+// One device: what a training of some steps does, with the engine at hand.
+struct Alone {
+  ModelSpec model = model_of("llama3-8b", 4, 2, 4);
+  Plan plan = uniform_plan(
+      model, {.microbatch = 2, .batch = 4, .sequence_length = kLength, .precision = Precision::fp8});
+  Parameters parameters{plan, model, 0, test_device()};
+  Engine engine{plan, model, parameters, {.device = test_device(), .seed = 9}};
+  Alone() { parameters.initialize(5); }
+  StepReport step(int number) {
+    const Batch batch = make_batch(samples_of(4 * number, 4, model.vocab), plan, number, 4 * number, 0);
+    return value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3}));
+  }
+};
+
+TEST(Fp8, TheFirstStepIsMeasuredTheNextAreRounded) {
+  const ModelSpec model = model_of("gpt2", 4, 2);
+  const Learned wide = train(model, one_device(model, 4), 6),
+                narrow = train(model, in_fp8(one_device(model, 4)), 6);
+  EXPECT_EQ(wide.losses[0], narrow.losses[0]);
+  EXPECT_EQ(wide.norms[0], narrow.norms[0]);
+  for (std::size_t step = 1; step < 6; ++step) {
+    EXPECT_NE(wide.losses[step], narrow.losses[step]);
+    EXPECT_NEAR(wide.losses[step], narrow.losses[step], 0.02 * wide.losses[step]);  // 3 bits behind the point
+  }
+}
+
+// In whole tiles, so that on a GPU products are by cuBLASLt, and weight gradients right behind input gradients or later.
+TEST(Fp8, LearnsAsBf16DoesInWholeTiles) {
+  for (const char* preset : {"gpt2", "llama3-8b"})
+    for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::zero_bubble}) {
+      SCOPED_TRACE(fmt::format("{} {}", preset, text(schedule)));
+      ModelSpec model = with_overrides(open_model(preset), {.layers = 3,
+                                                            .hidden = 64,
+                                                            .heads = 4,
+                                                            .kv_heads = 4,
+                                                            .head_dim = 16,
+                                                            .ffn = 128,
+                                                            .vocab = 64,
+                                                            .max_positions = 16});
+      model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
+      const Plan plan = uniform_plan(
+          model, {.microbatch = 4, .batch = 8, .sequence_length = kLength, .schedule = schedule});
+      const Learned wide = train(model, plan, 10), narrow = train(model, in_fp8(plan), 10);
+      EXPECT_LT(wide.losses.back(), 0.95 * wide.losses.front()) << "nothing was learned";
+      for (std::size_t step = 0; step < wide.losses.size(); ++step) {
+        EXPECT_NEAR(wide.losses[step], narrow.losses[step], 0.02 * wide.losses[step]) << step;
+        EXPECT_NEAR(wide.norms[step], narrow.norms[step], 0.15 * wide.norms[step]) << step;
+      }
+    }
+}
+
+TEST(Fp8, MaximaOfWholeTensorsAreRemembered) {
+  Alone alone;
+  EXPECT_TRUE(alone.engine.fp8_history().is_empty());
+  alone.step(0);
+  const Fp8History history = alone.engine.fp8_history();
+  ASSERT_EQ(history.steps.size(), 1u);
+  // With precision fp8 the first and the last layer are as in bf16: nothing of them is measured.
+  for (int layer = 0; layer < 4; ++layer)
+    for (int slot = layer * kFp8SlotsOfLayer; slot < (layer + 1) * kFp8SlotsOfLayer; ++slot)
+      EXPECT_EQ(history.maximum(slot) > 0, layer == 1 || layer == 2) << fp8_slot_name(slot);
+  // Weights are measured as they were in the step: as initialized.
+  Alone fresh;
+  const double largest =
+      fresh.parameters.weight("layers.1.mlp.down.weight").abs().max().to(at::kDouble).item<double>();
+  EXPECT_EQ(history.maximum(fp8_slot(1, LayerProduct::down, Fp8Operand::weight)),
+            static_cast<float>(largest));
+}
+
+TEST(Fp8, AnEvaluationMeasuresNothing) {
+  Alone alone;
+  alone.step(0);
+  const Fp8History before = alone.engine.fp8_history();
+  const Batch batch = make_batch(samples_of(100, 4, alone.model.vocab), alone.plan, 0, 100, 0);
+  value_or_throw(alone.engine.evaluate(batch));
+  EXPECT_EQ(alone.engine.fp8_history(), before);
+}
+
+TEST(Fp8, AStepThatIsNotFiniteLeavesNoMaxima) {
+  Alone alone;
+  alone.step(0);
+  const Fp8History before = alone.engine.fp8_history();
+  for (const float wrong : {kNan, kInfinity}) {
+    at::Tensor weight = alone.parameters.weight("layers.1.mlp.up.weight");
+    const at::Tensor kept = weight.clone();
+    weight[0][0].fill_(wrong);
+    EXPECT_TRUE(alone.step(1).is_skipped) << wrong;
+    EXPECT_EQ(alone.engine.fp8_history(), before);
+    weight.copy_(kept);
+  }
+  EXPECT_FALSE(alone.step(1).is_skipped);
+  EXPECT_EQ(alone.engine.fp8_history().steps.size(), 2u);
+}
+
+// A tensor that is a thousand times as large for one step is cut to what the scale before holds; the steps after it have its scale,
+// and behind the window nothing is left of it.
+TEST(Fp8, ASpikeLastsNoLongerThanTheWindow) {
+  Plan plan = Alone().plan;
+  plan.fp8.window = 3;
+  Fp8Scales scales(plan, test_device());
+  const int slot = fp8_slot(1, LayerProduct::up, Fp8Operand::input);
+  const auto step = [&](double largest) {
+    scales.begin_step(true);
+    const double scale = scales.scale(slot).item<double>();
+    scales.measure(slot, at::tensor({largest / 2, -largest}, at::kFloat).to(test_device()));
+    scales.end_step(true);
+    return scale;
+  };
+  EXPECT_EQ(step(1), 1);  // nothing is known
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(step(1), 256);
+  EXPECT_EQ(step(1000), 256);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(1), 0.25);
+  EXPECT_EQ(step(1), 256);
+}
+
+TEST(Fp8, AHistoryOfAnotherModelIsRefused) {
+  Alone alone;
+  EXPECT_THROW(alone.engine.set_fp8_history({{{1.0f, 2.0f}}}), UserError);
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,117 @@
+// A rank's communication of which one operation goes wrong: the rank dies before or behind it, or it fails.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/comm.h"
+
+namespace optimus::test {
+
+// What becomes of one operation of a rank.
+struct Fault {
+  enum class Kind { none, dies_before, dies_after, fails } kind = Kind::none;
+  int operation = -1;
+};
+
+struct Killed {};  // no std::exception: nobody catches it, as nobody catches a signal
+
+class FaultyPending final : public Pending {
+ public:
+  FaultyPending(std::unique_ptr<Pending> inner, Fault::Kind kind, at::Tensor result)
+      : inner_(std::move(inner)), kind_(kind), result_(std::move(result)) {}
+  bool is_done() override { return inner_->is_done(); }
+  CommOutcome<void> wait(const Deadline& deadline) override {
+    CommOutcome<void> done = inner_->wait(deadline);
+    if (kind_ == Fault::Kind::dies_after) throw Killed{};
+    if (kind_ != Fault::Kind::fails) return done;
+    result_.fill_(std::nan(""));  // half of it came
+    return tl::unexpected(CommFailure{"an operation", "a group", {}, Seconds(0), "the test wants it"});
+  }
+
+ private:
+  const std::unique_ptr<Pending> inner_;
+  const Fault::Kind kind_;
+  at::Tensor result_;
+};
+
+class FaultyComm final : public Comm {
+ public:
+  FaultyComm(std::unique_ptr<Comm> inner, Fault fault)
+      : inner_(std::move(inner)), rank_(inner_->rank()), size_(inner_->size()), fault_(fault) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void regroup(const Membership& membership) override {
+    inner_->regroup(membership);
+    rank_ = inner_->rank(), size_ = inner_->size();
+  }
+  void shrink(int size) override {
+    inner_->shrink(size);
+    size_ = size;
+  }
+  CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
+    return inner_->connect(epoch, groups, deadline);
+  }
+  CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
+    return inner_->prepare(epoch, groups, deadline);
+  }
+  // Whose ranks do not regroup: the others see that it has left.
+  void drop(int epoch) override {
+    if (keeps_connection)
+      inner_->drop(epoch);
+    else
+      inner_.reset();
+  }
+  void abandon(const std::string& reason) override { inner_->abandon(reason); }
+  void decline(int epoch, const std::string& reason) override { inner_->decline(epoch, reason); }
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+                                      std::string_view what) override {
+    return with_fault(
+        tensor, [&] { return inner_->all_reduce(group, tensor, kind, what); }, what);
+  }
+  std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
+                                      std::string_view what) override {
+    return with_fault(
+        to, [&] { return inner_->all_gather(group, from, to, what); }, what);
+  }
+  std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
+                                          std::string_view what) override {
+    return with_fault(
+        to, [&] { return inner_->reduce_scatter(group, from, to, what); }, what);
+  }
+  std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
+                                     std::string_view what) override {
+    return with_fault(
+        tensor, [&] { return inner_->broadcast(group, tensor, root, what); }, what);
+  }
+  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return with_fault(
+        {}, [&] { return inner_->send(peer, tensor, tag, what); }, what);
+  }
+  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
+    return with_fault(
+        tensor, [&] { return inner_->receive(peer, tensor, tag, what); }, what);
+  }
+  const FlightLog& flight_log() const override { return inner_->flight_log(); }
+
+  bool keeps_connection = false;
+  int num_operations = 0;
+  std::vector<int> gates;  // the operations that were a step's gate
+
+ private:
+  template <typename Start>
+  std::unique_ptr<Pending> with_fault(const at::Tensor& result, Start start, std::string_view what) {
+    if (what == "loss and gradient norm") gates.push_back(num_operations);
+    const bool is_it = num_operations++ == fault_.operation;
+    if (is_it && fault_.kind == Fault::Kind::dies_before) throw Killed{};
+    return std::make_unique<FaultyPending>(start(), is_it ? fault_.kind : Fault::Kind::none, result);
+  }
+
+  std::unique_ptr<Comm> inner_;
+  int rank_, size_;
+  const Fault fault_;
+};
+
+}  // namespace optimus::test
