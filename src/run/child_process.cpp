@@ -113,9 +113,9 @@ std::optional<int> ChildProcess::code() {
   return code_;
 }
 
-// The whole group: what it has started itself ends with it.
+// The whole group: what it has started itself ends with it. Once: a second one means "at once" to a program that heeds the first.
 void ChildProcess::signal(int number) const {
-  if (pid_ > 0 && !code_) ::kill(-pid_, number), ::kill(pid_, number);
+  if (pid_ > 0 && !code_) ::kill(-pid_, number);
 }
 
 }  // namespace optimus

@@ -204,7 +204,7 @@ class Faults(CommandLineTest):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         devices, layout, _ = PLANS[plan]
-        words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--patience", f"{PATIENCE}s"]
+        words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--patience", f"{PATIENCE}s", "--static"]
         ranks = []
         for rank in range(devices):
             variables = {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": devices, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
