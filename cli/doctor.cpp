@@ -175,7 +175,7 @@ std::vector<Check> all_checks() {
       tool("cmake", "cmake --version", "cmake"),
       tool("ninja", "ninja --version", "ninja-build"),
       optional_tool("ccache", "ccache --version", "builds start from nothing (apt-get install -y ccache)"),
-      optional_tool("mold", "mold --version", "linking is slower (apt-get install -y mold)"),
+      optional_tool("lld", "ld.lld --version", "linking is slower (apt-get install -y lld)"),
       optional_tool("clang", "clang++-16 --version",
                     "fuzzers are not built (apt-get install -y clang-16 libclang-rt-16-dev)"),
       tool("python", "python3 --version", "python3 python3-venv"),

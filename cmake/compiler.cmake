@@ -25,11 +25,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(optimus_flags INTERFACE -Wno-dangling-reference)
   endif()
 endif()
-find_program(MOLD_PROGRAM mold)
-if(MOLD_PROGRAM)
-  # mold 1.10 begins the part that is protected after relocation a page too early when the code ends just before a page does; the
-  # loader then refuses the program ("cannot apply additional memory protection"). So nothing is protected that way.
-  target_link_options(optimus_flags INTERFACE -fuse-ld=mold LINKER:-z,norelro)
+# Not mold: Debian's (1.10) writes programs that the loader refuses on x86_64, and links some for ever on aarch64.
+find_program(LLD_PROGRAM ld.lld)
+if(LLD_PROGRAM)
+  target_link_options(optimus_flags INTERFACE -fuse-ld=lld)
 endif()
 if(OPTIMUS_SANITIZE)
   target_compile_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

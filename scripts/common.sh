@@ -4,7 +4,7 @@
 
 cache="${OPTIMUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/optimus-megatron}"
 
-build_packages=(g++ cmake ninja-build pkg-config ccache mold nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
+build_packages=(g++ cmake ninja-build pkg-config ccache lld nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
   libfmt-dev libexpected-dev libpcre2-dev libutf8proc-dev libxxhash-dev)
 test_packages=(libgtest-dev libbenchmark-dev librapidcheck-dev clang-16 libclang-rt-16-dev clang-format-16 python3
   python3-venv)
