@@ -163,6 +163,14 @@ Outcome<void> write_atomically(FileSystem& files, const Path& path, std::string_
   return file->commit();
 }
 
+void remove_temporaries(FileSystem& files, const Path& path) {
+  const std::string begin = path.filename().string() + ".tmp-";
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(path.parent_path(), error), end; !error && at != end;
+       at.increment(error))
+    if (at->path().filename().string().compare(0, begin.size(), begin) == 0) (void)files.remove(at->path());
+}
+
 namespace {
 
 // The size of a regular file; a folder or a device is refused by name.

@@ -80,6 +80,8 @@ class AtomicFile {
 };
 
 Outcome<void> write_atomically(FileSystem& files, const Path& path, std::string_view text);
+// Whoever is about to replace `path` in that way fails from here on.
+void remove_temporaries(FileSystem& files, const Path& path);
 
 // The whole file. Fails rather than taking more than `limit` of memory.
 Outcome<std::string> read_file(const Path& path, Bytes limit = Bytes(std::int64_t{1} << 32));

@@ -51,7 +51,8 @@ std::string metrics_line(const StepMetrics& metrics) {
   return line.dump();
 }
 
-Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std::int64_t last_step) {
+Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std::int64_t last_step,
+                                       const std::function<void()>& check) {
   MappedFile old;
   if (std::error_code error; std::filesystem::exists(path, error)) {
     Outcome<MappedFile> mapped = MappedFile::open(path);
@@ -63,15 +64,16 @@ Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std:
   Outcome<AtomicFile> fresh = AtomicFile::create(files, path);
   if (!fresh) return tl::unexpected(fresh.error());
   if (Outcome<void> done = fresh->write(kept); !done) return tl::unexpected(done.error());
+  if (check) check();
   Outcome<std::unique_ptr<WritableFile>> file = fresh->commit_and_continue();
   if (!file) return tl::unexpected(file.error());
   return MetricsFile(LogFile(std::move(*file)));
 }
 
 Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t step,
-                               const std::string& line) {
+                               const std::string& line, const std::function<void()>& check) {
   try {
-    Outcome<MetricsFile> file = MetricsFile::open(files, path, step);
+    Outcome<MetricsFile> file = MetricsFile::open(files, path, step, check);
     if (!file) return tl::unexpected(file.error());
     const Outcome<std::string> content = read_file(path);
     if (!content) return tl::unexpected(content.error());

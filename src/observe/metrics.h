@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,7 +45,9 @@ class MetricsFile {
   // Keeps the lines up to step `last_step` (0: none), so that a resumed run writes each step once; drops the rest
   // and a last line that a killed writer left unfinished. The file is replaced in one move: a reader sees the old
   // one or the new one. Throws UserError where a line up to there is not one of ours.
-  static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step);
+  // check: called when the new file is complete and the old one still there; what it throws leaves it so.
+  static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step,
+                                   const std::function<void()>& check = {});
 
   // Fails once, naming the file; after that lines are dropped.
   Outcome<void> append(const StepMetrics& metrics) { return append_line(metrics_line(metrics)); }
@@ -57,6 +60,6 @@ class MetricsFile {
 
 // For a file that nobody writes any more: drops lines behind `step`, as open() does, and adds `line`, that step's, where it is not there.
 Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t step,
-                               const std::string& line);
+                               const std::string& line, const std::function<void()>& check = {});
 
 }  // namespace optimus

@@ -324,15 +324,27 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   if (records_) tell(order, before, report, training, line);
 }
 
-// Whoever is rank 0 now keeps the records. The one before may have been lost between a step and its line.
+// Whoever is rank 0 now keeps the records. The one before may have been lost between a step and its line; or it was only stopped, and
+// must not put old records in the place of the new ones when it wakes: it looks for the next generation's claim when its files are
+// complete, and that one's rank 0, which comes behind the claim, takes away files that wait to be put in place.
 void RankRun::open_records_after(const RegroupOrder& order, const Training& training) {
   records_.reset();
   if (number() != 0) return;
   rank_.elastic->speak_to_people();
+  const Path metrics = settings_.run / "metrics.jsonl";
+  for (const Path& path : {metrics, settings_.run / "decisions.jsonl"}) remove_temporaries(files_, path);
+  const auto check = [&] {
+    if (has_claim(settings_.run, generation_ + 1)) throw LeftBehind{};
+  };
   const std::string last = training.last_line();
-  if (order.source == RegroupOrder::Source::live && !last.empty())
-    (void)complete_metrics(files_, settings_.run / "metrics.jsonl", order.state.step, last);
-  records_ = open_records(settings_.run, files_, order.state.step);
+  try {
+    if (order.source == RegroupOrder::Source::live && !last.empty())
+      (void)complete_metrics(files_, metrics, order.state.step, last, check);
+    records_ = open_records(settings_.run, files_, order.state.step, check);
+  } catch (const UserError&) {
+    check();
+    throw;
+  }
   keep_plan(files_, settings_.run, part_.plan, training.epoch());
 }
 

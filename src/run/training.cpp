@@ -102,10 +102,11 @@ void begin_run_folder(const TrainSettings& settings, const TrainOptions& options
   keep_plan(files, run, settings.plan, options.resume.empty() ? 0 : next_epoch(run, settings.plan));
 }
 
-RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step) {
-  return {run, value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", last_step)),
+RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
+                       const std::function<void()>& check) {
+  return {run, value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", last_step, check)),
           value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), last_step)),
-          value_or_throw(MetricsFile::open(files, run / "decisions.jsonl", last_step))};
+          value_or_throw(MetricsFile::open(files, run / "decisions.jsonl", last_step, check))};
 }
 
 void say_how_it_runs(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {

@@ -40,7 +40,8 @@ RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& opt
 // The two halves of that: who decides writes settings and plan, who has the loss keeps the records.
 void begin_run_folder(const TrainSettings& settings, const TrainOptions& options, const OptionTable* table,
                       FileSystem& files);
-RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step);
+RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
+                       const std::function<void()>& check = {});
 
 // As hardware profiles call it: cpu, h200; a maker's own name where we know no other.
 std::string type_name(at::Device device);

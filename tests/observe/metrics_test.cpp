@@ -21,6 +21,26 @@ std::string lines(std::int64_t first, std::int64_t last) {
   return result;
 }
 
+// As in a run whose rank 0 is stopped while it opens the records, and wakes when another has taken them over.
+TEST(MetricsFile, WhoIsLateDoesNotReplaceWhatOthersWrote) {
+  TemporaryFolder folder;
+  RealFileSystem files;
+  const Path path = folder / "m";
+  std::optional<MetricsFile> others;
+  const auto others_take_over = [&] {
+    remove_temporaries(files, path);
+    others = value_or_throw(MetricsFile::open(files, path, 4));
+    for (int step = 1; step <= 4; ++step) value_or_throw(others->append({.step = step}));
+  };
+  EXPECT_FALSE(MetricsFile::open(files, path, 2, others_take_over));
+  value_or_throw(others->append({.step = 5}));
+  const std::string text = value_or_throw(read_file(path));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  // Who sees that in time does nothing.
+  EXPECT_THROW((void)MetricsFile::open(files, path, 2, [] { throw 1; }), int);
+  EXPECT_EQ(value_or_throw(read_file(path)), text);
+}
+
 TEST(Metrics, LineHasItsKeysInOrder) {
   StepMetrics metrics{.step = 3, .loss = 2.5, .grad_norm = 0.1, .learning_rate = 3e-4, .tokens = 4096};
   metrics.seconds = Seconds(0.5);
