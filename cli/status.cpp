@@ -50,14 +50,23 @@ class Status final : public OnRun {
             : fmt::format(
                   "any {} device{} may be lost: the others hold all state; with {} together some would go\n",
                   status.can_lose, status.can_lose == 1 ? "" : "s", fmt::join(status.lost_with, ", "));
-    console.result({{"running", status.is_running},
-                    {"step", status.step},
-                    {"plan", plan_hash(status.plan)},
-                    {"epoch", status.epoch},
-                    {"workers", workers},
-                    {"can_lose", status.can_lose},
-                    {"lost_with", status.lost_with}},
-                   shown);
+    if (status.can_lose_hosts)
+      shown += *status.can_lose_hosts == 0
+                   ? fmt::format("with {} some state would go\n", status.lost_with_hosts.front())
+                   : fmt::format("any {} host{} may be lost; with {} together some state would go\n",
+                                 *status.can_lose_hosts, *status.can_lose_hosts == 1 ? "" : "s",
+                                 fmt::join(status.lost_with_hosts, ", "));
+    console.result(
+        {{"running", status.is_running},
+         {"step", status.step},
+         {"plan", plan_hash(status.plan)},
+         {"epoch", status.epoch},
+         {"workers", workers},
+         {"can_lose", status.can_lose},
+         {"lost_with", status.lost_with},
+         {"can_lose_hosts", status.can_lose_hosts ? OrderedJson(*status.can_lose_hosts) : OrderedJson()},
+         {"lost_with_hosts", status.lost_with_hosts}},
+        shown);
     return 0;
   }
 };

@@ -31,8 +31,9 @@ ControlRequest parse_request(const Path& path) {
   if (const auto rank = view.find("drain"))
     return DrainRequest{name, static_cast<int>(rank->integer(0, INT_MAX))};
   const JsonView plan = view.at("plan");
-  if (plan.raw() == "auto") return PlanRequest{name, std::nullopt};
-  return PlanRequest{name, parse_plan(plan.raw().dump(), path.string())};
+  const std::string why = view.text_or("why", "asked for");
+  if (plan.raw() == "auto") return PlanRequest{name, std::nullopt, why};
+  return PlanRequest{name, parse_plan(plan.raw().dump(), path.string()), why};
 }
 
 void remove_quietly(const Path& path) {
@@ -78,8 +79,8 @@ void ControlFolder::close(const std::string& why) {
   for (const std::string& name : waiting()) answer(name, {false, why});
 }
 
-OrderedJson plan_wish(const std::optional<Plan>& plan) {
-  return {{"plan", plan ? to_json(*plan) : OrderedJson("auto")}};
+OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why) {
+  return {{"plan", plan ? to_json(*plan) : OrderedJson("auto")}, {"why", why}};
 }
 OrderedJson drain_wish(int rank) { return {{"drain", rank}}; }
 

@@ -24,6 +24,7 @@ namespace optimus {
 struct PlanRequest {
   std::string name;          // of its file
   std::optional<Plan> plan;  // none: the best that the run finds
+  std::string why{};         // for people and records
 };
 struct DrainRequest {
   std::string name;
@@ -57,7 +58,7 @@ class ControlFolder {
 // The side that asks. Fails when no training answers in time; what it has asked for is then taken back.
 Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadline& deadline);
 // Its wishes: for a plan, or for the best one; that a rank leaves.
-OrderedJson plan_wish(const std::optional<Plan>& plan);
+OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why = "asked for");
 OrderedJson drain_wish(int rank);
 
 }  // namespace optimus

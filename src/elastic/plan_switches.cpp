@@ -179,7 +179,9 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
   attempt_.reset();
   Prepared prepared = attempt.prepared.get();
   SwitchEnd end{.why_not = first_refusal(prepared),
-                .is_scripted = attempt.is_scripted,
+                .why = attempt.is_scripted ? "scripted"
+                       : request_          ? request_->why
+                                           : "",
                 .from = asked_,
                 .to = std::move(attempt.plan),
                 .prepared = prepared.seconds};

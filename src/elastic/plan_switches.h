@@ -24,9 +24,9 @@ namespace optimus {
 // How it ended, the same at all ranks.
 struct SwitchEnd {
   std::string why_not{};  // refused: by whom and why; empty: it was done
-  bool is_scripted = false;
-  Plan from, to;     // as they were asked for: of their devices only the number counts
-  Seconds prepared;  // by this rank
+  std::string why{};      // it was made; only rank 0 knows
+  Plan from, to;          // as they were asked for: of their devices only the number counts
+  Seconds prepared;       // by this rank
   SwitchReport report{};
 };
 

@@ -190,7 +190,9 @@ CommOutcome<void> Engine::run(const Run& how) {
     if (CommOutcome<void> done = end_before(i); !done) return done;
     if (how.is_forward_only && !is_forward_[i]) continue;
     if (instruction_log != nullptr) instruction_log->begin(i);
+    pace_.begin(i, program_.instructions[i]);
     if (CommOutcome<void> done = execute(i); !done) return done;
+    pace_.end(i, program_.instructions[i]);
     if (instruction_log != nullptr) instruction_log->executed(i, under_way_[i].get());
   }
   for (std::size_t i = 0; i < under_way_.size(); ++i)

@@ -24,6 +24,7 @@
 #include "engine/crossing.h"
 #include "engine/fp8_scales.h"
 #include "engine/instruction_log.h"
+#include "engine/instruction_pace.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
@@ -73,6 +74,9 @@ struct EngineOptions {
   int rank = 0;                     // the plan's device that this is
   Comm* comm = nullptr;             // to the others, groups connected; none: the plan has one device
   Seconds patience = Seconds(600);  // for any one collective
+  // Shows where the rank is, and that it hangs; predicted: seconds of each instruction of a program. None: nobody looks.
+  StepBeacon* beacon = nullptr;
+  std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted{};
   // Paced devices, to watch schedules on a machine with too few cores: a compute ends no earlier than this after its begin.
   std::function<Seconds(const Instruction& compute)> pace{};
 };
@@ -196,6 +200,7 @@ class Engine {
   const EngineOptions options_;
   const ElementTypes types_;
   const Program program_;
+  InstructionPace pace_;
   const Group world_;
   const Pipeline& pipeline_;
   const Stage& stage_;

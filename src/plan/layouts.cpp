@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -210,8 +211,9 @@ Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind k
 
 namespace {
 
-// Of the first shard of the first part of a block: those of all replicas and pipelines. Others have as many.
-std::vector<int> holders_of(const Plan& plan, int block) {
+// Who holds one piece of a block's masters and moments: those of all replicas and pipelines. Pieces are counted over tensor parts, then
+// shards; a pipeline that cuts the block into fewer begins again.
+std::vector<int> holders_of(const Plan& plan, int block, int piece = 0) {
   std::vector<int> holders;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
@@ -219,14 +221,28 @@ std::vector<int> holders_of(const Plan& plan, int block) {
         if (block < chunk.first() || block >= chunk.end()) continue;
         const LayerStrategy& strategy = strategy_of(stage, block);
         const int shards = shards_of(stage, strategy, StateKind::optimizer), step = strategy.tp * shards;
+        const int part = piece % strategy.tp, shard = piece % step / strategy.tp;
+        const auto device = [&](std::size_t first, int of_shard) {
+          return stage.devices[first + static_cast<std::size_t>(of_shard % shards * strategy.tp + part)];
+        };
         for (std::size_t first = 0; first < stage.devices.size(); first += static_cast<std::size_t>(step)) {
-          holders.push_back(stage.devices[first]);
-          if (has_buddy(plan, strategy))
-            holders.push_back(
-                stage.devices[first + static_cast<std::size_t>(plan.buddy % shards * strategy.tp)]);
+          holders.push_back(device(first, shard));
+          if (has_buddy(plan, strategy)) holders.push_back(device(first, shard + plan.buddy));
         }
       }
   return holders;
+}
+
+int num_pieces(const Plan& plan, int block) {
+  int most = 1;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks) {
+        if (block < chunk.first() || block >= chunk.end()) continue;
+        const LayerStrategy& strategy = strategy_of(stage, block);
+        most = std::max(most, strategy.tp * shards_of(stage, strategy, StateKind::optimizer));
+      }
+  return most;
 }
 
 }  // namespace
@@ -236,6 +252,18 @@ std::vector<int> fewest_holders(const Plan& plan) {
   for (int block = 1; block < plan.num_blocks; ++block)
     if (std::vector<int> holders = holders_of(plan, block); holders.size() < fewest.size())
       fewest = std::move(holders);
+  return fewest;
+}
+
+std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain_of) {
+  std::vector<int> fewest;
+  for (int block = 0; block < plan.num_blocks; ++block)
+    for (int piece = 0; piece < num_pieces(plan, block); ++piece) {
+      std::set<int> domains;
+      for (const int device : holders_of(plan, block, piece))
+        domains.insert(domain_of.at(static_cast<std::size_t>(device)));
+      if (fewest.empty() || domains.size() < fewest.size()) fewest.assign(domains.begin(), domains.end());
+    }
   return fewest;
 }
 

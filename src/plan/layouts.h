@@ -31,6 +31,8 @@ bool has_buddy(const Plan& plan, const LayerStrategy& strategy);
 // Devices that together are the only holders of some masters and moments, as few as there are: losing them loses state, losing any
 // fewer does not.
 std::vector<int> fewest_holders(const Plan& plan);
+// The same for what fails together: domain_of[device] is its host, say. The domains that have to be lost, all of them.
+std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain_of);
 
 // What each of tp parts holds of a dimension cut in `unit`, in elements: heads, ffn columns and vocabulary
 // rows evenly, whole experts evenly, key/value heads as the part's query heads need them (so several parts may hold the same ones).

@@ -131,7 +131,8 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
   add_places_without_state(device_of, num_devices(places), there.num_staying);
-  change.to = with_devices(places, device_of), change.after = state_layout(change.to, model);
+  change.to = there.is_placed ? to : with_devices(places, device_of);
+  change.after = state_layout(change.to, model);
   change.room = std::min(least_room(change.from, model), least_room(change.to, model));
   change.order = order_of_moves(change);
   change.moved = change.order.lower_bound;

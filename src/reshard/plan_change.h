@@ -44,6 +44,9 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of);
 struct RanksThere {
   int num_ranks = 0, num_staying = 0;
   MasterCopies copies = MasterCopies::all;
+  // The devices of `to` are ranks already, as somebody worked out for all. Else they are dealt so that least moves; of equally good ways
+  // which one it is depends on how `to` numbers its devices, so dealing twice need not give the same.
+  bool is_placed = false;
 };
 
 // Throws UserError, in one sentence, when there cannot be such a change: another model, batch, sequence length or precision, too few

@@ -5,9 +5,13 @@
 #include "base/text.h"
 #include "cluster/open.h"
 #include "plan/describe.h"
+#include "plan/validate.h"
+#include "policy/recovery_costs.h"
+#include "reshard/plan_change.h"
 #include "run/save_rule.h"
 #include "run/status.h"
 #include "search/search.h"
+#include "simulate/simulate.h"
 
 namespace optimus {
 namespace {
@@ -141,6 +145,42 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
   }
   if (first && has_layout(options.layout)) throw *first;
   return std::nullopt;
+}
+
+namespace {
+
+double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
+  validate(plan, model, "the next plan");
+  int size = 1;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const int number : stage.devices) size = std::max(size, number + 1);
+  const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, size));
+  const DeviceMap map = DeviceMap::identity(size);
+  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+      .seconds(fitted_constants());
+}
+
+}  // namespace
+
+FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
+                                  const DeviceFacts& device, int most_devices) {
+  return {
+      .choose = [=](int size) { return plan_for_any(options, model, device, size); },
+      .make_templates =
+          [=] {
+            const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, most_devices));
+            return PipelineTemplates::build(
+                demand_of(options, model, device, cluster, runnable(options, false)),
+                {.most_nodes = most_devices});
+          },
+      .step_seconds = [=](const Plan& plan) { return seconds_of_step(plan, model, device); },
+      .move_seconds =
+          [=](const WhereStateIs& from, const Plan& to) {
+            const PlanChange change = change_plan(from.plan, to, model, ranks_there(from));
+            return RecoveryCosts{}.move_seconds(static_cast<double>(change.moved.value));
+          },
+  };
 }
 
 }  // namespace optimus

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "plan/plan.h"
+#include "run/first_answer.h"
 #include "run/options.h"
 #include "run/settings.h"
 
@@ -27,5 +28,9 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
 // For so many devices, whatever was asked of the plan when there were more or fewer: as that, where it can be, else the best; idle
 // ones where not all can be used. One that holds all state twice is preferred. Throws UserError when nothing fits.
 Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
+
+// What answers when ranks are lost or come (first_answer.h), in a run of up to so many.
+FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
+                                  const DeviceFacts& device, int most_devices);
 
 }  // namespace optimus

@@ -90,4 +90,16 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
                       simulator.run(constants), simulator.instructions(constants, kMostTraced)};
 }
 
+std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,
+                                      const Program& program) {
+  if (model.is_custom()) return {};
+  const int size = num_devices(plan);
+  const Cluster cluster = open_cluster(fmt::format("{}x{}", type, size));
+  const DeviceMap map = DeviceMap::identity(size);
+  const Software software = our_software();
+  const Setup setup{plan, model, cluster, map, software, format_of(plan.precision)};
+  const ModelWork work = work_of(model, plan.sequence_length);
+  return PricedProgram(setup, work, program, Device{0}).price(fitted_constants());
+}
+
 }  // namespace optimus

@@ -7,6 +7,7 @@
 #include "base/event.h"
 #include "cluster/hardware.h"
 #include "plan/plan.h"
+#include "schedule/program.h"
 #include "simulate/simulate.h"
 
 namespace optimus {
@@ -28,5 +29,10 @@ struct ExpectedStep {
 // Nothing for a model that is no transformer.
 std::optional<ExpectedStep> expected_step(const std::string& type, bool is_gpu, const Plan& plan,
                                           const ModelSpec& model, EventSink& events);
+
+// Of each instruction of a device's program, on devices of a type as standard clusters name them (processors are taken as one core
+// each); empty for models of modules.
+std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,
+                                      const Program& program);
 
 }  // namespace optimus

@@ -13,6 +13,7 @@
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
 #include "run/folder_lock.h"
+#include "run/notice.h"
 #include "run/pulse.h"
 #include "run/regrouping.h"
 #include "run/store_board.h"
@@ -93,6 +94,7 @@ ElasticSeat::ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const
                    [this, leaves = signals.is_told_to_leave] { return watch_.wants_to_meet() || leaves(); },
                .regrouped = [this](const RegroupOrder& next) { watch_.regrouped(next.membership); },
                .speak_to_people = [&line] { line.speak_to_people(); },
+               .beacon = watch_.beacon(),
                .order = std::move(order)} {}
 
 int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& table,
@@ -111,8 +113,9 @@ int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& 
   // What takes long comes first: the run waits for nobody who is not ready.
   const PreparedRun run = take_run_over(join.run, JsonView(document, path.string()),
                                         parse_device(device).is_cuda(), options, table);
+  const WorkerSignals told = with_notice(signals, options.notice, process_environment());
   set_num_threads(join.threads);
-  Welcome welcome = ask_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, signals);
+  Welcome welcome = ask_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, told);
   line.print(fmt::format("joined {} as worker {}", join.run.string(), welcome.seat));
   (void)store->set_will(where.prefix + gone_key(welcome.seat), "");
   const auto join_run = [&] {
@@ -124,10 +127,10 @@ int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& 
                           Deadline::after(kStorePatience, "joining the run")));
   };
   const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& said) {
-    const ElasticSeat elastic(where, comm, welcome.seat, signals, said, std::move(welcome.order));
+    const ElasticSeat elastic(where, comm, welcome.seat, told, said, std::move(welcome.order));
     const auto board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
-    return train_part(run, options, {device, join.threads, signals.is_interrupted, board, elastic.get()},
-                      comm, said);
+    return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic.get()}, comm,
+                      said);
   });
   if (!report.why.empty()) line.print(report.why);
   (void)store->set(where.prefix + end_key(welcome.seat), text(report));

@@ -13,15 +13,10 @@
 #include "run/rank_watch.h"
 #include "run/store_file.h"
 #include "run/train_rank.h"
+#include "run/worker_signals.h"
 #include "store/key_store.h"
 
 namespace optimus {
-
-// What a worker's process is told by signals.
-struct WorkerSignals {
-  std::function<bool()> is_interrupted;    // the run is to end
-  std::function<bool()> is_told_to_leave;  // this worker is to go, the others go on
-};
 
 // What a rank that goes on without others is made of: its watch, and what it is told.
 class ElasticSeat {

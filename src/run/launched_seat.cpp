@@ -46,7 +46,8 @@ const RankElastic* LaunchedSeat::begin(Comm& comm, StatusLine& line) {
                     return watch_->wants_to_meet() || facts_.signals.is_told_to_leave();
                   },
               .regrouped = [this](const RegroupOrder& order) { regrouped(order); },
-              .speak_to_people = [&line] { line.speak_to_people(); }};
+              .speak_to_people = [&line] { line.speak_to_people(); },
+              .beacon = watch_->beacon()};
   return &elastic_;
 }
 

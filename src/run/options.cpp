@@ -56,6 +56,10 @@ void declare(OptionTable& table, TrainOptions& o) {
       "workers to train with, each a process with a device of its own (default: all GPUs, else as many as "
       "there are cores)");
   table.add("patience", o.patience, "T", "how long a worker that does not answer is waited for");
+  table.add(
+      "notice", o.notice, "FILE|URL",
+      "a file that appears, or an http URL that answers, when this machine will be taken: its workers then "
+      "leave; $OPTIMUS_NOTICE says it for one process");
   table
       .add("store", o.store, "etcd://HOST:PORT",
            "where workers find each other (default: a store that the first of them hosts)")

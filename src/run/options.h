@@ -41,6 +41,7 @@ struct TrainOptions {
   std::string device;  // cpu, cuda, cuda:N; empty: CUDA where there is one
   std::int64_t threads = 0;
   Seconds patience{300};  // for workers that do not answer
+  std::string notice;     // where a machine says that it will be taken (notice.h); empty: nowhere
   std::string store;      // where workers meet: etcd://host:port; empty: a store of our own
   Path token_file;        // with the run's token, of runs over several hosts
   Path plan;

@@ -14,6 +14,7 @@
 #include "plan/plan_json.h"
 #include "run/choose_plan.h"
 #include "run/evaluate.h"
+#include "run/expected.h"
 #include "run/memory.h"
 #include "run/memory_level.h"
 #include "run/plan_files.h"
@@ -110,6 +111,10 @@ EngineOptions RankRun::engine_options() const {
   EngineOptions options{.device = rank_.device, .seed = options_.seed};
   options.product_record = measured_cluster_path().parent_path() / "products.json";
   options.rank = number(), options.patience = options_.patience;
+  if (rank_.elastic != nullptr) options.beacon = rank_.elastic->beacon;
+  options.predicted = [this](const Plan& plan, const Program& program) {
+    return predicted_seconds(facts_of(rank_.device).type, plan, settings_.model, program);
+  };
   return options;
 }
 
@@ -281,7 +286,7 @@ SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) 
   facts.move.keeps_old = true;
   PlanSwitch change(
       facts, part_, order.to,
-      {static_cast<int>(order.membership.seats.size()), order.num_staying, MasterCopies::owned});
+      {static_cast<int>(order.membership.seats.size()), order.num_staying, MasterCopies::owned, true});
   try {
     return change.run(part_);
   } catch (const PeersLost&) {

@@ -1,7 +1,10 @@
 // See rank_watch.h.
 #include "run/rank_watch.h"
 
-#include "run/pulse.h"
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/time_stamp.h"
 #include "run/regrouping.h"
 #include "run/salvage.h"
 
@@ -32,6 +35,30 @@ void RankWatch::regrouped(const Membership& membership) {
   generation_ = membership.generation, wants_to_meet_ = false;
 }
 
+Pulse RankWatch::pulse() {
+  const StepBeacon::Sight sight = beacon_.look();
+  Pulse pulse{.number = ++num_looks_};
+  if (sight.is_waiting)
+    pulse.waiting = sight.seconds;
+  else if (sight.seconds > sight.allowed)
+    pulse.hangs = fmt::format("{} of block {} has taken {}, {} are usual", text(sight.op), sight.block,
+                              text(Seconds(sight.seconds)), text(Seconds(sight.usual)));
+  return pulse;
+}
+
+// A thread cannot be ended, a process can. Should it wake before that, it joins again.
+void RankWatch::end_if_given_up(const Pulse& pulse) {
+  constexpr Seconds kLastChance{30};
+  if (pulse.hangs.empty()) return last_chance_.reset();
+  const auto gone = store_->find(prefix_ + gone_key(seat_));
+  if (!gone || !*gone) return;
+  if (!last_chance_) last_chance_ = Deadline::after(kLastChance, "a thread that hangs");
+  if (!last_chance_->has_passed()) return;
+  fmt::print(stderr, "{}{}; the others have gone on, and this process ends\n", time_stamp(), pulse.hangs);
+  std::fflush(stderr);
+  std::_Exit(1);
+}
+
 // Said again and again: what was abandoned is forgotten when the rank regroups.
 bool RankWatch::look() {
   int generation = 0;
@@ -39,7 +66,9 @@ bool RankWatch::look() {
     const std::lock_guard lock(mutex_);
     generation = generation_;
   }
-  if (!store_->set(prefix_ + pulse_key(seat_), std::to_string(++num_looks_))) return false;
+  const Pulse now = pulse();
+  if (!store_->set(prefix_ + pulse_key(seat_), text(now))) return false;
+  end_if_given_up(now);
   const auto somebody = store_->find(prefix_ + SalvageKeys{generation}.somebody());
   const auto meet = store_->find(prefix_ + meet_key(generation));
   if (!somebody || !meet) return false;

@@ -1,5 +1,6 @@
 // What a rank looks for in the run's store while it trains, on a thread of its own: that somebody of its generation stands still because
-// others are lost, which ends this rank's waits too, and that all are to meet (regroup.h). Also shows that its process lives.
+// others are lost, which ends this rank's waits too, and that all are to meet (regroup.h). Also shows that its process lives, and when
+// the thread that works hangs; whom the others have gone on without for that, and who still hangs then, ends.
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,8 @@
 #include <thread>
 
 #include "comm/comm.h"
+#include "engine/step_beacon.h"
+#include "run/pulse.h"
 #include "store/key_store.h"
 
 namespace optimus {
@@ -23,10 +26,14 @@ class RankWatch {
   void regrouped(const Membership& membership);
   // That all are to meet. Any thread.
   bool wants_to_meet() const { return wants_to_meet_; }
+  // For the rank's engine.
+  StepBeacon* beacon() { return &beacon_; }
 
  private:
   void watch();
   bool look();  // false: the store is not reached
+  Pulse pulse();
+  void end_if_given_up(const Pulse& pulse);
 
   const std::shared_ptr<KeyStore> store_;
   const std::string prefix_;
@@ -35,6 +42,8 @@ class RankWatch {
   std::mutex mutex_;
   int generation_;
   std::int64_t num_looks_ = 0;
+  StepBeacon beacon_;
+  std::optional<Deadline> last_chance_;
   std::atomic<bool> wants_to_meet_ = false, is_over_ = false;
   std::thread thread_;
 };

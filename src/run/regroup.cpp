@@ -147,19 +147,17 @@ tl::expected<RegroupOrder, std::string> plan_regroup(const RegroupFacts& facts,
   if (order.num_staying == 0) return tl::unexpected(std::string("nobody stays"));
   describe(facts, standings, order);
   try {
-    order.to = facts.choose(order.num_staying);
     const std::optional<Found> found = find_state(facts, standings);
     if (!found) {
+      order.to = facts.choose(order.num_staying, std::nullopt);
       take_from_files(facts, standings, order);
       return order;
     }
     order.epoch = found->epoch, order.state = found->state, order.gate = found->salvage.gate;
     order.from = renumbered(facts, *found, order);
-    order.to = change_plan(order.from, order.to, facts.model,
-                           {.num_ranks = static_cast<int>(order.membership.seats.size()),
-                            .num_staying = order.num_staying,
-                            .copies = MasterCopies::owned})
-                   .to;
+    const WhereStateIs state{order.from, static_cast<int>(order.membership.seats.size()), order.num_staying};
+    order.to =
+        change_plan(order.from, facts.choose(order.num_staying, state), facts.model, ranks_there(state)).to;
     return order;
   } catch (const UserError& error) {
     return tl::unexpected(std::string(error.what()));

@@ -18,6 +18,7 @@
 
 #include "comm/membership.h"
 #include "plan/plan.h"
+#include "run/first_answer.h"
 #include "run/salvage.h"
 
 namespace optimus {
@@ -55,7 +56,8 @@ struct RegroupFacts {
   std::map<int, std::string> lost;     // seats, and what became of them
   // The newest whole checkpoint, if there is one.
   std::function<std::optional<std::pair<Path, TrainingState>>()> find_checkpoint;
-  std::function<Plan(int num_devices)> choose;  // throws UserError
+  // state: nothing where all of it comes from files. Throws UserError.
+  std::function<Plan(int num_devices, const std::optional<WhereStateIs>& state)> choose;
 };
 
 // The order, or why they cannot go on. standings: of ranks of the membership that ends.

@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoints.h"
 #include "plan/plan_json.h"
 #include "run/plan_files.h"
+#include "run/pulse.h"
 
 namespace optimus {
 namespace {
@@ -26,6 +27,10 @@ constexpr const char* kClaim = "generation-";
 
 Path claim_path(const Path& run, int generation) {
   return run / "logs" / fmt::format("{}{}", kClaim, generation);
+}
+
+double seconds_of_clock() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // Of files or of memory, whichever is newer.
@@ -78,7 +83,8 @@ Regrouping::Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>
       facts_(std::move(facts)),
       num_staying_(static_cast<int>(workers.size())),
       workers_(workers),
-      plans_{{epoch, plan}} {
+      plans_{{epoch, plan}},
+      answers_(facts_.answers) {
   for (std::size_t seat = 0; seat < workers.size(); ++seat)
     membership_.seats.push_back(static_cast<int>(seat));
 }
@@ -90,7 +96,8 @@ Regrouping::Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>
       membership_(order.membership),
       num_staying_(order.num_staying),
       workers_(workers),
-      plans_{{order.epoch, order.from}, {order.epoch + 1, order.to}} {
+      plans_{{order.epoch, order.from}, {order.epoch + 1, order.to}},
+      answers_(facts_.answers) {
   const int most = *std::max_element(membership_.seats.begin(), membership_.seats.end());
   if (most >= static_cast<int>(workers_.size())) workers_.resize(static_cast<std::size_t>(most) + 1);
 }
@@ -122,10 +129,38 @@ std::vector<WorkerEntry> Regrouping::members() const {
   return result;
 }
 
+std::string Regrouping::what_hangs(int seat) const {
+  const auto found = hung_.find(seat);
+  return found == hung_.end() ? "" : found->second;
+}
+
+// Its own process says that it hangs; that nobody gets on without it is what the others show. Where nobody waits for it, it is only
+// slow, or everything is.
+void Regrouping::look_for_hangs() {
+  constexpr double kWaitingLong = 1;
+  std::map<int, std::string> hung;
+  int num_waiting = 0;
+  for (const int seat : staying()) {
+    const auto said = board_.find(pulse_key(seat));
+    const std::optional<Pulse> pulse = said && *said ? parse_pulse(**said) : std::nullopt;
+    if (!pulse) return;  // somebody has not begun
+    if (!pulse->hangs.empty())
+      hung.emplace(seat, pulse->hangs);
+    else if (pulse->waiting > kWaitingLong)
+      ++num_waiting;
+    else
+      return;
+  }
+  if (hung.empty() || num_waiting == 0) return;
+  for (const auto& [seat, what] : hung) (void)board_.set(gone_key(seat), "");
+  hung_ = std::move(hung);
+  rouse();
+}
+
 void Regrouping::look() {
-  for (const int size : {num_staying_ - 1, num_staying_ + 1})  // the next is likely one less, or one more
-    if (size > 0 && !chosen_.contains(size))
-      chosen_[size] = std::async(std::launch::async, facts_.choose, size).share();
+  if (hung_.empty()) look_for_hangs();
+  answers_.think_ahead(num_staying_);
+  if (answer_) improve();
   const auto said = board_.find(JoinKeys{next_comer_}.comer());
   if (!said || !*said) return;
   try {
@@ -156,9 +191,11 @@ std::optional<WorkerReport> Regrouping::wait_for_report(int seat) const {
   return std::nullopt;
 }
 
-Plan Regrouping::plan_for(int num_devices) {
-  const auto found = chosen_.find(num_devices);
-  return found != chosen_.end() ? found->second.get() : facts_.choose(num_devices);
+void Regrouping::improve() {
+  if (!answers_.is_settled(num_staying_)) return;
+  const std::optional<Plan> better = answers_.improvement(*answer_, num_staying_);
+  answer_.reset();
+  if (better && facts_.improve) improving_ = std::async(std::launch::async, facts_.improve, *better);
 }
 
 // Those that this generation began with, and what it has changed to since.
@@ -180,6 +217,31 @@ void Regrouping::welcome(const RegroupOrder& order, const std::map<std::int64_t,
     (void)board_.set(JoinKeys{number}.welcome(), fmt::format("{} {}", seat, text(order)));
 }
 
+bool Regrouping::waits_for_lost(const std::vector<Standing>& standings) {
+  constexpr double kLongest = 20;  // those who wait for an order have their own patience
+  const int num_lost = num_staying_ - static_cast<int>(standings.size());
+  if (num_lost <= 0 || !comers_.empty()) return false;
+  if (!wait_) {
+    const RecoveryCosts& costs = facts_.costs;
+    const WaitChoice choice =
+        wait_or_replan(RepairForecast(outages_, seconds_of_clock()), 0,
+                       {.speed_without = static_cast<double>(standings.size()) / num_staying_,
+                        .replan_seconds = costs.recovery_seconds + costs.move_seconds(costs.loss_bytes),
+                        .take_back_seconds = costs.switch_seconds + costs.move_seconds(costs.join_bytes),
+                        .resume_seconds = costs.recovery_seconds});
+    wait_ = Deadline::after(Seconds(std::min(kLongest, choice.wait_seconds)), "who is lost");
+  }
+  return !wait_->has_passed();
+}
+
+// Who comes ends the outage that has lasted longest.
+void Regrouping::note_outages(int num_lost, int num_come) {
+  const double now = seconds_of_clock();
+  for (Outage& outage : outages_)
+    if (outage.ended < 0 && num_come > 0) outage.ended = now, --num_come;
+  for (int i = 0; i < num_lost; ++i) outages_.push_back({now, num_come-- > 0 ? now : -1});
+}
+
 tl::expected<RegroupOrder, std::string> Regrouping::regroup(const std::vector<Standing>& standings) {
   std::map<std::int64_t, int> seats;
   std::vector<int> comers;
@@ -197,14 +259,20 @@ tl::expected<RegroupOrder, std::string> Regrouping::regroup(const std::vector<St
                        .comers = comers,
                        .lost = lost_,
                        .find_checkpoint = [&] { return newest_checkpoint(facts_.run, facts_.memory); },
-                       .choose = [&](int size) { return plan_for(size); }};
+                       .choose =
+                           [&](int size, const std::optional<WhereStateIs>& state) {
+                             answer_ = answers_.answer(size, state);
+                             return answer_->plan;
+                           }};
     tl::expected<RegroupOrder, std::string> order = plan_regroup(facts, standings);
     if (!order) return order;
+    if (answer_->kind != FirstAnswer::Kind::planned) order->what += fmt::format(" ({})", text(answer_->kind));
     if (const Outcome<void> claimed = claim(order->membership.generation); !claimed)
       return tl::unexpected(claimed.error().why);
+    note_outages(num_staying_ - static_cast<int>(standings.size()), static_cast<int>(comers.size()));
     membership_ = order->membership, num_staying_ = order->num_staying;
     plans_ = {{order->epoch, order->from}, {order->epoch + 1, order->to}};
-    lost_.clear();
+    lost_.clear(), hung_.clear(), wait_.reset();
     welcome(*order, seats);
     if (facts_.done) facts_.done(*order, members());
     return order;

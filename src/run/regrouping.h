@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "model/spec.h"
+#include "policy/recovery_costs.h"
+#include "policy/repair.h"
 #include "run/board.h"
 #include "run/regroup.h"
 #include "run/worker_protocol.h"
@@ -37,8 +39,11 @@ class Regrouping {
   struct Facts {
     ModelSpec model;
     Path run;
-    std::optional<Path> memory{};                 // a first level of checkpoints (memory_level.h)
-    std::function<Plan(int num_devices)> choose;  // any thread; throws UserError
+    std::optional<Path> memory{};  // a first level of checkpoints (memory_level.h)
+    FirstAnswers::Facts answers;
+    RecoveryCosts costs{};  // of going on without somebody, and of letting it in again
+    // Asks the run for a better plan than the one that it has gone on with; any thread. None: it is left at that.
+    std::function<void(const Plan& plan)> improve{};
     // When the others are to go on as the order says; members: as workers.json has them.
     std::function<void(const RegroupOrder& order, const std::vector<WorkerEntry>& members)> done{};
   };
@@ -56,6 +61,8 @@ class Regrouping {
   const std::vector<WorkerEntry>& workers() const { return workers_; }
   // As workers.json has them.
   std::vector<WorkerEntry> members() const;
+  // What hangs there, for people, while its process lives and all others wait for it; empty: nothing does.
+  std::string what_hangs(int seat) const;
   // What became of one that is gone, for people.
   void note_lost(int seat, const std::string& how) { lost_[seat] = how; }
 
@@ -66,13 +73,17 @@ class Regrouping {
   // How a worker that nobody here has started has ended, if it has.
   std::optional<WorkerReport> report_of(int seat) const;
   std::optional<WorkerReport> wait_for_report(int seat) const;
+  // Whether it is better to wait for who is lost than to go on without it (policy/repair.h): for a while, and until somebody comes.
+  bool waits_for_lost(const std::vector<Standing>& standings);
   // When all who live have said where they stand.
   tl::expected<RegroupOrder, std::string> regroup(const std::vector<Standing>& standings);
 
  private:
   std::map<std::int64_t, Plan> plans_of(const std::vector<Standing>& standings) const;
-  Plan plan_for(int num_devices);
+  void improve();
+  void note_outages(int num_lost, int num_come);
   Outcome<void> claim(int generation) const;
+  void look_for_hangs();
   void welcome(const RegroupOrder& order, const std::map<std::int64_t, int>& seats);
 
   Board& board_;
@@ -83,10 +94,14 @@ class Regrouping {
   std::map<std::int64_t, Plan>
       plans_;  // [epoch]: of this generation's begin; later ones are in the run's folder
   std::map<int, std::string> lost_;       // seats that are gone since
+  std::map<int, std::string> hung_;       // seats whose work does not go on, though their processes live
   std::map<std::int64_t, Comer> comers_;  // by number
   std::int64_t next_comer_ = 1;
-  // Thought of before it is needed.
-  std::map<int, std::shared_future<Plan>> chosen_;
+  FirstAnswers answers_;
+  std::optional<FirstAnswer> answer_;  // that the run has gone on with, and that may be improved
+  std::future<void> improving_;
+  std::vector<Outage> outages_;   // of all that were lost, in seconds of this process's clock
+  std::optional<Deadline> wait_;  // for who is lost
 };
 
 // What a worker that joined says when it ends.

@@ -53,7 +53,7 @@ void RunHost::take_pulses() {
   for (const int seat : regrouping_.staying()) {
     const auto said = board_.find(pulse_key(seat));
     if (!said || !*said) continue;  // it has not begun
-    const auto [found, is_new] = pulses_.try_emplace(seat, Pulse{**said, now});
+    const auto [found, is_new] = pulses_.try_emplace(seat, Beat{**said, now});
     if (!is_new && found->second.last != **said) found->second = {**said, now};
   }
 }
@@ -86,9 +86,11 @@ bool RunHost::look() {
     const bool has_reported = regrouping_.report_of(seat).has_value();
     have_ended = have_ended && (has_gone || has_reported);
     if ((!has_gone && !is_silent) || has_reported) continue;
+    const std::string what = regrouping_.what_hangs(seat);
+    const std::string how = !what.empty() ? "hangs: " + what : is_silent ? "does not answer" : "is gone";
     const WorkerEntry& who = regrouping_.workers()[static_cast<std::size_t>(seat)];
-    regrouping_.note_lost(seat, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host,
-                                            is_silent ? "does not answer" : "is gone"));
+    regrouping_.note_lost(seat,
+                          fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, how));
     regrouping_.rouse();
   }
   have_all_ended_ = have_ended;

@@ -44,7 +44,7 @@ class RunHost {
   const Regrouping& regrouping() const { return regrouping_; }
 
  private:
-  struct Pulse {
+  struct Beat {
     std::string last;
     Deadline::Clock::time_point since;
   };
@@ -60,7 +60,7 @@ class RunHost {
   const std::function<bool()> is_in_haste_;
   Regrouping regrouping_;
   SalvageHost salvage_;
-  std::map<int, Pulse> pulses_;  // by seat
+  std::map<int, Beat> pulses_;  // by seat
   bool is_under_way_ = false;
   std::atomic<bool> is_over_ = false, have_all_ended_ = false;
   std::thread thread_;

@@ -42,7 +42,9 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
         refuse("others of the run have gone on without these");
         break;
       }
-      if (are_all_here(is_gone) && (are_enough() || come_->has_passed())) decide();
+      if (!are_all_here(is_gone) || !(are_enough() || come_->has_passed())) break;
+      if (facts_.regrouping != nullptr && facts_.regrouping->waits_for_lost(all_standings())) break;
+      decide();
       break;
     case Stage::writing:
       collect(is_gone);

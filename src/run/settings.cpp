@@ -12,6 +12,7 @@
 #include "plan/validate.h"
 #include "run/choose_plan.h"
 #include "run/demo_text.h"
+#include "run/notice.h"
 #include "run/save_rule.h"
 #include "schedule/sizes.h"
 
@@ -303,6 +304,7 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
                       const std::optional<Path>& checkpoint) {
   refuse_nonsense(options);
+  if (!options.notice.empty()) (void)Notice::parse(options.notice);
   TrainSettings settings;
   const bool is_model_saved = checkpoint && !is_model_given(table);
   const std::string place = is_model_saved ? checkpoint->string() : model_place(options.model.model);

@@ -65,6 +65,27 @@ void take_last_step(const Path& run, RunStatus& status) {
   if (const auto rate = view.find("tokens_per_second")) status.tokens_per_second = rate->number();
 }
 
+// Where no worker's host is known, or all are on one, there is nothing to say.
+void take_hosts(RunStatus& status) {
+  std::vector<std::string> hosts;
+  std::vector<int> host_of(status.workers.size(), -1);
+  for (const WorkerStatus& entry : status.workers) {
+    const auto rank = static_cast<std::size_t>(entry.worker.rank);
+    if (rank >= host_of.size()) return;
+    const auto found = std::find(hosts.begin(), hosts.end(), entry.worker.host);
+    host_of[rank] = static_cast<int>(found - hosts.begin());
+    if (found == hosts.end()) hosts.push_back(entry.worker.host);
+  }
+  for (const Pipeline& pipeline : status.plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const int device : stage.devices)
+        if (device >= std::ssize(host_of)) return;  // the list is of another moment than the plan
+  if (hosts.size() < 2) return;
+  const std::vector<int> fewest = fewest_domains(status.plan, host_of);
+  status.can_lose_hosts = static_cast<int>(fewest.size()) - 1;
+  for (const int host : fewest) status.lost_with_hosts.push_back(hosts[static_cast<std::size_t>(host)]);
+}
+
 }  // namespace
 
 int can_lose(const Plan& plan) { return static_cast<int>(fewest_holders(plan).size()) - 1; }
@@ -79,6 +100,7 @@ RunStatus status_of(const Path& run) {
   status.can_lose = can_lose(status.plan), status.lost_with = fewest_holders(status.plan);
   take_last_step(run, status);
   status.workers = workers_of(run);
+  take_hosts(status);
   return status;
 }
 

@@ -23,6 +23,9 @@ struct RunStatus {
   Plan plan;
   std::vector<WorkerStatus> workers;
   int can_lose = 0;  // devices: any so many may be lost, and the others still hold all masters and moments
+  // The same of hosts, where the workers are on several: any so many, and those with which some state would go.
+  std::optional<int> can_lose_hosts{};
+  std::vector<std::string> lost_with_hosts{};
   std::vector<int> lost_with;  // devices of which that is not so: one more (plan/layouts.h, fewest_holders)
 };
 

@@ -20,6 +20,7 @@
 #include "run/launched_seat.h"
 #include "run/listed_ranks.h"
 #include "run/logs.h"
+#include "run/notice.h"
 #include "run/plan_files.h"
 #include "run/pulse.h"
 #include "run/salvage_watch.h"
@@ -453,8 +454,13 @@ LaunchedEnd train_launched(const LaunchedTraining& training) {
     option_value::parse(number, *parent, "OPTIMUS_LAUNCH_PARENT");
     live_as_long_as(number);
   }
-  if (training.launch.rank == 0) return lead(training);
-  return {follow(training), {}};
+  LaunchedTraining told = training;
+  told.signals = with_notice(training.signals, training.options.notice, process_environment());
+  told.is_interrupted = [&training, &told] {
+    return training.is_interrupted() || told.signals.is_told_to_leave();
+  };
+  if (training.launch.rank == 0) return lead(told);
+  return {follow(told), {}};
 }
 
 }  // namespace optimus

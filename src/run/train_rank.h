@@ -11,6 +11,7 @@
 #include "comm/comm.h"
 #include "elastic/plan_switches.h"
 #include "elastic/step_agreement.h"
+#include "engine/step_beacon.h"
 #include "observe/status_line.h"
 #include "optimus/train.h"
 #include "run/board.h"
@@ -39,6 +40,7 @@ struct RankElastic {
   std::function<bool()> wants_to_meet;                 // because somebody comes, or this rank leaves
   std::function<void(const RegroupOrder&)> regrouped;  // before it does
   std::function<void()> speak_to_people;               // it keeps the records from here on
+  StepBeacon* beacon = nullptr;                        // where its engine shows how far it is
   std::optional<RegroupOrder> order{};                 // it comes to a run: the order that it begins with
 };
 

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/token.h"
 #include "comm/c10d_link.h"
+#include "elastic/control.h"
 #include "elastic/switch_script.h"
 #include "engine/device.h"
 #include "observe/progress.h"
@@ -14,6 +15,7 @@
 #include "run/choose_plan.h"
 #include "run/join.h"
 #include "run/memory_level.h"
+#include "run/notice.h"
 #include "run/plan_files.h"
 #include "run/regrouping.h"
 #include "run/salvage_host.h"
@@ -27,6 +29,9 @@
 
 namespace optimus {
 namespace {
+
+constexpr int kTimesMore = 2;        // that a run may grow to with templates at hand
+constexpr Seconds kAskPatience{20};  // for a run that is asked for a better plan
 
 constexpr Seconds kStoppedMargin{5};    // beyond the patience, for a worker that somebody has stopped
 constexpr Seconds kStoppedPatience{2};  // for one without which the others can go on
@@ -180,8 +185,10 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
   return {.model = settings.model,
           .run = folder,
           .memory = find_memory_level(settings.run),
-          .choose = [wish, device, model = settings.model](int size) {
-            return plan_for_any(wish, model, device, size);
+          .answers = first_answers(wish, settings.model, device, kTimesMore * num_devices(settings.plan)),
+          .improve = [folder](const Plan& plan) {
+            (void)ask(folder, plan_wish(plan, "the planner's plan is there"),
+                      Deadline::after(kAskPatience, "a better plan"));
           }};
 }
 
@@ -193,13 +200,14 @@ int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable
     const bool is_gpu = parse_device(place.device).is_cuda();
     const PreparedRun run =
         take_run_over(place.run, JsonView(document, path.string()), is_gpu, options, table);
-    RankSeat seat{place.device, place.threads, signals.is_interrupted,
+    const WorkerSignals told = with_notice(signals, options.notice, process_environment());
+    RankSeat seat{place.device, place.threads, told.is_interrupted,
                   [&] { return open_board(store_place(place)); }};
     if (options.is_static) {
-      seat.is_interrupted = [&] { return signals.is_interrupted() || signals.is_told_to_leave(); };
+      seat.is_interrupted = [&] { return told.is_interrupted() || told.is_told_to_leave(); };
       return train_part(run, options, seat, comm, line);
     }
-    const ElasticSeat elastic({store_place(place)}, comm, place.rank, signals, line);
+    const ElasticSeat elastic({store_place(place)}, comm, place.rank, told, line);
     seat.elastic = elastic.get();
     return train_part(run, options, seat, comm, line);
   };

@@ -250,17 +250,16 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   if (folder == nullptr) return line;
   progress_.finish();
   line_.print(line);
-  const Outcome<void> kept =
-      folder->decisions.append_line(decision_line({.step = step_,
-                                                   .kind = "switch",
-                                                   .evidence = end.is_scripted ? "scripted" : "asked for",
-                                                   .from = from,
-                                                   .to = to,
-                                                   .epoch = epoch_,
-                                                   .pause = paused,
-                                                   .prepare = end.prepared,
-                                                   .moved = end.report.moved,
-                                                   .minimum = end.report.minimum}));
+  const Outcome<void> kept = folder->decisions.append_line(decision_line({.step = step_,
+                                                                          .kind = "switch",
+                                                                          .evidence = end.why,
+                                                                          .from = from,
+                                                                          .to = to,
+                                                                          .epoch = epoch_,
+                                                                          .pause = paused,
+                                                                          .prepare = end.prepared,
+                                                                          .moved = end.report.moved,
+                                                                          .minimum = end.report.minimum}));
   if (!kept) events_.report(Warning{kept.error().why});
   return line;
 }

@@ -222,6 +222,8 @@ std::vector<bool> Workers::who_is_gone() const {
   if (regrouping_ == nullptr) return result;
   for (std::size_t seat = all_.size(); seat < regrouping_->workers().size(); ++seat)
     result.push_back(!does_run(regrouping_->workers()[seat]));
+  for (const int seat : regrouping_->staying())
+    if (!regrouping_->what_hangs(seat).empty()) result[static_cast<std::size_t>(seat)] = true;
   return result;
 }
 
@@ -231,6 +233,7 @@ void Workers::note_lost(int seat) {
   const WorkerEntry& entry = regrouping_->workers()[static_cast<std::size_t>(seat)];
   std::string how = "is gone";
   if (seat < static_cast<int>(all_.size())) how = how_it_ended(seat);
+  if (const std::string what = regrouping_->what_hangs(seat); !what.empty()) how = "hangs: " + what;
   regrouping_->note_lost(seat,
                          fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
 }

@@ -117,6 +117,12 @@ Outcome<HttpAnswer> read_http_answer(Socket& socket, const Deadline& deadline) {
   return HttpAnswer{head->status, std::move(*body)};
 }
 
+std::string http_get(const std::string& host, const std::string& path) {
+  return fmt::format(
+      "GET {} HTTP/1.1\r\nHost: {}\r\nMetadata-Flavor: Google\r\nMetadata: true\r\nConnection: close\r\n\r\n",
+      path, host);
+}
+
 std::string http_post(const std::string& host, const std::string& path, const std::string& body) {
   return fmt::format(
       "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}", path,

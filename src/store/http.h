@@ -1,4 +1,4 @@
-// As much of HTTP/1.1 as an etcd server needs: POST of JSON over a connection that is kept. No TLS.
+// As much of HTTP/1.1 as an etcd server needs, POST of JSON over a connection that is kept, and GET for a machine's notice. No TLS.
 #pragma once
 
 #include <string>
@@ -16,6 +16,8 @@ struct HttpAnswer {
 Outcome<HttpAnswer> read_http_answer(Socket& socket, const Deadline& deadline);
 
 // The request's bytes.
+// With the words that machines' own services want to hear.
+std::string http_get(const std::string& host, const std::string& path);
 std::string http_post(const std::string& host, const std::string& path, const std::string& body);
 
 std::string to_base64(std::string_view bytes);

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """A training whose worker processes are killed, stopped, continued, told to leave, drained and joined at random instants: it goes on, each step stands once, and what
 is learned is what one device learns. Needs $OPTIMUS (the binary) and nothing but Python's standard library. A few sequences a day, 300 with OPTIMUS_LONG."""
+import ctypes
 import json
 import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -74,14 +76,14 @@ class Survives(CommandLineTest):
         self.joined.append(process)
         return process
 
-    def expect_whole(self, name, process):
+    def expect_whole(self, name, process, *more):
         try:
             code = process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             self.fail(f"it did not end: {(self.folder / f'{name}.log').read_text()[-1500:]}")
         self.assertEqual(code, 0, (self.folder / f"{name}.log").read_text()[-1500:])
         if not (self.folder / "one").exists():
-            run(*self.words("one", "--devices", 1))
+            run(*self.words("one", "--devices", 1, *more))
         rows, one = self.rows(name), self.rows("one")
         self.assertEqual([row["step"] for row in rows], list(range(1, STEPS + 1)))
         for row, own in zip(rows, one):
@@ -138,6 +140,65 @@ class Survives(CommandLineTest):
         os.kill(pid, signal.SIGTERM)
         self.expect_whole("notice", process)
         self.assertEqual(self.kinds("notice"), ["drain"])
+
+    def test_a_notice_in_a_file(self):
+        """Of the machine that all workers are on: the run is saved and ends."""
+        file = self.folder / "notice"
+        process = self.start("taken", "--devices", 3, "--notice", file)
+        self.wait_for("taken", 8, process)
+        file.write_text("soon")
+        self.assertEqual(process.wait(LIMIT), 130, (self.folder / "taken.log").read_text()[-800:])
+        step = len(self.rows("taken"))
+        self.assertIn(f"stopped after step {step}; --resume", (self.folder / "taken.log").read_text())
+        self.assertTrue((self.folder / "taken" / "checkpoints" / f"step-{step}").exists())
+        self.refused("train", *SHAPE, "--data", self.text, "--run", self.folder / "no", "--devices", 2, "--notice", "https://a/b", says=["--notice", "http://HOST/PATH"])
+
+    def test_a_notice_to_one_of_several_machines(self):
+        file, port = self.folder / "notice", 0
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        ranks = []
+        for rank in range(3):
+            variables = {"JOB_COMPLETION_INDEX": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            if rank == 1:
+                variables["OPTIMUS_NOTICE"] = str(file)
+            log = open(self.folder / f"machines{rank or ''}.log", "w")
+            self.addCleanup(log.close)
+            ranks.append(subprocess.Popen([OPTIMUS, *map(str, self.words("machines", "--pp", 3))], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **variables}))
+            self.addCleanup(ranks[-1].kill)
+        self.wait_for("machines", 8, ranks[0])
+        file.write_text("soon")
+        self.assertEqual(ranks[1].wait(LIMIT), 0, (self.folder / "machines1.log").read_text()[-800:])
+        self.assertEqual(ranks[2].wait(LIMIT), 0)
+        self.expect_whole("machines", ranks[0])
+        self.assertEqual(self.kinds("machines"), ["drain"])
+
+    def test_a_thread_that_hangs(self):
+        """Its process lives, and says so. ptrace stops one thread alone."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        process = self.start("hang", "--devices", 4, "--hidden", 128, "--lr", "1e-3", "--dp", 4, "--zero", 0)
+        self.wait_for("hang", 10, process)
+        pid = self.workers("hang")[2]["pid"]
+        stat = pathlib.Path(f"/proc/{pid}/task/{pid}/stat")
+        if libc.ptrace(0x4206, pid, 0, 0) != 0:  # seize
+            self.skipTest(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
+        try:
+            for _ in range(50):  # until it is met in something of its own, not while it waits for others
+                before = len(self.rows("hang"))
+                libc.ptrace(0x4207, pid, 0, 0)  # interrupt
+                os.waitpid(pid, 0x40000000)
+                time.sleep(4)  # the least that a hang takes is 2 s, and others wait 1 s
+                if len(self.rows("hang")) > before + 2:
+                    break
+                libc.ptrace(7, pid, 0, 0)  # go on
+                time.sleep(0.11)
+            self.assertGreater(len(self.rows("hang")), before + 2)
+        finally:
+            libc.ptrace(17, pid, 0, 0)  # detach: it finds that the others have gone on, and joins again
+        self.expect_whole("hang", process, "--hidden", 128, "--lr", "1e-3")
+        self.assertEqual(self.kinds("hang"), ["recover", "join"])
+        self.assertRegex((self.folder / "hang.log").read_text(), r"lost rank 2 \(process \d+ on \S+ hangs: \w+ of block \d+ has taken [\d.]+ s, [\d.]+ m?u?s are usual\)")
 
     def test_a_static_run_ends(self):
         process = self.start("static", "--devices", 3, "--static")

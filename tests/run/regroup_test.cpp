@@ -14,6 +14,7 @@
 #include "base/temporary_folder.h"
 #include "base/text.h"
 #include "comm/thread_comm.h"
+#include "elastic/control.h"
 #include "engine/device.h"
 #include "run/choose_plan.h"
 #include "run/faulty_comm.h"
@@ -45,6 +46,7 @@ struct Story {
       fates{};  // [seat], the first num_ranks from the begin; then in the order in which they come
   std::string save_every = "0";
   bool wants_copies = true;  // of state, in plans that are chosen
+  bool is_planner_late = false;
 };
 
 class RegroupTest : public testing::Test {
@@ -185,15 +187,29 @@ class RegroupTest : public testing::Test {
     return ran;
   }
 
+  static FirstAnswers::Facts answers(const World& world, const Story& story) {
+    FirstAnswers::Facts facts = first_answers(world.options, world.run.settings.model, {}, kMostSeats);
+    if (story.is_planner_late)
+      facts.choose = [choose = facts.choose](int size) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        return choose(size);
+      };
+    return facts;
+  }
+
   std::string host(World& world, Board& board, const Story& story) {
     std::vector<WorkerEntry> first(static_cast<std::size_t>(story.num_ranks));
     const TrainSettings& settings = world.run.settings;
-    Regrouping regrouping(
-        board,
-        {.model = settings.model,
-         .run = settings.run,
-         .choose = [&](int size) { return plan_for_any(world.options, settings.model, {}, size); }},
-        first, settings.plan, 0);
+    Regrouping regrouping(board,
+                          {.model = settings.model,
+                           .run = settings.run,
+                           .answers = answers(world, story),
+                           .improve =
+                               [&](const Plan& plan) {
+                                 (void)ask(settings.run, plan_wish(plan),
+                                           Deadline::after(Seconds(5), "a test"));
+                               }},
+                          first, settings.plan, 0);
     SalvageHost salvage(board, files_,
                         {.run = settings.run,
                          .model = settings.model,
@@ -304,14 +320,24 @@ TEST_F(RegroupTest, AnythingMayHappen) {
       if (below(5) == 0 && i != 3) fate.leaves_after = below(20);
     }
     story.save_every = below(2) == 0 ? "0" : "2";
+    story.is_planner_late = below(2) == 0;
     const Ran ran = train(fmt::format("story-{}", number), story);
     SCOPED_TRACE(fmt::format("seed {} story {}: {}", seed, number, fmt::join(ran.ends, ", ")));
     expect_undisturbed(ran);
-    for (const Json& decision : ran.decisions) ++seen[decision["kind"].get<std::string>()];
+    for (const Json& decision : ran.decisions) {
+      ++seen[decision["kind"].get<std::string>()];
+      const std::string evidence = decision["evidence"].get<std::string>();
+      for (const char* const answer : {"templates", "takes over"})
+        if (evidence.find(answer) != std::string::npos) ++seen[answer];
+    }
     std::filesystem::remove_all(folder_ / fmt::format("story-{}", number));
     if (HasFailure()) return;
   }
   for (const char* const kind : {"recover", "drain", "join"}) EXPECT_GT(seen[kind], num_stories / 10) << kind;
+  EXPECT_GT(seen["templates"] + seen["takes over"], 0);
+  std::string counts;
+  for (const auto& [kind, count] : seen) counts += fmt::format("{} {} ", count, kind);
+  RecordProperty("seen", counts);
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+// Where a rank's work is, for another thread to see: a thread that hangs cannot say so itself (run/rank_watch.h).
+#pragma once
+
+#include <chrono>
+#include <mutex>
+
+#include "schedule/program.h"
+
+namespace optimus {
+
+// One thread works, any thread looks.
+class StepBeacon {
+ public:
+  struct Sight {
+    bool is_waiting = true;  // for others, or between steps
+    Op op = Op::forward;     // else
+    int block = 0;
+    double seconds = 0;  // since it began
+    double usual = 0;    // as predicted, or as seen, whichever is longer
+    double allowed = 0;  // longer than this, and it hangs
+  };
+
+  void wait() {
+    const std::lock_guard lock(mutex_);
+    sight_ = {}, since_ = Clock::now();
+  }
+  void work(const Instruction& at, double usual, double allowed) {
+    const std::lock_guard lock(mutex_);
+    sight_ = {false, at.op, at.block, 0, usual, allowed}, since_ = Clock::now();
+  }
+  Sight look() const {
+    const std::lock_guard lock(mutex_);
+    Sight sight = sight_;
+    sight.seconds = std::chrono::duration<double>(Clock::now() - since_).count();
+    return sight;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  mutable std::mutex mutex_;
+  Sight sight_;
+  Clock::time_point since_ = Clock::now();
+};
+
+}  // namespace optimus

@@ -1,0 +1,69 @@
+// Whether a run waits for who is lost, or goes on without it.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/temporary_folder.h"
+#include "plan/random_plan.h"
+#include "run/memory_board.h"
+#include "run/regrouping.h"
+
+namespace optimus::test {
+namespace {
+
+// Four copies of a model; seat 3 is lost and comes back as another seat, again and again, within moments.
+class WaitForLost : public testing::Test {
+ protected:
+  Plan copies(int size) const {
+    UniformPlan shape{.dp = size, .batch = 12, .sequence_length = 8, .precision = Precision::fp64};
+    return uniform_plan(model_, shape);
+  }
+  Regrouping regrouping(double recovery_seconds) {
+    Regrouping::Facts facts{.model = model_,
+                            .run = folder_.path(),
+                            .answers = {.choose = [this](int size) { return copies(size); }}};
+    facts.costs.recovery_seconds = recovery_seconds, facts.costs.switch_seconds = recovery_seconds;
+    return Regrouping(board_, facts, std::vector<WorkerEntry>(4), copies(4), 0);
+  }
+  std::vector<Standing> standings(int count, std::int64_t epoch) const {
+    std::vector<Standing> result(static_cast<std::size_t>(count));
+    for (int rank = 0; rank < count; ++rank)
+      result[static_cast<std::size_t>(rank)].rank = rank,
+      result[static_cast<std::size_t>(rank)].epoch = epoch;
+    return result;
+  }
+  void come(std::int64_t number) { (void)board_.set(JoinKeys{number}.comer(), text(Comer{1, "a", "cpu"})); }
+  // Three times: one is lost, and one comes.
+  std::int64_t some_short_outages(Regrouping& regrouping) {
+    std::int64_t epoch = 0;
+    for (int time = 1; time <= 3; ++time) {
+      EXPECT_TRUE(regrouping.regroup(standings(3, epoch++)));
+      come(time);
+      regrouping.look();
+      EXPECT_TRUE(regrouping.regroup(standings(3, epoch++)));
+    }
+    return epoch;
+  }
+  const ModelSpec model_ = small_model(2, false);
+  TemporaryFolder folder_;
+  MemoryBoard board_;
+};
+
+TEST_F(WaitForLost, NeverWhenGoingOnIsQuick) {
+  Regrouping quick = regrouping(0.4);
+  EXPECT_FALSE(quick.waits_for_lost(standings(3, 0)));
+  EXPECT_FALSE(quick.waits_for_lost(standings(4, 0)));
+}
+
+TEST_F(WaitForLost, WhenOutagesAreShorterThanGoingOn) {
+  Regrouping slow = regrouping(20);
+  const std::int64_t epoch = some_short_outages(slow);
+  EXPECT_FALSE(slow.waits_for_lost(standings(4, epoch)));
+  EXPECT_TRUE(slow.waits_for_lost(standings(3, epoch)));
+  come(4);
+  slow.look();
+  EXPECT_FALSE(slow.waits_for_lost(standings(3, epoch)));  // it has come
+}
+
+}  // namespace
+}  // namespace optimus::test
