@@ -79,6 +79,7 @@ bool FirstAnswers::is_planned(int num_devices) {
 }
 
 std::optional<FirstAnswer> FirstAnswers::at_hand(int num_devices, const std::optional<WhereStateIs>& state) {
+  if (!facts_.step_seconds || !facts_.move_seconds) return std::nullopt;
   std::vector<std::pair<double, FirstAnswer>> found;
   const auto consider = [&](const Plan& plan, FirstAnswer::Kind kind) {
     try {

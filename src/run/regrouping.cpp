@@ -228,7 +228,7 @@ bool Regrouping::waits_for_lost(const std::vector<Standing>& standings) {
                        {.speed_without = static_cast<double>(standings.size()) / num_staying_,
                         .replan_seconds = costs.recovery_seconds + costs.move_seconds(costs.loss_bytes),
                         .take_back_seconds = costs.switch_seconds + costs.move_seconds(costs.join_bytes),
-                        .resume_seconds = costs.recovery_seconds});
+                        .resume_seconds = costs.switch_seconds});
     wait_ = Deadline::after(Seconds(std::min(kLongest, choice.wait_seconds)), "who is lost");
   }
   return !wait_->has_passed();

@@ -19,10 +19,11 @@ class WaitForLost : public testing::Test {
     return uniform_plan(model_, shape);
   }
   Regrouping regrouping(double recovery_seconds) {
-    Regrouping::Facts facts{.model = model_,
-                            .run = folder_.path(),
-                            .answers = {.choose = [this](int size) { return copies(size); }}};
-    facts.costs.recovery_seconds = recovery_seconds, facts.costs.switch_seconds = recovery_seconds;
+    Regrouping::Facts facts{.model = model_, .run = folder_.path(), .answers = {.choose = [this](int size) {
+                                                                      return copies(size);
+                                                                    }}};
+    facts.costs.recovery_seconds = recovery_seconds;
+    facts.costs.join_bytes = recovery_seconds * facts.costs.link_bytes_per_second;
     return Regrouping(board_, facts, std::vector<WorkerEntry>(4), copies(4), 0);
   }
   std::vector<Standing> standings(int count, std::int64_t epoch) const {
@@ -33,10 +34,10 @@ class WaitForLost : public testing::Test {
     return result;
   }
   void come(std::int64_t number) { (void)board_.set(JoinKeys{number}.comer(), text(Comer{1, "a", "cpu"})); }
-  // Three times: one is lost, and one comes.
+  // A dozen times: one is lost, and one comes.
   std::int64_t some_short_outages(Regrouping& regrouping) {
     std::int64_t epoch = 0;
-    for (int time = 1; time <= 3; ++time) {
+    for (int time = 1; time <= 12; ++time) {
       EXPECT_TRUE(regrouping.regroup(standings(3, epoch++)));
       come(time);
       regrouping.look();
@@ -60,7 +61,7 @@ TEST_F(WaitForLost, WhenOutagesAreShorterThanGoingOn) {
   const std::int64_t epoch = some_short_outages(slow);
   EXPECT_FALSE(slow.waits_for_lost(standings(4, epoch)));
   EXPECT_TRUE(slow.waits_for_lost(standings(3, epoch)));
-  come(4);
+  come(13);
   slow.look();
   EXPECT_FALSE(slow.waits_for_lost(standings(3, epoch)));  // it has come
 }
