@@ -13,14 +13,17 @@
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
 #include "run/folder_lock.h"
+#include "run/launched_seat.h"
 #include "run/notice.h"
 #include "run/pulse.h"
 #include "run/regrouping.h"
+#include "run/status.h"
 #include "run/store_board.h"
 #include "run/store_file.h"
 #include "run/train_workers.h"
 #include "run/training.h"
 #include "run/worker.h"
+#include "store/socket.h"
 
 namespace optimus {
 namespace {
@@ -82,6 +85,40 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& 
   return std::nullopt;
 }
 
+// Workers by seat, as the run's folder has those that are in it.
+std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& membership) {
+  std::vector<WorkerEntry> result;
+  for (const WorkerEntry& entry : listed_workers(run)) {
+    if (entry.rank >= std::ssize(membership.seats)) continue;
+    const auto seat = static_cast<std::size_t>(membership.seats[static_cast<std::size_t>(entry.rank)]);
+    if (seat >= result.size()) result.resize(seat + 1);
+    result[seat] = entry;
+  }
+  return result;
+}
+
+// All must outlive what is made of it.
+LaunchedSeatFacts seat_facts_of_comer(const OpenStore& store, const JoinOptions& join, const PreparedRun& run,
+                                      const TrainOptions& options, const WorkerSignals& signals,
+                                      const Welcome& welcome) {
+  const std::vector<int>& seats = welcome.order.membership.seats;
+  return {.where = store.where,
+          .store = store.store,
+          .address = store.store->own_address(),
+          .seat = welcome.seat,
+          .seats = {seats.begin(), seats.begin() + welcome.order.num_staying},
+          .order = welcome.order,
+          .folder = join.run,
+          .signals = signals,
+          .host_facts =
+              [&join, &run, &options](const std::optional<RegroupOrder>& last) {
+                RunHostFacts facts = host_facts_of(run, options, join.run);
+                facts.workers = workers_by_seat(join.run, last->membership);
+                return facts;
+              },
+          .is_one_host = is_loopback(store.where.place.host)};
+}
+
 }  // namespace
 
 ElasticSeat::ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const WorkerSignals& signals,
@@ -97,9 +134,11 @@ ElasticSeat::ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const
                .beacon = watch_.beacon(),
                .order = std::move(order)} {}
 
-int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                   const WorkerSignals& signals, StatusLine& line) {
-  std::signal(SIGPIPE, SIG_IGN);
+namespace {
+
+// Throws LeftBehind.
+int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable& table,
+                     const WorkerSignals& signals, StatusLine& line) {
   const std::optional<OpenStore> found = find_run(join, signals);
   if (!found) {
     line.print("the run has ended without this worker");
@@ -118,23 +157,50 @@ int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& 
   Welcome welcome = ask_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, told);
   line.print(fmt::format("joined {} as worker {}", join.run.string(), welcome.seat));
   (void)store->set_will(where.prefix + gone_key(welcome.seat), "");
+  std::optional<LaunchedSeat> moving;
+  if (where.may_move) moving.emplace(seat_facts_of_comer(*found, join, run, options, told, welcome));
+  const std::shared_ptr<KeyStore> own = moving ? moving->store() : store;
   const auto join_run = [&] {
     return value_or_throw(
         make_process_comm({.rank = welcome.seat,
                            .size = welcome.seat + 1,
-                           .store = {.address = store->own_address(), .prefix = where.prefix, .store = store},
+                           .store = {.address = store->own_address(), .prefix = where.prefix, .store = own},
                            .device = parse_device(device)},
                           Deadline::after(kStorePatience, "joining the run")));
   };
   const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& said) {
+    if (moving) {
+      const RankElastic* const elastic = moving->begin(comm, said);
+      const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });  // before the Comm does
+      const auto board = [&] { return moving->open_board(); };
+      return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic}, comm,
+                        said);
+    }
     const ElasticSeat elastic(where, comm, welcome.seat, told, said, std::move(welcome.order));
     const auto board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
     return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic.get()}, comm,
                       said);
   });
   if (!report.why.empty()) line.print(report.why);
-  (void)store->set(where.prefix + end_key(welcome.seat), text(report));
+  (void)own->set(where.prefix + end_key(welcome.seat), text(report));
+  if (moving) moving->stay_for_others(told.is_interrupted);
   return exit_code(report.end);
+}
+
+}  // namespace
+
+int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& table,
+                   const WorkerSignals& signals, StatusLine& line) {
+  std::signal(SIGPIPE, SIG_IGN);
+  JoinOptions again = join;
+  while (true) {
+    try {
+      return train_until_left(again, options, table, signals, line);
+    } catch (const LeftBehind&) {
+      line.print("the others have gone on without this worker: it joins again");
+      again.was_in = true;
+    }
+  }
 }
 
 }  // namespace optimus

@@ -2,6 +2,7 @@
 #include "run/launched_seat.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -14,50 +15,60 @@ namespace {
 
 constexpr std::size_t kMostStandbys = 8;  // that a rank knows: so many hosts may be lost one after the other
 constexpr Seconds kReachPatience{1};      // for a store that may not be there
+constexpr Seconds kStandbyPatience{0.5};  // for the others to say where theirs is
+constexpr Seconds kLastPatience{120};     // for the others, after the last step
 
 }  // namespace
 
 LaunchedSeat::LaunchedSeat(LaunchedSeatFacts facts)
-    : facts_(std::move(facts)), store_(std::make_shared<MovableStore>(facts_.run.store)) {
-  for (std::size_t seat = 0; seat < facts_.run.ranks.size(); ++seat) seats_.push_back(static_cast<int>(seat));
-  if (facts_.run.place.is_etcd) return;  // it outlives every rank
+    : facts_(std::move(facts)),
+      store_(std::make_shared<MovableStore>(facts_.store)),
+      seats_(facts_.seats),
+      last_(facts_.order) {
+  if (facts_.where.place.is_etcd) return;  // it outlives every rank
   standby_ = std::make_unique<StoreServer>(
-      StoreServerOptions{.token = facts_.run.place.token,
+      StoreServerOptions{.token = facts_.where.place.token,
                          .where = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
 }
 
 LaunchedSeat::~LaunchedSeat() = default;
 
 std::string LaunchedSeat::own_standby() const {
-  const PresentRank& self = facts_.run.ranks[static_cast<std::size_t>(facts_.seat)];
-  return fmt::format("{}:{}", facts_.is_one_host ? "127.0.0.1" : self.address, standby_->port());
+  return fmt::format("{}:{}", facts_.is_one_host ? "127.0.0.1" : facts_.address, standby_->port());
 }
 
 const RankElastic* LaunchedSeat::begin(Comm& comm, StatusLine& line) {
-  const std::string& prefix = facts_.run.prefix;
+  const std::string& prefix = facts_.where.prefix;
   if (standby_ != nullptr) (void)store_->set(prefix + standby_key(facts_.seat), own_standby());
   (void)store_->set_will(prefix + gone_key(facts_.seat), "");
-  watch_ = std::make_unique<RankWatch>(store_, prefix, comm, facts_.seat);
+  watch_ = std::make_unique<RankWatch>(store_, prefix, comm, facts_.seat,
+                                       facts_.order ? facts_.order->membership.generation : 0);
   elastic_ = {.seat = facts_.seat,
               .leaves = facts_.signals.is_told_to_leave,
               .wants_to_meet =
                   [this] {
-                    if (standbys_.size() < std::min(kMostStandbys, seats_.size())) learn_standbys();
+                    learn_standbys();
                     return watch_->wants_to_meet() || facts_.signals.is_told_to_leave();
                   },
               .regrouped = [this](const RegroupOrder& order) { regrouped(order); },
               .speak_to_people = [&line] { line.speak_to_people(); },
-              .beacon = watch_->beacon()};
+              .beacon = watch_->beacon(),
+              .order = facts_.order};
   return &elastic_;
 }
 
-// While the run's store is there.
-void LaunchedSeat::learn_standbys() {
+// While the run's store is there. True: those that this rank is to know, it knows.
+bool LaunchedSeat::learn_standbys() {
+  bool knows_all = true;
   for (std::size_t i = 0; i < std::min(kMostStandbys, seats_.size()); ++i) {
     if (standbys_.contains(seats_[i])) continue;
-    const auto said = store_->find(facts_.run.prefix + standby_key(seats_[i]));
-    if (said && *said) standbys_[seats_[i]] = **said;
+    const auto said = store_->find(facts_.where.prefix + standby_key(seats_[i]));
+    if (said && *said)
+      standbys_[seats_[i]] = **said;
+    else
+      knows_all = false;
   }
+  return knows_all;
 }
 
 void LaunchedSeat::regrouped(const RegroupOrder& order) {
@@ -65,19 +76,23 @@ void LaunchedSeat::regrouped(const RegroupOrder& order) {
   last_ = order;
   seats_.assign(order.membership.seats.begin(), order.membership.seats.begin() + order.num_staying);
   // The store may be another one by now.
-  if (standby_ != nullptr) (void)store_->set(facts_.run.prefix + standby_key(facts_.seat), own_standby());
-  (void)store_->set_will(facts_.run.prefix + gone_key(facts_.seat), "");
+  if (standby_ != nullptr) (void)store_->set(facts_.where.prefix + standby_key(facts_.seat), own_standby());
+  (void)store_->set_will(facts_.where.prefix + gone_key(facts_.seat), "");
+  // All are here at about the same time. Who did not know where to turn when this store is lost would host the run by itself.
+  const Deadline deadline = Deadline::after(kStandbyPatience, "the others' stores");
+  while (standby_ != nullptr && !learn_standbys() && !deadline.has_passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 void LaunchedSeat::host() {
-  board_ = std::make_unique<StoreBoard>(store_, facts_.run.prefix);
-  RunHostFacts host = facts_.host_facts();
+  board_ = std::make_unique<StoreBoard>(store_, facts_.where.prefix);
+  RunHostFacts host = facts_.host_facts(last_);
   host.last = last_;
-  StorePlace place = facts_.run.place;
+  StorePlace place = facts_.where.place;
   if (!place.is_etcd && !facts_.is_one_host)  // as others reach it
-    place.host = facts_.run.ranks[static_cast<std::size_t>(facts_.seat)].address;
+    place.host = facts_.address;
   if (has_taken_over_) place.port = standby_->port();
-  joining_ = std::make_unique<StoreFile>(facts_.folder, RunStorePlace{place, facts_.run.prefix});
+  joining_ = std::make_unique<StoreFile>(facts_.folder, RunStorePlace{place, facts_.where.prefix, true});
   host_ = std::make_unique<RunHost>(*board_, files_, std::move(host));
 }
 
@@ -89,15 +104,15 @@ void LaunchedSeat::take_over(const std::vector<int>& unreached) {
     lock_ = FolderLock::take(facts_.folder);
   } catch (const UserError&) {  // the host before is only cut off
   }
-  auto own = open_store({.port = standby_->port(), .token = facts_.run.place.token},
+  auto own = open_store({.port = standby_->port(), .token = facts_.where.place.token},
                         Deadline::after(Seconds(10), "the own store"));
   store_->move_to(value_or_throw(std::move(own)));
-  for (const int seat : unreached) (void)store_->set(facts_.run.prefix + gone_key(seat), "");
+  for (const int seat : unreached) (void)store_->set(facts_.where.prefix + gone_key(seat), "");
   host();
 }
 
 bool LaunchedSeat::find_store() {
-  if (store_->find(facts_.run.prefix + pulse_key(facts_.seat))) return true;
+  if (store_->find(facts_.where.prefix + pulse_key(facts_.seat))) return true;
   std::vector<int> unreached;
   for (const int seat : seats_) {
     if (seat == facts_.seat) {
@@ -110,7 +125,7 @@ bool LaunchedSeat::find_store() {
     if (known == standbys_.end()) continue;
     const std::vector<std::string> words = split(known->second, ':');
     if (words.size() != 2) continue;
-    StorePlace place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.run.place.token};
+    StorePlace place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.where.place.token};
     auto found = open_tcp_store(place, Deadline::after(kReachPatience, "another's store"));
     if (!found) continue;
     store_->move_to(std::move(*found));
@@ -126,7 +141,17 @@ std::unique_ptr<Board> LaunchedSeat::open_board() {
     fmt::print(stderr, "{}{}\n", time_stamp(), error.what());
     return nullptr;
   }
-  return std::make_unique<StoreBoard>(store_, facts_.run.prefix);
+  return std::make_unique<StoreBoard>(store_, facts_.where.prefix);
+}
+
+void LaunchedSeat::stay_for_others(const std::function<bool()>& is_interrupted) {
+  if (host_ == nullptr) return;
+  const Deadline deadline = Deadline::after(kLastPatience, "the other ranks");
+  for (int look = 0; !deadline.has_passed() && !host_->have_all_ended(); ++look) {
+    if (look > 10 && is_interrupted()) break;
+    pause_before_look(look);
+  }
+  host_->end();
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// A rank that others started, of a run that goes on without those who are lost: what it looks for in the run's store, and where it turns when
+// A rank of a run that no one process has started, and that goes on without those who are lost: what it looks for in the run's store, and where it turns when
 // that store is gone with the process that hosted it. Each process has a store of its own ready for that; the first survivor whose one
 // the others reach hosts the run from then on (run_host.h).
 #pragma once
@@ -19,11 +19,16 @@
 namespace optimus {
 
 struct LaunchedSeatFacts {
-  Gathered run;
+  RunStorePlace where;  // the run's store, as this process has reached it
+  std::shared_ptr<KeyStore> store;
+  std::string address;  // of this process, for others
   int seat = 0;
-  Path folder;  // of the run, absolute
+  std::vector<int> seats;               // that the run began with, or the order's
+  std::optional<RegroupOrder> order{};  // that it begins with, where it comes to a run
+  Path folder;                          // of the run, absolute
   WorkerSignals signals;
-  std::function<RunHostFacts()> host_facts;  // should this process host the run; `last` is filled in
+  // Should this process host the run, which is in the generation of this order, or in its first; `last` is filled in.
+  std::function<RunHostFacts(const std::optional<RegroupOrder>& last)> host_facts;
   bool is_one_host = false;
 };
 
@@ -43,10 +48,12 @@ class LaunchedSeat {
   void host();
   // When the rank's work is over: what this process still does for others.
   RunHost* hosted() { return host_.get(); }
+  // Whoever hosts the store stays until the others have said how they ended.
+  void stay_for_others(const std::function<bool()>& is_interrupted);
 
  private:
   void regrouped(const RegroupOrder& order);
-  void learn_standbys();
+  bool learn_standbys();
   bool find_store();
   void take_over(const std::vector<int>& unreached);
   std::string own_standby() const;

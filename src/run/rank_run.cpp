@@ -73,8 +73,10 @@ class RankRun {
   std::optional<RegroupOrder> begin(Training& training);
   End train_on(Training& training);
   // What the others decide when some are lost, come or leave; nothing: the run ends.
-  std::optional<RegroupOrder> meet(Training& training, SurvivorWords words,
+  std::optional<RegroupOrder> meet(Training& training, const SurvivorWords& words,
                                    const std::function<void()>& let_go);
+  std::optional<RegroupOrder> meet_at(Board& board, Training& training, SurvivorWords words,
+                                      const std::function<void()>& let_go);
   // Another order when that fails, too.
   std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
   void take_up(const RegroupOrder& order, Training& training);
@@ -201,18 +203,31 @@ Course RankRun::course() {
 
 // --- others are lost, come or leave
 
-std::optional<RegroupOrder> RankRun::meet(Training& training, SurvivorWords words,
+std::optional<RegroupOrder> RankRun::meet(Training& training, const SurvivorWords& words,
                                           const std::function<void()>& let_go) {
+  constexpr int kMostHosts = 8;  // that are lost one after the other, each while the others turn to it
   failed_ = std::chrono::steady_clock::now();
-  const std::unique_ptr<Board> board = rank_.open_board ? rank_.open_board() : nullptr;
-  if (board == nullptr && rank_.elastic != nullptr) throw LeftBehind{};
-  if (board == nullptr) return std::nullopt;
+  for (int i = 0; i < kMostHosts; ++i) {
+    const std::unique_ptr<Board> board = rank_.open_board ? rank_.open_board() : nullptr;
+    if (board == nullptr && rank_.elastic != nullptr) throw LeftBehind{};
+    if (board == nullptr) return std::nullopt;
+    try {
+      return meet_at(*board, training, words, let_go);
+    } catch (const BoardGone&) {
+      if (rank_.elastic == nullptr) return std::nullopt;
+    }
+  }
+  throw LeftBehind{};
+}
+
+std::optional<RegroupOrder> RankRun::meet_at(Board& board, Training& training, SurvivorWords words,
+                                             const std::function<void()>& let_go) {
   words.earlier_epoch = earlier_.parameters != nullptr ? training.epoch() - 1 : -1;
   const Layout layout = layout_with_buddies(part_.plan, settings_.model, StateKind::optimizer);
   Survivor self{generation_, number(), layout, training, training.saver()};
-  if (rank_.elastic == nullptr) return survive(self, *board, words, let_go);
+  if (rank_.elastic == nullptr) return survive(self, board, words, let_go);
   self.is_left_behind = [&] { return has_claim(settings_.run, generation_ + 1); };
-  std::optional<RegroupOrder> order = survive(self, *board, words, let_go);
+  std::optional<RegroupOrder> order = survive(self, board, words, let_go);
   const auto has_seat = [&](const std::vector<int>& seats) {
     return std::find(seats.begin(), seats.end(), rank_.elastic->seat) != seats.end();
   };

@@ -34,16 +34,7 @@ std::string state_of(const WorkerEntry& worker) {
 
 std::vector<WorkerStatus> workers_of(const Path& run) {
   std::vector<WorkerStatus> result;
-  const Path path = run / "workers.json";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return result;
-  const Json json = read_json(path);
-  for (const JsonView& view : JsonView(json, path.string()).at("workers").elements()) {
-    WorkerEntry worker;
-    worker.rank = static_cast<int>(view.at("rank").integer(0, std::numeric_limits<int>::max()));
-    worker.pid = static_cast<int>(view.at("pid").integer(0, std::numeric_limits<int>::max()));
-    worker.host = view.at("host").text(), worker.device = view.at("device").text();
-    worker.log = view.at("log").text();
+  for (WorkerEntry& worker : listed_workers(run)) {
     std::string state = state_of(worker);
     result.push_back({std::move(worker), std::move(state)});
   }
@@ -87,6 +78,23 @@ void take_hosts(RunStatus& status) {
 }
 
 }  // namespace
+
+std::vector<WorkerEntry> listed_workers(const Path& run) {
+  std::vector<WorkerEntry> result;
+  const Path path = run / "workers.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return result;
+  const Json json = read_json(path);
+  for (const JsonView& view : JsonView(json, path.string()).at("workers").elements()) {
+    WorkerEntry worker;
+    worker.rank = static_cast<int>(view.at("rank").integer(0, std::numeric_limits<int>::max()));
+    worker.pid = static_cast<int>(view.at("pid").integer(0, std::numeric_limits<int>::max()));
+    worker.host = view.at("host").text(), worker.device = view.at("device").text();
+    worker.log = view.at("log").text();
+    result.push_back(std::move(worker));
+  }
+  return result;
+}
 
 int can_lose(const Plan& plan) { return static_cast<int>(fewest_holders(plan).size()) - 1; }
 

@@ -29,6 +29,9 @@ struct RunStatus {
   std::vector<int> lost_with;  // devices of which that is not so: one more (plan/layouts.h, fewest_holders)
 };
 
+// As the run's folder lists them; none when it does not.
+std::vector<WorkerEntry> listed_workers(const Path& run);
+
 // Throws UserError when no run lies there.
 RunStatus status_of(const Path& run);
 

@@ -16,11 +16,8 @@ Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
 StoreFile::StoreFile(const Path& run, const RunStorePlace& where) : path_(store_path(run)) {
   const StorePlace& place = where.place;
-  const Json json{{"host", place.host},
-                  {"port", place.port},
-                  {"token", place.token},
-                  {"is_etcd", place.is_etcd},
-                  {"prefix", where.prefix}};
+  const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
+                  {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
   write_private_file(path_, json.dump() + "\n");
 }
 
@@ -36,7 +33,8 @@ RunStorePlace read_store_file(const Path& run) {
   const JsonView view(json, path.string());
   return {{view.at("host").text(), static_cast<int>(view.at("port").integer(1, 65535)),
            view.at("token").text(), view.at("is_etcd").boolean()},
-          view.at("prefix").text()};
+          view.at("prefix").text(),
+          view.at("may_move").boolean()};
 }
 
 }  // namespace optimus

@@ -9,7 +9,8 @@ namespace optimus {
 
 struct RunStorePlace {
   StorePlace place;
-  std::string prefix{};  // before all keys of the run
+  std::string prefix{};   // before all keys of the run
+  bool may_move = false;  // another process hosts it when this one is gone (launched_seat.h)
 };
 
 // Written by whoever hosts the store, and removed with this object. Throws UserError.

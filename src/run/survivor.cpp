@@ -80,6 +80,7 @@ std::optional<RegroupOrder> survive(const Survivor& self, Board& board, const Su
     store_part(self, board, std::get<SalvageOrder>(order));
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}no part in what is left: {}\n", time_stamp(), error.what());
+    if (!board.find(keys.somebody())) throw BoardGone{};
   }
   return std::nullopt;
 }

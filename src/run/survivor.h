@@ -29,6 +29,9 @@ struct SurvivorWords {
   std::int64_t earlier_epoch = -1;  // as Standing has it
 };
 
+// Thrown when whoever decides cannot be reached any more: it was lost, too.
+struct BoardGone {};
+
 // let_go: closes this rank's connections, so that all who wait for it fail too; called when the rank has said where it stands, so that
 // whoever misses it because of that finds what it said. Throws LeftBehind. Returns how to go on, where that is what was decided; else the rank's part is
 // stored, as far as it can be.

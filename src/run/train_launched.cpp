@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
@@ -187,26 +188,22 @@ std::vector<WorkerEntry> entries_of(const Gathered& run, const std::string& kind
 
 LaunchedSeatFacts seat_facts(const LaunchedTraining& training, const Gathered& run,
                              const PreparedRun& prepared, const Path& folder, const std::string& kind) {
-  return {
-      .run = run,
-      .seat = training.launch.rank,
-      .folder = folder,
-      .signals = training.signals,
-      .host_facts =
-          [&training, &prepared, run, folder, kind] {
-            RunHostFacts facts{.regrouping = regrouping_facts(prepared.settings, training.options, folder),
-                               .salvage = salvage_facts(prepared.settings, training.options, folder),
-                               .workers = entries_of(run, kind),
-                               .plan = prepared.settings.plan,
-                               .epoch = newest_epoch(folder).value_or(0)};
-            facts.salvage.may_be_cut_off = true;
-            facts.regrouping.done = [folder](const RegroupOrder&, const std::vector<WorkerEntry>& members) {
-              RealFileSystem files;
-              (void)write_atomically(files, folder / "workers.json", workers_json(members));
-            };
-            return facts;
-          },
-      .is_one_host = training.launch.is_one_host};
+  std::vector<int> seats(run.ranks.size());
+  std::iota(seats.begin(), seats.end(), 0);
+  return {.where = {run.place, run.prefix},
+          .store = run.store,
+          .address = run.ranks[static_cast<std::size_t>(training.launch.rank)].address,
+          .seat = training.launch.rank,
+          .seats = seats,
+          .folder = folder,
+          .signals = training.signals,
+          .host_facts =
+              [&training, &prepared, run, folder, kind](const std::optional<RegroupOrder>&) {
+                RunHostFacts facts = host_facts_of(prepared, training.options, folder);
+                facts.workers = entries_of(run, kind);
+                return facts;
+              },
+          .is_one_host = training.launch.is_one_host};
 }
 
 // The rank's work; what it is told by others, and what it hosts for them, lives as long.
@@ -226,17 +223,6 @@ WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& p
         return with_memory(prepared.settings, training.options, folder, rank,
                            [&] { return train_part(prepared, training.options, place, comm, line); });
       });
-}
-
-// Whoever hosts the store stays until the others have said how they ended.
-void stay_for_others(LaunchedSeat& seat, const LaunchedTraining& training) {
-  if (seat.hosted() == nullptr) return;
-  const Deadline deadline = Deadline::after(kLastPatience, "the other ranks");
-  for (int look = 0; !deadline.has_passed() && !seat.hosted()->have_all_ended(); ++look) {
-    if (look > 10 && training.is_interrupted()) break;
-    pause_before_look(look);
-  }
-  seat.hosted()->end();
 }
 
 WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& prepared,
@@ -289,7 +275,7 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
     return {join_again(training, gathered, prepared.folder, device), {}};
   }
   (void)seat.store()->set(gathered.prefix + end_key(0), text(report));
-  stay_for_others(seat, training);
+  seat.stay_for_others(training.is_interrupted);
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost) {
     const std::string line = fmt::format("rank 0 (process {} on {}): {}{}", ::getpid(), host_name(),
                                          report.why, seat.hosted() != nullptr ? seat.hosted()->finish() : "");
@@ -402,7 +388,7 @@ int follow_elastic(const LaunchedTraining& training, const Gathered& run, const 
   const WorkerReport report = elastic_work(training, prepared, folder, seat, run, device, stderr);
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
   (void)seat.store()->set(run.prefix + end_key(rank), text(report));
-  stay_for_others(seat, training);
+  seat.stay_for_others(training.is_interrupted);
   return exit_code(report.end);
 }
 

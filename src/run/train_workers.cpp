@@ -192,6 +192,20 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
           }};
 }
 
+RunHostFacts host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder) {
+  RunHostFacts facts{.regrouping = regrouping_facts(run.settings, options, folder),
+                     .salvage = salvage_facts(run.settings, options, folder),
+                     .workers = {},
+                     .plan = run.settings.plan,
+                     .epoch = newest_epoch(folder).value_or(0)};
+  facts.salvage.may_be_cut_off = true;
+  facts.regrouping.done = [folder](const RegroupOrder&, const std::vector<WorkerEntry>& members) {
+    RealFileSystem files;
+    (void)write_atomically(files, folder / "workers.json", workers_json(members));
+  };
+  return facts;
+}
+
 int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
                     const WorkerSignals& signals) {
   const auto work = [&](Comm& comm, StatusLine& line) {

@@ -3,6 +3,7 @@
 
 #include "run/join.h"
 #include "run/regrouping.h"
+#include "run/run_host.h"
 #include "run/salvage_host.h"
 #include "run/train.h"
 #include "run/train_rank.h"
@@ -41,5 +42,7 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
                                    const Path& folder);
 // What whoever hosts the store must know to save what is left of the run. folder: absolute.
 SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder);
+// For a process that hosts a run which no one process has started; its workers are to be filled in.
+RunHostFacts host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder);
 
 }  // namespace optimus

@@ -144,9 +144,17 @@ void Workers::write_list() const {
   (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
 }
 
+// Those who joined may be the only ones who are left.
 bool Workers::is_over() const {
-  return std::all_of(all_.begin(), all_.end(),
-                     [](const Worker& worker) { return worker.status.has_value() || worker.is_out; });
+  const bool have_all_ended = std::all_of(all_.begin(), all_.end(), [](const Worker& worker) {
+    return worker.status.has_value() || worker.is_out;
+  });
+  if (!have_all_ended || regrouping_ == nullptr) return have_all_ended;
+  const std::vector<int> staying = regrouping_->staying();
+  return std::all_of(staying.begin(), staying.end(), [&](int seat) {
+    return seat < static_cast<int>(all_.size()) || regrouping_->report_of(seat) ||
+           !does_run(regrouping_->workers()[static_cast<std::size_t>(seat)]);
+  });
 }
 
 void Workers::read_report(Worker& worker) {

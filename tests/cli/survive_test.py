@@ -153,26 +153,50 @@ class Survives(CommandLineTest):
         self.assertTrue((self.folder / "taken" / "checkpoints" / f"step-{step}").exists())
         self.refused("train", *SHAPE, "--data", self.text, "--run", self.folder / "no", "--devices", 2, "--notice", "https://a/b", says=["--notice", "http://HOST/PATH"])
 
-    def test_a_notice_to_one_of_several_machines(self):
-        file, port = self.folder / "notice", 0
+    def start_ranks(self, name, size, *more, of_rank=None):
+        """One process a rank, as a launcher does that leaves the others alone when one dies."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         ranks = []
-        for rank in range(3):
-            variables = {"JOB_COMPLETION_INDEX": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            if rank == 1:
-                variables["OPTIMUS_NOTICE"] = str(file)
-            log = open(self.folder / f"machines{rank or ''}.log", "w")
+        for rank in range(size):
+            variables = {"JOB_COMPLETION_INDEX": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(of_rank or {}).get(rank, {})}
+            log = open(self.folder / f"{name}{rank or ''}.log", "w")
             self.addCleanup(log.close)
-            ranks.append(subprocess.Popen([OPTIMUS, *map(str, self.words("machines", "--pp", 3))], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **variables}))
+            ranks.append(subprocess.Popen([OPTIMUS, *map(str, self.words(name, *more))], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **variables}))
             self.addCleanup(ranks[-1].kill)
+        return ranks
+
+    def wait_for_workers(self, name, count):
+        end = time.time() + LIMIT
+        while len(self.workers(name)) != count:
+            self.assertLess(time.time(), end, f"{len(self.workers(name))} workers, not {count}: {(self.folder / f'{name}.log').read_text()[-800:]}")
+            time.sleep(0.02)
+
+    def test_a_notice_to_one_of_several_machines(self):
+        file = self.folder / "notice"
+        ranks = self.start_ranks("machines", 3, "--pp", 3, of_rank={1: {"OPTIMUS_NOTICE": str(file)}})
         self.wait_for("machines", 8, ranks[0])
         file.write_text("soon")
         self.assertEqual(ranks[1].wait(LIMIT), 0, (self.folder / "machines1.log").read_text()[-800:])
         self.assertEqual(ranks[2].wait(LIMIT), 0)
         self.expect_whole("machines", ranks[0])
         self.assertEqual(self.kinds("machines"), ["drain"])
+
+    def test_all_who_began_are_lost_one_after_the_other(self):
+        """Under a launcher: who joined hosts the run then."""
+        ranks = self.start_ranks("relay", 2, "--dp", 2, "--zero", 0)
+        self.wait_for("relay", 5, ranks[0])
+        for count in (3, 4):
+            self.join("relay")
+            self.wait_for_workers("relay", count)
+        ranks[0].kill()
+        self.wait_for_workers("relay", 3)
+        ranks[1].kill()
+        self.wait_for_workers("relay", 2)
+        joined = list(self.joined)
+        self.expect_whole("relay", joined[0])
+        self.assertEqual([process.wait(LIMIT) for process in joined], [0, 0])
 
     def test_a_thread_that_hangs(self):
         """Its process lives, and says so. ptrace stops one thread alone."""
