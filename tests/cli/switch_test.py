@@ -89,13 +89,15 @@ class Switches(CommandLineTest):
         for trial in range(30 if LONG else 2):
             script, words = self.script(6, 5)
             with self.subTest(trial=trial, plans=words):
-                run(*self.words(f"script-{trial}", "--switch-at", script))
+                run(*self.words(f"script-{trial}", "--switch-at", script, "--precopy", "always" if trial % 2 else "never"))
                 self.expect_same(f"script-{trial}")
                 decisions = self.decisions(f"script-{trial}")
                 self.assertEqual([d["step"] for d in decisions], [5, 10, 15, 20, 25, 30])
                 for d in decisions:
                     self.assertEqual(d["kind"], "switch")
                     self.assertEqual(d["moved_bytes"], d["minimum_bytes"])
+                    self.assertLessEqual(2 * d["precopied_bytes"], d["early_bytes"])
+                self.assertEqual(any(d["early_bytes"] > 0 for d in decisions), trial % 2 == 1)
                 self.assertEqual([row["epoch"] for row in self.rows(f"script-{trial}")], [min(6, (step - 1) // 5) for step in range(1, STEPS + 1)])
                 self.assertEqual(len(list((self.folder / f"script-{trial}" / "plans").iterdir())), 7)
 
