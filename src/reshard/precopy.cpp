@@ -1,15 +1,12 @@
-// See precopy.h.
+// See precopy.h. Here state is sent; precopy_update.cpp repeats the update.
 #include "reshard/precopy.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 
 #include "base/error.h"
 #include "kernels/kernels.h"
@@ -17,92 +14,21 @@
 namespace optimus {
 namespace {
 
-constexpr int kEarlyTag = 0x7fd0, kGoesOnTag = 0x7fd1, kGradientTag = 0x7fd2;  // no other messages have them
-constexpr const char* kWhat = "state that is sent early";
+constexpr int kEarlyTag = 0x7fd0, kGoesOnTag = 0x7fd1;  // no other messages have them
+constexpr const char* kEarly = "state that is sent early";
 // Copies of so many elements are not worth a second thread to ATen: those of a step have the cores.
 constexpr std::int64_t kMostElements = 32768;
-constexpr std::size_t kRoundsUnderWay = 3;  // of gradients
-
-at::Tensor flat_of(const at::Tensor& view) {
-  return view.is_contiguous() ? view.view({-1}) : view.reshape({-1});
-}
 
 std::int64_t elements_of(const Box& box, std::size_t num_fields) {
   return box.num_elements() * static_cast<std::int64_t>(num_fields);
 }
 
-// The boxes of moments that a rank will hold.
-std::map<int, std::vector<Box>> moments_at(const PlanChange& change, const StateViews& views,
-                                           const RankIndex& index, int rank) {
-  std::map<int, std::vector<Box>> result;
-  for (const HeldBox& held : boxes_of(change.after, index, Rank{rank}))
-    if (views.has_moments(held.tensor)) result[held.tensor].push_back(held.box);
-  return result;
-}
-
-// Rows of `box` that are in another one; nothing where other dims cut it too.
-Box common_rows(const Box& box, const Box& other) {
-  const std::optional<Box> common = intersect(box, other);
-  if (!common) return {};
-  for (int d = 1; d < box.num_dims; ++d)
-    if ((*common)[d] != box[d]) return {};
-  return *common;
-}
-
 }  // namespace
-
-bool can_precopy(const PlanChange& change, at::Device device) {
-  return device.is_cpu() && !is_asynchronous(change.from.schedule) && change.from.buddy == 0 &&
-         change.dead.empty();
-}
-
-std::vector<EarlyRows> early_rows(const PlanChange& change, const RankShare& share, std::size_t num_waves) {
-  const StateViews views(change);
-  const RankIndex index(change.after);
-  std::map<int, std::map<int, std::vector<Box>>> moments;  // by receiver and tensor
-  std::vector<EarlyRows> result;
-  for (std::size_t w = 0; w < std::min(num_waves, share.waves.size()); ++w)
-    for (const RankShare::Operation& operation : share.waves[w].operations) {
-      if (views.has_moments(operation.tensor)) {
-        result.push_back({&operation, operation.box});
-        continue;
-      }
-      const int receiver = operation.is_send ? operation.peer.value : share.rank.value;
-      if (!moments.contains(receiver)) moments[receiver] = moments_at(change, views, index, receiver);
-      for (const Box& held : moments[receiver][views.moments_of(operation.tensor)]) {
-        const Box rows = common_rows(operation.box, held);
-        if (rows.num_dims == 0) continue;
-        result.push_back({&operation, rows});
-        break;  // rows that came early must be one box
-      }
-    }
-  return result;
-}
-
-Bytes saved_by_precopy(const PlanChange& change, const RankShare& share, std::size_t num_waves) {
-  const StateViews views(change);
-  const std::int64_t width = std::max(4, bytes_of(change.to.precision));
-  std::int64_t saved = 0;
-  for (const EarlyRows& rows : early_rows(change, share, num_waves)) {
-    if (rows.of->is_send) continue;
-    const auto fields = static_cast<std::int64_t>(views.fields(rows.of->tensor).size());
-    saved += width * rows.box.num_elements() * (fields - (views.has_moments(rows.of->tensor) ? 1 : 0));
-  }
-  return Bytes(saved);
-}
 
 // A stream's part in a round.
 struct Precopy::Turn {
   Stream* stream = nullptr;
   at::Tensor goes_on{}, values{};
-  std::unique_ptr<Pending> pending{};
-};
-
-// Gradients of one message's rows, under way.
-struct Precopy::Exchange {
-  const Message* message = nullptr;
-  bool is_send = false;
-  at::Tensor values{};
   std::unique_ptr<Pending> pending{};
 };
 
@@ -204,12 +130,12 @@ bool Precopy::run_round() {
 }
 
 std::unique_ptr<Pending> Precopy::start(const Stream& stream, const at::Tensor& values, int tag) {
-  return stream.is_send ? facts_.comm.send_ahead(terms_.epoch, stream.peer, values, tag, kWhat)
-                        : facts_.comm.receive_ahead(terms_.epoch, stream.peer, values, tag, kWhat);
+  return stream.is_send ? facts_.comm.send_ahead(terms_.epoch, stream.peer, values, tag, kEarly)
+                        : facts_.comm.receive_ahead(terms_.epoch, stream.peer, values, tag, kEarly);
 }
 
 void Precopy::wait(Pending& pending) const {
-  done_or_throw(pending.wait(Deadline::after(options_.patience, kWhat)));
+  done_or_throw(pending.wait(Deadline::after(options_.patience, kEarly)));
 }
 
 // A copy: what is sent may change before it is gone. Undefined when the update has come.
@@ -257,102 +183,6 @@ void Precopy::note_gone() {
 Box Precopy::gone(const RankShare::Operation& operation) const {
   const auto found = gone_.find(&operation);
   return found == gone_.end() ? Box{} : found->second;
-}
-
-void Precopy::repeat_update(const UpdateFacts& update, std::int64_t num_updates) {
-  if (num_updates == terms_.num_updates) return;
-  ensure(num_updates == terms_.num_updates + 1, "{} updates since state was sent early, of {}", num_updates,
-         terms_.num_updates);
-  has_update_ = true, update_ = update.options;
-  numbers_ = at::tensor(at::ArrayRef<double>(update.numbers.data(), update.numbers.size()), at::kDouble);
-  std::size_t num_rounds = 0;
-  for (const Stream& stream : streams_) num_rounds = std::max(num_rounds, stream.num_gone);
-  std::deque<std::vector<Exchange>> under_way;
-  for (std::size_t round = 0; round < num_rounds; ++round) {
-    under_way.push_back(begin_gradients(round));
-    if (under_way.size() < kRoundsUnderWay) continue;
-    end_gradients(std::move(under_way.front()));
-    under_way.pop_front();
-  }
-  for (std::vector<Exchange>& exchanges : under_way) end_gradients(std::move(exchanges));
-}
-
-std::vector<Precopy::Exchange> Precopy::begin_gradients(std::size_t round) {
-  std::vector<Exchange> exchanges;
-  for (const Stream& stream : streams_) {
-    if (round >= stream.num_gone) continue;
-    const Message& message = stream.messages[round];
-    std::int64_t count = 0, offset = 0;
-    for (const Slice& slice : message)
-      if (views_.has_moments(slice.of->tensor)) count += slice.box.num_elements();
-    if (count == 0) continue;
-    Exchange& next = exchanges.emplace_back(Exchange{&message, stream.is_send});
-    next.values = at::empty({count}, types_.wide);
-    for (const Slice& slice : message) {
-      if (!stream.is_send || !views_.has_moments(slice.of->tensor)) continue;
-      const at::Tensor gradient = views_.gradient(*facts_.ends.old, slice.of->tensor, slice.box);
-      next.values.narrow(0, offset, gradient.numel()).view(gradient.sizes()).copy_(gradient);
-      offset += gradient.numel();
-    }
-    next.pending = stream.is_send ? facts_.comm.send(stream.peer, next.values, kGradientTag, "gradients")
-                                  : facts_.comm.receive(stream.peer, next.values, kGradientTag, "gradients");
-  }
-  return exchanges;
-}
-
-void Precopy::end_gradients(std::vector<Exchange> exchanges) {
-  for (Exchange& exchange : exchanges) {
-    wait(*exchange.pending);
-    if (exchange.is_send) continue;
-    received_again_ += Bytes(static_cast<std::int64_t>(exchange.values.nbytes()));
-    std::int64_t offset = 0;
-    for (const Slice& slice : *exchange.message) {
-      if (!views_.has_moments(slice.of->tensor)) continue;
-      repeat(slice, exchange.values.narrow(0, offset, slice.box.num_elements()));
-      offset += slice.box.num_elements();
-    }
-  }
-}
-
-// Moments without their masters: those do not depend on these.
-void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
-  std::vector<at::Tensor> state = views_.values(*facts_.ends.next, slice.of->tensor, slice.box);
-  if (!views_.has_masters(slice.of->tensor))
-    state.insert(state.begin(), at::zeros(gradient.sizes(), types_.wide));
-  update(views_.name_of(slice.of->tensor), {.beta1 = update_.beta1, .beta2 = update_.beta2}, gradient, state);
-}
-
-// An update that leaves moments as they are: nothing is added to them.
-void Precopy::repeat_masters() {
-  if (!has_update_) return;
-  for (const Stream& stream : streams_)
-    for (std::size_t m = 0; !stream.is_send && m < stream.num_gone; ++m)
-      for (const Slice& slice : stream.messages[m]) {
-        const int tensor = slice.of->tensor;
-        if (views_.has_moments(tensor)) continue;
-        std::vector<at::Tensor> state = views_.values(*facts_.ends.next, tensor, slice.box);
-        for (const at::Tensor& moment :
-             views_.values(*facts_.ends.next, views_.moments_of(tensor), slice.box))
-          state.push_back(moment);
-        update(views_.name_of(tensor), {.beta1 = 1, .beta2 = 1},
-               at::zeros({slice.box.num_elements()}, types_.wide), state);
-      }
-}
-
-// The kernel that the sender's engine has used, of the same types.
-void Precopy::update(const std::string& name, AdamOptions options, const at::Tensor& gradient,
-                     const std::vector<at::Tensor>& state) {
-  const Parameters& next = *facts_.ends.next;
-  const bool is_own = next.find(name) != nullptr;
-  const HeldTensor& held = *(is_own ? next : *next.copies()).find(name);
-  options.epsilon = update_.epsilon, options.weight_decay = held.has_weight_decay ? update_.weight_decay : 0;
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& values : state) flat.push_back(flat_of(values));
-  at::Tensor weights =
-      types_.element == types_.wide ? flat[0] : at::empty({gradient.numel()}, types_.element);
-  kernels_->adamw(options, numbers_, gradient, flat[0], flat[1], flat[2], weights);
-  for (std::size_t i = 0; i < state.size(); ++i)
-    if (!state[i].is_contiguous()) state[i].copy_(flat[i].view(state[i].sizes()));
 }
 
 }  // namespace optimus

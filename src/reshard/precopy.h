@@ -22,6 +22,7 @@
 
 #include "comm/comm.h"
 #include "engine/engine.h"
+#include "reshard/early_rows.h"
 #include "reshard/state_views.h"
 
 namespace optimus {
@@ -46,18 +47,6 @@ struct PrecopyFacts {
   std::vector<int> blocks;  // new ones that things come into, not yet held
   Comm& comm;
 };
-
-// Rows of what moves.
-struct EarlyRows {
-  const RankShare::Operation* of = nullptr;
-  Box box;
-};
-// What of a rank's operations in the first waves can be sent early, in their order.
-std::vector<EarlyRows> early_rows(const PlanChange& change, const RankShare& share, std::size_t num_waves);
-// How many bytes less a rank receives in the pause when all of it is.
-Bytes saved_by_precopy(const PlanChange& change, const RankShare& share, std::size_t num_waves);
-// Whether this change's state can be sent early at all.
-bool can_precopy(const PlanChange& change, at::Device device);
 
 class Precopy {
  public:

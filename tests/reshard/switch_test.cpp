@@ -209,18 +209,18 @@ void put_bits(const Parameters& parameters, const std::string& prefix, Bits& bit
         bits[fmt::format("{} {} {}", prefix, tensor.name, name)] = view.clone();
 }
 
-struct Early {
+struct ChangedOnce {
   Bits bits;  // behind the change of plan
   Bytes sent, again;
   std::vector<std::string> problems;
 };
 
 // Three steps, another plan. Where nothing is sent early, the step during which it would be is one as the others are.
-Early change_once(const ModelSpec& model, const Plan& from, const Plan& to, WhenEarly early) {
+ChangedOnce change_once(const ModelSpec& model, const Plan& from, const Plan& to, WhenEarly early) {
   const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
     return samples_of(first, count, model.vocab);
   }};
-  Early result;
+  ChangedOnce result;
   std::mutex mutex;
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
     Traveller traveller(model, comm, course, early);
@@ -248,8 +248,8 @@ TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
     const ModelSpec model = model_of("llama3-8b", 4, 2, random_plan::pick(1, 4));
     const Plan from = random_plan_for(model, precision), to = random_plan_for(model, precision);
     SCOPED_TRACE(to_json(from).dump() + "\n" + to_json(to).dump());
-    const Early plain = change_once(model, from, to, WhenEarly::never),
-                early = change_once(model, from, to, WhenEarly::always);
+    const ChangedOnce plain = change_once(model, from, to, WhenEarly::never),
+                      early = change_once(model, from, to, WhenEarly::always);
     ASSERT_TRUE(plain.problems.empty()) << plain.problems.front();
     ASSERT_TRUE(early.problems.empty()) << early.problems.front();
     ASSERT_EQ(plain.bits.size(), early.bits.size());
@@ -258,7 +258,8 @@ TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
     EXPECT_LE(2 * early.again.value, early.sent.value);
     sent += early.sent.value, again += early.again.value;
   }));
-  EXPECT_GT(sent, 0), EXPECT_GT(again, 0);
+  EXPECT_GT(sent, 0);
+  EXPECT_GT(again, 0);
 }
 
 // State that was sent early and is not wanted has harmed nobody.
