@@ -140,11 +140,11 @@ class Switches(CommandLineTest):
         self.assertFalse((self.folder / "wrong" / "metrics.jsonl").exists())
 
     def test_killed(self):
-        """At any instant of a training that changes its plan all the time: before, while plans are prepared, while state moves."""
+        """At any instant of a training that changes its plan all the time: before, while plans are prepared, while state is sent early, while it moves."""
         for trial in range(40 if LONG else 3):
-            script, words = self.script(18, 2)
+            script, words = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with a step for state that is sent early, or without
             name = f"killed-{trial}"
-            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--static"))
+            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--static", "--precopy", "always"))
             step = self.random.randrange(2, 34)
             self.wait_for_step(name, step, training)
             time.sleep(self.random.random() * 0.15)
@@ -166,9 +166,9 @@ class Switches(CommandLineTest):
     def test_killed_and_goes_on(self):
         """The same where the others go on by themselves."""
         for trial in range(40 if LONG else 2):
-            script, words = self.script(18, 2)
+            script, words = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with a step for state that is sent early, or without
             name = f"goes-on-{trial}"
-            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5))
+            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--precopy", "always"))
             step = self.random.randrange(2, 34)
             self.wait_for_step(name, step, training)
             time.sleep(self.random.random() * 0.15)
