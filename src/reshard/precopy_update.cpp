@@ -16,9 +16,7 @@ namespace {
 constexpr int kGradientTag = 0x7fd2;        // no other messages have it
 constexpr std::size_t kRoundsUnderWay = 3;  // of gradients
 
-at::Tensor flat_of(const at::Tensor& view) {
-  return view.is_contiguous() ? view.view({-1}) : view.reshape({-1});
-}
+at::Tensor flat_of(const at::Tensor& view) { return view.contiguous().view({-1}); }
 
 }  // namespace
 

@@ -48,7 +48,7 @@ struct TrainOptions {
   std::string switch_at;  // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
   WhenEarly precopy = WhenEarly::automatic;  // whether state is sent before the pause of a change of plan
   Constraints layout;                        // of the plan that is chosen
-  Failures failures;      // what it reckons with
+  Failures failures;                         // what it reckons with
   bool is_static = false;
 
   Path resume;                     // a run

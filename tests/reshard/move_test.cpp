@@ -177,8 +177,8 @@ TEST(Move, NeverHoldsMoreThanEitherPlan) {
     std::int64_t largest = 0;
     for (const LogicalTensor& tensor : logical_tensors(model))
       largest = std::max(largest, tensor.shape.num_elements());
-    EXPECT_LE(memory.peak(), moved.bound * 101 / 100 +
-                                 kMostDevices * (kUnderWay.value + 4 * largest + early.spare.value));
+    EXPECT_LE(memory.peak(),
+              moved.bound * 101 / 100 + kMostDevices * (kUnderWay.value + 4 * largest + early.spare.value));
     EXPECT_GT(memory.peak(), moved.bound / 4);  // it was looked at
     sent_early += moved.reports.front().early.value;
   }));
