@@ -5,6 +5,8 @@ of known speed, beside the bytes that have to go over them.
   bench/switch_bench.py build/test/optimus [--devices 4] [--rounds 5]          beside a restart, and steps while a plan is prepared
   bench/switch_bench.py build/test/optimus --links                              two hosts of the lab (root), by size and by speed of the link
 
+Each with state that is sent early (--precopy auto) and without (never); the step during which it is sent is compared with the usual ones.
+
 Nothing else may run on the machine meanwhile."""
 import argparse
 import json
@@ -75,14 +77,14 @@ def restart_seconds(optimus, size, text, folder, devices, first, second, steps):
 
 
 def beside_restart(optimus, options, folder, text):
-    print(f"{'parameters':<10} {'change':<22} {'step':>9} {'pause':>9} {'steps':>6} {'restart':>9} {'ratio':>7} {'steps':>6} {'prepared':>9} {'meanwhile':>10}")
-    for size in options.sizes.split(","):
+    print(f"{'parameters':<10} {'precopy':<8} {'step':>9} {'pause':>9} {'steps':>6} {'restart':>9} {'ratio':>7} {'steps':>6} {'prepared':>9} {'meanwhile':>10} {'early step':>10}")
+    for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
         first = plan_of(optimus, folder, size, options.devices, f"--pp {options.devices}")
         second = plan_of(optimus, folder, size, options.devices, f"--dp {options.devices} --zero 1")
-        pauses, restarts, steps_taken, prepared, meanwhile = [], [], [], [], []
+        pauses, restarts, steps_taken, prepared, meanwhile, early = [], [], [], [], [], []
         for round_ in range(options.rounds):
-            run = folder / f"{size}-{round_}"
-            call(optimus, *training(size, text, run, "--devices", options.devices, "--plan", first, "--steps", 24, "--switch-at", f"16:{second}"))
+            run = folder / f"{size}-{precopy}-{round_}"
+            call(optimus, *training(size, text, run, "--devices", options.devices, "--plan", first, "--steps", 24, "--switch-at", f"16:{second}", "--precopy", precopy))
             rows, decision = rows_of(run), last_decision(run)
             usual = statistics.median(row["seconds"] for row in rows[4:13])
             # It is begun three steps before; as long as it takes.
@@ -92,20 +94,21 @@ def beside_restart(optimus, options, folder, text):
                     during.append(row["seconds"])
                 left -= row["seconds"]
             pauses.append(decision["pause_seconds"]), prepared.append(decision["prepare_seconds"]), steps_taken.append(usual)
-            meanwhile.append(usual / statistics.mean(during))
+            meanwhile.append(usual / statistics.mean(during)), early.append(usual / rows[15]["seconds"])
             restarts.append(restart_seconds(optimus, size, text, folder, options.devices, first, second, 16))
         pause, restart, step = statistics.median(pauses), statistics.median(restarts), statistics.median(steps_taken)
-        print(f"{size:<10} {f'pp{options.devices} → dp{options.devices} zero1':<22} {1e3 * step:>6.0f} ms {1e3 * pause:>6.0f} ms {pause / step:>6.2f} "
-              f"{restart:>7.2f} s {restart / pause:>7.1f} {restart / step:>6.1f} {1e3 * statistics.median(prepared):>6.0f} ms {statistics.median(meanwhile):>9.1%}"
-              f"   (pauses {1e3 * min(pauses):.0f} to {1e3 * max(pauses):.0f} ms)", flush=True)
+        print(f"{size:<10} {precopy:<8} {1e3 * step:>6.0f} ms {1e3 * pause:>6.0f} ms {pause / step:>6.2f} "
+              f"{restart:>7.2f} s {restart / pause:>7.1f} {restart / step:>6.1f} {1e3 * statistics.median(prepared):>6.0f} ms {statistics.median(meanwhile):>9.1%} {statistics.median(early):>9.1%}"
+              f"   (pauses {1e3 * min(pauses):.0f} to {1e3 * max(pauses):.0f} ms; early {decision['early_bytes'] / 2**20:.1f}, again {decision['precopied_bytes'] / 2**20:.1f} "
+              f"of {decision['moved_bytes'] / 2**20:.1f} MiB)", flush=True)
 
 
 def on_links(optimus, options, folder, text):
     sys.path.insert(0, str(LAB))
     import cluster  # the lab's
-    print(f"{'parameters':<10} {'link':>10} {'over a link':>12} {'bound':>9} {'pause':>9} {'of its speed':>13}")
-    for size in options.sizes.split(","):
-        for speed in (100e6, 300e6, 1000e6):
+    print(f"{'parameters':<10} {'link':>10} {'precopy':<8} {'over a link':>12} {'early':>10} {'bound':>9} {'pause':>9} {'of its speed':>13} {'step':>8} {'early step':>10}")
+    for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
+        for speed in (float(word) * 1e6 for word in options.speeds.split(",")):
             first = plan_of(optimus, folder, size, 2, "--pp 2")
             second = plan_of(optimus, folder, size, 2, "--dp 2")
             with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
@@ -115,17 +118,18 @@ def on_links(optimus, options, folder, text):
                 for rank, name in enumerate(("host1", "host2")):
                     variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": lab.network.address("host1"),
                                  "MASTER_PORT": 29400, "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
-                    words = training(size, text, run, "--plan", first, "--steps", 6, "--switch-at", f"4:{second}")
+                    words = training(size, text, run, "--plan", first, "--steps", 10, "--switch-at", f"8:{second}", "--precopy", precopy)
                     ranks.append(lab.start(name, 0, [optimus, *map(str, words)], {k: str(v) for k, v in variables.items()}, stdin=subprocess.DEVNULL,
                                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
                 for process in ranks:
                     if process.wait(600) != 0:
                         sys.exit(f"a rank of {size} at {speed:.0f} bit/s ended with {process.returncode}")
-                decision = last_decision(run)
+                decision, rows = last_decision(run), rows_of(run)
             # Each host gets what the other has: half of all that moves goes each way, at the same time.
             bound = decision["moved_bytes"] / 2 * 8 / speed
-            print(f"{size:<10} {speed / 1e6:>5.0f} Mbit {decision['moved_bytes'] / 2 / 2**20:>8.1f} MiB {bound:>7.2f} s {decision['pause_seconds']:>7.2f} s "
-                  f"{bound / decision['pause_seconds']:>13.1%}", flush=True)
+            usual = statistics.median(row["seconds"] for row in rows[1:4])
+            print(f"{size:<10} {speed / 1e6:>5.0f} Mbit {precopy:<8} {decision['moved_bytes'] / 2 / 2**20:>8.1f} MiB {decision['early_bytes'] / 2 / 2**20:>6.1f} MiB {bound:>7.2f} s "
+                  f"{decision['pause_seconds']:>7.2f} s {bound / decision['pause_seconds']:>13.1%} {usual:>6.2f} s {usual / rows[7]['seconds']:>9.1%}", flush=True)
 
 
 def main():
@@ -135,6 +139,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", default="0.1M,1M,10M")
     parser.add_argument("--links", action="store_true")
+    parser.add_argument("--speeds", default="100,300,1000", help="of links, in Mbit/s")
+    parser.add_argument("--precopy", default="never,auto")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

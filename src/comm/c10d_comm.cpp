@@ -128,10 +128,18 @@ class ProcessComm final : public Comm {
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message(peer, tag, message_operation(CommKind::send, std::move(tensor), what));
+    return send_ahead(epoch_, peer, std::move(tensor), tag, what);
   }
   std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message(peer, tag, message_operation(CommKind::receive, std::move(tensor), what));
+    return receive_ahead(epoch_, peer, std::move(tensor), tag, what);
+  }
+  std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                      std::string_view what) override {
+    return message(epoch, peer, tag, message_operation(CommKind::send, std::move(tensor), what));
+  }
+  std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                         std::string_view what) override {
+    return message(epoch, peer, tag, message_operation(CommKind::receive, std::move(tensor), what));
   }
 
  private:
@@ -167,7 +175,7 @@ class ProcessComm final : public Comm {
   CommFailure declined_failure(const Key& key, const std::string& said,
                                Deadline::Clock::time_point began) const;
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
-  std::unique_ptr<Pending> message(int peer, int tag, CommOperation operation);
+  std::unique_ptr<Pending> message(int epoch, int peer, int tag, CommOperation operation);
   bool is_connected(const Key& key) const;
   const Members& find(const Key& key) const;
 
@@ -358,11 +366,11 @@ std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperati
   return std::make_unique<ProcessPending>(members, members->start(std::move(operation)), device_result);
 }
 
-std::unique_ptr<Pending> ProcessComm::message(int peer, int tag, CommOperation operation) {
+std::unique_ptr<Pending> ProcessComm::message(int epoch, int peer, int tag, CommOperation operation) {
   ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMostTag,
          "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
   const std::shared_ptr<ProcessGroup>& everybody =
-      find({epoch_, true, with_members({Role::world, {}}, size_)}).messages;
+      find({epoch, true, with_members({Role::world, {}}, size_)}).messages;
   at::Tensor device_result;
   if (operation.to.defined() && !operation.to.is_cpu()) device_result = operation.to;
   operation.from = on_host(operation.from), operation.to = on_host(operation.to);

@@ -10,7 +10,7 @@
 // processes (c10d_comm.h), between which Gloo's messages go, and collectives of tensors on GPUs by NCCL (card_group.h) where
 // each member has a card. A group of one rank runs the same code.
 //
-// One thread calls a Comm, but for prepare(); several may each have one. Members of a group must start its operations in the same order.
+// One thread calls a Comm, but for prepare() and messages ahead; several may each have one. Members of a group must start its operations in the same order.
 // Every operation is written into the flight log, the last ones of each rank, which a failed run shows.
 #pragma once
 
@@ -114,6 +114,13 @@ class Comm {
   // Between two ranks of the epoch's world. The k-th send to a peer with a tag meets the k-th receive from it with that tag.
   virtual std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
   virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
+
+  // The same in an epoch to come that this rank has prepared, beside operations of the present one: from one other thread, which must have
+  // ended before connect() of that epoch.
+  virtual std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                              std::string_view what) = 0;
+  virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                                 std::string_view what) = 0;
 
   // Waits until all that was started has ended on the devices too: what was computed with it counts only then.
   virtual CommOutcome<void> settle(const Deadline&) { return {}; }

@@ -256,10 +256,18 @@ class ThreadComm final : public Comm {
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message({rank_, peer}, tag, message_operation(CommKind::send, std::move(tensor), what));
+    return send_ahead(epoch_, peer, std::move(tensor), tag, what);
   }
   std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return message({peer, rank_}, tag, message_operation(CommKind::receive, std::move(tensor), what));
+    return receive_ahead(epoch_, peer, std::move(tensor), tag, what);
+  }
+  std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                      std::string_view what) override {
+    return message(epoch, {rank_, peer}, tag, message_operation(CommKind::send, std::move(tensor), what));
+  }
+  std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                         std::string_view what) override {
+    return message(epoch, {peer, rank_}, tag, message_operation(CommKind::receive, std::move(tensor), what));
   }
 
   const FlightLog& flight_log() const override { return log_; }
@@ -288,11 +296,11 @@ class ThreadComm final : public Comm {
     return start({.generation = generation_, .epoch = epoch_, .group = whole}, std::move(operation));
   }
 
-  std::unique_ptr<Pending> message(std::vector<int> ends, int tag, CommOperation operation) {
+  std::unique_ptr<Pending> message(int epoch, std::vector<int> ends, int tag, CommOperation operation) {
     ensure(ends[0] != ends[1] && std::min(ends[0], ends[1]) >= 0 && std::max(ends[0], ends[1]) < size(),
            "a message from rank {} to rank {} in a world of {}", ends[0], ends[1], size());
     return start({.generation = generation_,
-                  .epoch = epoch_,
+                  .epoch = epoch,
                   .tag = tag,
                   .is_message = true,
                   .group = {Role::world, std::move(ends)}},

@@ -31,18 +31,20 @@ PlanSwitches::PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<Script
 
 PlanSwitches::~PlanSwitches() {
   if (attempt_ && attempt_->prepared.valid()) attempt_->prepared.wait();
+  end_early();
 }
 
 void PlanSwitches::let_go() {
   if (attempt_) facts_.comm.abandon("the training has failed");  // its thread may wait for others
+  end_early();
   for (int number = num_dropped_; number <= num_attempts_; ++number) facts_.comm.drop(number);
 }
 
 StepWord PlanSwitches::word() {
   if (outside_ && !attempt_ && num_asked_ == num_begun_) take_request();
   StepWord word{.ends = false, .asked = std::max(num_asked_, num_begun_), .prepared = num_attempts_};
-  const bool is_preparing =
-      attempt_ && attempt_->prepared.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  const bool is_preparing = attempt_ && !attempt_->ready &&
+                            attempt_->prepared.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   if (is_preparing) --word.prepared;
   if (drain_) word.drained = drain_->rank;
   return word;
@@ -95,12 +97,14 @@ void PlanSwitches::take_request() {
 }
 
 void PlanSwitches::step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks) {
-  if (attempt_ && !attempt_->is_scripted && agreed.prepared == num_attempts_) end(hooks);
+  const bool are_all_prepared = attempt_ && agreed.prepared == num_attempts_;
+  if (are_all_prepared && !attempt_->is_scripted && !begin_early()) end(hooks);
   if (!attempt_ && agreed.asked > num_begun_) begin_asked();
   while (next_scripted_ < script_.size() && script_[next_scripted_].step < step) ++next_scripted_;
   if (next_scripted_ == script_.size()) return;
   const ScriptedSwitch& next = script_[next_scripted_];
   const bool is_due = next.step == step;
+  if (are_all_prepared && attempt_ && attempt_->is_scripted && next.step == step + 1) begin_early();
   if (is_due && attempt_ && !attempt_->is_scripted) end(hooks);
   if (!attempt_ && next.step <= step + kStepsAhead) begin(next.plan, true);
   if (is_due) end(hooks);
@@ -129,6 +133,23 @@ PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number) const
   if (!result.why_not.empty() && !result.is_lost) facts_.comm.decline(number, result.why_not);
   result.seconds = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   return result;
+}
+
+bool PlanSwitches::begin_early() {
+  if (attempt_->ready) return false;  // it was tried
+  const Prepared& own = attempt_->ready.emplace(attempt_->prepared.get());
+  const PlanSwitch* const change = own.why_not.empty() ? own.change.get() : nullptr;
+  const PrecopyTerms terms = agree_on_early(facts_.comm, change, part_, facts_.move.patience);
+  if (terms.num_waves > 0) own.change->begin_early(terms, part_);
+  return terms.num_waves > 0;
+}
+
+// What failed in it is a reason to refuse.
+void PlanSwitches::end_early() {
+  if (!attempt_ || !attempt_->ready || attempt_->ready->change == nullptr) return;
+  Prepared& own = *attempt_->ready;
+  const std::string failure = own.change->end_early(part_);
+  if (own.why_not.empty() && !failure.empty()) own.why_not = failure, own.is_lost = true;
 }
 
 void PlanSwitches::begin_asked() {
@@ -175,9 +196,10 @@ void PlanSwitches::drop_earlier(int number) {
 }
 
 void PlanSwitches::end(const SwitchHooks& hooks) {
+  end_early();
   Attempt attempt = std::move(*attempt_);
   attempt_.reset();
-  Prepared prepared = attempt.prepared.get();
+  Prepared prepared = attempt.ready ? std::move(*attempt.ready) : attempt.prepared.get();
   SwitchEnd end{.why_not = first_refusal(prepared),
                 .why = attempt.is_scripted ? "scripted"
                        : request_          ? request_->why

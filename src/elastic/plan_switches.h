@@ -4,6 +4,7 @@
 //   asked for at rank 0 ──▶ all know, and get the plan ──▶ each prepares on a thread, steps go on ──▶ all are prepared: the switch
 //                                                                                          └──▶ one has refused: nothing happened
 //
+// Where it shortens the pause, all that are prepared send state early during one step more (reshard/precopy.h).
 // Rank 0 is the one that decides: it takes requests, one at a time, and answers them. Nobody talks about a plan beside the steps'
 // own agreement but for one broadcast. What a script says comes after exactly its step. Read next: reshard/plan_switch.h.
 #pragma once
@@ -73,6 +74,7 @@ class PlanSwitches {
     bool is_scripted = false;
     Plan plan;
     std::future<Prepared> prepared;
+    std::optional<Prepared> ready{};  // what came of that, where it was looked at before the end
   };
   void begin(const Plan& plan, bool is_scripted);
   Prepared prepare(const Plan& plan, int number) const;
@@ -80,6 +82,9 @@ class PlanSwitches {
   bool take_next_request();
   void refuse_request(const std::string& why);
   void begin_asked();
+  // All are prepared, and a step is left: whether state is sent early during that.
+  bool begin_early();
+  void end_early();
   void end(const SwitchHooks& hooks);
   void drop_earlier(int number);
   // The lowest rank that has refused says why; empty: none has. Who missed others comes behind those that refused by themselves.

@@ -85,6 +85,7 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
     kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
     progress_ = Progress::updating, next_update_ = 0;
   }
+  if (before_updates) before_updates();
   for (std::size_t i = next_update_; i < program_.instructions.size(); ++i)
     if (program_.instructions[i].op == Op::optimizer) update_after_gate(i);
   StepReport report = end_step();
@@ -131,6 +132,8 @@ StepReport Engine::end_step() {
   const bool is_finite = number(numbers, StepNumber::is_finite) != 0;
   num_updates = std::llround(number(numbers, StepNumber::num_updates));
   const double counted = number(numbers, StepNumber::num_counted);
+  last_update_.options = update_;
+  std::copy_n(numbers, kNumStepNumbers, last_update_.numbers.begin());
   const double* const sums = &number(numbers, kFirstSum);
   gate_sums_.assign(sums, sums + kNumSums);
   if (fp8_ != nullptr) {
@@ -385,6 +388,7 @@ CommOutcome<void> Engine::pass_gate() {
   if (CommOutcome<void> done = agree_on_maxima(); !done) return done;
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
   kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
+  if (before_updates) before_updates();
   progress_ = Progress::updating, next_update_ = 0;
   return {};
 }

@@ -12,6 +12,7 @@
 // One thread calls; kernels use threads of their own. Read next: block.h, layer_block.cpp, state_exchange.h.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
+#include "kernels/step_numbers.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
 
@@ -38,6 +40,12 @@ struct UpdateOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip = 1;  // the largest gradient norm; 0: any, as asynchronous schedules need it
   PipeMareOptions pipemare{};
+};
+
+// What the updates of a step worked with beside gradients and state: whoever has these can repeat them, bit for bit.
+struct UpdateFacts {
+  UpdateOptions options;
+  std::array<double, kNumStepNumbers> numbers{};  // kernels/step_numbers.h
 };
 
 struct StepReport {
@@ -134,6 +142,12 @@ class Engine {
   // Of products in 8 bits; empty where there are none.
   Fp8History fp8_history() const;
   void set_fp8_history(const Fp8History& history);
+
+  // Of the last step. Its reduced gradients stay in Parameters until the next one begins.
+  const UpdateFacts& last_update() const { return last_update_; }
+  // Called in every step once, when masters and moments are about to change: who reads them on another thread must have ended. Not of
+  // asynchronous schedules, which change them all the time, nor on CUDA, where the host runs ahead.
+  std::function<void()> before_updates;
 
   // Where the times of instructions go, while somebody wants them.
   InstructionLog* instruction_log = nullptr;
@@ -242,6 +256,7 @@ class Engine {
   Progress progress_ = Progress::between;
   std::size_t next_update_ = 0;  // updating: instructions from here on
   std::vector<double> gate_sums_;
+  UpdateFacts last_update_;
 };
 
 }  // namespace optimus

@@ -32,6 +32,18 @@ struct AdamState {
   Number *master, *first, *second;
 };
 
+// a * b + c, rounded once where the processor can. Said here, because a compiler that is free to choose which product of a sum it fuses
+// chooses otherwise for whole vectors than for the elements left over: bits would depend on where a piece begins and ends, and updates
+// that are repeated elsewhere (buddies, pre-copy) must have the same ones.
+template <typename Number>
+inline Number fused(Number a, Number b, Number c) {
+#if defined(__FP_FAST_FMA) && defined(__FP_FAST_FMAF)
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 // The weight may be the master itself.
 template <typename T, typename Number>
 void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& at, std::int64_t begin,
@@ -42,10 +54,10 @@ void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& at, std
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const Number gradient = gradients[i] * factors.scale;
-    const Number first = factors.beta1 * firsts[i] + factors.rest1 * gradient;
-    const Number second = factors.beta2 * seconds[i] + factors.rest2 * gradient * gradient;
-    const Number divisor = std::sqrt(second) * factors.inverse_root + factors.epsilon;
-    const Number master = masters[i] * factors.decay - factors.rate * (first / divisor);
+    const Number first = fused(factors.beta1, firsts[i], factors.rest1 * gradient);
+    const Number second = fused(factors.beta2, seconds[i], factors.rest2 * gradient * gradient);
+    const Number divisor = fused(std::sqrt(second), factors.inverse_root, factors.epsilon);
+    const Number master = fused(masters[i], factors.decay, -factors.rate * (first / divisor));
     firsts[i] = first, seconds[i] = second, masters[i] = master;
     store(weight[i], static_cast<Wide<T>>(master));
   }

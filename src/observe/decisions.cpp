@@ -21,6 +21,7 @@ std::string decision_line(const Decision& decision) {
                      {"prepare_seconds", decision.prepare.value},
                      {"moved_bytes", decision.moved.value},
                      {"minimum_bytes", decision.minimum.value},
+                     {"early_bytes", decision.early.value},
                      {"precopied_bytes", decision.precopied.value}}
       .dump();
 }

@@ -20,7 +20,8 @@ struct Decision {
   std::optional<double> predicted_gain{}, realised_gain{};
   Seconds pause{}, prepare{};  // training stood still; it went on meanwhile
   Bytes moved{}, minimum{};    // no choice of places moves less than the minimum
-  Bytes precopied{};           // sent again because it was sent early
+  Bytes early{};               // of what moved: before the pause
+  Bytes precopied{};           // sent again because of that
 };
 
 std::string decision_line(const Decision& decision);

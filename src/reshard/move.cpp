@@ -96,8 +96,7 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
       ends_(ends),
       comm_(comm),
       options_(options),
-      num_tensors_(static_cast<int>(change.before.tensors.size()) /
-                   (bytes_of(change.to.precision) < 4 ? 1 : 2)),
+      views_(change),
       most_copied_(std::min(options.under_way, Bytes(change.room.value / 2))) {
   plan_turns();
   plan_memory();
@@ -105,38 +104,11 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
 
 StateMover::~StateMover() = default;
 
-const std::string& StateMover::name_of(int tensor) const {
-  return change_.before.tensors[static_cast<std::size_t>(tensor)].name;
-}
-
-std::vector<at::Tensor BlockState::*> StateMover::fields(int tensor) const {
-  if (bytes_of(change_.to.precision) < 4)
-    return {&BlockState::masters, &BlockState::first, &BlockState::second};
-  if (tensor < num_tensors_) return {&BlockState::masters};
-  return {&BlockState::first, &BlockState::second};
-}
-
-// A box of what is held of a tensor, of each of its fields.
-std::vector<at::Tensor> StateMover::values(const Parameters& of, int tensor, const Box& box) const {
-  std::vector<at::Tensor> result;
-  for (at::Tensor BlockState::*const field : fields(tensor)) {
-    const Parameters* const holder = of.holder(name_of(tensor), field, box);
-    ensure(holder != nullptr, "{} of {} is not held", text(box), name_of(tensor));
-    at::Tensor held = holder->view(name_of(tensor), field);
-    const Box own = holder->box(name_of(tensor), field);
-    for (int d = 0; d < own.num_dims; ++d) held = held.narrow(d, box[d].begin - own[d].begin, box[d].size());
-    result.push_back(held);
-  }
-  return result;
-}
-
 // The waves. What goes from rank to rank nowhere comes with the rest of its block, whose buffers it lies in; whole blocks of it last.
 void StateMover::plan_turns() {
   std::set<int> moving;
   std::map<int, std::size_t> turn_of;  // of a block
-  const auto block_of = [&](int tensor) {
-    return change_.before.tensors[static_cast<std::size_t>(tensor)].block;
-  };
+  const auto block_of = [&](int tensor) { return views_.block_of(tensor); };
   for (const RankShare::Wave& wave : share_.waves) {
     for (const int tensor : wave.tensors) turn_of[block_of(tensor)] = turns_.size();
     turns_.push_back({.tensors = wave.tensors, .wave = &wave});
@@ -179,11 +151,14 @@ void StateMover::plan_memory() {
       std::max(total(ends_.old), total(ends_.next)) + change_.room.value - most_copied_.value;
   std::set<int> kept;
   for (const Turn& turn : turns_) kept.insert(turn.kept.begin(), turn.kept.end());
-  std::int64_t now = total(ends_.old), most = now;
+  std::int64_t now = total(ends_.old);
+  for (const int block : early_blocks_) now += state_bytes(*ends_.next, block, precision);
+  std::int64_t most = now;
   std::size_t num_ended = 0;
   for (std::size_t t = 0; t < turns_.size(); ++t) {
     std::int64_t added = 0;
-    for (const int block : turns_[t].held) added += state_bytes(*ends_.next, block, precision);
+    for (const int block : turns_[t].held)
+      if (!early_blocks_.contains(block)) added += state_bytes(*ends_.next, block, precision);
     for (; num_ended < t && now + added > limit && !options_.keeps_old; ++num_ended)
       for (const int block : turns_[num_ended].released)
         if (!kept.contains(block)) now -= state_bytes(*ends_.old, block, precision);
@@ -193,9 +168,46 @@ void StateMover::plan_memory() {
   most_held_ = Bytes(most) + most_copied_;
 }
 
+std::size_t StateMover::num_early_waves(Bytes room) const {
+  std::int64_t left = room.value, num_streams = 0;
+  std::set<std::pair<int, bool>> streams;
+  for (std::size_t wave = 0; wave < share_.waves.size(); ++wave) {
+    for (const RankShare::Operation& operation : share_.waves[wave].operations)
+      streams.insert({operation.peer.value, operation.is_send});
+    left -= (std::ssize(streams) - std::exchange(num_streams, std::ssize(streams))) *
+            options_.early_message.value;  // the copy that is sent
+    for (const int block : turns_[wave].held) left -= state_bytes(*ends_.next, block, change_.to.precision);
+    if (left < 0) return wave;
+  }
+  return change_.order.waves.size();
+}
+
+void StateMover::begin_early(const PrecopyTerms& terms) {
+  for (std::size_t wave = 0; wave < std::min(terms.num_waves, share_.waves.size()); ++wave)
+    early_blocks_.insert(turns_[wave].held.begin(), turns_[wave].held.end());
+  plan_memory();
+  precopy_ = std::make_unique<Precopy>(
+      PrecopyFacts{change_, share_, ends_, {early_blocks_.begin(), early_blocks_.end()}, comm_}, terms,
+      PrecopyOptions{.patience = options_.patience, .message = options_.early_message});
+}
+
+void StateMover::close_early() {
+  if (precopy_ != nullptr) precopy_->close();
+}
+
+std::string StateMover::end_early() { return precopy_ == nullptr ? "" : precopy_->end(); }
+
+void StateMover::repeat_update(const UpdateFacts& update, std::int64_t num_updates) {
+  if (precopy_ != nullptr) precopy_->repeat_update(update, num_updates);
+}
+
 MoveReport StateMover::run() {
   for (std::size_t turn = 0; turn < turns_.size(); ++turn) begin(turn);
   while (num_ended_ < num_begun_) end_oldest();
+  if (precopy_ == nullptr) return report_;
+  precopy_->repeat_masters();
+  report_.early = precopy_->received(), report_.again = precopy_->received_again();
+  report_.received += report_.early;
   return report_;
 }
 
@@ -217,7 +229,8 @@ void StateMover::end_oldest() {
 
 void StateMover::take_blocks(const Turn& turn) {
   for (const int block : turn.kept) ends_.next->take_state(block, *ends_.old);
-  for (const int block : turn.held) ends_.next->hold_state(block);
+  for (const int block : turn.held)
+    if (!early_blocks_.contains(block)) ends_.next->hold_state(block);
 }
 
 // Each new box from each old one: own ones, and those held for others.
@@ -226,7 +239,7 @@ void StateMover::copy_own(const Turn& turn) {
   for (const int tensor : turn.tensors) {
     const std::string& name = name_of(tensor);
     if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
-    at::Tensor BlockState::*const field = fields(tensor).front();
+    at::Tensor BlockState::*const field = views_.fields(tensor).front();
     const auto boxes = [&](const Parameters& of) {
       std::vector<Box> result{of.box(name, field)};
       if (of.copies() != nullptr && of.copies()->view(name, field).defined())
@@ -237,8 +250,8 @@ void StateMover::copy_own(const Turn& turn) {
       for (const Box& held : boxes(*ends_.old)) {
         const auto common = intersect(wanted, held);
         if (!common) continue;
-        const std::vector<at::Tensor> from = values(*ends_.old, tensor, *common),
-                                      to = values(*ends_.next, tensor, *common);
+        const std::vector<at::Tensor> from = views_.values(*ends_.old, tensor, *common),
+                                      to = views_.values(*ends_.next, tensor, *common);
         for (std::size_t i = 0; i < to.size(); ++i)
           if (!to[i].is_alias_of(from[i])) to[i].copy_(from[i]);
       }
@@ -250,10 +263,22 @@ void StateMover::exchange(const RankShare::Wave& wave) {
   post_joint();
 }
 
-// Both sides see the same boxes in the same order, so both part them alike.
+// But for rows that have come early.
 void StateMover::post(const RankShare::Operation& operation) {
+  const Box gone = precopy_ == nullptr ? Box{} : precopy_->gone(operation);
+  if (gone.num_dims == 0) return post_box(operation, operation.box);
+  for (const Span rows :
+       {Span{operation.box[0].begin, gone[0].begin}, Span{gone[0].end, operation.box[0].end}}) {
+    Box rest = operation.box;
+    rest[0] = rows;
+    if (rows.size() > 0) post_box(operation, rest);
+  }
+}
+
+// Both sides see the same boxes in the same order, so both part them alike.
+void StateMover::post_box(const RankShare::Operation& operation, const Box& box) {
   const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
-  std::vector<at::Tensor> pieces = values(of, operation.tensor, operation.box);
+  std::vector<at::Tensor> pieces = views_.values(of, operation.tensor, box);
   (operation.is_send ? report_.sent : report_.received) += bytes_in(pieces);
   if (bytes_in(pieces) <= options_.alone) {
     const std::pair<int, bool> key{operation.peer.value, operation.is_send};

@@ -11,11 +11,15 @@
 // keeps its memory. What fails leaves neither layout whole, unless the old one is kept meanwhile.
 #pragma once
 
+#include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "comm/comm.h"
-#include "engine/parameters.h"
 #include "reshard/plan_change.h"
+#include "reshard/precopy.h"
+#include "reshard/state_views.h"
 
 namespace optimus {
 
@@ -25,18 +29,15 @@ struct MoveOptions {
   bool keeps_old = false;    // the old layout stays whole until the caller lets it go: twice the memory
   Bytes alone{1 << 20};      // larger boxes travel alone
   Bytes under_way{1 << 26};  // copies for messages, at most; less where there is little room
+  WhenEarly early = WhenEarly::automatic;
+  Bytes spare{};  // memory beside what either plan needs that may be used before the pause
+  Bytes early_message{1 << 20};
 };
 
 struct MoveReport {
-  Bytes sent, received;
+  Bytes sent, received;  // each element once, whenever it came
+  Bytes early, again;    // of what was received: before the pause; gradients, because of that
   std::int64_t num_messages = 0;
-};
-
-// Either is null where the rank is not in that plan. Of `old` masters and moments are taken apart; weights of their own and gradients
-// must be gone. `next` holds nothing yet.
-struct MoveEnds {
-  Parameters* old = nullptr;
-  Parameters* next = nullptr;
 };
 
 class StateMover {
@@ -48,7 +49,19 @@ class StateMover {
   // Of masters and moments, old and new, at any moment, and of copies for messages.
   Bytes most_held() const { return most_held_; }
 
-  // Once. Throws PeersLost.
+  // How many of the change's first waves can be sent early within so much memory; of a rank that has no part in it all of them. How many
+  // bytes less it then receives in the pause.
+  std::size_t num_early_waves(Bytes room) const;
+  Bytes saved_early(std::size_t num_waves) const { return saved_by_precopy(change_, share_, num_waves); }
+  // Before the pause. `ends` stay as they are until run(), but for updates, before which close_early() must be called.
+  void begin_early(const PrecopyTerms& terms);
+  void close_early();
+  // Why it failed, so that there is no run(); empty: it did not.
+  std::string end_early();
+  // In the pause, while the old plan's gradients are there: what came early is of this update then. Throws PeersLost.
+  void repeat_update(const UpdateFacts& update, std::int64_t num_updates);
+
+  // Once; weights of their own and gradients of the old plan must be gone. Throws PeersLost.
   MoveReport run();
 
  private:
@@ -69,12 +82,11 @@ class StateMover {
   void copy_own(const Turn& turn);
   void exchange(const RankShare::Wave& wave);
   void post(const RankShare::Operation& operation);
+  void post_box(const RankShare::Operation& operation, const Box& box);
   void post_joint();
   void start(Message message, int peer, bool is_send);
   void end_first();
-  std::vector<at::Tensor BlockState::*> fields(int tensor) const;
-  const std::string& name_of(int tensor) const;
-  std::vector<at::Tensor> values(const Parameters& of, int tensor, const Box& box) const;
+  const std::string& name_of(int tensor) const { return views_.name_of(tensor); }
 
   const PlanChange& change_;
   const int rank_;
@@ -82,11 +94,13 @@ class StateMover {
   const MoveEnds ends_;
   Comm& comm_;
   const MoveOptions options_;
-  const int num_tensors_;    // of the model
+  const StateViews views_;
   const Bytes most_copied_;  // for messages under way, beside one that is larger
   std::vector<Turn> turns_;
   std::size_t num_begun_ = 0, num_ended_ = 0;  // turns
   Bytes most_held_;
+  std::set<int> early_blocks_;        // new ones that are held since before the pause
+  std::unique_ptr<Precopy> precopy_;  // null: nothing is sent early
   std::vector<Message> under_way_;
   std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> joint_;  // by peer and direction
   Bytes staged_;

@@ -27,6 +27,10 @@ enum class MasterCopies { all, owned };
 // together under one number.
 Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copies = MasterCopies::all);
 
+// Whether state is sent early, before training stands still (reshard/precopy.h). automatic: where that shortens the pause by more than it
+// costs.
+enum class WhenEarly { automatic, always, never };
+
 struct PlanChange {
   Plan from, to;  // of `to` the devices are those of the run: ranks
   Layout before, after;

@@ -1,9 +1,12 @@
 // See plan_switch.h.
 #include "reshard/plan_switch.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "base/error.h"
@@ -13,6 +16,17 @@ namespace optimus {
 namespace {
 
 const Group kAll{Role::world, {}};
+constexpr std::array kReadByUpdates = {StepNumber::learning_rate, StepNumber::is_finite, StepNumber::factor,
+                                       StepNumber::rate, StepNumber::inverse_root};
+constexpr std::size_t kNumUpdateNumbers = 4 + kReadByUpdates.size();
+constexpr int kProbeTag = 0x7fd3;  // no other messages have it
+constexpr std::int64_t kProbeBytes = 1 << 18;
+// What agreeing and two more rounds of messages take on a slow machine: less is not worth a step's wait.
+constexpr Seconds kWorthIt{0.002};
+
+double seconds_since(std::chrono::steady_clock::time_point began) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
 
 }  // namespace
 
@@ -36,8 +50,10 @@ PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Pla
   if (has_device(change_.to, rank_)) {
     next_ =
         std::make_unique<Parameters>(change_.to, facts.model, rank_, facts.engine.device, Keeping::nothing);
-    const std::vector<Group> own =
-        groups_of(compile(change_.to, facts.model, rank_), change_.to, there_.num_staying);
+    const Program program = compile(change_.to, facts.model, rank_);
+    const MemoryUse use = memory_use(program);
+    needed_ = use.weights + use.gradients + use.optimizer + plan_arena(program).bytes;
+    const std::vector<Group> own = groups_of(program, change_.to, there_.num_staying);
     groups_.insert(groups_.end(), own.begin(), own.end());
   }
   mover_ = std::make_unique<StateMover>(change_, rank_, MoveEnds{part.parameters.get(), next_.get()},
@@ -47,7 +63,64 @@ PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Pla
 PlanSwitch::~PlanSwitch() = default;
 
 CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
-  return facts_.comm.prepare(epoch_, groups_, deadline);
+  if (const auto done = facts_.comm.prepare(epoch_, groups_, deadline); !done) return done;
+  return measure_links(deadline);
+}
+
+// Around a ring; twice, because the first one waits for whoever is late.
+CommOutcome<void> PlanSwitch::measure_links(const Deadline& deadline) {
+  Comm& comm = facts_.comm;
+  const bool is_wanted = facts_.move.early == WhenEarly::automatic && comm.size() > 1 &&
+                         change_.moved.value > 0 && can_precopy(change_, facts_.engine.device);
+  if (!is_wanted) return {};
+  const at::Tensor out = at::zeros({kProbeBytes}, at::kByte), in = at::empty({kProbeBytes}, at::kByte);
+  const int before = (rank_ + comm.size() - 1) % comm.size(), behind = (rank_ + 1) % comm.size();
+  for (int round = 0; round < 2; ++round) {
+    const auto began = std::chrono::steady_clock::now();
+    const auto send = comm.send_ahead(epoch_, behind, out, kProbeTag, "a measured message");
+    const auto receive = comm.receive_ahead(epoch_, before, in, kProbeTag, "a measured message");
+    for (Pending* const pending : {send.get(), receive.get()})
+      if (const auto done = pending->wait(deadline); !done) return done;
+    link_speed_ = kProbeBytes / std::max(1e-9, seconds_since(began));
+  }
+  return {};
+}
+
+PlanSwitch::EarlyWord PlanSwitch::early_word(const PlanPart& part) const {
+  if (facts_.move.early == WhenEarly::never || !can_precopy(change_, facts_.engine.device)) return {};
+  const Bytes used = part.is_empty() ? Bytes(0) : part.parameters->bytes() + part.engine->bytes();
+  const Bytes room = std::max(Bytes(0), needed_ - used) + facts_.move.spare;
+  const std::size_t num_waves = mover_->num_early_waves(room);
+  const double saved = static_cast<double>(mover_->saved_early(num_waves).value);
+  const bool is_worth_it = facts_.move.early == WhenEarly::always
+                               ? saved > 0
+                               : link_speed_ > 0 && saved / link_speed_ > kWorthIt.value;
+  return {is_worth_it, num_waves};
+}
+
+PrecopyTerms agree_on_early(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds patience) {
+  const PlanSwitch::EarlyWord word = own == nullptr ? PlanSwitch::EarlyWord{} : own->early_word(part);
+  const double num_updates = part.is_empty() ? -1 : static_cast<double>(part.engine->num_updates);
+  at::Tensor all = at::tensor(
+      {word.is_worth_it ? 1.0 : 0.0, -static_cast<double>(word.num_waves), num_updates}, at::kDouble);
+  done_or_throw(comm.all_reduce(kAll, all, Sum::maximum, "what is sent early")
+                    ->wait(Deadline::after(patience, "what is sent early")));
+  const double* const found = all.const_data_ptr<double>();
+  if (found[0] == 0 || own == nullptr) return {};
+  return {.epoch = own->epoch(),
+          .num_waves = static_cast<std::size_t>(std::llround(-found[1])),
+          .num_updates = std::llround(found[2])};
+}
+
+void PlanSwitch::begin_early(const PrecopyTerms& terms, PlanPart& part) {
+  is_early_ = true;
+  mover_->begin_early(terms);
+  if (!part.is_empty()) part.engine->before_updates = [this] { mover_->close_early(); };
+}
+
+std::string PlanSwitch::end_early(PlanPart& part) {
+  if (!part.is_empty()) part.engine->before_updates = nullptr;
+  return mover_->end_early();
 }
 
 void PlanSwitch::agree_on_numbers(const PlanPart& part) {
@@ -55,6 +128,7 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   if (!part.is_empty())
     numbers = {static_cast<double>(part.engine->num_updates), part.engine->loss_scale.value,
                static_cast<double>(part.engine->loss_scale.num_good)};
+  add_update(part, numbers);
   add_history(part, numbers);
   at::Tensor all = at::tensor(numbers, at::kDouble);
   done_or_throw(facts_.comm.all_reduce(kAll, all, Sum::maximum, "what engines count")
@@ -62,7 +136,27 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   const double* const found = all.const_data_ptr<double>();
   num_updates_ = std::llround(found[0]);
   loss_scale_ = {found[1], std::llround(found[2])};
-  fp8_history_ = history_in({found + 3, static_cast<std::size_t>(all.numel() - 3)});
+  const std::span<const double> rest(found + 3, static_cast<std::size_t>(all.numel() - 3));
+  take_update(rest.first(kNumUpdateNumbers));
+  fp8_history_ = history_in(rest.subspan(kNumUpdateNumbers));
+}
+
+// Those that AdamW reads; all are 0 or more.
+void PlanSwitch::add_update(const PlanPart& part, std::vector<double>& numbers) const {
+  std::vector<double> own(kNumUpdateNumbers, -1);
+  if (!part.is_empty()) {
+    const auto& [options, of_step] = part.engine->last_update();
+    own = {options.beta1, options.beta2, options.epsilon, options.weight_decay};
+    for (const StepNumber which : kReadByUpdates) own.push_back(of_step[static_cast<std::size_t>(which)]);
+  }
+  numbers.insert(numbers.end(), own.begin(), own.end());
+}
+
+void PlanSwitch::take_update(std::span<const double> numbers) {
+  update_.options.beta1 = numbers[0], update_.options.beta2 = numbers[1];
+  update_.options.epsilon = numbers[2], update_.options.weight_decay = numbers[3];
+  for (std::size_t i = 0; i < kReadByUpdates.size(); ++i)
+    update_.numbers[static_cast<std::size_t>(kReadByUpdates[i])] = numbers[4 + i];
 }
 
 // Steps of maxima one behind the other, and how many they are: as many numbers on every rank, -1 where nothing is known.
@@ -101,13 +195,21 @@ void PlanSwitch::make_engine(PlanPart& part) const {
 // Whoever gets through this knows that all have all that they are to have.
 SwitchReport PlanSwitch::sum_up(const MoveReport& own) const {
   const Deadline deadline = Deadline::after(facts_.move.patience, "the end of a change of plan");
-  at::Tensor moved = at::tensor({static_cast<double>(own.received.value)}, at::kDouble);
+  const auto number = [](Bytes bytes) { return static_cast<double>(bytes.value); };
+  at::Tensor moved = at::tensor({number(own.received), number(own.early), number(own.again)}, at::kDouble);
   at::Tensor most = at::tensor({static_cast<double>(mover_->most_held().value)}, at::kDouble);
   const auto sum = facts_.comm.all_reduce(kAll, moved, Sum::sum, "bytes moved");
   const auto maximum = facts_.comm.all_reduce(kAll, most, Sum::maximum, "bytes held");
   done_or_throw(sum->wait(deadline)), done_or_throw(maximum->wait(deadline));
-  const auto bytes = [](const at::Tensor& value) { return Bytes(std::llround(value.item<double>())); };
-  return {.moved = bytes(moved), .minimum = change_.minimum, .paused = {}, .most_held = bytes(most)};
+  const auto bytes = [](const at::Tensor& of, int index) {
+    return Bytes(std::llround(of.const_data_ptr<double>()[index]));
+  };
+  return {.moved = bytes(moved, 0),
+          .early = bytes(moved, 1),
+          .precopied = bytes(moved, 2),
+          .minimum = change_.minimum,
+          .paused = {},
+          .most_held = bytes(most, 0)};
 }
 
 SwitchReport PlanSwitch::run(PlanPart& part) {
@@ -120,6 +222,7 @@ SwitchReport PlanSwitch::run(PlanPart& part) {
   connect(do_some_leave ? std::span(&kAll, 1) : std::span<const Group>(groups_));
   agree_on_numbers(part);
   part.engine.reset();
+  if (is_early_) mover_->repeat_update(update_, num_updates_);
   if (part.parameters != nullptr) part.parameters->keep_state();
   const MoveReport moved = mover_->run();
   if (facts_.move.keeps_old) earlier_ = {part.plan, std::move(part.parameters), nullptr};
@@ -135,7 +238,7 @@ SwitchReport PlanSwitch::run(PlanPart& part) {
     part.parameters->complete();
     make_engine(part);
   }
-  report.paused = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  report.paused = Seconds(seconds_since(began));
   return report;
 }
 

@@ -2,6 +2,7 @@
 //
 //   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // a thread: refuses, or works everything out
 //   next.prepare(deadline);                                                   // the same thread: connects while steps go on
+//   next.begin_early(agree_on_early(…), part);                                // between two steps; the next one computes meanwhile
 //   const SwitchReport report = next.run(part);                               // between two steps, by all ranks of the run
 //
 // A rank may have no use in a plan: its part is then empty, and it takes part in switches all the same. Read next: reshard/move.h.
@@ -26,7 +27,9 @@ struct PlanPart {
 
 // What a change of plan was, for all ranks together.
 struct SwitchReport {
-  Bytes moved;      // as it was received
+  Bytes moved;      // as it was received, each element once
+  Bytes early;      // of that, before the pause
+  Bytes precopied;  // sent again because of it: gradients
   Bytes minimum;    // as PlanChange has it
   Seconds paused;   // at this rank
   Bytes most_held;  // of masters and moments, old and new, by any one rank
@@ -50,9 +53,21 @@ class PlanSwitch {
 
   const PlanChange& change() const { return change_; }
   const Plan& plan() const { return change_.to; }
+  int epoch() const { return epoch_; }
   Bytes most_held() const { return mover_->most_held(); }
   // Beforehand, from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
+
+  // What this rank has to say about sending state early (reshard/precopy.h), when it is prepared.
+  struct EarlyWord {
+    bool is_worth_it = false;
+    std::size_t num_waves = 0;
+  };
+  EarlyWord early_word(const PlanPart& part) const;
+  // While the next step computes, what all have agreed on. The part's engine must live until end_early().
+  void begin_early(const PrecopyTerms& terms, PlanPart& part);
+  // Before run(). Why it failed, so that there is no run(); empty: it did not.
+  std::string end_early(PlanPart& part);
   // Throws PeersLost and whatever making an engine throws; the part is then torn (neither plan's). Ends in the new epoch of the Comm;
   // groups of earlier ones can be dropped. Where the old state is kept, a failure leaves the part as it was, without its engine, or
   // as it is to be, and then earlier() as it was: nobody has the one without all having had the other.
@@ -66,6 +81,10 @@ class PlanSwitch {
   Fp8History history_in(std::span<const double> numbers) const;
   void make_engine(PlanPart& part) const;
   SwitchReport sum_up(const MoveReport& own) const;
+  CommOutcome<void> measure_links(const Deadline& deadline);
+  // What the last update worked with, among what engines count.
+  void add_update(const PlanPart& part, std::vector<double>& numbers) const;
+  void take_update(std::span<const double> numbers);
 
   PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there,
              int epoch);
@@ -81,6 +100,14 @@ class PlanSwitch {
   std::int64_t num_updates_ = 0;
   LossScale loss_scale_;
   Fp8History fp8_history_;
+  bool is_early_ = false;
+  UpdateFacts update_;     // the last one, where state was sent early
+  double link_speed_ = 0;  // bytes a second, as it was measured; 0: it was not
+  Bytes needed_;           // by the new plan
 };
+
+// By all ranks after the same step: whether state is sent early, and what. `own` is null where the rank has refused the plan; then nothing
+// is. Throws PeersLost.
+PrecopyTerms agree_on_early(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds patience);
 
 }  // namespace optimus

@@ -101,6 +101,11 @@ Bytes total_memory(at::Device device) {
   return Bytes(static_cast<std::int64_t>(cuda_memory().value_or(CudaMemory{}).total));
 }
 
+Bytes spare_memory(at::Device device, int num_ranks) {
+  const std::int64_t sharing = device.is_cuda() ? 1 : num_ranks;
+  return Bytes(free_memory(device).value_or(Bytes(0)).value / (2 * sharing));
+}
+
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
   // Workers on processors share the memory of their machine.
   const int sharing = device.is_cuda() ? 1 : num_devices(plan);

@@ -16,6 +16,8 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
 std::optional<Bytes> free_memory(at::Device device);
 // All that it has.
 Bytes total_memory(at::Device device);
+// What each of so many ranks may use of it for a while: half, so that others are not crowded out.
+Bytes spare_memory(at::Device device, int num_ranks);
 // Throws UserError with both figures and what would help.
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
 // A switch needs no more than either plan does: throws UserError where it would, or where the new plan does not fit.

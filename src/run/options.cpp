@@ -73,6 +73,10 @@ void declare(OptionTable& table, TrainOptions& o) {
             "threads of a worker on a processor (default: all cores, shared evenly)");
   table.add("plan", o.plan, "FILE", "run this plan");
   table.add("switch-at", o.switch_at, "STEP:PLAN,…", "go on with these plans, each from behind its step");
+  table.add_choice<WhenEarly>(
+      "precopy", o.precopy,
+      {{"auto", WhenEarly::automatic}, {"always", WhenEarly::always}, {"never", WhenEarly::never}},
+      "whether state is sent early, before training stands still for another plan");
   declare_layout(table, o.layout);
   declare(table, o.failures);
   table.add("static", o.is_static, "no decisions of its own while it runs");

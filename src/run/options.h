@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "data/samples.h"
 #include "model/options.h"
+#include "reshard/plan_change.h"
 #include "search/demand.h"
 
 namespace optimus {
@@ -46,8 +47,9 @@ struct TrainOptions {
   Path token_file;        // with the run's token, of runs over several hosts
   Path plan;
   std::string switch_at;  // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
-  Constraints layout;     // of the plan that is chosen
-  Failures failures;      // what it reckons with
+  WhenEarly precopy = WhenEarly::automatic;  // whether state is sent before the pause of a change of plan
+  Constraints layout;                        // of the plan that is chosen
+  Failures failures;                         // what it reckons with
   bool is_static = false;
 
   Path resume;                     // a run

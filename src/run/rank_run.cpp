@@ -239,10 +239,11 @@ RankRun::End RankRun::train_on(Training& training) {
   std::optional<PlanSwitches::Outside> outside;
   if (number() == 0)
     outside.emplace(PlanSwitches::Outside{requests_, [&] { return best_plan(); }, rank_.elastic != nullptr});
-  PlanSwitches switches({settings_.model, rank_.comm, engine_options(), {.patience = options_.patience}},
-                        part_, run_.script, outside, [&](const PlanSwitch& next) {
-                          refuse_too_large(next, settings_.model, number(), rank_.device);
-                        });
+  MoveOptions move{.patience = options_.patience, .early = options_.precopy};
+  if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
+  PlanSwitches switches(
+      {settings_.model, rank_.comm, engine_options(), move}, part_, run_.script, outside,
+      [&](const PlanSwitch& next) { refuse_too_large(next, settings_.model, number(), rank_.device); });
   const auto let_go = [&] {
     rank_.agreement.let_go();
     switches.let_go();

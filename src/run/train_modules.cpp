@@ -114,7 +114,10 @@ TrainResult ModuleRankRun::train() {
         requests, [&]() -> Plan {
           throw UserError("no plan is searched for a model of modules; name one with --plan FILE");
         }});
-  PlanSwitches switches({settings_.model, rank_.comm, engine_options(), {.patience = options_.patience}},
+  PlanSwitches switches({settings_.model,
+                         rank_.comm,
+                         engine_options(),
+                         {.patience = options_.patience, .early = WhenEarly::never}},
                         part_, run_.prepared.script, outside, [&](const PlanSwitch& next) {
                           refuse_too_large(next, settings_.model, number(), rank_.device);
                         });

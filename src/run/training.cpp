@@ -243,23 +243,28 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   if (!part_.is_empty()) peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
   const Seconds paused(seconds_since(switch_began_));
   const double steps = last_ ? paused.value / std::max(1e-9, last_->seconds.value) : 0;
-  const std::string line =
+  std::string line =
       fmt::format("step {}: {} ({} → {}), prepared {}, paused {} ({:.1f} steps), moved {} (bound {})", step_,
                   hashes, short_text(end.from), short_text(end.to), text(end.prepared), text(paused), steps,
                   text(end.report.moved), text(end.report.minimum));
+  if (end.report.early.value > 0)
+    line += fmt::format(", pre-copied {} ({} again)", text(end.report.early), text(end.report.precopied));
   if (folder == nullptr) return line;
   progress_.finish();
   line_.print(line);
-  const Outcome<void> kept = folder->decisions.append_line(decision_line({.step = step_,
-                                                                          .kind = "switch",
-                                                                          .evidence = end.why,
-                                                                          .from = from,
-                                                                          .to = to,
-                                                                          .epoch = epoch_,
-                                                                          .pause = paused,
-                                                                          .prepare = end.prepared,
-                                                                          .moved = end.report.moved,
-                                                                          .minimum = end.report.minimum}));
+  const Outcome<void> kept =
+      folder->decisions.append_line(decision_line({.step = step_,
+                                                   .kind = "switch",
+                                                   .evidence = end.why,
+                                                   .from = from,
+                                                   .to = to,
+                                                   .epoch = epoch_,
+                                                   .pause = paused,
+                                                   .prepare = end.prepared,
+                                                   .moved = end.report.moved,
+                                                   .minimum = end.report.minimum,
+                                                   .early = end.report.early,
+                                                   .precopied = end.report.precopied}));
   if (!kept) events_.report(Warning{kept.error().why});
   return line;
 }

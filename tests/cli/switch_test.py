@@ -89,13 +89,15 @@ class Switches(CommandLineTest):
         for trial in range(30 if LONG else 2):
             script, words = self.script(6, 5)
             with self.subTest(trial=trial, plans=words):
-                run(*self.words(f"script-{trial}", "--switch-at", script))
+                run(*self.words(f"script-{trial}", "--switch-at", script, "--precopy", "always" if trial % 2 else "never"))
                 self.expect_same(f"script-{trial}")
                 decisions = self.decisions(f"script-{trial}")
                 self.assertEqual([d["step"] for d in decisions], [5, 10, 15, 20, 25, 30])
                 for d in decisions:
                     self.assertEqual(d["kind"], "switch")
                     self.assertEqual(d["moved_bytes"], d["minimum_bytes"])
+                    self.assertLessEqual(2 * d["precopied_bytes"], d["early_bytes"])
+                self.assertEqual(any(d["early_bytes"] > 0 for d in decisions), trial % 2 == 1)
                 self.assertEqual([row["epoch"] for row in self.rows(f"script-{trial}")], [min(6, (step - 1) // 5) for step in range(1, STEPS + 1)])
                 self.assertEqual(len(list((self.folder / f"script-{trial}" / "plans").iterdir())), 7)
 
@@ -138,11 +140,11 @@ class Switches(CommandLineTest):
         self.assertFalse((self.folder / "wrong" / "metrics.jsonl").exists())
 
     def test_killed(self):
-        """At any instant of a training that changes its plan all the time: before, while plans are prepared, while state moves."""
+        """At any instant of a training that changes its plan all the time: before, while plans are prepared, while state is sent early, while it moves."""
         for trial in range(40 if LONG else 3):
-            script, words = self.script(18, 2)
+            script, words = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with a step for state that is sent early, or without
             name = f"killed-{trial}"
-            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--static"))
+            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--static", "--precopy", "always"))
             step = self.random.randrange(2, 34)
             self.wait_for_step(name, step, training)
             time.sleep(self.random.random() * 0.15)
@@ -164,9 +166,9 @@ class Switches(CommandLineTest):
     def test_killed_and_goes_on(self):
         """The same where the others go on by themselves."""
         for trial in range(40 if LONG else 2):
-            script, words = self.script(18, 2)
+            script, words = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with a step for state that is sent early, or without
             name = f"goes-on-{trial}"
-            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5))
+            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--precopy", "always"))
             step = self.random.randrange(2, 34)
             self.wait_for_step(name, step, training)
             time.sleep(self.random.random() * 0.15)

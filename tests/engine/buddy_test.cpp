@@ -238,6 +238,14 @@ class GateFails final : public Comm {
   std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
     return inner_.receive(peer, tensor, tag, what);
   }
+  std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                      std::string_view what) override {
+    return inner_.send_ahead(epoch, peer, tensor, tag, what);
+  }
+  std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                         std::string_view what) override {
+    return inner_.receive_ahead(epoch, peer, tensor, tag, what);
+  }
   const FlightLog& flight_log() const override { return inner_.flight_log(); }
 
   bool fails = false;

@@ -1,7 +1,9 @@
 // A training that changes its plan on the way learns what one device learns: any plan to any other, ranks that come into use and go
 // out of it, every kind of state. Ranks are threads; tests/cli/switch_test.py has processes.
+#include <ATen/ops/equal.h>
 #include <rapidcheck.h>
 
+#include <map>
 #include <mutex>
 
 #include "engine/equal_training.h"
@@ -22,11 +24,16 @@ struct Switched {
 // One rank of a training that goes from plan to plan, `steps` with each.
 class Traveller {
  public:
-  Traveller(const ModelSpec& model, Comm& comm, const Course& course)
+  Traveller(const ModelSpec& model, Comm& comm, const Course& course, WhenEarly early)
       : facts_{model,
                comm,
                {.device = test_device(), .seed = 9, .patience = Seconds(60)},
-               {.patience = Seconds(60), .is_checked = true, .alone = Bytes(256)}},
+               {.patience = Seconds(60),
+                .is_checked = true,
+                .alone = Bytes(256),
+                .early = early,
+                .spare = Bytes(1 << 24),
+                .early_message = Bytes(2048)}},
         course_(course) {}
 
   void begin(const Plan& plan) {
@@ -62,12 +69,20 @@ class Traveller {
       const auto done = change.prepare(Deadline::after(Seconds(60), "preparing"));
       if (!done) problem = text(done.error());
     });
-    Learned meanwhile;
-    train(1, meanwhile);
-    losses_meanwhile = meanwhile;
+    losses_meanwhile = {};
+    train(1, losses_meanwhile);
     other.join();
     EXPECT_EQ(problem, "");
+    if (facts_.move.early == WhenEarly::always) send_early(change);
     return change.run(part_);
+  }
+
+  // All but the end of it.
+  void call_off(const Plan& plan) {
+    PlanSwitch change(facts_, part_, plan, ++epoch_);
+    done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
+    losses_meanwhile = {};
+    send_early(change);
   }
 
   int rank() const { return facts_.comm.rank(); }
@@ -75,6 +90,14 @@ class Traveller {
   Learned losses_meanwhile;
 
  private:
+  // While one step more is computed.
+  void send_early(PlanSwitch& change) {
+    const PrecopyTerms terms = agree_on_early(facts_.comm, &change, part_, Seconds(60));
+    if (terms.num_waves > 0) change.begin_early(terms, part_);
+    train(1, losses_meanwhile);
+    EXPECT_EQ(change.end_early(part_), "");
+  }
+
   const SwitchFacts facts_;
   const Course course_;
   PlanPart part_;
@@ -82,30 +105,36 @@ class Traveller {
   int epoch_ = 0;
 };
 
-// Through all plans, two steps with each and one more while the next is prepared.
-Switched travel(const ModelSpec& model, const std::vector<Plan>& plans) {
+int steps_of(std::size_t num_plans, WhenEarly early) {
+  return static_cast<int>((early == WhenEarly::always ? 4 : 3) * (num_plans - 1) + 2);
+}
+
+// Through all plans, two steps with each, one more while the next is prepared, and one while state is sent early.
+Switched travel(const ModelSpec& model, const std::vector<Plan>& plans, WhenEarly early) {
   const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
     return samples_of(first, count, model.vocab);
   }};
   Switched all;
   std::mutex mutex;
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
-    Traveller traveller(model, comm, course);
+    Traveller traveller(model, comm, course, early);
     traveller.begin(plans[0]);
     std::vector<SwitchReport> reports;
     const auto take = [&](std::size_t first, const Learned& seen) {
       const std::lock_guard lock(mutex);
-      all.learned.losses.resize(3 * plans.size() - 1), all.learned.norms.resize(3 * plans.size() - 1);
+      const auto count = static_cast<std::size_t>(steps_of(plans.size(), early));
+      all.learned.losses.resize(count), all.learned.norms.resize(count);
       for (std::size_t i = 0; i < seen.losses.size(); ++i)
         all.learned.losses[first + i] = seen.losses[i], all.learned.norms[first + i] = seen.norms[i];
     };
     for (std::size_t p = 0; p < plans.size(); ++p) {
+      const auto first = static_cast<std::size_t>(steps_of(p + 1, early)) - 2;
       Learned seen;
       traveller.train(2, seen);
-      take(3 * p, seen);
+      take(first, seen);
       if (p + 1 == plans.size()) continue;
       reports.push_back(traveller.change(plans[p + 1]));
-      take(3 * p + 2, traveller.losses_meanwhile);
+      take(first + 2, traveller.losses_meanwhile);
     }
     const std::lock_guard lock(mutex);
     if (!traveller.part().is_empty()) put(*traveller.part().parameters, all.learned);
@@ -115,12 +144,13 @@ Switched travel(const ModelSpec& model, const std::vector<Plan>& plans) {
   return all;
 }
 
-void expect_equal_to_one_device(const ModelSpec& model, const std::vector<Plan>& plans) {
-  const Switched switched = travel(model, plans);
+void expect_equal_to_one_device(const ModelSpec& model, const std::vector<Plan>& plans,
+                                WhenEarly early = WhenEarly::never) {
+  const Switched switched = travel(model, plans, early);
   ASSERT_TRUE(switched.problems.empty()) << switched.problems.front();
   Plan one = one_device(model, kBatch);
   one.fp8 = plans.front().fp8;
-  const Learned alone = train(model, one, static_cast<int>(3 * plans.size() - 1));
+  const Learned alone = train(model, one, steps_of(plans.size(), early));
   expect_same_learning(model, plans.back(), alone, switched.learned);
   ASSERT_EQ(switched.reports.size(), plans.size() - 1);
   for (const SwitchReport& report : switched.reports) EXPECT_EQ(report.moved, report.minimum);
@@ -140,7 +170,7 @@ TEST(Switch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
     std::string trace = fmt::format("{} {} {} {}", preset, heads, kv_heads, layers);
     for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
     SCOPED_TRACE(trace);
-    expect_equal_to_one_device(model, plans);
+    expect_equal_to_one_device(model, plans, *rc::gen::element(WhenEarly::never, WhenEarly::always));
   }));
 }
 
@@ -164,6 +194,150 @@ TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
     SCOPED_TRACE(trace);
     expect_equal_to_one_device(model, plans);
   }));
+}
+
+// Of one rank: masters and moments, by name and field.
+using Bits = std::map<std::string, at::Tensor>;
+
+void put_bits(const Parameters& parameters, const std::string& prefix, Bits& bits) {
+  if (parameters.copies() != nullptr) put_bits(*parameters.copies(), prefix + " copy", bits);
+  for (const LogicalTensor& tensor : parameters.tensors())
+    for (const auto& [field, name] : {std::pair{&BlockState::masters, "master"},
+                                      {&BlockState::first, "first"},
+                                      {&BlockState::second, "second"}})
+      if (const at::Tensor view = parameters.view(tensor.name, field); view.defined())
+        bits[fmt::format("{} {} {}", prefix, tensor.name, name)] = view.clone();
+}
+
+struct ChangedOnce {
+  Bits bits;  // behind the change of plan
+  Bytes sent, again;
+  std::vector<std::string> problems;
+};
+
+// Three steps, another plan. Where nothing is sent early, the step during which it would be is one as the others are.
+ChangedOnce change_once(const ModelSpec& model, const Plan& from, const Plan& to, WhenEarly early) {
+  const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
+    return samples_of(first, count, model.vocab);
+  }};
+  ChangedOnce result;
+  std::mutex mutex;
+  const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
+    Traveller traveller(model, comm, course, early);
+    traveller.begin(from);
+    Learned seen;
+    traveller.train(early == WhenEarly::always ? 1 : 2, seen);
+    const SwitchReport report = traveller.change(to);
+    const std::lock_guard lock(mutex);
+    result.sent = report.early, result.again = report.precopied;
+    EXPECT_EQ(report.moved, report.minimum);
+    if (!traveller.part().is_empty())
+      put_bits(*traveller.part().parameters, fmt::format("rank {}:", comm.rank()), result.bits);
+  });
+  result.problems = problems;
+  return result;
+}
+
+// What is worked out again from gradients is what the sender has.
+TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "state is sent early on processors only";
+  std::int64_t sent = 0, again = 0;
+  EXPECT_TRUE(holds("early bits", 25, [&] {
+    if (testing::Test::HasFailure()) return;
+    const Precision precision = *rc::gen::element(Precision::fp32, Precision::bf16, Precision::fp16);
+    const ModelSpec model = model_of("llama3-8b", 4, 2, random_plan::pick(1, 4));
+    const Plan from = random_plan_for(model, precision), to = random_plan_for(model, precision);
+    SCOPED_TRACE(to_json(from).dump() + "\n" + to_json(to).dump());
+    const ChangedOnce plain = change_once(model, from, to, WhenEarly::never),
+                      early = change_once(model, from, to, WhenEarly::always);
+    ASSERT_TRUE(plain.problems.empty()) << plain.problems.front();
+    ASSERT_TRUE(early.problems.empty()) << early.problems.front();
+    ASSERT_EQ(plain.bits.size(), early.bits.size());
+    for (const auto& [name, values] : plain.bits) ASSERT_TRUE(at::equal(values, early.bits.at(name))) << name;
+    // Less than half of what comes early goes again: gradients of moments and masters, a third, or of moments alone, a half.
+    EXPECT_LE(2 * early.again.value, early.sent.value);
+    sent += early.sent.value, again += early.again.value;
+  }));
+  EXPECT_GT(sent, 0);
+  EXPECT_GT(again, 0);
+}
+
+// State that was sent early and is not wanted has harmed nobody.
+TEST(Switch, AChangeThatIsCalledOffLeavesTheTrainingAsItWas) {
+  const ModelSpec model = model_of("gpt2", 4, 4, 3);
+  const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
+    return samples_of(first, count, model.vocab);
+  }};
+  UniformPlan shape{.dp = 2, .batch = kBatch, .sequence_length = kLength, .precision = Precision::fp64};
+  const Plan from = uniform_plan(model, shape);
+  shape.dp = 1, shape.pp = 2;
+  const Plan to = uniform_plan(model, shape);
+  Learned learned;
+  std::mutex mutex;
+  const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
+    Traveller traveller(model, comm, course, WhenEarly::always);
+    traveller.begin(from);
+    Learned seen;
+    traveller.train(2, seen);
+    traveller.call_off(to);
+    seen.losses.insert(seen.losses.end(), traveller.losses_meanwhile.losses.begin(),
+                       traveller.losses_meanwhile.losses.end());
+    seen.norms.insert(seen.norms.end(), traveller.losses_meanwhile.norms.begin(),
+                      traveller.losses_meanwhile.norms.end());
+    traveller.train(2, seen);
+    const std::lock_guard lock(mutex);
+    if (traveller.part().is_empty()) return;
+    learned.losses = seen.losses, learned.norms = seen.norms;
+    put(*traveller.part().parameters, learned);
+  });
+  ASSERT_TRUE(problems.empty()) << problems.front();
+  expect_same_learning(model, from, train(model, one_device(model, kBatch), 5), learned);
+}
+
+// Whoever waits for it hears of it, and has its state as it was.
+TEST(Switch, ARankThatIsLostWhileStateIsSentEarlyHarmsNobody) {
+  const ModelSpec model = model_of("gpt2", 4, 4, 3);
+  const auto plan = [&](int pp, int dp) {
+    return uniform_plan(
+        model,
+        {.pp = pp, .dp = dp, .batch = kBatch, .sequence_length = kLength, .precision = Precision::fp32});
+  };
+  const Plan from = plan(3, 1), to = plan(1, 3);
+  std::mutex mutex;
+  int num_told = 0;
+  const auto began = std::chrono::steady_clock::now();
+  const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
+    const int rank = comm.rank();
+    const SwitchFacts facts{model,
+                            comm,
+                            {.device = at::kCPU, .rank = rank, .comm = &comm, .patience = Seconds(60)},
+                            {.patience = Seconds(60), .early = WhenEarly::always, .spare = Bytes(1 << 24)}};
+    PlanPart part{.plan = from};
+    std::vector<Group> groups = {{Role::world, {}}};
+    if (has_device(from, rank)) {
+      part.parameters = std::make_unique<Parameters>(from, model, rank, at::kCPU);
+      part.parameters->initialize(3);
+      part.engine = std::make_unique<Engine>(from, model, *part.parameters, facts.engine);
+      for (const Group& group : part.engine->groups()) groups.push_back(group);
+    }
+    done_or_throw(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
+    Bits before, behind;
+    if (!part.is_empty()) put_bits(*part.parameters, "", before);
+    PlanSwitch change(facts, part, to, 1);
+    done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
+    const PrecopyTerms terms = agree_on_early(comm, &change, part, Seconds(60));
+    ASSERT_GT(terms.num_waves, 0U);
+    if (rank == 1) return;  // its Comm goes: others see that it has left
+    change.begin_early(terms, part);
+    const std::string failure = part.is_empty() ? "rank 1" : (change.end_early(part));
+    if (!part.is_empty()) put_bits(*part.parameters, "", behind);
+    const std::lock_guard lock(mutex);
+    if (failure.find("rank 1") != std::string::npos && !part.is_empty()) ++num_told;
+    for (const auto& [name, values] : before) EXPECT_TRUE(at::equal(values, behind.at(name))) << name;
+  });
+  ASSERT_TRUE(problems.empty()) << problems.front();
+  EXPECT_EQ(num_told, 2);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), 30);
 }
 
 TEST(Switch, OtherProductsIn8BitsAreRefused) {

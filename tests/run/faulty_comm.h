@@ -94,6 +94,15 @@ class FaultyComm final : public Comm {
     return with_fault(
         tensor, [&] { return inner_->receive(peer, tensor, tag, what); }, what);
   }
+  // On a thread of their own: nobody counts them.
+  std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                      std::string_view what) override {
+    return inner_->send_ahead(epoch, peer, tensor, tag, what);
+  }
+  std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
+                                         std::string_view what) override {
+    return inner_->receive_ahead(epoch, peer, tensor, tag, what);
+  }
   const FlightLog& flight_log() const override { return inner_->flight_log(); }
 
   bool keeps_connection = false;
