@@ -30,6 +30,14 @@ double last_median(const std::deque<double>& values, int window) {
   return median_of({values.end() - number, values.end()});
 }
 
+// All but one of the last steps are at least this.
+double least_of_last(const std::deque<double>& values, int window) {
+  if (std::ssize(values) < window) return 0;
+  std::vector<double> last(values.end() - window, values.end());
+  std::nth_element(last.begin(), last.begin() + 1, last.end());
+  return last[1];
+}
+
 }  // namespace
 
 Detector::Detector(Topology topology, DetectorOptions options)
@@ -39,10 +47,10 @@ Detector::Detector(Topology topology, DetectorOptions options)
 }
 
 std::vector<Finding> Detector::see(const Observation& observation) {
-  step_ = observation.step;
+  step_ = observation.step, step_seconds_ = observation.seconds;
   if (num_seen_++ == 0) first_step_ = step_;
   const double common = common_factor(observation);
-  follow_one(common_, common, false, step_);
+  follow_one(common_, common, false);
   follow(observation, common);
   learn(observation, common);
   std::vector<Finding> found;
@@ -80,22 +88,22 @@ double Detector::common_factor(const Observation& observation) const {
   return ratios.back().first;
 }
 
-void Detector::follow_one(Track& track, double ratio, bool is_link, std::int64_t step) {
+void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   track.ratios.push_back(ratio);
   if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front();
-  const double over_short = last_median(track.ratios, options_.short_window),
-               over_long = last_median(track.ratios, options_.long_window);
   const double least = is_link ? options_.link_short_factor : options_.short_factor,
                least_long = is_link ? options_.link_long_factor : options_.long_factor;
-  const bool was_lasting = track.is_lasting;
-  const bool has_short = std::ssize(track.ratios) >= options_.short_window && over_short >= least;
-  const bool has_long = std::ssize(track.ratios) >= options_.long_window && over_long >= least_long;
-  // Over again when the last steps are nearly as before: half of what it takes to begin.
-  const double end = 1 + (least_long - 1) / 2;
-  track.is_lasting = has_short || has_long || (was_lasting && over_short >= end);
+  // Over again when the last steps are nearly as before.
+  const double end = 1 + (least - 1) / 3;
   const bool is_high = ratio >= end;
   track.quiet = is_high ? 0 : track.quiet + 1;
-  if (!track.is_lasting && track.quiet >= 2) track.since = step + 1;
+  track.high_seconds = track.quiet >= 2 ? 0 : track.high_seconds + step_seconds_;
+  const bool has_short = least_of_last(track.ratios, options_.short_window) >= least;
+  const bool has_long = std::ssize(track.ratios) >= options_.long_window &&
+                        last_median(track.ratios, options_.long_window) >= least_long;
+  const bool begins = (has_short || has_long) && track.high_seconds >= options_.least_seconds;
+  track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
+  if (!track.is_lasting && track.quiet >= 2) track.since = step_ + 1;
 }
 
 void Detector::follow(const Observation& observation, double common) {
@@ -117,11 +125,11 @@ void Detector::follow(const Observation& observation, double common) {
       track.ratios.assign(static_cast<std::size_t>(options_.long_window - 1), 1.0);
       track.since = step_;
     }
-    follow_one(track, ratio, is_channel(key.first), step_);
+    follow_one(track, ratio, is_channel(key.first));
   }
   for (auto it = tracks_.begin(); it != tracks_.end();) {
     Track& track = it->second;
-    if (!now.contains(it->first)) follow_one(track, 1.0, is_channel(it->first.first), step_);
+    if (!now.contains(it->first)) follow_one(track, 1.0, is_channel(it->first.first));
     it = track.quiet > kForgotten && !track.is_lasting ? tracks_.erase(it) : std::next(it);
   }
 }
@@ -166,8 +174,8 @@ Finding Detector::finding_of(Cause cause, std::vector<int> where,
       logs.push_back(std::abs(std::log(std::max(1e-9, *it / medians.back()))));
   }
   finding.factor = median_of(medians);
-  // Median deviation to standard deviation, then of a median of nine.
-  finding.spread = 1.4826 * median_of(logs) * 1.25 / 3;
+  // Median deviation to standard deviation, then of a median of ten.
+  finding.spread = 1.4826 * median_of(logs) * 1.25 / std::sqrt(10.0);
   return finding;
 }
 

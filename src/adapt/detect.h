@@ -1,8 +1,8 @@
 // Detectors: what slows this run down, found from observations alone (adapt/observation.h), step by step.
 //
 // A value is compared with what its group of equal ranks had before (the *baseline*), less what all ranks have in common in this step. A
-// ratio counts as lasting when its median over some steps is high: over 9 steps by 1.17, or over 40 by 1.08. One step, or three,
-// move no median: such things pass, and are not found. Who is in force is then put together: all devices of a node are a
+// ratio counts as lasting when all but one of 10 steps have 1.15 at least, or the median of 40 steps 1.1; and for a quarter of a second, where
+// steps take milliseconds. What is over after eight steps passes, and is not found. Who is in force is then put together: all devices of a node are a
 // host, all ranks of a stage on several nodes are a heavy stage, of slow channels the nodes that explain all of them.
 //
 //   Detector detector(Topology(plan, cluster, map));
@@ -66,13 +66,14 @@ class Topology {
 
 struct DetectorOptions {
   int warm_up = 12;  // steps before anything is compared with before
-  int short_window = 9, long_window = 40;
-  double short_factor = 1.17, long_factor = 1.08;
-  double link_short_factor = 1.2, link_long_factor = 1.12;
-  double data_share = 0.05;    // of the step, waiting for data
-  double uneven_factor = 1.1;  // the costliest rank's samples, of the mean
-  double stage_factor = 1.1;   // the heaviest stage, of the mean
-  int memory_horizon = 500;    // steps until the limit is reached
+  int short_window = 10, long_window = 40;
+  double short_factor = 1.15, long_factor = 1.1;
+  double link_short_factor = 1.15, link_long_factor = 1.12;
+  double least_seconds = 0.25;  // other work on a machine takes milliseconds: no condition
+  double data_share = 0.05;     // of the step, waiting for data
+  double uneven_factor = 1.1;   // the costliest rank's samples, of the mean
+  double stage_factor = 1.1;    // the heaviest stage, of the mean
+  int memory_horizon = 500;     // steps until the limit is reached
 };
 
 class Detector {
@@ -90,6 +91,7 @@ class Detector {
     std::int64_t since = 0;  // where the current run of high ones began
     int quiet = 0;           // steps since the last high one
     bool is_lasting = false;
+    double high_seconds = 0;  // how long all but single steps have been high
   };
   struct Baseline {
     std::vector<double> first;  // medians of the warm-up
@@ -99,7 +101,7 @@ class Detector {
 
   double common_factor(const Observation& observation) const;
   void follow(const Observation& observation, double common);
-  void follow_one(Track& track, double ratio, bool is_link, std::int64_t step);
+  void follow_one(Track& track, double ratio, bool is_link) const;
   void learn(const Observation& observation, double common);
   bool is_slow(Measure measure, int rank) const;
   Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;
@@ -115,6 +117,7 @@ class Detector {
   Topology topology_;
   DetectorOptions options_;
   std::int64_t step_ = 0, first_step_ = 0;
+  double step_seconds_ = 0;
   int num_seen_ = 0;
   std::map<std::pair<int, Measure>, Baseline> baselines_;  // by group
   std::map<Key, Track> tracks_;
