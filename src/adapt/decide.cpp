@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<const char*, 7> kPolicies = {"never",   "always-best", "threshold", "lookahead",
                                                   "malleus", "rule",        "oracle"};
 
-bool can_run(const Option& option) { return option.step_seconds > 0; }
+bool can_run(const PlanOption& option) { return option.step_seconds > 0; }
 
 // The option with the most of `value`, of those that can run; the first of equals. Nothing where none can.
 template <typename Value>
@@ -30,7 +30,7 @@ std::optional<std::size_t> best_by(const Situation& situation, Value value) {
   return best;
 }
 
-double speed_of(const Option& option) { return can_run(option) ? 1 / option.step_seconds : 0; }
+double speed_of(const PlanOption& option) { return can_run(option) ? 1 / option.step_seconds : 0; }
 
 // Part of the step that is saved.
 double gain_of(const Situation& situation, std::size_t option) {
@@ -39,7 +39,8 @@ double gain_of(const Situation& situation, std::size_t option) {
 }
 
 Choice quickest(const Situation& situation) {
-  const auto best = best_by(situation, [](const Option& option, std::size_t) { return speed_of(option); });
+  const auto best =
+      best_by(situation, [](const PlanOption& option, std::size_t) { return speed_of(option); });
   if (!best) return {0, 0, "nothing can run"};
   return {*best, 0, "the quickest"};
 }
@@ -58,7 +59,7 @@ Choice by_threshold(const Policy& policy, const Situation& situation) {
 // Work in the window, in seconds of the present speed: pauses are lost, and so is what losses of its devices will cost.
 Choice by_lookahead(const Policy& policy, const Situation& situation) {
   const double window = policy.lookahead_seconds;
-  const auto value = [&](const Option& option, std::size_t i) {
+  const auto value = [&](const PlanOption& option, std::size_t i) {
     const double losses = situation.losses_per_device_second * option.devices * window;
     const double lost = (i == 0 ? 0 : option.pause_seconds) +
                         std::min(window, losses * (situation.recovery_seconds + option.step_seconds));
@@ -92,7 +93,7 @@ double rest_of(const Policy& policy, const Situation& situation) {
 // Seconds gained by an option until the condition ends, less the pause, the way back where the option is worse without the
 // condition, and what its devices' losses add.
 double net_gain(const Situation& situation, std::size_t i, double rest, double caution) {
-  const Option &now = situation.options.front(), &option = situation.options[i];
+  const PlanOption &now = situation.options.front(), &option = situation.options[i];
   const double doubted = option.step_seconds * std::exp(caution * option.doubt);
   const double saved = rest * (1 - doubted / now.step_seconds);
   const bool goes_back = !situation.conditions.empty() && option.usual_seconds > now.usual_seconds * 1.005;
@@ -103,7 +104,7 @@ double net_gain(const Situation& situation, std::size_t i, double rest, double c
 constexpr double kSufficient = 0.9;
 
 Choice by_rule(const Policy& policy, const Situation& situation) {
-  const Option& now = situation.options.front();
+  const PlanOption& now = situation.options.front();
   if (!can_run(now)) return quickest(situation);
   const double rest = rest_of(policy, situation);
   // The gain did not come: half of what was promised is not there, and the way back is open.
@@ -118,7 +119,7 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
   std::vector<double> gains(situation.options.size(), 0);
   double most = 0;
   for (std::size_t i = 1; i < gains.size(); ++i) {
-    const Option& option = situation.options[i];
+    const PlanOption& option = situation.options[i];
     if (!can_run(option) || gain_of(situation, i) < policy.least_gain) continue;
     // A try within the budget is judged by what is expected; else by what is nearly sure.
     const bool is_cheap = explores && option.pause_seconds <= situation.exploration_left;
@@ -141,8 +142,9 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
 Choice by_oracle(const Situation& situation) {
   if (!can_run(situation.options.front())) return quickest(situation);
   const double rest = situation.true_rest.value_or(0);
-  const auto best = best_by(
-      situation, [&](const Option&, std::size_t i) { return i == 0 ? 0 : net_gain(situation, i, rest, 0); });
+  const auto best = best_by(situation, [&](const PlanOption&, std::size_t i) {
+    return i == 0 ? 0 : net_gain(situation, i, rest, 0);
+  });
   return {best.value_or(0), 0, "hindsight"};
 }
 

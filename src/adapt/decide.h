@@ -23,7 +23,7 @@ namespace optimus {
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);
 
-struct Option {
+struct PlanOption {
   Response response = Response::stay;
   double step_seconds = 1;   // predicted as things are; 0: cannot run
   double usual_seconds = 1;  // without conditions
@@ -38,9 +38,10 @@ struct OngoingCondition {
 };
 
 struct Situation {
-  double now = 0;               // seconds of the run
-  std::vector<Option> options;  // the first is the plan that runs: its step is measured, its doubt small
-  std::vector<OngoingCondition> conditions;
+  double now = 0;  // seconds of the run
+  std::vector<PlanOption>
+      options{};  // the first is the plan that runs: its step is measured, its doubt small
+  std::vector<OngoingCondition> conditions{};
   double since_switch = 1e9;  // seconds
   double losses_per_device_second = 0, recovery_seconds = 1;
   double exploration_left = 0;             // seconds that may be spent on doubtful options

@@ -1,8 +1,8 @@
 // Detectors: what slows this run down, found from observations alone (adapt/observation.h), step by step.
 //
 // A value is compared with what its group of equal ranks had before (the *baseline*), less what all ranks have in common in this step. A
-// ratio counts as lasting when all but one of 10 steps have 1.15 at least, or the median of 40 steps 1.1; and for a quarter of a second, where
-// steps take milliseconds. What is over after eight steps passes, and is not found. Who is in force is then put together: all devices of a node are a
+// ratio counts as lasting when all but one of 10 steps have 1.15 at least, or the median of 60 steps 1.12; and for a second, where steps take
+// milliseconds. What is over after eight steps passes, and is not found. Who is in force is then put together: all devices of a node are a
 // host, all ranks of a stage on several nodes are a heavy stage, of slow channels the nodes that explain all of them.
 //
 //   Detector detector(Topology(plan, cluster, map));
@@ -66,14 +66,14 @@ class Topology {
 
 struct DetectorOptions {
   int warm_up = 12;  // steps before anything is compared with before
-  int short_window = 10, long_window = 40;
-  double short_factor = 1.15, long_factor = 1.1;
+  int short_window = 10, long_window = 60;
+  double short_factor = 1.15, long_factor = 1.12;
   double link_short_factor = 1.15, link_long_factor = 1.12;
-  double least_seconds = 0.25;  // other work on a machine takes milliseconds: no condition
-  double data_share = 0.05;     // of the step, waiting for data
-  double uneven_factor = 1.1;   // the costliest rank's samples, of the mean
-  double stage_factor = 1.1;    // the heaviest stage, of the mean
-  int memory_horizon = 500;     // steps until the limit is reached
+  double least_seconds = 1;    // other work on a machine takes milliseconds: no condition
+  double data_share = 0.05;    // of the step, waiting for data
+  double uneven_factor = 1.1;  // the costliest rank's samples, of the mean
+  double stage_factor = 1.1;   // the heaviest stage, of the mean
+  int memory_horizon = 500;    // steps until the limit is reached
 };
 
 class Detector {

@@ -24,9 +24,9 @@ struct Noise {
   double rank_spread = 0.01;    // ranks differ for good
   double common_spread = 0.01;  // what all have alike in a step
   double link_spread = 0.05;
-  double spike_chance = 0.015;     // of a step to take much longer,
+  double spike_chance = 0.002;     // of a step to take much longer,
   double spike_size = 0.7;         // times e to an exponential of this mean,
-  double spike_steps = 1.5;        // for so many steps, on average
+  double spike_steps = 1;          // for so many steps more, on average
   std::vector<double> recorded{};  // ratios, replayed in place of all that where there are any,
   double recorded_seconds = 0;     // of steps of this length: all seconds are scaled to it
 };

@@ -49,7 +49,7 @@ Case random_case(Dice& dice) {
     NodeGroup& group = one.profile.groups.front();
     group.devices_per_node = std::min(devices, 1 << dice.below(4));
     group.devices_per_domain = group.devices_per_node;
-    UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 8 * dp, .sequence_length = 1024};
+    UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 64 * dp, .sequence_length = 1024};
     shape.strategy.tp = tp;
     one.plan = uniform_plan(one.model, shape);
     if (!problem_in(one.plan, one.model)) return one;
@@ -164,8 +164,8 @@ void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
   score.quiet_steps += onset;
   run.set({*condition});
   ++score.injected;
-  // Ten steps; of milliseconds as many as a quarter of a second has, and ten.
-  const int most = is_recorded ? 10 + static_cast<int>(0.25 / kRecordedSeconds) : 10;
+  // Ten steps; of milliseconds as many as a second has, and ten.
+  const int most = is_recorded ? 10 + static_cast<int>(1 / kRecordedSeconds) : 10;
   bool is_found = false, has_right = false;
   for (int step = 1; step <= most; ++step) {
     has_right = false;
