@@ -16,7 +16,7 @@ constexpr int kNone = -1;
 class TrialRun {
  public:
   TrialRun(const Policy& policy, const TrialCase& one)
-      : policy_(policy), one_(one), key_(RandomKey(one.seed)) {}
+      : policy_(policy), one_(one), key_(RandomKey(one.seed)), mode_(one.first_mode) {}
 
   TrialOutcome run() {
     for (at_ = 0; at_ < one_.segments.size(); ++at_) live_through(one_.segments[at_]);
@@ -42,6 +42,7 @@ class TrialRun {
       stand_still(segment, one_.costs.detection_seconds);
     }
     const bool is_broken = seconds_in(segment, mode_) <= 0;
+    if (segment.is_loss && !is_broken) stand_still(segment, one_.costs.recovery_seconds);  // with spare nodes
     if (is_broken) {
       decide(segment);
     } else {
@@ -141,8 +142,8 @@ class TrialRun {
   const Policy& policy_;
   const TrialCase& one_;
   const RandomKey key_;
+  int mode_, before_ = kNone;
   std::size_t at_ = 0;
-  int mode_ = kNone, before_ = kNone;
   double now_ = 0, switched_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
   double losses_ = 0, devices_seconds_ = 0;
   TrialOutcome outcome_;
@@ -164,7 +165,8 @@ TrialOutcome hindsight(const TrialCase& one) {
   };
   const std::size_t num = one.modes.size();
   std::vector<Best> best(num + 1);  // the last: none
-  best[num].steps = 0;
+  best[one.first_mode < 0 ? num : static_cast<std::size_t>(one.first_mode)].steps = 0;
+  bool has_started = one.first_mode >= 0;
   for (const TrialSegment& segment : one.segments) {
     const double length = segment.end - segment.begin;
     Best from;
@@ -178,19 +180,23 @@ TrialOutcome hindsight(const TrialCase& one) {
         next[m] = best[m];  // it waits
         continue;
       }
-      const double steps_coming = std::max(0.0, length - one.modes[m].pause_seconds) / seconds;
+      const double pause = has_started ? one.modes[m].pause_seconds : one.costs.start_seconds;
+      const double steps_coming = std::max(0.0, length - pause) / seconds;
       next[m] = {from.steps + steps_coming, from.switches + 1};
-      const double loss = segment.is_loss ? 0.5 : 0;
+      const double loss = segment.is_loss ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
       if (best[m].steps >= 0 && best[m].steps + length / seconds - loss > next[m].steps)
         next[m] = {best[m].steps + length / seconds - loss, best[m].switches};
     }
     best = std::move(next);
+    has_started =
+        has_started || std::any_of(best.begin(), best.end() - 1, [](const Best& b) { return b.steps >= 0; });
   }
   Best most;
   for (const Best& b : best)
     if (b.steps > most.steps) most = b;
   TrialOutcome outcome;
-  outcome.useful_steps = most.steps, outcome.switches = std::max(0, most.switches - 1);
+  outcome.useful_steps = most.steps,
+  outcome.switches = std::max(0, most.switches - (one.first_mode < 0 ? 1 : 0));
   return outcome;
 }
 

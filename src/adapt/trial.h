@@ -31,6 +31,7 @@ struct TrialMode {
 struct TrialCase {
   std::vector<TrialMode> modes;
   std::vector<TrialSegment> segments;  // one behind the other
+  int first_mode = -1;                 // that the run begins in; -1: it has to start
   RecoveryCosts costs{};
   double detection_steps = 10;     // until a slowdown is found
   double prediction_error = 0.05;  // of the logarithm of what a policy is told of modes that do not run
@@ -45,7 +46,7 @@ struct TrialOutcome {
 
 TrialOutcome run_trial(const Policy& policy, const TrialCase& one);
 
-// Seconds of the longest decision are not counted here: bench/dynamic measures them.
+// The best sequence of modes there is; an upper bound of every policy's useful steps.
 TrialOutcome hindsight(const TrialCase& one);
 
 }  // namespace optimus
