@@ -57,7 +57,10 @@ int try_time_line(Console& console, const TimeLineTask& task, const std::string&
                                  task.options.recovery_costs.string());
   const SearchResult start = search(demand, Ground(cluster));
   TimedResponses timed{.clock = seconds_by_clock};
-  const TrialCase trial = trial_of(line, demand, start.plan, costs, {}, &timed);
+  ResponseLimits limits;
+  for (const Alternative& other : start.alternatives)
+    if (other.fill.fits()) limits.known.push_back(other.plan);
+  const TrialCase trial = trial_of(line, demand, start.plan, costs, limits, &timed);
   const double best = hindsight(trial).useful_steps;
   const double tokens = static_cast<double>(demand.batch * demand.sequence_length);
   const std::optional<double> dollars = dollars_per_second(cluster);

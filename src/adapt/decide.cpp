@@ -82,9 +82,11 @@ Choice by_malleus(const Policy& policy, const Situation& situation) {
   return has_straggler || is_over ? best : Choice{0, 0, "no straggler"};
 }
 
+// How long things will stay as they are: until a condition ends or the next device is lost.
 double rest_of(const Policy& policy, const Situation& situation) {
-  if (situation.conditions.empty()) return policy.horizon;
   double rest = policy.horizon;
+  const double losses = situation.losses_per_device_second * std::max(1, situation.options.front().devices);
+  if (losses > 0) rest = std::min(rest, 1 / losses);
   for (const OngoingCondition& one : situation.conditions)
     rest = std::min(rest, expected_rest(usual_lifetime(one.cause), one.age, policy.horizon));
   return rest;

@@ -11,6 +11,7 @@
 namespace optimus {
 namespace {
 
+constexpr double kSlow = 1.15;        // worth being left out
 constexpr double kBytesOfState = 12;  // masters and two moments, fp32
 // What the cost model misses on published runs, on average (docs/cost-model.md); of plans that are close to each other less.
 constexpr double kDoubtOfPrediction = 0.06, kDoubtOfNeighbour = 0.03;
@@ -52,6 +53,10 @@ class Responder {
       add(Response::share, *shared, kDoubtOfNeighbour, true);
     if (const auto cut = cut_by_speed(plan, usual_.model, speeds, loads))
       add(Response::recut, *cut, kDoubtOfNeighbour, true);
+    if (const auto rest = without_slow_replicas(plan, speeds, 1 / kSlow))
+      add(Response::drop, *rest, kDoubtOfNeighbour, true);
+    for (const Plan& known : limits_.known) add(Response::replan, known, kDoubtOfPrediction, true);
+    if (ground_.num_devices() > limits_.searched_devices) return std::move(options_);
     add_planned();
     add_without_slow();
     return std::move(options_);
@@ -72,9 +77,14 @@ class Responder {
     options_.push_back(std::move(one));
   }
 
+  SearchLimits search_limits(int alternatives) const {
+    return {.most_simulations = limits_.most_simulations,
+            .alternatives = alternatives,
+            .refines = ground_.num_devices() <= limits_.refined_devices};
+  }
+
   void add_planned() {
-    const SearchResult found = search(
-        now_, ground_, {.most_simulations = limits_.most_simulations, .alternatives = limits_.alternatives});
+    const SearchResult found = search(now_, ground_, search_limits(limits_.alternatives));
     add(Response::replan, found.plan, kDoubtOfPrediction, true);
     for (const Alternative& other : found.alternatives)
       if (other.fill.fits()) add(Response::replan, other.plan, kDoubtOfPrediction, true);
@@ -85,7 +95,7 @@ class Responder {
     HardwareProfile profile = cluster_.profile();
     std::vector<int> dropped;
     for (const SpeedFactor& slow : profile.speed_factors)
-      if (slow.factor < 1 / 1.15) dropped.push_back(slow.device);
+      if (slow.factor < 1 / kSlow) dropped.push_back(slow.device);
     for (const Condition& one : conditions_)
       if (one.cause == Cause::link)
         for (int d = 0; d < cluster_.num_devices(); ++d)
@@ -103,8 +113,7 @@ class Responder {
     const Demand demand = on(usual_, rest);
     const Ground ground(rest);
     try {
-      const SearchResult found =
-          search(demand, ground, {.most_simulations = limits_.most_simulations, .alternatives = 0});
+      const SearchResult found = search(demand, ground, search_limits(0));
       PlannedOption one{{.response = Response::drop, .doubt = kDoubtOfPrediction}, found.plan, dropped};
       one.option.step_seconds = one.option.usual_seconds = found.step.seconds;
       one.option.pause_seconds = pause_of(costs_, usual_.model, found.plan, true);
@@ -116,7 +125,7 @@ class Responder {
 
   const Demand& usual_;
   const RecoveryCosts& costs_;
-  const ResponseLimits limits_;
+  const ResponseLimits& limits_;
   const std::vector<Condition>& conditions_;
   const Cluster cluster_;  // as it is now
   const Demand now_;

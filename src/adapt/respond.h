@@ -20,6 +20,8 @@ struct PlannedOption {
 struct ResponseLimits {
   int most_simulations = 40;  // of the planner
   int alternatives = 3;       // of its plans
+  int refined_devices =
+      128;  // up to so many the planner also looks beyond its grid, which takes seconds with more
 };
 
 // What a change between these plans pauses training for: moving what a device holds of the state, unless nothing moves.
@@ -34,6 +36,8 @@ std::vector<PlannedOption> responses(const Demand& usual, const Plan& plan,
 // Replicas of different speed as pipelines of their own, each with sequences by its speed. Nothing where the plan is not a grid
 // of equal stages, or all are equally fast. `speeds`: of each device of the plan.
 std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>& speeds);
+// The same without the replicas that have a slow device, slower than `least` of the quickest: the others share the batch.
+std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least);
 // Layers dealt to the stages by the speed of their slowest device, and by what `loads` says of stages that have more to do than
 // their layers. Nothing where stages are few or differ in more than their layers, or nothing changes.
 std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,

@@ -91,6 +91,27 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
   return result;
 }
 
+std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least) {
+  if (plan.pipelines.size() != 1) return std::nullopt;
+  const Pipeline& whole = plan.pipelines.front();
+  const std::optional<GridShape> shape = grid_of(whole);
+  if (!shape) return std::nullopt;
+  double quickest = 0;
+  for (const double speed : speeds) quickest = std::max(quickest, speed);
+  std::vector<int> kept;
+  for (int r = 0; r < shape->replicas; ++r)
+    if (speed_of_replica(whole, *shape, r, speeds) >= least * quickest) kept.push_back(r);
+  const int count = static_cast<int>(kept.size());
+  if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
+  Plan result = plan;
+  result.pipelines.front() = part_of(whole, *shape, kept);
+  const int size = std::max(1, whole.microbatches.front() / shape->replicas);
+  // Whole micro-batches, so that no replica has none in the last one.
+  std::vector<int>& sizes = result.pipelines.front().microbatches = microbatches_of(plan.batch, count * size);
+  if (sizes.size() > 1 && sizes.back() < count) sizes[sizes.size() - 2] += sizes.back(), sizes.pop_back();
+  return result;
+}
+
 std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,
                                  const std::vector<double>& loads) {
   if (plan.pipelines.size() != 1) return std::nullopt;

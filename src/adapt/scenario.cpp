@@ -138,6 +138,7 @@ TrialCase trial_of(const ReplayCase& one, int devices_per_node) {
   for (int n = one.throughput.fewest; n <= most; ++n) {
     TrialMode mode{Response::replan, n * devices_per_node, seconds_on(n), 0};
     mode.pause_seconds = one.costs.switch_seconds + one.costs.move_seconds(one.costs.join_bytes);
+    mode.shrink_seconds = one.costs.switch_seconds + one.costs.move_seconds(one.costs.loss_bytes);
     result.modes.push_back(mode);
   }
   // A node is of use when it is ready and prepared; it is lost when it goes.

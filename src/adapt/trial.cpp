@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -12,6 +14,12 @@ namespace optimus {
 namespace {
 
 constexpr int kNone = -1;
+
+// To come to `mode` from one of so many devices.
+double pause_between(int devices_before, const TrialMode& mode) {
+  return devices_before > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds)
+                                       : mode.pause_seconds;
+}
 
 class TrialRun {
  public:
@@ -32,8 +40,11 @@ class TrialRun {
                        [](double s) { return s > 0; });
   }
 
+  int devices_now() const { return mode_ == kNone ? 0 : one_.modes[static_cast<std::size_t>(mode_)].devices; }
+
   void live_through(const TrialSegment& segment) {
     now_ = segment.begin;
+    predicted_ = 0;  // what was promised was promised for other conditions
     if (mode_ != kNone)
       devices_seconds_ += one_.modes[static_cast<std::size_t>(mode_)].devices * (segment.end - segment.begin);
     if (segment.is_loss && mode_ != kNone) {
@@ -68,14 +79,15 @@ class TrialRun {
     if (until <= now_) return;
     const double seconds = seconds_in(segment, mode_);
     if (seconds > 0)
-      outcome_.useful_steps += (until - now_) / seconds;
+      outcome_.useful_steps += (until - now_) / seconds, measured_.insert({mode_, seconds});
     else if (has_any(segment))
       outcome_.seconds_lost += until - now_;
     now_ = until;
   }
 
-  // What a policy is told of a mode: wrong by the same factor for as long as the segment lasts.
+  // What a policy is told of a mode: as it was measured, where it ran under these conditions before; else wrong by some factor.
   double told(const TrialSegment& segment, int mode) const {
+    if (measured_.contains({mode, seconds_in(segment, mode)})) return seconds_in(segment, mode);
     const RandomKey key = key_.with(at_).with(static_cast<std::uint64_t>(mode));
     const double radius = std::sqrt(-2 * std::log(1 - random_uniform(key, 0)));
     const double normal = radius * std::cos(2 * std::numbers::pi * random_uniform(key, 1));
@@ -87,7 +99,8 @@ class TrialRun {
     const auto put = [&](int mode, Response response, double seconds) {
       const TrialMode& known = one_.modes[static_cast<std::size_t>(mode)];
       told_of.options.push_back({response, seconds, known.usual_seconds, one_.prediction_error,
-                                 response == Response::stay ? 0 : known.pause_seconds, known.devices});
+                                 response == Response::stay ? 0 : pause_between(devices_now(), known),
+                                 known.devices});
       modes.push_back(mode);
     };
     if (mode_ != kNone) {
@@ -146,6 +159,7 @@ class TrialRun {
   std::size_t at_ = 0;
   double now_ = 0, switched_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
   double losses_ = 0, devices_seconds_ = 0;
+  std::set<std::pair<int, double>> measured_;
   TrialOutcome outcome_;
 };
 
@@ -156,44 +170,76 @@ TrialOutcome run_trial(const Policy& policy, const TrialCase& one) {
   return TrialRun(policy, one).run();
 }
 
-// Best steps so far when in a mode at a segment's end. Coming to a mode costs its pause at the segment's begin, from wherever; so the best
-// of all others is enough to know. Losses cost half a step and the recovery, as they do everybody; standing still is a mode too.
+namespace {
+
+struct Best {
+  double steps = -1;  // -1: not reached
+  int switches = 0;
+};
+
+Best better(const Best& a, const Best& b) { return b.steps > a.steps ? b : a; }
+
+// The best of all modes with more devices than each, and of all with as many or fewer: [mode]. `order`: by devices.
+struct Arrivals {
+  std::vector<Best> from_larger, from_others;
+};
+Arrivals arrivals_of(const std::vector<Best>& best, const std::vector<TrialMode>& modes,
+                     const std::vector<std::size_t>& order) {
+  Arrivals result{std::vector<Best>(modes.size()), std::vector<Best>(modes.size(), best.back())};
+  const auto devices = [&](std::size_t place) { return modes[order[place]].devices; };
+  Best so_far = best.back();
+  for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
+    for (; j < order.size() && devices(j) <= devices(i); ++j) so_far = better(so_far, best[order[j]]);
+    result.from_others[order[i]] = so_far;
+  }
+  so_far = {};
+  for (std::size_t i = order.size(), j = order.size(); i-- > 0;) {
+    for (; j > 0 && devices(j - 1) > devices(i); --j) so_far = better(so_far, best[order[j - 1]]);
+    result.from_larger[order[i]] = so_far;
+  }
+  return result;
+}
+
+}  // namespace
+
+// Best steps so far when in a mode at a segment's end: it stayed, or came from the best of the others and paid the pause at the segment's
+// begin. Losses cost half a step, as they do everybody; standing still is a mode too, the last.
 TrialOutcome hindsight(const TrialCase& one) {
-  struct Best {
-    double steps = -1;  // -1: not reached
-    int switches = 0;
-  };
   const std::size_t num = one.modes.size();
-  std::vector<Best> best(num + 1);  // the last: none
+  std::vector<std::size_t> order(num);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return one.modes[a].devices < one.modes[b].devices; });
+  std::vector<Best> best(num + 1);
   best[one.first_mode < 0 ? num : static_cast<std::size_t>(one.first_mode)].steps = 0;
   bool has_started = one.first_mode >= 0;
   for (const TrialSegment& segment : one.segments) {
     const double length = segment.end - segment.begin;
-    Best from;
-    for (const Best& b : best)
-      if (b.steps > from.steps) from = b;
+    const Arrivals from = arrivals_of(best, one.modes, order);
     std::vector<Best> next(num + 1);
-    next[num] = from;
+    next[num] = best[num];
     for (std::size_t m = 0; m < num; ++m) {
+      next[m] = best[m];  // it waits
       const double seconds = segment.step_seconds[m];
-      if (seconds <= 0) {
-        next[m] = best[m];  // it waits
-        continue;
-      }
-      const double pause = has_started ? one.modes[m].pause_seconds : one.costs.start_seconds;
-      const double steps_coming = std::max(0.0, length - pause) / seconds;
-      next[m] = {from.steps + steps_coming, from.switches + 1};
+      if (seconds <= 0) continue;
+      const TrialMode& mode = one.modes[m];
+      const auto come = [&](const Best& before, double pause) {
+        if (before.steps < 0) return;
+        next[m] =
+            better(next[m], {before.steps + std::max(0.0, length - pause) / seconds, before.switches + 1});
+      };
+      come(from.from_others[m], has_started ? mode.pause_seconds : one.costs.start_seconds);
+      come(from.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
       const double loss = segment.is_loss ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
-      if (best[m].steps >= 0 && best[m].steps + length / seconds - loss > next[m].steps)
-        next[m] = {best[m].steps + length / seconds - loss, best[m].switches};
+      if (best[m].steps >= 0)
+        next[m] = better(next[m], {best[m].steps + length / seconds - loss, best[m].switches});
     }
     best = std::move(next);
     has_started =
         has_started || std::any_of(best.begin(), best.end() - 1, [](const Best& b) { return b.steps >= 0; });
   }
   Best most;
-  for (const Best& b : best)
-    if (b.steps > most.steps) most = b;
+  for (const Best& b : best) most = better(most, b);
   TrialOutcome outcome;
   outcome.useful_steps = most.steps,
   outcome.switches = std::max(0, most.switches - (one.first_mode < 0 ? 1 : 0));

@@ -25,7 +25,8 @@ struct TrialMode {
   Response response = Response::replan;
   int devices = 0;
   double usual_seconds = 1;
-  double pause_seconds = 0.1;  // to come to it
+  double pause_seconds = 0.1;              // to come to it
+  std::optional<double> shrink_seconds{};  // from one with more devices; none: the same
 };
 
 struct TrialCase {
