@@ -2,7 +2,7 @@
 #include "cli/time_lines.h"
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 
 #include "adapt/scenario.h"
 #include "base/error.h"
@@ -14,9 +14,8 @@
 namespace optimus {
 namespace {
 
-double seconds_by_clock() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+// Of the processor: what else the machine does is not the decision's.
+double seconds_by_clock() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // Of all devices of the cluster, where types have prices.
 std::optional<double> dollars_per_second(const Cluster& cluster) {

@@ -18,8 +18,10 @@ struct PlannedOption {
 };
 
 struct ResponseLimits {
-  int most_simulations = 40;  // of the planner
-  int alternatives = 3;       // of its plans
+  int most_simulations = 40;    // of the planner
+  int alternatives = 3;         // of its plans
+  int searched_devices = 4096;  // with more, only plans that are known are weighed: a search takes seconds
+  std::vector<Plan> known{};    // found before
   int refined_devices =
       128;  // up to so many the planner also looks beyond its grid, which takes seconds with more
 };

@@ -11,17 +11,17 @@
 namespace optimus {
 namespace {
 
-// A pipeline whose stages all have one chunk of one strategy, with as many replicas: what can be taken apart.
+// A pipeline whose layers are all cut into as many parts, with as many replicas: what can be taken apart.
 struct GridShape {
   int unit = 1, replicas = 1;
 };
 std::optional<GridShape> grid_of(const Pipeline& pipeline) {
   std::optional<GridShape> shape;
   for (const Stage& stage : pipeline.stages) {
-    if (stage.chunks.size() != 1) return std::nullopt;
     const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
-    for (const BlockRun& run : stage.chunks.front().runs)
-      if (run.strategy.tp * run.strategy.cp != first.tp * first.cp) return std::nullopt;
+    for (const Chunk& chunk : stage.chunks)
+      for (const BlockRun& run : chunk.runs)
+        if (run.strategy.tp * run.strategy.cp != first.tp * first.cp) return std::nullopt;
     const int unit = first.tp * first.cp;
     const GridShape own{unit, static_cast<int>(stage.devices.size()) / unit};
     if (shape && (shape->unit != own.unit || shape->replicas != own.replicas)) return std::nullopt;
@@ -120,7 +120,7 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   const int num_stages = static_cast<int>(pipeline.stages.size()), layers = static_cast<int>(model.layers);
   if (num_stages < 2 || !grid_of(pipeline)) return std::nullopt;
   for (const Stage& stage : pipeline.stages)
-    if (stage.chunks.front().runs.size() != 1) return std::nullopt;
+    if (stage.chunks.size() != 1 || stage.chunks.front().runs.size() != 1) return std::nullopt;
   // The head in layers: by its parameters, each of which every token meets once.
   const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
   const double layer =

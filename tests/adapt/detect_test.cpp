@@ -204,13 +204,13 @@ Score inject_many(std::uint64_t seed, int number, const Noise& replayed) {
 }
 
 TEST(Detector, FindsWhatLastsWithinTenSteps) {
-  const Score all = inject_many(1, is_long_run() ? 1500 : 60, {});
+  const Score all = inject_many(1, is_long_run() ? 1500 : 15, {});
   EXPECT_GE(all.found, 0.99 * all.injected) << all.found << " of " << all.injected;
   EXPECT_GE(all.right, 0.95 * all.injected) << all.right << " of " << all.injected;
 }
 
 TEST(Detector, FindsWhatLastsUnderRecordedNoise) {
-  const Score all = inject_many(2, is_long_run() ? 1000 : 40, replayed_noise());
+  const Score all = inject_many(2, is_long_run() ? 1000 : 8, replayed_noise());
   EXPECT_GE(all.found, 0.99 * all.injected) << all.found << " of " << all.injected;
   EXPECT_GE(all.right, 0.95 * all.injected) << all.right << " of " << all.injected;
 }
