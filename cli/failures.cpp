@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/time_lines.h"
 #include "cluster/open.h"
 #include "model/tensors.h"
 #include "policy/published.h"
@@ -15,9 +17,12 @@ namespace optimus {
 
 void declare(OptionTable& table, FailureOptions& options) {
   table.add("failures", options.trace, "TRACE",
-            "replay a trace of machines that come and go, or periodic:NODES,EVERY,AWAY,LENGTH");
-  table.add("policy", options.policies, "P[,P…]",
-            "what to do then: never (keeps the plan), oobleck, varuna, bamboo, ours, oracle");
+            "replay a trace of machines that come and go, a time line of conditions, or "
+            "periodic:NODES,EVERY,AWAY,LENGTH");
+  table.add(
+      "policy", options.policies, "P[,P…]",
+      "what to do then: never (keeps the plan), always-best, threshold, lookahead, malleus, rule, oracle; "
+      "oobleck, varuna, bamboo, ours");
   table.add("batch", options.batch, "B", "with --failures: sequences a step");
   table.add("seq", options.sequence_length, "S", "with --failures: tokens of a sequence");
   table.add_word("precision", options.precision, precision_words(), "with --failures: of the model");
@@ -146,20 +151,43 @@ int usual_repeats(const ReplayCase& one) {
   return static_cast<int>(std::clamp(5e6 / std::max(1.0, steps), 1.0, 64.0));
 }
 
+bool is_trial_policy(const std::string& policy) {
+  const std::vector<std::string> words = policy_words();
+  return policy != "never" && policy != "oracle" &&
+         std::find(words.begin(), words.end(), policy) != words.end();
+}
+
+// A policy of adapt/decide.h; `best`: what hindsight gets done, in samples.
+PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const FailureOptions& options) {
+  const TrialCase trial = trial_of(one, options.devices_per_node);
+  const TrialOutcome outcome = run_trial(parse_policy(policy, "--policy"), trial);
+  const double best = hindsight(trial).useful_steps;
+  return {policy,
+          outcome.useful_steps * one.batch / one.trace.length,
+          outcome.useful_steps / std::max(1e-12, best),
+          outcome.seconds_lost,
+          outcome.switches + 1,
+          outcome.steps_lost};
+}
+
 PolicyRow row_of(const std::string& policy, const FailureOptions& options, const Speeds& speeds,
-                 const RecoveryCosts& costs, const AvailabilityTrace& trace) {
+                 const RecoveryCosts& costs, const AvailabilityTrace& trace, bool is_hindsight) {
   ReplayCase one{.trace = trace, .throughput = speeds.throughput, .batch = speeds.batch};
   one.ready_seconds = speeds.ready_seconds, one.costs = costs;
   if (!speeds.tables) one.ticks_per_second = 1e6;  // steps may take milliseconds
   one.halts = halts_for(speeds, System::ours);
-  const Ideal ideal = ideal_of(one);
+  if (is_trial_policy(policy) || (is_hindsight && policy == "oracle")) return trial_row(policy, one, options);
+  Ideal ideal = ideal_of(one);
+  if (is_hindsight)
+    ideal.samples = hindsight(trial_of(one, options.devices_per_node)).useful_steps * one.batch;
   if (policy == "oracle") return {policy, ideal.samples / trace.length, 1, 0, 0, 0};
   if (policy == "never") return never_row(one, ideal, options.restart.value);
   const System system = parse_system(policy, "--policy");
   one.halts = halts_for(speeds, system);
   const ReplayOutcome outcome = mean_replay(system, one, options.repeats.value_or(usual_repeats(one)));
-  return {policy,         outcome.goodput,   outcome.fraction_of_ideal, outcome.seconds_lost,
-          outcome.starts, outcome.steps_lost};
+  const double fraction = is_hindsight ? outcome.goodput * trace.length / std::max(1e-12, ideal.samples)
+                                       : outcome.fraction_of_ideal;
+  return {policy, outcome.goodput, fraction, outcome.seconds_lost, outcome.starts, outcome.steps_lost};
 }
 
 Speeds table_speeds(const FailureOptions& options, const std::string& model) {
@@ -225,9 +253,13 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   std::vector<std::string> policies;
   for (const std::string& policy : split(options.policies, ',')) {
     policies.emplace_back(trim(policy));
-    if (policies.back() != "never" && policies.back() != "oracle")
+    if (policies.back() != "never" && policies.back() != "oracle" && !is_trial_policy(policies.back()))
       (void)parse_system(policies.back(), "--policy");
   }
+  if (!options.trace.starts_with("periodic:"))
+    if (const std::string text = value_or_throw(read_file(options.trace, kLargestTrace));
+        looks_like_time_line(text))
+      return try_time_line(console, {options, model, cluster, constants}, text);
   const AvailabilityTrace trace = open_trace(options);
   if (!(trace.length > 0)) throw UserError("{}: nothing happens in it", options.trace);
   const Speeds speeds = options.throughput.empty()
@@ -244,7 +276,10 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   // A node that holds the whole model has nothing to receive when others go.
   if (costs.loss_bytes == 0 && speeds.fewest_nodes > 1) costs.loss_bytes = of_a_node;
   std::vector<PolicyRow> rows;
-  for (const std::string& policy : policies) rows.push_back(row_of(policy, options, speeds, costs, trace));
+  // Beside policies that pay for what they do, the oracle pays too.
+  const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_trial_policy);
+  for (const std::string& policy : policies)
+    rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));
   show_rows(console, trace, speeds.words, rows, speeds.tokens);
   return 0;
 }

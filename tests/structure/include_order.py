@@ -7,7 +7,7 @@ import sys
 PURE = "base data model cluster layout plan schedule cost simulate search policy".split()
 REST = "store comm kernels engine checkpoint reshard adapt elastic observe run".split()
 ORDER = PURE + REST
-WITHOUT_TORCH = PURE + ["store", "checkpoint", "observe"]  # come late, yet see files and memory alone
+WITHOUT_TORCH = PURE + ["store", "checkpoint", "adapt", "observe"]  # come late, yet see files and memory alone
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 problems, files = [], 0

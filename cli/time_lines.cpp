@@ -1,0 +1,92 @@
+// See time_lines.h.
+#include "cli/time_lines.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "adapt/scenario.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/open.h"
+#include "plan/describe.h"
+#include "run/open_model.h"
+
+namespace optimus {
+namespace {
+
+// Of the processor: what else the machine does is not the decision's.
+double seconds_by_clock() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// Of all devices of the cluster, where types have prices.
+std::optional<double> dollars_per_second(const Cluster& cluster) {
+  double sum = 0;
+  for (const NodeGroup& group : cluster.profile().groups) {
+    const DeviceType& type = cluster.profile().types[static_cast<std::size_t>(group.type)];
+    if (!type.price_per_hour) return std::nullopt;
+    sum += *type.price_per_hour * group.num_devices / 3600;
+  }
+  return sum;
+}
+
+std::vector<Policy> policies_of(const FailureOptions& options) {
+  std::vector<Policy> policies;
+  for (const std::string& word : split(options.policies, ','))
+    policies.push_back(parse_policy(std::string(trim(word)), "--policy"));
+  return policies;
+}
+
+}  // namespace
+
+int try_time_line(Console& console, const TimeLineTask& task, const std::string& text_of_it) {
+  const std::vector<Policy> policies = policies_of(task.options);
+  const TimeLine line = parse_time_line(text_of_it, task.options.trace);
+  ModelOptions named = task.model;
+  if (named.model.empty() || task.cluster.empty() || !task.options.batch)
+    throw UsageError("--failures with a time line needs --model M, --cluster C and --batch B");
+  named.model = model_place(named.model);
+  const ModelSpec model = resolve(named);
+  const Cluster cluster = open_cluster(task.cluster);
+  Demand demand{model, cluster, our_software(), task.constants};
+  demand.batch = *task.options.batch;
+  demand.sequence_length = task.options.sequence_length.value_or(model.max_positions);
+  demand.precision = parse_precision(task.options.precision, "--precision");
+  RecoveryCosts costs;
+  if (!task.options.recovery_costs.empty())
+    costs = parse_recovery_costs(value_or_throw(read_file(task.options.recovery_costs, Bytes(1 << 20))),
+                                 task.options.recovery_costs.string());
+  const SearchResult start = search(demand, Ground(cluster));
+  TimedResponses timed{.clock = seconds_by_clock};
+  ResponseLimits limits;
+  for (const Alternative& other : start.alternatives)
+    if (other.fill.fits()) limits.known.push_back(other.plan);
+  const TrialCase trial = trial_of(line, demand, start.plan, costs, limits, &timed);
+  const double best = hindsight(trial).useful_steps;
+  const double tokens = static_cast<double>(demand.batch * demand.sequence_length);
+  const std::optional<double> dollars = dollars_per_second(cluster);
+  OrderedJson json = OrderedJson::array();
+  std::string shown = fmt::format(
+      "{} conditions over {}; begins with {} on {}; {} plans weighed, decided in {} at most\n\n"
+      "{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
+      line.conditions.size(), text(Seconds(line.length)), short_text(start.plan), cluster.name(),
+      trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s", "of oracle", "switches",
+      "standing", "steps lost");
+  for (const Policy& policy : policies) {
+    const TrialOutcome outcome = run_trial(policy, trial);
+    const double speed = outcome.useful_steps * tokens / line.length;
+    json.push_back({{"policy", text(policy.kind)},
+                    {"useful_tokens_per_second", speed},
+                    {"fraction_of_oracle", outcome.useful_steps / std::max(1e-12, best)},
+                    {"switches", outcome.switches},
+                    {"seconds_lost", outcome.seconds_lost},
+                    {"steps_lost", outcome.steps_lost},
+                    {"longest_decision_seconds", timed.longest}});
+    if (dollars && speed > 0) json.back()["dollars_per_billion_tokens"] = *dollars / speed * 1e9;
+    shown += fmt::format("{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n", text(policy.kind), short_count(speed),
+                         percent(outcome.useful_steps / std::max(1e-12, best)), outcome.switches,
+                         text(Seconds(outcome.seconds_lost)), outcome.steps_lost);
+  }
+  console.result(json, shown);
+  return 0;
+}
+
+}  // namespace optimus

@@ -1,0 +1,77 @@
+// Policies: whether to change the plan now, and to which. A policy is a value, what it is told is plain data (Situation), and so is
+// its answer (Choice): the same ones decide in a simulated run (adapt/trial.h) and may in a real one.
+//
+//   never        keeps the plan while it can run
+//   always-best  the quickest plan there is, at once
+//   threshold    the quickest, when it is a tenth quicker or a condition costs a fifth
+//   lookahead    (Parcae's liveput) most work in the next minutes, losses to come and pauses counted
+//   malleus      answers slow devices of 1.2 and more with the best uneven plan, and nothing else
+//   rule         ours: gain over the condition's expected rest against pause, way back and doubt; cheapest sufficient answer first;
+//                it goes back when the gain does not come
+//   oracle       hindsight: adapt/trial.h; here it knows how long the condition will really last
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapt/condition.h"
+
+namespace optimus {
+
+// From cheap to dear; `resume`: the plan from before the condition.
+enum class Response { stay, share, recut, replan, drop, resume };
+std::string text(Response response);
+
+struct PlanOption {
+  Response response = Response::stay;
+  double step_seconds = 1;   // predicted as things are; 0: cannot run
+  double usual_seconds = 1;  // without conditions
+  double doubt = 0.05;       // of the prediction's logarithm
+  double pause_seconds = 0;  // to go there
+  int devices = 0;
+};
+
+struct OngoingCondition {
+  Cause cause = Cause::device;
+  double factor = 1, age = 0;  // seconds
+};
+
+struct Situation {
+  double now = 0;  // seconds of the run
+  std::vector<PlanOption>
+      options{};  // the first is the plan that runs: its step is measured, its doubt small
+  std::vector<OngoingCondition> conditions{};
+  double since_switch = 1e9;  // seconds
+  double losses_per_device_second = 0, recovery_seconds = 1;
+  double exploration_left = 0;             // seconds that may be spent on doubtful options
+  std::optional<double> predicted_gain{};  // of the last switch, part of the step
+  std::optional<double> realised_gain{};   // once enough steps are seen
+  std::optional<double> true_rest{};       // told to the oracle alone
+};
+
+struct Choice {
+  std::size_t option = 0;
+  double gain_seconds = 0;  // expected, net of everything
+  std::string reason{};
+};
+
+enum class PolicyKind { never, always_best, threshold, lookahead, malleus, rule, oracle };
+struct Policy {
+  PolicyKind kind = PolicyKind::rule;
+  double threshold = 0.1, condition_threshold = 1.2;
+  double lookahead_seconds = 600;
+  double horizon = 36'000;     // no condition is expected to last longer
+  double caution = 1;          // doubts that a gain must exceed
+  double least_gain = 0.02;    // part of the step
+  double payback = 1.5;        // gain, of its cost
+  double settle_seconds = 30;  // between two switches of its own will
+};
+std::vector<std::string> policy_words();
+Policy parse_policy(const std::string& word, const std::string& what);  // throws UserError
+std::string text(PolicyKind kind);
+
+// Where the plan that runs cannot (0 seconds), an option that can is chosen, unless there is none.
+Choice choose(const Policy& policy, const Situation& situation);
+
+}  // namespace optimus

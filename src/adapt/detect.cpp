@@ -1,0 +1,182 @@
+// See detect.h: ratios and what lasts. What findings are made of them: adapt/attribute.cpp.
+#include "adapt/detect.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kMostSuspects = 512;
+constexpr double kSuspicious = 1.04;  // worth remembering
+constexpr int kForgotten = 30;        // steps without suspicion
+
+constexpr std::array<Measure, 5> kWatched = {Measure::compute, Measure::next, Measure::previous,
+                                             Measure::tensor, Measure::data};
+
+bool is_channel(Measure measure) { return measure >= Measure::next; }
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double last_median(const std::deque<double>& values, int window) {
+  const auto number = std::min<std::ptrdiff_t>(window, std::ssize(values));
+  return median_of({values.end() - number, values.end()});
+}
+
+// All but one of the last steps are at least this.
+double least_of_last(const std::deque<double>& values, int window) {
+  if (std::ssize(values) < window) return 0;
+  std::vector<double> last(values.end() - window, values.end());
+  std::nth_element(last.begin(), last.begin() + 1, last.end());
+  return last[1];
+}
+
+}  // namespace
+
+Detector::Detector(Topology topology, DetectorOptions options)
+    : topology_(std::move(topology)), options_(options) {
+  stage_shares_.resize(static_cast<std::size_t>(topology_.num_groups()));
+  memory_.resize(stage_shares_.size());
+}
+
+std::vector<Finding> Detector::see(const Observation& observation) {
+  step_ = observation.step, step_seconds_ = observation.seconds;
+  if (num_seen_++ == 0) first_step_ = step_;
+  const double common = common_factor(observation);
+  follow_one(common_, common, false);
+  follow(observation, common);
+  learn(observation, common);
+  std::vector<Finding> found;
+  find_slow_ranks(found);
+  find_slow_links(found);
+  find_heavy_stage(observation, found);
+  find_data_wait(observation, found);
+  find_uneven_lengths(observation, found);
+  find_memory_growth(observation, found);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Finding& a, const Finding& b) { return a.factor > b.factor; });
+  return found;
+}
+
+// What the better half of the ranks has in common, against before. Among two or three ranks the best one tells; one alone has nobody
+// to compare with, and its own change counts as its own.
+double Detector::common_factor(const Observation& observation) const {
+  if (observation.num_ranks < 2) return 1;
+  std::vector<std::pair<double, std::int64_t>> ratios;  // by rank
+  std::int64_t ranks = 0;
+  for (const auto& [group, seen] : observation.groups) {
+    const auto base = baselines_.find({group, Measure::compute});
+    const Spread& spread = seen.of(Measure::compute);
+    if (base == baselines_.end() || base->second.value == 0 || spread.count == 0) continue;
+    const double value = observation.num_ranks < 4 ? spread.smallest.value : spread.median();
+    ratios.emplace_back(value / base->second.value, spread.count);
+    ranks += spread.count;
+  }
+  if (ratios.empty()) return 1;
+  std::sort(ratios.begin(), ratios.end());
+  if (observation.num_ranks < 4) return ratios.front().first;
+  std::int64_t left = (ranks + 1) / 2;
+  for (const auto& [ratio, count] : ratios)
+    if ((left -= count) <= 0) return ratio;
+  return ratios.back().first;
+}
+
+void Detector::follow_one(Track& track, double ratio, bool is_link) const {
+  track.ratios.push_back(ratio);
+  if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front();
+  const double least = is_link ? options_.link_short_factor : options_.short_factor,
+               least_long = is_link ? options_.link_long_factor : options_.long_factor;
+  // Over again when the last steps are nearly as before.
+  const double end = 1 + (least - 1) / 3;
+  const bool is_high = ratio >= end;
+  track.quiet = is_high ? 0 : track.quiet + 1;
+  track.high_seconds = track.quiet >= 2 ? 0 : track.high_seconds + step_seconds_;
+  const bool has_short = least_of_last(track.ratios, options_.short_window) >= least;
+  const bool has_long = std::ssize(track.ratios) >= options_.long_window &&
+                        last_median(track.ratios, options_.long_window) >= least_long;
+  const bool begins = (has_short || has_long) && track.high_seconds >= options_.least_seconds;
+  track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
+  if (!track.is_lasting && track.quiet >= 2) track.since = step_ + 1;
+}
+
+void Detector::follow(const Observation& observation, double common) {
+  std::map<Key, double> now;
+  for (const auto& [group, seen] : observation.groups)
+    for (const Measure measure : kWatched) {
+      const Spread& spread = seen.of(measure);
+      const auto base = baselines_.find({group, measure});
+      if (spread.count == 0 || base == baselines_.end() || base->second.value == 0) continue;
+      const double usual = base->second.value * (is_channel(measure) ? 1 : common);
+      now[{measure, -1 - group}] = spread.median() / usual;
+      for (const Seen& one : spread.largest) now[{measure, one.rank}] = one.value / usual;
+    }
+  for (const auto& [key, ratio] : now) {
+    const bool is_known = tracks_.contains(key);
+    if (!is_known && (ratio < kSuspicious || tracks_.size() >= kMostSuspects)) continue;
+    Track& track = tracks_[key];
+    if (!is_known) {  // what it was before was nothing remarkable
+      track.ratios.assign(static_cast<std::size_t>(options_.long_window - 1), 1.0);
+      track.since = step_;
+    }
+    follow_one(track, ratio, is_channel(key.first));
+  }
+  for (auto it = tracks_.begin(); it != tracks_.end();) {
+    Track& track = it->second;
+    if (!now.contains(it->first)) follow_one(track, 1.0, is_channel(it->first.first));
+    it = track.quiet > kForgotten && !track.is_lasting ? tracks_.erase(it) : std::next(it);
+  }
+}
+
+// Baselines: the median over the warm-up, then a slow mean of quiet steps, so that what changes over hours is no condition.
+void Detector::learn(const Observation& observation, double common) {
+  constexpr double kRate = 1.0 / 256;
+  for (const auto& [group, seen] : observation.groups)
+    for (const Measure measure : kWatched) {
+      const Spread& spread = seen.of(measure);
+      if (spread.count == 0) continue;
+      Baseline& base = baselines_[{group, measure}];
+      if (base.value == 0) {
+        base.first.push_back(spread.median());
+        if (std::ssize(base.first) >= options_.warm_up) base.value = median_of(std::exchange(base.first, {}));
+        continue;
+      }
+      const double ratio = spread.median() / (base.value * (is_channel(measure) ? 1 : common));
+      if (ratio < kSuspicious && ratio > 1 / kSuspicious) base.value *= std::pow(ratio, kRate);
+    }
+}
+
+const Detector::Track* Detector::track_of(Measure measure, int rank) const {
+  for (const Key& key : {Key{measure, rank}, Key{measure, -1 - topology_.group_of(rank)}})
+    if (const auto found = tracks_.find(key); found != tracks_.end() && found->second.is_lasting)
+      return &found->second;
+  return nullptr;
+}
+
+// By itself, or with the whole group: a group may have more ranks than are listed.
+bool Detector::is_slow(Measure measure, int rank) const { return track_of(measure, rank) != nullptr; }
+
+Finding Detector::finding_of(Cause cause, std::vector<int> where,
+                             const std::vector<const Track*>& tracks) const {
+  Finding finding{cause, std::move(where), 1, 0, step_};
+  std::vector<double> medians, logs;
+  for (const Track* track : tracks) {
+    medians.push_back(last_median(track->ratios, options_.short_window));
+    finding.since = std::min(finding.since, track->since);
+    const auto number = std::min<std::ptrdiff_t>(options_.short_window, std::ssize(track->ratios));
+    for (auto it = track->ratios.end() - number; it != track->ratios.end(); ++it)
+      logs.push_back(std::abs(std::log(std::max(1e-9, *it / medians.back()))));
+  }
+  finding.factor = median_of(medians);
+  // Median deviation to standard deviation, then of a median of ten.
+  finding.spread = 1.4826 * median_of(logs) * 1.25 / std::sqrt(10.0);
+  return finding;
+}
+
+}  // namespace optimus

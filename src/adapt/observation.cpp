@@ -1,0 +1,116 @@
+// See observation.h.
+#include "adapt/observation.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace optimus {
+namespace {
+
+constexpr double kBucketsPerOctave = 64, kLeastValue = 1e-12;
+
+int bucket_of(double value) {
+  return static_cast<int>(std::floor(std::log2(std::max(value, kLeastValue)) * kBucketsPerOctave));
+}
+
+bool is_larger(const Seen& a, const Seen& b) {
+  return a.value > b.value || (a.value == b.value && a.rank < b.rank);
+}
+
+bool is_smaller(const Seen& a, const Seen& b) {
+  return a.value < b.value || (a.value == b.value && a.rank < b.rank);
+}
+
+void merge_lengths(LengthSum& into, const LengthSum& other) {
+  into.sequences += other.sequences, into.tokens += other.tokens, into.squares += other.squares;
+  into.longest = std::max(into.longest, other.longest);
+}
+
+// 0 is "not known".
+Bytes lesser_limit(Bytes a, Bytes b) {
+  if (a.value == 0 || b.value == 0) return std::max(a, b);
+  return std::min(a, b);
+}
+
+}  // namespace
+
+double RankStep::compute_seconds() const {
+  double sum = 0;
+  for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
+    sum += kinds[static_cast<std::size_t>(kind)].seconds;
+  return sum;
+}
+
+std::string text(Measure measure) {
+  constexpr std::array<const char*, kMeasures> kNames = {"compute",   "optimizer", "host",   "waiting",
+                                                         "data_wait", "work",      "memory", "next",
+                                                         "previous",  "tensor",    "data"};
+  return kNames[static_cast<std::size_t>(measure)];
+}
+
+void Spread::add(double value, int rank) {
+  Spread one;
+  one.count = 1, one.sum = value, one.smallest = {value, rank};
+  one.largest = {{value, rank}}, one.buckets = {{bucket_of(value), 1}};
+  merge(one);
+}
+
+void Spread::merge(const Spread& other) {
+  if (other.count == 0) return;
+  if (count == 0 || is_smaller(other.smallest, smallest)) smallest = other.smallest;
+  count += other.count, sum += other.sum;
+  std::vector<Seen> both;
+  std::merge(largest.begin(), largest.end(), other.largest.begin(), other.largest.end(),
+             std::back_inserter(both), is_larger);
+  both.resize(std::min(both.size(), kLargest));
+  largest = std::move(both);
+  for (const auto& [bucket, number] : other.buckets) buckets[bucket] += number;
+}
+
+double Spread::median() const {
+  if (count == 0) return 0;
+  // Few ranks are all known by name: exact.
+  if (count <= static_cast<std::int64_t>(largest.size()))
+    return largest[static_cast<std::size_t>(count / 2)].value;
+  std::int64_t left = (count + 1) / 2;
+  for (const auto& [bucket, number] : buckets)
+    if ((left -= number) <= 0) {
+      const double middle = std::exp2((bucket + 0.5) / kBucketsPerOctave);
+      return std::clamp(middle, smallest.value, largest.front().value);
+    }
+  return largest.front().value;
+}
+
+void Observation::add(const RankStep& rank) {
+  seconds = std::max(seconds, rank.seconds);
+  ++num_ranks;
+  merge_lengths(lengths, rank.lengths);
+  memory_limit = lesser_limit(memory_limit, rank.memory_limit);
+  GroupStep& group = groups[rank.group];
+  const auto put = [&](Measure measure, double value) {
+    group.spreads[static_cast<std::size_t>(measure)].add(value, rank.rank);
+  };
+  double waiting = 0;
+  for (const WorkTime& kind : rank.kinds) waiting += kind.waiting;
+  put(Measure::compute, rank.compute_seconds() / std::max(rank.work, 1e-9));
+  put(Measure::optimizer, rank.kinds[static_cast<std::size_t>(WorkKind::optimizer)].seconds);
+  put(Measure::host, rank.kinds[static_cast<std::size_t>(WorkKind::load_batch)].seconds);
+  put(Measure::waiting, waiting);
+  put(Measure::data_wait, rank.data_wait);
+  put(Measure::work, rank.work);
+  put(Measure::memory, static_cast<double>(rank.memory.value));
+  for (std::size_t c = 0; c < kChannels; ++c)
+    if (rank.links[c].bytes > 0)
+      put(measure_of(static_cast<Channel>(c)), rank.links[c].seconds / rank.links[c].bytes);
+}
+
+void Observation::merge(const Observation& other) {
+  step = std::max(step, other.step), seconds = std::max(seconds, other.seconds);
+  num_ranks += other.num_ranks;
+  merge_lengths(lengths, other.lengths);
+  memory_limit = lesser_limit(memory_limit, other.memory_limit);
+  for (const auto& [number, group] : other.groups)
+    for (std::size_t m = 0; m < kMeasures; ++m) groups[number].spreads[m].merge(group.spreads[m]);
+}
+
+}  // namespace optimus

@@ -1,0 +1,122 @@
+// The text of an observation: what ranks send up the tree, and what a run's folder keeps.
+//
+//   {"format": "optimus-observation", "version": 1, "step": 412, "seconds": 0.31, "num_ranks": 16, "lengths": […], "memory_limit": 0,
+//    "groups": [{"group": 0, "compute": {"count": 4, "sum": 1.0, "smallest": [0.24, 3], "largest": [[0.26, 1], …], "buckets": [[-132, 2], …]}, …}]}
+#include <cmath>
+
+#include "adapt/observation.h"
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kObservationVersion = 1;
+constexpr std::int64_t kMostGroups = 100'000, kMostRanks = 1'000'000, kMostCount = std::int64_t{1} << 53;
+constexpr int kLowestBucket = -2560, kHighestBucket = 65'600;  // of 1e-12 and of the largest double
+
+double amount(const JsonView& view) {
+  const double value = view.number();
+  if (!(value >= 0) || !std::isfinite(value)) view.refuse("a number of at least 0");
+  return value;
+}
+
+Seen seen_of(const JsonView& view) {
+  const std::vector<JsonView> pair = view.elements();
+  if (pair.size() != 2) view.refuse("[value, rank]");
+  return {amount(pair[0]), static_cast<int>(pair[1].integer(0, kMostRanks))};
+}
+
+OrderedJson json_of(const Seen& seen) { return OrderedJson::array({seen.value, seen.rank}); }
+
+OrderedJson json_of(const Spread& spread) {
+  OrderedJson largest = OrderedJson::array(), buckets = OrderedJson::array();
+  for (const Seen& seen : spread.largest) largest.push_back(json_of(seen));
+  for (const auto& [bucket, number] : spread.buckets) buckets.push_back(OrderedJson::array({bucket, number}));
+  return {{"count", spread.count},
+          {"sum", spread.sum},
+          {"smallest", json_of(spread.smallest)},
+          {"largest", std::move(largest)},
+          {"buckets", std::move(buckets)}};
+}
+
+Spread spread_of(const JsonView& view) {
+  Spread spread;
+  spread.count = view.at("count").integer(1, kMostRanks), spread.sum = amount(view.at("sum"));
+  spread.smallest = seen_of(view.at("smallest"));
+  const JsonView largest = view.at("largest");
+  const std::vector<JsonView> seen = largest.elements();
+  if (std::ssize(seen) != std::min<std::int64_t>(spread.count, Spread::kLargest))
+    largest.refuse("as many as there are ranks, 16 at most");
+  for (const JsonView& one : seen) {
+    spread.largest.push_back(seen_of(one));
+    if (spread.largest.back().value > spread.largest.front().value) one.refuse("the largest first");
+  }
+  std::int64_t counted = 0;
+  for (const JsonView& one : view.at("buckets").elements()) {
+    const std::vector<JsonView> pair = one.elements();
+    if (pair.size() != 2) one.refuse("[bucket, count]");
+    const std::int64_t number = pair[1].integer(1, kMostRanks);
+    if (!spread.buckets.emplace(static_cast<int>(pair[0].integer(kLowestBucket, kHighestBucket)), number)
+             .second)
+      one.refuse("each bucket once");
+    counted += number;
+  }
+  if (counted != spread.count) view.at("buckets").refuse("as many values as the count says");
+  return spread;
+}
+
+LengthSum lengths_of(const JsonView& view) {
+  LengthSum lengths;
+  lengths.sequences = view.at("sequences").integer(0, kMostCount),
+  lengths.tokens = view.at("tokens").integer(0, kMostCount);
+  lengths.longest = view.at("longest").integer(0, kMostCount), lengths.squares = amount(view.at("squares"));
+  return lengths;
+}
+
+}  // namespace
+
+OrderedJson to_json(const Observation& seen) {
+  OrderedJson groups = OrderedJson::array();
+  for (const auto& [number, group] : seen.groups) {
+    OrderedJson one = {{"group", number}};
+    for (std::size_t m = 0; m < kMeasures; ++m)
+      if (group.spreads[m].count > 0) one[text(static_cast<Measure>(m))] = json_of(group.spreads[m]);
+    groups.push_back(std::move(one));
+  }
+  return {{"format", "optimus-observation"},
+          {"version", kObservationVersion},
+          {"step", seen.step},
+          {"seconds", seen.seconds},
+          {"num_ranks", seen.num_ranks},
+          {"lengths",
+           {{"sequences", seen.lengths.sequences},
+            {"tokens", seen.lengths.tokens},
+            {"longest", seen.lengths.longest},
+            {"squares", seen.lengths.squares}}},
+          {"memory_limit", seen.memory_limit.value},
+          {"groups", std::move(groups)}};
+}
+
+Observation parse_observation(std::string_view text_of_it, const std::string& source) {
+  const Json document = parse_json(text_of_it, source);
+  const JsonView json(document, source);
+  if (json.at("format").text() != "optimus-observation") json.at("format").refuse("\"optimus-observation\"");
+  if (const auto version = json.at("version").integer(); version != kObservationVersion)
+    throw UserError("{}: version {}, this program reads version {}", source, version, kObservationVersion);
+  Observation seen;
+  seen.step = json.at("step").integer(0, kMostCount), seen.seconds = amount(json.at("seconds"));
+  seen.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
+  seen.lengths = lengths_of(json.at("lengths"));
+  seen.memory_limit = Bytes(json.at("memory_limit").integer(0, kMostCount));
+  for (const JsonView& one : json.at("groups").elements()) {
+    const auto number = static_cast<int>(one.at("group").integer(0, kMostGroups));
+    const auto [place, is_new] = seen.groups.emplace(number, GroupStep{});
+    if (!is_new) one.at("group").refuse("each group once");
+    for (std::size_t m = 0; m < kMeasures; ++m)
+      if (const auto spread = one.find(text(static_cast<Measure>(m))))
+        place->second.spreads[m] = spread_of(*spread);
+  }
+  return seen;
+}
+
+}  // namespace optimus

@@ -1,0 +1,60 @@
+// See phase.h.
+#include "adapt/phase.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace optimus {
+
+// |G_b|^2 = |G|^2 + S / b for each size b, on average: two sizes tell both. Means of numerator and denominator over steps, apart:
+// their quotient in single steps has no mean.
+void NoiseScale::see(double group_squared, double group_samples, double squared, double samples) {
+  if (!(samples > group_samples) || !(group_samples > 0)) return;
+  constexpr double kRate = 0.02;
+  const double gradient = (samples * squared - group_samples * group_squared) / (samples - group_samples);
+  const double noise = (group_squared - squared) / (1 / group_samples - 1 / samples);
+  gradient_ += kRate * (gradient - gradient_), noise_ += kRate * (noise - noise_);
+  ++steps_;
+}
+
+std::optional<double> NoiseScale::samples() const {
+  if (steps_ < 20 || gradient_ <= 0 || noise_ <= 0) return std::nullopt;
+  return noise_ / gradient_;
+}
+
+void LossPlateau::see(double loss) {
+  if (!std::isfinite(loss)) return;
+  losses_.push_back(loss);
+  if (std::ssize(losses_) > window_) losses_.pop_front();
+}
+
+bool LossPlateau::has_stopped(double least) const {
+  if (std::ssize(losses_) < window_) return false;
+  const auto n = static_cast<double>(losses_.size());
+  double mean = 0, xx = 0, xy = 0, rest = 0;
+  for (const double loss : losses_) mean += loss / n;
+  for (std::size_t i = 0; i < losses_.size(); ++i) {
+    const double x = static_cast<double>(i) - (n - 1) / 2;
+    xx += x * x, xy += x * (losses_[i] - mean);
+  }
+  const double slope = xy / xx;
+  for (std::size_t i = 0; i < losses_.size(); ++i) {
+    const double x = static_cast<double>(i) - (n - 1) / 2, error = losses_[i] - mean - slope * x;
+    rest += error * error;
+  }
+  return slope + 2 * std::sqrt(rest / (n - 2) / xx) > -least;
+}
+
+void LengthMix::see(const LengthSum& lengths) {
+  if (lengths.sequences == 0 || lengths.tokens == 0) return;
+  const auto sequences = static_cast<double>(lengths.sequences), tokens = static_cast<double>(lengths.tokens);
+  const double ratio = lengths.squares * sequences / (tokens * tokens);
+  constexpr int kFirst = 20;
+  if (steps_ < kFirst) first_ += ratio / kFirst;
+  recent_ = steps_ == 0 ? ratio : recent_ + (ratio - recent_) / std::min(steps_ + 1, kFirst);
+  ++steps_;
+}
+
+double LengthMix::change() const { return steps_ < 20 || first_ <= 0 ? 1 : recent_ / first_; }
+
+}  // namespace optimus

@@ -1,0 +1,150 @@
+// See respond.h.
+#include "adapt/respond.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "model/tensors.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kSlow = 1.15;        // worth being left out
+constexpr double kBytesOfState = 12;  // masters and two moments, fp32
+// What the cost model misses on published runs, on average (docs/cost-model.md); of plans that are close to each other less.
+constexpr double kDoubtOfPrediction = 0.06, kDoubtOfNeighbour = 0.03;
+
+Demand on(const Demand& demand, const Cluster& cluster) {
+  Demand copy{demand.model, cluster, demand.software, demand.constants};
+  copy.batch = demand.batch, copy.sequence_length = demand.sequence_length, copy.precision = demand.precision;
+  copy.constraints = demand.constraints, copy.goal = demand.goal, copy.price = demand.price,
+  copy.watts = demand.watts;
+  copy.failures = demand.failures;
+  return copy;
+}
+
+class Responder {
+ public:
+  Responder(const Demand& usual, const std::vector<Condition>& conditions, const RecoveryCosts& costs,
+            const ResponseLimits& limits)
+      : usual_(usual),
+        costs_(costs),
+        limits_(limits),
+        conditions_(conditions),
+        cluster_(with_conditions(usual.cluster.profile(), conditions)),
+        now_(on(usual, cluster_)),
+        ground_(cluster_),
+        usual_ground_(usual.cluster) {}
+
+  std::vector<PlannedOption> run(const Plan& plan) {
+    add(Response::stay, plan, 0.01, false);
+    std::vector<double> speeds;
+    for (const Device device : ground_.map().devices()) speeds.push_back(cluster_.speed_of(device));
+    std::vector<double> loads;
+    for (const Condition& one : conditions_)
+      if (one.cause == Cause::heavy_stage) {
+        loads.resize(plan.pipelines.front().stages.size(), 1);
+        if (one.where >= 0 && one.where < std::ssize(loads))
+          loads[static_cast<std::size_t>(one.where)] = one.factor;
+      }
+    if (const auto shared = shared_by_speed(plan, speeds))
+      add(Response::share, *shared, kDoubtOfNeighbour, true);
+    if (const auto cut = cut_by_speed(plan, usual_.model, speeds, loads))
+      add(Response::recut, *cut, kDoubtOfNeighbour, true);
+    if (const auto rest = without_slow_replicas(plan, speeds, 1 / kSlow))
+      add(Response::drop, *rest, kDoubtOfNeighbour, true);
+    for (const Plan& known : limits_.known) add(Response::replan, known, kDoubtOfPrediction, true);
+    if (ground_.num_devices() > limits_.searched_devices) return std::move(options_);
+    add_planned();
+    add_without_slow();
+    return std::move(options_);
+  }
+
+ private:
+  void add(Response response, const Plan& plan, double doubt, bool moves) {
+    const auto is_same = [&](const PlannedOption& known) {
+      return known.plan == plan && known.dropped.empty();
+    };
+    if (std::any_of(options_.begin(), options_.end(), is_same) || problem_in(plan, usual_.model)) return;
+    if (response != Response::stay && !fill_of(now_, ground_, plan).fits()) return;
+    PlannedOption one{{.response = response, .doubt = doubt}, plan};
+    one.option.step_seconds = seconds_of(now_, ground_, plan);
+    one.option.usual_seconds = seconds_of(usual_, usual_ground_, plan);
+    one.option.pause_seconds = response == Response::stay ? 0 : pause_of(costs_, usual_.model, plan, moves);
+    one.option.devices = num_devices(plan);
+    options_.push_back(std::move(one));
+  }
+
+  SearchLimits search_limits(int alternatives) const {
+    return {.most_simulations = limits_.most_simulations,
+            .alternatives = alternatives,
+            .refines = ground_.num_devices() <= limits_.refined_devices};
+  }
+
+  void add_planned() {
+    const SearchResult found = search(now_, ground_, search_limits(limits_.alternatives));
+    add(Response::replan, found.plan, kDoubtOfPrediction, true);
+    for (const Alternative& other : found.alternatives)
+      if (other.fill.fits()) add(Response::replan, other.plan, kDoubtOfPrediction, true);
+  }
+
+  // The devices that are slow, or those of nodes that are, left out.
+  void add_without_slow() {
+    HardwareProfile profile = cluster_.profile();
+    std::vector<int> dropped;
+    for (const SpeedFactor& slow : profile.speed_factors)
+      if (slow.factor < 1 / kSlow) dropped.push_back(slow.device);
+    for (const Condition& one : conditions_)
+      if (one.cause == Cause::link)
+        for (int d = 0; d < cluster_.num_devices(); ++d)
+          if (cluster_.node_of(Device{d}) == one.where) dropped.push_back(d);
+    for (const int device : profile.missing_devices) std::erase(dropped, device);
+    std::sort(dropped.begin(), dropped.end());
+    dropped.erase(std::unique(dropped.begin(), dropped.end()), dropped.end());
+    if (dropped.empty() || std::ssize(dropped) * 2 > ground_.num_devices()) return;
+    for (const int device : dropped) profile.missing_devices.push_back(device);
+    std::sort(profile.missing_devices.begin(), profile.missing_devices.end());
+    std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
+      return std::binary_search(dropped.begin(), dropped.end(), slow.device);
+    });
+    const Cluster rest(profile);
+    const Demand demand = on(usual_, rest);
+    const Ground ground(rest);
+    try {
+      const SearchResult found = search(demand, ground, search_limits(0));
+      PlannedOption one{{.response = Response::drop, .doubt = kDoubtOfPrediction}, found.plan, dropped};
+      one.option.step_seconds = one.option.usual_seconds = found.step.seconds;
+      one.option.pause_seconds = pause_of(costs_, usual_.model, found.plan, true);
+      one.option.devices = num_devices(found.plan);
+      options_.push_back(std::move(one));
+    } catch (const UserError&) {  // the model does not fit on the rest
+    }
+  }
+
+  const Demand& usual_;
+  const RecoveryCosts& costs_;
+  const ResponseLimits& limits_;
+  const std::vector<Condition>& conditions_;
+  const Cluster cluster_;  // as it is now
+  const Demand now_;
+  const Ground ground_, usual_ground_;
+  std::vector<PlannedOption> options_;
+};
+
+}  // namespace
+
+double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& plan, bool moves_state) {
+  if (!moves_state) return costs.switch_seconds;
+  const double bytes = kBytesOfState * static_cast<double>(num_parameters(model)) / num_devices(plan);
+  return costs.switch_seconds + costs.move_seconds(bytes);
+}
+
+std::vector<PlannedOption> responses(const Demand& usual, const Plan& plan,
+                                     const std::vector<Condition>& conditions, const RecoveryCosts& costs,
+                                     const ResponseLimits& limits) {
+  return Responder(usual, conditions, costs, limits).run(plan);
+}
+
+}  // namespace optimus

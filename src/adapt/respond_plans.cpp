@@ -1,0 +1,152 @@
+// The two cheap answers of respond.h: sequences by speed, layers by speed.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "adapt/respond.h"
+#include "model/tensors.h"
+#include "search/stages.h"
+
+namespace optimus {
+namespace {
+
+// A pipeline whose layers are all cut into as many parts, with as many replicas: what can be taken apart.
+struct GridShape {
+  int unit = 1, replicas = 1;
+};
+std::optional<GridShape> grid_of(const Pipeline& pipeline) {
+  std::optional<GridShape> shape;
+  for (const Stage& stage : pipeline.stages) {
+    const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
+    for (const Chunk& chunk : stage.chunks)
+      for (const BlockRun& run : chunk.runs)
+        if (run.strategy.tp * run.strategy.cp != first.tp * first.cp) return std::nullopt;
+    const int unit = first.tp * first.cp;
+    const GridShape own{unit, static_cast<int>(stage.devices.size()) / unit};
+    if (shape && (shape->unit != own.unit || shape->replicas != own.replicas)) return std::nullopt;
+    shape = own;
+  }
+  return shape;
+}
+
+double speed_of_replica(const Pipeline& pipeline, const GridShape& shape, int replica,
+                        const std::vector<double>& speeds) {
+  double least = 1e300;
+  for (const Stage& stage : pipeline.stages)
+    for (int i = replica * shape.unit; i < (replica + 1) * shape.unit; ++i)
+      least = std::min(least, speeds[static_cast<std::size_t>(stage.devices[static_cast<std::size_t>(i)])]);
+  return least;
+}
+
+Pipeline part_of(const Pipeline& whole, const GridShape& shape, const std::vector<int>& replicas) {
+  Pipeline part = whole;
+  for (Stage& stage : part.stages) {
+    std::vector<int> devices;
+    for (const int replica : replicas)
+      for (int i = replica * shape.unit; i < (replica + 1) * shape.unit; ++i)
+        devices.push_back(stage.devices[static_cast<std::size_t>(i)]);
+    stage.devices = std::move(devices);
+  }
+  return part;
+}
+
+// So many sequences in micro-batches of `size`, the last one smaller.
+std::vector<int> microbatches_of(std::int64_t sequences, int size) {
+  std::vector<int> all(static_cast<std::size_t>(sequences / size), size);
+  if (sequences % size != 0) all.push_back(static_cast<int>(sequences % size));
+  return all;
+}
+
+}  // namespace
+
+std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>& speeds) {
+  if (plan.pipelines.size() != 1) return std::nullopt;
+  const Pipeline& whole = plan.pipelines.front();
+  const std::optional<GridShape> shape = grid_of(whole);
+  if (!shape || shape->replicas < 2) return std::nullopt;
+  std::map<double, std::vector<int>, std::greater<>> by_speed;  // the quickest first
+  for (int r = 0; r < shape->replicas; ++r) by_speed[speed_of_replica(whole, *shape, r, speeds)].push_back(r);
+  if (by_speed.size() < 2) return std::nullopt;
+  double power = 0;
+  for (const auto& [speed, replicas] : by_speed) power += speed * static_cast<double>(replicas.size());
+  const int size = std::max(1, whole.microbatches.front() / shape->replicas);
+  Plan result = plan;
+  result.pipelines.clear();
+  std::int64_t left = plan.batch;
+  for (auto it = by_speed.rbegin(); it != by_speed.rend();
+       ++it) {  // the slowest first; the quickest takes the rest
+    const auto& [speed, replicas] = *it;
+    const auto count = static_cast<std::int64_t>(replicas.size());
+    const double share = static_cast<double>(plan.batch) * speed * static_cast<double>(count) / power;
+    const bool is_last = std::next(it) == by_speed.rend();
+    const std::int64_t own =
+        is_last ? left : static_cast<std::int64_t>(share) / (count * size) * (count * size);
+    if (own < count) return std::nullopt;  // a replica without a sequence
+    Pipeline part = part_of(whole, *shape, replicas);
+    part.microbatches = microbatches_of(own, static_cast<int>(count) * size);
+    result.pipelines.push_back(std::move(part));
+    left -= own;
+  }
+  return result;
+}
+
+std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least) {
+  if (plan.pipelines.size() != 1) return std::nullopt;
+  const Pipeline& whole = plan.pipelines.front();
+  const std::optional<GridShape> shape = grid_of(whole);
+  if (!shape) return std::nullopt;
+  double quickest = 0;
+  for (const double speed : speeds) quickest = std::max(quickest, speed);
+  std::vector<int> kept;
+  for (int r = 0; r < shape->replicas; ++r)
+    if (speed_of_replica(whole, *shape, r, speeds) >= least * quickest) kept.push_back(r);
+  const int count = static_cast<int>(kept.size());
+  if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
+  Plan result = plan;
+  result.pipelines.front() = part_of(whole, *shape, kept);
+  const int size = std::max(1, whole.microbatches.front() / shape->replicas);
+  // Whole micro-batches, so that no replica has none in the last one.
+  std::vector<int>& sizes = result.pipelines.front().microbatches = microbatches_of(plan.batch, count * size);
+  if (sizes.size() > 1 && sizes.back() < count) sizes[sizes.size() - 2] += sizes.back(), sizes.pop_back();
+  return result;
+}
+
+std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,
+                                 const std::vector<double>& loads) {
+  if (plan.pipelines.size() != 1) return std::nullopt;
+  Plan result = plan;
+  Pipeline& pipeline = result.pipelines.front();
+  const int num_stages = static_cast<int>(pipeline.stages.size()), layers = static_cast<int>(model.layers);
+  if (num_stages < 2 || !grid_of(pipeline)) return std::nullopt;
+  for (const Stage& stage : pipeline.stages)
+    if (stage.chunks.size() != 1 || stage.chunks.front().runs.size() != 1) return std::nullopt;
+  // The head in layers: by its parameters, each of which every token meets once.
+  const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
+  const double layer =
+      (static_cast<double>(num_parameters(model)) - (model.is_tied ? 1 : 2) * embedding) / layers;
+  std::vector<std::vector<double>> times(static_cast<std::size_t>(num_stages));
+  for (int s = 0; s < num_stages; ++s) {
+    double slowest = 1e300;
+    for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
+      slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
+    const double load = loads.empty() ? 1 : loads[static_cast<std::size_t>(s)];
+    const double more = s == num_stages - 1 ? embedding / layer : 0;
+    for (int n = 0; n <= layers; ++n)
+      times[static_cast<std::size_t>(s)].push_back(n == 0 ? kNever : (n + more) * load / slowest);
+  }
+  const std::vector<int> dealt =
+      deal_layers(times, layers, static_cast<double>(pipeline.microbatches.size()));
+  if (dealt.empty()) return std::nullopt;
+  int block = 0;
+  for (int s = 0; s < num_stages; ++s) {
+    BlockRun& run = pipeline.stages[static_cast<std::size_t>(s)].chunks.front().runs.front();
+    run.first = block;
+    run.count = dealt[static_cast<std::size_t>(s)] + (s == 0 ? 1 : 0) + (s == num_stages - 1 ? 1 : 0);
+    block += run.count;
+  }
+  if (result == plan) return std::nullopt;
+  return result;
+}
+
+}  // namespace optimus

@@ -1,0 +1,59 @@
+// Scenarios: what happens to a run and when, as files and as trials (adapt/trial.h).
+//
+// A time line of conditions, in seconds from the begin:
+//
+//   {"format": "optimus-conditions", "version": 1, "length": 7200, "conditions": [
+//     {"cause": "device", "where": 5, "factor": 1.5, "at": 600, "for": 1800}, {"cause": "link", "where": 1, "factor": 3, "at": 2000, "for": 600}]}
+//
+// or a trace of nodes that come and go (simulate/availability.h).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapt/respond.h"
+#include "adapt/trial.h"
+#include "policy/replay.h"
+
+namespace optimus {
+
+struct TimedCondition {
+  Condition condition;
+  double at = 0, length = 0;
+  bool operator==(const TimedCondition&) const = default;
+};
+
+struct TimeLine {
+  double length = 0;
+  std::vector<TimedCondition> conditions;
+  bool operator==(const TimeLine&) const = default;
+};
+
+bool looks_like_time_line(std::string_view text);
+OrderedJson to_json(const TimeLine& line);
+// Throws UserError with the place: another format, a cause that no machine has, times beyond the length, factors below 1.
+TimeLine parse_time_line(std::string_view text, const std::string& source);
+
+// The run begins in `plan`; modes are the answers to every set of conditions that comes up. Throws UserError for places that the
+// demand's cluster has not. `longest_decision`, where given, gets the seconds of the slowest set of answers, by `clock`.
+struct TimedResponses {
+  double (*clock)() = nullptr;  // seconds; none: not measured
+  double longest = 0;
+};
+TrialCase trial_of(const TimeLine& line, const Demand& demand, const Plan& plan, const RecoveryCosts& costs,
+                   const ResponseLimits& limits = {}, TimedResponses* timed = nullptr);
+
+// Modes are numbers of nodes in use.
+TrialCase trial_of(const ReplayCase& one, int devices_per_node);
+
+// Conditions at the published rates for so many devices over so long (docs/dynamic.md): slow devices and hosts, congested nodes.
+struct ConditionRates {
+  double device_per_hour = 1.0 / 4000;  // of one device
+  double host_per_hour = 1.0 / 4000;    // of one node
+  double link_per_hour = 1.0 / 500;     // of one node
+};
+TimeLine random_time_line(const Cluster& cluster, double length, const ConditionRates& rates,
+                          std::uint64_t seed);
+
+}  // namespace optimus

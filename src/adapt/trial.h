@@ -1,0 +1,53 @@
+// Trial: what a policy gets done in a simulated run in which nodes come and go and conditions begin and end.
+//
+// A run is cut into *segments* in which nothing changes. In each, every *mode* (a plan, or a number of nodes in use) has its seconds of a
+// step. Policies learn of a change late (a loss after some time, a slowdown after some steps), are told predictions that are wrong by some
+// percent, and pay pauses. The hindsight oracle is the best sequence of modes when everything is known before, pauses paid.
+// Time of a trial: segments x modes. Pure and deterministic.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "adapt/decide.h"
+#include "policy/recovery_costs.h"
+
+namespace optimus {
+
+struct TrialSegment {
+  double begin = 0, end = 0;
+  std::vector<double> step_seconds;  // [mode]; 0: cannot run
+  bool is_loss = false;  // it begins with a loss in the plan that runs: the step in flight is lost
+  std::vector<OngoingCondition> conditions{};  // ages are those at the begin
+};
+
+struct TrialMode {
+  Response response = Response::replan;
+  int devices = 0;
+  double usual_seconds = 1;
+  double pause_seconds = 0.1;              // to come to it
+  std::optional<double> shrink_seconds{};  // from one with more devices; none: the same
+};
+
+struct TrialCase {
+  std::vector<TrialMode> modes;
+  std::vector<TrialSegment> segments;  // one behind the other
+  int first_mode = -1;                 // that the run begins in; -1: it has to start
+  RecoveryCosts costs{};
+  double detection_steps = 10;     // until a slowdown is found
+  double prediction_error = 0.05;  // of the logarithm of what a policy is told of modes that do not run
+  std::uint64_t seed = 1;
+};
+
+struct TrialOutcome {
+  double useful_steps = 0;  // steps of the job, all the same work
+  double seconds_lost = 0;  // standing still though some mode could run
+  int switches = 0, steps_lost = 0, decisions = 0;
+};
+
+TrialOutcome run_trial(const Policy& policy, const TrialCase& one);
+
+// The best sequence of modes there is; an upper bound of every policy's useful steps.
+TrialOutcome hindsight(const TrialCase& one);
+
+}  // namespace optimus

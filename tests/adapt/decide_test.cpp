@@ -1,0 +1,216 @@
+#include "adapt/decide.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "adapt/lifetime.h"
+#include "adapt/scenario.h"
+#include "base/error.h"
+#include "cluster/standard.h"
+#include "model/presets.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+int any_in(int low, int high) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high + 1)); }
+
+// A plan that takes 1.5 s where another takes 1.1 s, with a condition of some age.
+Situation slow_device(double age, double pause) {
+  Situation now;
+  now.options = {
+      {.response = Response::stay, .step_seconds = 1.5, .usual_seconds = 1},
+      {.response = Response::share, .step_seconds = 1.1, .usual_seconds = 1.02, .pause_seconds = pause}};
+  now.conditions = {{Cause::device, 1.5, age}};
+  return now;
+}
+
+TEST(Decide, RuleWeighsTheGainAgainstThePause) {
+  const Policy rule{.kind = PolicyKind::rule};
+  EXPECT_EQ(choose(rule, slow_device(10, 1)).option, 1u);
+  EXPECT_EQ(choose(rule, slow_device(10, 3000)).option, 0u);  // lasts ten minutes on average
+  EXPECT_EQ(choose({.kind = PolicyKind::always_best}, slow_device(10, 3000)).option, 1u);
+  EXPECT_EQ(choose({.kind = PolicyKind::never}, slow_device(10, 1)).option, 0u);
+}
+
+TEST(Decide, OldConditionsAreWorthMore) {
+  // With a pause of two minutes: not for a condition that has just begun, which may be over in seconds; for one of an hour.
+  const Policy rule{.kind = PolicyKind::rule};
+  EXPECT_EQ(choose(rule, slow_device(5, 120)).option, 0u);
+  EXPECT_EQ(choose(rule, slow_device(3600, 120)).option, 1u);
+}
+
+TEST(Decide, CheaperAnswersFirst) {
+  Situation now = slow_device(60, 1);
+  now.options.push_back(
+      {.response = Response::replan, .step_seconds = 1.09, .usual_seconds = 1, .pause_seconds = 1});
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 1u);
+  now.options[2].step_seconds = 0.9;  // much better: worth it
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 2u);
+}
+
+TEST(Decide, GoesBackWhenTheGainDoesNotCome) {
+  Situation now = slow_device(60, 1);
+  now.options[1].response = Response::resume, now.options[1].step_seconds = 1.5;
+  now.predicted_gain = 0.3, now.realised_gain = 0.01;
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 1u);
+  now.realised_gain = 0.28;
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 0u);
+}
+
+TEST(Decide, MalleusAnswersDevicesAlone) {
+  Situation now = slow_device(60, 1);
+  EXPECT_EQ(choose({.kind = PolicyKind::malleus}, now).option, 1u);
+  now.conditions.front().cause = Cause::link;
+  EXPECT_EQ(choose({.kind = PolicyKind::malleus}, now).option, 0u);
+  EXPECT_EQ(choose({.kind = PolicyKind::threshold}, now).option, 1u);
+}
+
+RC_GTEST_PROP(Decide, EveryPolicyAnswersEverySituation, ()) {
+  Situation now;
+  const int count = any_in(1, 6);
+  for (int i = 0; i < count; ++i)
+    now.options.push_back({static_cast<Response>(any_in(0, 5)), any_in(0, 30) / 10.0, any_in(1, 30) / 10.0,
+                           0.05, any_in(0, 50) / 1.0, any_in(1, 64)});
+  for (int c = any_in(0, 3); c > 0; --c)
+    now.conditions.push_back(
+        {static_cast<Cause>(any_in(0, 7)), any_in(10, 50) / 10.0, any_in(0, 10'000) / 1.0});
+  const bool can_any = std::any_of(now.options.begin(), now.options.end(),
+                                   [](const PlanOption& o) { return o.step_seconds > 0; });
+  for (const std::string& word : policy_words()) {
+    const Choice choice = choose(parse_policy(word, "--policy"), now);
+    RC_ASSERT(choice.option < now.options.size());
+    // Nobody leaves a plan that runs for one that cannot, and nobody but never stands still where something can run.
+    if (choice.option != 0 || (can_any && word != "never"))
+      RC_ASSERT(now.options[choice.option].step_seconds > 0);
+  }
+}
+
+TEST(Lifetime, RestGrowsWithAge) {
+  for (const Cause cause : {Cause::device, Cause::link}) {
+    const Lifetime lifetime = usual_lifetime(cause);
+    const double mean = lifetime.median * std::exp(lifetime.spread * lifetime.spread / 2);
+    // A new one lasts the mean; the sum's steps of 1 s are fine against a median of minutes: 2 %.
+    EXPECT_NEAR(expected_rest(lifetime, 0, 1e7) / mean, 1, 0.02);
+    EXPECT_GT(expected_rest(lifetime, 3600, 1e7), expected_rest(lifetime, 60, 1e7));
+  }
+  EXPECT_EQ(expected_rest(usual_lifetime(Cause::heavy_stage), 1, 500), 500);
+}
+
+RC_GTEST_PROP(Trial, NobodyBeatsHindsight, ()) {
+  TrialCase one;
+  const int modes = any_in(1, 4), segments = any_in(1, 8);
+  for (int m = 0; m < modes; ++m) one.modes.push_back({Response::replan, 8, 1, any_in(0, 100) / 10.0});
+  double at = 0;
+  for (int s = 0; s < segments; ++s) {
+    TrialSegment segment{at, at + any_in(1, 500), {}, any_in(0, 3) == 0, {}};
+    for (int m = 0; m < modes; ++m)
+      segment.step_seconds.push_back(any_in(0, 4) == 0 ? 0 : any_in(5, 30) / 10.0);
+    if (any_in(0, 1) == 1) segment.conditions = {{Cause::device, 2, 0}};
+    at = segment.end;
+    one.segments.push_back(segment);
+  }
+  if (any_in(0, 1) == 1) one.first_mode = 0;
+  const double best = hindsight(one).useful_steps;
+  for (const std::string& word : policy_words()) {
+    const TrialOutcome outcome = run_trial(parse_policy(word, "--policy"), one);
+    RC_ASSERT(outcome.useful_steps <= best * (1 + 1e-9) + 1e-9);
+    RC_ASSERT(outcome.seconds_lost <= at + 1e-9);
+  }
+}
+
+TEST(Scenario, TimeLinesReadBack) {
+  const Cluster cluster(standard_cluster("h100x64"));
+  const TimeLine line = random_time_line(
+      cluster, 86'400, {.device_per_hour = 0.01, .host_per_hour = 0.01, .link_per_hour = 0.05}, 3);
+  EXPECT_GT(line.conditions.size(), 10u);
+  EXPECT_EQ(parse_time_line(to_json(line).dump(), "line"), line);
+  OrderedJson bad = to_json(line);
+  bad["conditions"][0]["factor"] = 0.5;
+  EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
+  bad = to_json(line), bad["conditions"][0]["cause"] = "memory";
+  EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
+}
+
+struct SmallRun {
+  ModelSpec model = *find_preset("gpt2");
+  Cluster cluster{standard_cluster("v100x8")};
+  Plan plan;
+  explicit SmallRun(int pp, int dp) {
+    UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 64, .sequence_length = 512};
+    plan = uniform_plan(model, shape);
+  }
+  Demand demand() const {
+    Demand result{model, cluster, our_software(), fitted_constants()};
+    result.batch = 64, result.sequence_length = 512;
+    return result;
+  }
+};
+
+TEST(Respond, SequencesGoWhereSpeedIs) {
+  const SmallRun run(2, 4);
+  std::vector<double> speeds(8, 1);
+  speeds[2] = 0.5;
+  const std::optional<Plan> shared = shared_by_speed(run.plan, speeds);
+  ASSERT_TRUE(shared);
+  EXPECT_EQ(problem_in(*shared, run.model), std::nullopt);
+  ASSERT_EQ(shared->pipelines.size(), 2u);
+  const auto sequences = [&](std::size_t p) {
+    return std::accumulate(shared->pipelines[p].microbatches.begin(), shared->pipelines[p].microbatches.end(),
+                           0);
+  };
+  EXPECT_EQ(sequences(0) + sequences(1), 64);
+  EXPECT_EQ(sequences(0), 9);  // 64 x 0.5 / 3.5 = 9.1
+  EXPECT_FALSE(shared_by_speed(run.plan, std::vector<double>(8, 1)));
+}
+
+TEST(Respond, LayersGoWhereSpeedIs) {
+  const SmallRun run(4, 2);
+  std::vector<double> speeds(8, 1);
+  speeds[3] = 0.5;  // of stage 1
+  const std::optional<Plan> cut = cut_by_speed(run.plan, run.model, speeds, {});
+  ASSERT_TRUE(cut);
+  EXPECT_EQ(problem_in(*cut, run.model), std::nullopt);
+  const auto layers = [&](std::size_t s) {
+    return cut->pipelines[0].stages[s].chunks[0].runs[0].count - (s == 0 || s == 3);
+  };
+  EXPECT_LT(layers(1), layers(0));
+  EXPECT_LE(layers(3), layers(2));  // the head counts
+}
+
+TEST(Respond, AnswersAreBetterWhereADeviceIsSlow) {
+  const SmallRun run(1, 8);
+  const std::vector<PlannedOption> options = responses(run.demand(), run.plan, {{Cause::device, 5, 3}}, {});
+  ASSERT_GE(options.size(), 3u);
+  EXPECT_EQ(options.front().plan, run.plan);
+  double best = options.front().option.step_seconds;
+  bool has_share = false, has_drop = false;
+  for (const PlannedOption& one : options) {
+    EXPECT_EQ(problem_in(one.plan, run.model), std::nullopt);
+    best = std::min(best, one.option.step_seconds);
+    has_share |= one.option.response == Response::share, has_drop |= one.option.response == Response::drop;
+  }
+  EXPECT_TRUE(has_share && has_drop);
+  // Alone at a third of its speed the device makes all wait three times as long; eight sevenths is what its loss would cost.
+  EXPECT_LT(best, 0.6 * options.front().option.step_seconds);
+}
+
+TEST(Respond, RuleGainsWhatThereIsToGain) {
+  const SmallRun run(1, 8);
+  const Demand demand = run.demand();
+  const TimeLine line{3600, {{{Cause::device, 5, 3}, 600, 1800}}};
+  const TrialCase trial = trial_of(line, demand, run.plan, {});
+  const double never = run_trial({.kind = PolicyKind::never}, trial).useful_steps,
+               rule = run_trial({.kind = PolicyKind::rule}, trial).useful_steps,
+               best = hindsight(trial).useful_steps;
+  // Of what the condition costs, at least 70 % is won back.
+  EXPECT_GT(rule - never, 0.7 * (best - never));
+  EXPECT_LE(rule, best);
+}
+
+}  // namespace
+}  // namespace optimus

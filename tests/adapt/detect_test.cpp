@@ -1,0 +1,292 @@
+#include "adapt/detect.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "adapt/imagine.h"
+#include "cluster/standard.h"
+#include "model/presets.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+bool is_long_run() { return std::getenv("OPTIMUS_LONG") != nullptr; }
+
+// Seeded, so that a figure can be seen again.
+struct Dice {
+  RandomKey key;
+  std::uint64_t drawn = 0;
+  int below(int bound) {
+    return static_cast<int>(random_below(key, drawn++, static_cast<std::uint64_t>(bound)));
+  }
+  double between(double low, double high) { return low + (high - low) * random_uniform(key, drawn++); }
+};
+
+// Of the recorded steps.
+constexpr double kRecordedSeconds = 0.0057;
+
+struct Case {
+  ModelSpec model;
+  HardwareProfile profile;
+  Plan plan;
+};
+
+// pp x dp x tp on nodes of 1 to 8 devices.
+Case random_case(Dice& dice) {
+  while (true) {
+    Case one{*find_preset("gpt3-1.3b"), {}, {}};
+    const int pp = 1 << dice.below(3), tp = 1 << dice.below(3), dp = 1 << dice.below(4);
+    const int devices = pp * tp * dp;
+    if (devices < 2 || devices > 64) continue;
+    const char* types[] = {"h100", "a100", "v100"};
+    one.profile = standard_cluster(types[dice.below(3)] + std::string("x") + std::to_string(devices));
+    NodeGroup& group = one.profile.groups.front();
+    group.devices_per_node = std::min(devices, 1 << dice.below(4));
+    group.devices_per_domain = group.devices_per_node;
+    UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 64 * dp, .sequence_length = 1024};
+    shape.strategy.tp = tp;
+    one.plan = uniform_plan(one.model, shape);
+    if (!problem_in(one.plan, one.model)) return one;
+  }
+}
+
+// Numbers of published measurements and of this project's own run: docs/dynamic.md.
+Noise random_noise(Dice& dice) {
+  Noise noise;
+  noise.spread = dice.between(0.01, 0.04), noise.memory = dice.between(0.4, 0.8);
+  return noise;
+}
+
+std::vector<double> recorded_noise() {
+  std::ifstream file(std::string(OPTIMUS_SOURCE) + "/tests/data/noise/step_seconds.txt");
+  std::vector<double> values;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    std::istringstream words(line);
+    for (double value = 0; words >> value;) values.push_back(value);
+  }
+  return values;
+}
+
+Noise replayed_noise() {
+  Noise noise;
+  noise.recorded = recorded_noise(), noise.recorded_seconds = kRecordedSeconds;
+  EXPECT_EQ(noise.recorded.size(), 5980u);
+  return noise;
+}
+
+// A condition that this run can have; nothing where the kind does not exist there.
+std::optional<Condition> random_condition(Dice& dice, const Case& one, const Topology& topology,
+                                          Cause cause) {
+  const double factor = std::exp(dice.between(std::log(1.3), std::log(5)));
+  const int rank = dice.below(topology.num_ranks());
+  if (cause == Cause::device) return Condition{cause, rank, factor};
+  if (cause == Cause::host && topology.num_nodes() > 1)
+    return Condition{cause, topology.node_of(rank), factor};
+  if (cause == Cause::heavy_stage && topology.num_groups() > 1)
+    return Condition{cause, topology.group_of(rank), factor};
+  if (cause == Cause::data_loading ||
+      (cause == Cause::uneven_lengths && one.plan.pipelines[0].stages[0].devices.size() > 1))
+    return Condition{cause, 0, factor};
+  if (cause != Cause::link) return std::nullopt;
+  return Condition{cause, topology.node_of(rank), factor};
+}
+
+// Two names of one thing: the devices of the condition, and of the finding.
+std::vector<int> ranks_meant(const Topology& topology, Cause cause, const std::vector<int>& where) {
+  std::vector<int> ranks;
+  for (const int one : where) {
+    if (cause == Cause::device) ranks.push_back(one);
+    if (cause == Cause::host)
+      ranks.insert(ranks.end(), topology.ranks_of_node(one).begin(), topology.ranks_of_node(one).end());
+    if (cause == Cause::heavy_stage)
+      ranks.insert(ranks.end(), topology.ranks_of_group(one).begin(), topology.ranks_of_group(one).end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+bool is_about_ranks(Cause cause) {
+  return cause == Cause::device || cause == Cause::host || cause == Cause::heavy_stage;
+}
+
+// Same cause and place; a node of one device is that device, a stage that is all of a node is that node.
+bool is_right(const Topology& topology, const Condition& truth, const Finding& finding) {
+  if (is_about_ranks(truth.cause) && is_about_ranks(finding.cause))
+    return ranks_meant(topology, truth.cause, {truth.where}) ==
+           ranks_meant(topology, finding.cause, finding.where);
+  if (truth.cause != finding.cause) return false;
+  if (truth.cause != Cause::link) return true;
+  return std::find(finding.where.begin(), finding.where.end(), truth.where) != finding.where.end();
+}
+
+struct Score {
+  int injected = 0, found = 0, right = 0, links = 0, single = 0, quiet_steps = 0, false_alarms = 0;
+  double steps_to_find = 0;
+};
+
+// Nothing for conditions that slow nothing of this run down by 1.3.
+void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
+  const Case one = random_case(dice);
+  Noise noise = random_noise(dice);
+  const bool is_recorded = !replayed.recorded.empty();
+  if (is_recorded) noise = replayed;
+  ImaginedRun run(one.plan, one.model, one.profile, noise, random_bits(dice.key, dice.drawn++));
+  const Topology& topology = run.topology();
+  const std::optional<Condition> condition = random_condition(dice, one, topology, cause);
+  if (!condition) return;
+  if (cause == Cause::link) {
+    run.set({*condition});
+    double slowdown = 1;
+    for (const int rank : topology.ranks_of_node(condition->where))
+      for (std::size_t c = 0; c < kChannels; ++c)
+        slowdown = std::max(slowdown, run.link_slowdown(rank, static_cast<Channel>(c)));
+    run.set({});
+    if (slowdown < 1.3) return;
+  }
+  Detector detector(topology);
+  const int onset = 20 + dice.below(60);
+  std::vector<Finding> before;
+  for (int step = 0; step < onset; ++step) {
+    before = detector.see(run.next());
+    for (const Finding& finding : before) {
+      // The embedding and the head make stages uneven from the beginning: true, and not what is injected.
+      const bool is_structural = finding.cause == Cause::heavy_stage && finding.since <= 1;
+      score.false_alarms += is_structural ? 0 : 1;
+    }
+  }
+  score.quiet_steps += onset;
+  run.set({*condition});
+  ++score.injected;
+  // Ten steps; of milliseconds as many as a second has, and ten.
+  const int most = is_recorded ? 10 + static_cast<int>(1 / kRecordedSeconds) : 10;
+  bool is_found = false, has_right = false;
+  for (int step = 1; step <= most; ++step) {
+    has_right = false;
+    for (const Finding& finding : detector.see(run.next())) {
+      const auto is_same = [&](const Finding& known) {
+        return known.cause == finding.cause && known.where == finding.where;
+      };
+      if (std::any_of(before.begin(), before.end(), is_same) && cause != Cause::heavy_stage) continue;
+      if (!is_found) is_found = true, score.steps_to_find += step;
+      if (!is_right(topology, *condition, finding)) continue;
+      has_right = true;
+      if (cause == Cause::link && step == most) ++score.links, score.single += finding.where.size() == 1;
+    }
+  }
+  score.found += is_found, score.right += has_right;
+}
+
+constexpr Cause kInjected[] = {Cause::device,       Cause::host,        Cause::link,
+                               Cause::data_loading, Cause::heavy_stage, Cause::uneven_lengths};
+
+Score inject_many(std::uint64_t seed, int number, const Noise& replayed) {
+  Score all;
+  for (const Cause cause : kInjected) {
+    Score score;
+    Dice dice{RandomKey(seed).with(word_of(cause))};
+    for (int i = 0; i < number; ++i) inject(dice, cause, replayed, score);
+    if (is_long_run())
+      printf("%-15s injected %d found %d right %d steps to find %.1f; links %d, one node named %d\n",
+             word_of(cause).c_str(), score.injected, score.found, score.right,
+             score.steps_to_find / std::max(1, score.found), score.links, score.single);
+    EXPECT_GE(score.found, score.injected * 0.99 - 1) << word_of(cause);
+    all.injected += score.injected, all.found += score.found, all.right += score.right;
+    all.quiet_steps += score.quiet_steps, all.false_alarms += score.false_alarms;
+  }
+  return all;
+}
+
+TEST(Detector, FindsWhatLastsWithinTenSteps) {
+  const Score all = inject_many(1, is_long_run() ? 1500 : 15, {});
+  EXPECT_GE(all.found, 0.99 * all.injected) << all.found << " of " << all.injected;
+  EXPECT_GE(all.right, 0.95 * all.injected) << all.right << " of " << all.injected;
+}
+
+TEST(Detector, FindsWhatLastsUnderRecordedNoise) {
+  const Score all = inject_many(2, is_long_run() ? 1000 : 8, replayed_noise());
+  EXPECT_GE(all.found, 0.99 * all.injected) << all.found << " of " << all.injected;
+  EXPECT_GE(all.right, 0.95 * all.injected) << all.right << " of " << all.injected;
+}
+
+// Alarms, each counted once however long it stays.
+int false_alarms(std::uint64_t seed, int steps, int runs, const Noise& replayed) {
+  int alarms = 0;
+  Dice dice{RandomKey(seed).with("quiet")};
+  for (int r = 0; r < runs; ++r) {
+    const Case one = random_case(dice);
+    Noise noise = random_noise(dice);
+    if (!replayed.recorded.empty()) noise = replayed;
+    ImaginedRun run(one.plan, one.model, one.profile, noise, seed + static_cast<std::uint64_t>(r));
+    Detector detector(run.topology());
+    std::size_t before = 0;
+    for (int step = 0; step < steps / runs; ++step) {
+      std::size_t now = 0;
+      for (const Finding& finding : detector.see(run.next())) {
+        const bool is_structural = finding.cause == Cause::heavy_stage && finding.since <= 1;
+        now += is_structural ? 0 : 1;
+        if (!is_structural && now > before) printf("false alarm: %s\n", text(finding).c_str());
+      }
+      alarms += now > before ? 1 : 0;
+      before = now;
+    }
+  }
+  return alarms;
+}
+
+TEST(Detector, IsQuietWhereNothingHappens) {
+  const int steps = is_long_run() ? 200'000 : 10'000;
+  EXPECT_LE(false_alarms(3, steps, is_long_run() ? 40 : 10, {}), steps / 10'000);
+}
+
+TEST(Detector, IsQuietUnderRecordedNoise) {
+  const int steps = is_long_run() ? 200'000 : 10'000;
+  EXPECT_LE(false_alarms(4, steps, is_long_run() ? 40 : 10, replayed_noise()), steps / 10'000);
+}
+
+Noise without_spikes() {
+  Noise noise;
+  noise.spike_chance = 0;
+  return noise;
+}
+
+TEST(Detector, ShortTroublePasses) {
+  Dice dice{RandomKey(5)};
+  for (int i = 0; i < 20; ++i) {
+    const Case one = random_case(dice);
+    ImaginedRun run(one.plan, one.model, one.profile, without_spikes(), static_cast<std::uint64_t>(i));
+    Detector detector(run.topology());
+    const Condition condition{Cause::device, dice.below(run.topology().num_ranks()), 3};
+    for (int step = 0; step < 80; ++step) {
+      run.set(step >= 40 && step < 43 ? std::vector{condition} : std::vector<Condition>{});
+      for (const Finding& finding : detector.see(run.next()))
+        EXPECT_EQ(finding.cause, Cause::heavy_stage) << text(finding);
+    }
+  }
+}
+
+TEST(Detector, EndsWhenTheConditionEnds) {
+  Dice dice{RandomKey(6)};
+  for (int i = 0; i < 20; ++i) {
+    const Case one = random_case(dice);
+    ImaginedRun run(one.plan, one.model, one.profile, without_spikes(), static_cast<std::uint64_t>(i));
+    Detector detector(run.topology());
+    const int rank = dice.below(run.topology().num_ranks());
+    std::vector<Finding> found;
+    for (int step = 0; step < 100; ++step) {
+      if (step == 40) run.set({{Cause::device, rank, 2}});
+      if (step == 70) run.set({});
+      found = detector.see(run.next());
+    }
+    for (const Finding& finding : found) EXPECT_LE(finding.since, 1) << text(finding);
+  }
+}
+
+}  // namespace
+}  // namespace optimus
