@@ -47,7 +47,7 @@ TrialCase trial_of(const TimeLine& line, const Demand& demand, const Plan& plan,
 // Modes are numbers of nodes in use.
 TrialCase trial_of(const ReplayCase& one, int devices_per_node);
 
-// Conditions at the published rates for so many devices over so long (docs/dynamic.md): slow devices and hosts, congested nodes.
+// Conditions for so many devices over so long, as often as was guessed; how bad and how long is as published (docs/dynamic.md): slow devices and hosts, congested nodes.
 struct ConditionRates {
   double device_per_hour = 1.0 / 4000;  // of one device
   double host_per_hour = 1.0 / 4000;    // of one node
