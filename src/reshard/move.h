@@ -29,7 +29,7 @@ struct MoveOptions {
   bool keeps_old = false;    // the old layout stays whole until the caller lets it go: twice the memory
   Bytes alone{1 << 20};      // larger boxes travel alone
   Bytes under_way{1 << 26};  // copies for messages, at most; less where there is little room
-  WhenEarly early = WhenEarly::automatic;
+  WhenEarly early = WhenEarly::never;
   Bytes spare{};  // memory beside what either plan needs that may be used before the pause
   Bytes early_message{1 << 20};
 };

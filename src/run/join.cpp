@@ -178,8 +178,8 @@ int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable
     }
     const ElasticSeat elastic(where, comm, welcome.seat, told, said, std::move(welcome.order));
     const auto board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
-    return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic.get()}, comm,
-                      said);
+    const auto ends = [&] { return told.is_interrupted() || elastic.is_told_to_end(); };
+    return train_part(run, options, {device, join.threads, ends, board, elastic.get()}, comm, said);
   });
   if (!report.why.empty()) line.print(report.why);
   (void)own->set(where.prefix + end_key(welcome.seat), text(report));

@@ -25,6 +25,7 @@ class ElasticSeat {
   ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const WorkerSignals& signals,
               StatusLine& line, std::optional<RegroupOrder> order = {});
   const RankElastic* get() const { return &elastic_; }
+  bool is_told_to_end() const { return watch_.is_told_to_end(); }
 
  private:
   RankWatch watch_;

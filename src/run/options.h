@@ -46,10 +46,10 @@ struct TrainOptions {
   std::string store;      // where workers meet: etcd://host:port; empty: a store of our own
   Path token_file;        // with the run's token, of runs over several hosts
   Path plan;
-  std::string switch_at;  // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
-  WhenEarly precopy = WhenEarly::automatic;  // whether state is sent before the pause of a change of plan
-  Constraints layout;                        // of the plan that is chosen
-  Failures failures;                         // what it reckons with
+  std::string switch_at;                 // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
+  WhenEarly precopy = WhenEarly::never;  // whether state is sent before the pause of a change of plan
+  Constraints layout;                    // of the plan that is chosen
+  Failures failures;                     // what it reckons with
   bool is_static = false;
 
   Path resume;                     // a run

@@ -71,7 +71,9 @@ bool RankWatch::look() {
   end_if_given_up(now);
   const auto somebody = store_->find(prefix_ + SalvageKeys{generation}.somebody());
   const auto meet = store_->find(prefix_ + meet_key(generation));
-  if (!somebody || !meet) return false;
+  const auto end = store_->find(prefix_ + kEndKey);
+  if (!somebody || !meet || !end) return false;
+  if (*end) is_told_to_end_ = true;
   const std::lock_guard lock(mutex_);
   if (generation != generation_) return true;
   if (*somebody) comm_.abandon("others were lost");

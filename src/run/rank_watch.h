@@ -26,6 +26,8 @@ class RankWatch {
   void regrouped(const Membership& membership);
   // That all are to meet. Any thread.
   bool wants_to_meet() const { return wants_to_meet_; }
+  // That the run is to end. Any thread.
+  bool is_told_to_end() const { return is_told_to_end_; }
   // For the rank's engine.
   StepBeacon* beacon() { return &beacon_; }
 
@@ -44,7 +46,7 @@ class RankWatch {
   std::int64_t num_looks_ = 0;
   StepBeacon beacon_;
   std::optional<Deadline> last_chance_;
-  std::atomic<bool> wants_to_meet_ = false, is_over_ = false;
+  std::atomic<bool> wants_to_meet_ = false, is_told_to_end_ = false, is_over_ = false;
   std::thread thread_;
 };
 

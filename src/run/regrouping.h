@@ -33,6 +33,9 @@ struct JoinKeys {
   std::string welcome() const;  // "SEAT ORDER": the order is of the generation that it begins with
 };
 
+// Set when the run is to end.
+inline constexpr const char* kEndKey = "end";
+
 // One thread.
 class Regrouping {
  public:
@@ -68,6 +71,8 @@ class Regrouping {
 
   // Now and then: sees who wants to come, and asks the ranks to meet when there is somebody.
   void look();
+  // The run is to end: those who joined have nobody else who would tell them.
+  void ask_to_end() { (void)board_.set(kEndKey, ""); }
   // Ends the waits of all ranks: they are to say where they stand.
   void rouse();
   // How a worker that nobody here has started has ended, if it has.

@@ -279,7 +279,10 @@ Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* sal
   const std::shared_ptr<void> forgotten(nullptr, [this](void*) { regrouping_ = nullptr; });
   bool is_asked_to_end = false;
   while (!is_over()) {
-    if (!is_asked_to_end && is_interrupted()) is_asked_to_end = true, signal_all(SIGINT);
+    if (!is_asked_to_end && is_interrupted()) {
+      is_asked_to_end = true, signal_all(SIGINT);
+      if (regrouping_ != nullptr) regrouping_->ask_to_end();
+    }
     look(kLookEvery);
     if (regrouping_ != nullptr) follow_members();
     if (salvage != nullptr && salvage->look(who_is_gone())) continue;
@@ -307,6 +310,7 @@ Json Workers::result_of_first() const {
   }
   const std::optional<WorkerReport> report = regrouping_->wait_for_report(seat);
   if (!report) throw UserError("worker {} has not said how the run ended", seat);
+  if (report->end == WorkerReport::End::interrupted) throw Interrupted{};
   if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", seat, report->why);
   return report->result;
 }

@@ -194,6 +194,22 @@ class Survives(CommandLineTest):
         self.expect_whole("relay", joined[0])
         self.assertEqual([process.wait(LIMIT) for process in joined], [0, 0])
 
+    def test_only_those_who_joined_are_left(self):
+        """Of a run of workers: it goes on with them alone, and ends when it is told to."""
+        process = self.start("joined", "--devices", 2, "--dp", 2, "--zero", 0, "--steps", 100000)
+        first = []
+        for number in range(4):
+            self.wait_for("joined", 3 + 5 * number, process)
+            if number == 1:
+                first = [worker["pid"] for worker in self.workers("joined") if worker["rank"] < 2]
+            self.join("joined") if number < 2 else os.kill(first[number - 2], signal.SIGKILL)
+            self.wait_for_decisions("joined", number + 1)
+        self.wait_for("joined", len(self.rows("joined")) + 5, process)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(LIMIT), 130, (self.folder / "joined.log").read_text()[-800:])
+        self.assertEqual([one.wait(LIMIT) for one in self.joined], [130, 130])
+        self.joined.clear()
+
     def test_a_thread_that_hangs(self):
         """Its process lives, and says so. ptrace stops one thread alone."""
         libc = ctypes.CDLL(None, use_errno=True)
