@@ -19,6 +19,9 @@ SHAPE = "--model gpt2 --layers 4 --hidden 64 --heads 4 --seq 64 --batch 32 --lr 
 FAR = 10**7  # steps: more than there is time for
 
 
+started = []  # whatever happens, nothing is left running
+
+
 def rows(run, name="metrics.jsonl"):
     try:
         lines = (run / name).read_text().splitlines(keepends=True)
@@ -77,6 +80,7 @@ def main():
         quiet = speed_undisturbed(words, folder, min(60, asked.minutes * 6))
         run, log = folder / "run", open(folder / "log", "w")
         process = subprocess.Popen([OPTIMUS, "train", *words, "--run", run, "--devices", "8", "--steps", str(FAR)], stdout=log, stderr=log)
+        started.append(process)
         while len(rows(run)) < 3 and process.poll() is None:
             time.sleep(0.1)
         began, before, killed, joined = time.time(), len(rows(run)), 0, []
@@ -85,6 +89,7 @@ def main():
             killed += kill_one(run, chance)
             time.sleep(asked.back)
             joined.append(subprocess.Popen([OPTIMUS, "join", run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            started.append(joined[-1])
         seconds, steps = time.time() - began, len(rows(run)) - before
         code = end(process)
         if code != 130:
@@ -107,4 +112,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        for one in started:
+            if one.poll() is None:
+                one.kill()
