@@ -71,18 +71,29 @@ int rank_of(const Membership& membership, int seat) {
   return found == membership.seats.end() ? -1 : static_cast<int>(found - membership.seats.begin());
 }
 
-// Devices of ranks that have nothing of use are numbered behind all ranks.
+int num_numbers(const Plan& plan) {
+  int most = 0;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const int device : stage.devices) most = std::max(most, device + 1);
+  return most;
+}
+
+// Devices of ranks that have nothing of use are numbered behind all ranks; so are, already, those that were gone when this generation
+// began, should it end before all had its plan.
 Plan renumbered(const RegroupFacts& facts, const Found& found, const RegroupOrder& order) {
   const std::set<int> useful(found.salvage.ranks.begin(), found.salvage.ranks.end());
   int next = static_cast<int>(order.membership.seats.size());
   std::vector<int> device_of;
-  for (int rank = 0; rank < static_cast<int>(facts.membership.seats.size()); ++rank) {
+  const Plan& plan = facts.plans.at(found.epoch);
+  const int num_ranks = std::max(num_numbers(plan), static_cast<int>(facts.membership.seats.size()));
+  for (int rank = 0; rank < num_ranks; ++rank) {
     const int now = useful.contains(rank)
                         ? rank_of(order.membership, facts.membership.seats[static_cast<std::size_t>(rank)])
                         : -1;
     device_of.push_back(now >= 0 ? now : next++);
   }
-  return with_devices(facts.plans.at(found.epoch), device_of);
+  return with_devices(plan, device_of);
 }
 
 std::string listed(const std::vector<std::string>& words) {

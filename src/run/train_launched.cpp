@@ -425,7 +425,10 @@ int follow(const LaunchedTraining& training) {
   // Whose report reaches nobody says it where people may see it.
   const bool is_told = tell_end(run, rank, report);
   if (!is_told && !report.why.empty() && own_errors >= 0) {
-    const std::string line = fmt::format("optimus: rank {} on {}: {}\n", rank, host_name(), report.why);
+    const char* const store =
+        run.place.is_etcd ? "" : "; rank 0, which hosts the run's store, is not reached";
+    const std::string line =
+        fmt::format("optimus: rank {} on {}: {}{}\n", rank, host_name(), report.why, store);
     (void)!::write(own_errors, line.data(), line.size());
   }
   if (own_errors >= 0) ::close(own_errors);

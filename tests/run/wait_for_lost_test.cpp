@@ -66,5 +66,16 @@ TEST_F(WaitForLost, WhenOutagesAreShorterThanGoingOn) {
   EXPECT_FALSE(slow.waits_for_lost(standings(3, epoch)));  // it has come
 }
 
+// Nobody has the plan of the generation that ends: state still lies as before, also on who was gone when it began.
+TEST_F(WaitForLost, AnotherIsLostBeforeTheOthersHaveMoved) {
+  Regrouping regroup = regrouping(0.4);
+  ASSERT_TRUE(regroup.regroup(standings(3, 0)));
+  const auto order = regroup.regroup(standings(2, 0));
+  ASSERT_TRUE(order) << order.error();
+  EXPECT_EQ(order->source, RegroupOrder::Source::live);
+  EXPECT_EQ(order->num_staying, 2);
+  EXPECT_EQ(num_devices(order->to), 2);
+}
+
 }  // namespace
 }  // namespace optimus::test
