@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A training whose worker processes are killed, stopped, continued, told to leave, drained and joined at random instants: it goes on, each step stands once, and what
-is learned is what one device learns. Needs $OPTIMUS (the binary) and nothing but Python's standard library. A few sequences a day, 300 with OPTIMUS_LONG."""
+is learned is what one device learns. Needs $OPTIMUS (the binary) and nothing but Python's standard library. One sequence a day, 300 with OPTIMUS_LONG."""
 import ctypes
 import json
 import os
@@ -17,7 +17,7 @@ from command_line import OPTIMUS, CommandLineTest, run
 STEPS = 60
 SHAPE = f"--model gpt2 --layers 4 --hidden 32 --heads 4 --seq 24 --batch 24 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1 --precision fp64 --steps {STEPS}".split()
 DEVICES = 8
-SEQUENCES = int(os.environ.get("OPTIMUS_SEQUENCES", 300 if os.environ.get("OPTIMUS_LONG") else 3))
+SEQUENCES = int(os.environ.get("OPTIMUS_SEQUENCES", 300 if os.environ.get("OPTIMUS_LONG") else 1))
 LIMIT = 120  # seconds for a whole run: several times what it takes on two busy cores
 LAYOUTS = ["", "--dp 8 --zero 0", "--pp 2 --dp 4 --zero 0", "--tp 2 --dp 4 --zero 0", "--pp 4 --dp 2 --zero 0", "--dp 8 --zero 1", "--pp 4 --tp 2"]
 
