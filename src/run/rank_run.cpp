@@ -253,20 +253,20 @@ RankRun::End RankRun::train_on(Training& training) {
   try {
     return training.run(records_ ? &*records_ : nullptr, &switches);
   } catch (const RegroupAsked& asked) {
-    words.leaves = asked.drained == number();
+    words.leaves = asked.drained == number() || asked.leaves;
     drain_ = switches.drain_request();
     try {
-      training.let_go_of_part();
+      training.finish_saves();
     } catch (const PeersLost& lost) {
       words.missing = lost.failure.missing;
     }
   } catch (const PeersLost& lost) {
     failure = std::current_exception(), words.missing = lost.failure.missing;
+    words.leaves = rank_.elastic != nullptr && rank_.elastic->leaves();
   } catch (const std::exception& error) {  // not Interrupted: that has saved
     failure = std::current_exception(), words.why_failed = error.what();
   }
   training.end_writing();
-  words.leaves = words.leaves || (rank_.elastic != nullptr && rank_.elastic->leaves());
   if (std::optional<RegroupOrder> order = meet(training, words, let_go)) return *order;
   switches.let_go();
   if (number() == 0) requests_.close("the run has failed");

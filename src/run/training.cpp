@@ -189,7 +189,7 @@ TrainResult Training::run(RunFolder* folder, PlanSwitches* switches) {
 void Training::end_of_step(RunFolder* folder) {
   const StepWord agreed = company_.agreement.take();
   if (agreed.ends || !agreed.stays) throw Interrupted{};
-  if (agreed.meets || agreed.drained >= 0) throw RegroupAsked{agreed.drained};
+  if (agreed.meets || agreed.drained >= 0) throw RegroupAsked{agreed.drained, has_said_to_leave_};
   StepWord word;
   if (company_.switches != nullptr) {
     company_.switches->step_ended(
@@ -200,16 +200,21 @@ void Training::end_of_step(RunFolder* folder) {
   }
   word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
   word.stays = !company_.leaves();
+  has_said_to_leave_ = !word.stays;
   company_.agreement.say(word);
 }
 
 // A save under way is of the old plan, a batch that was read is in its order.
 void Training::let_go_of_part() {
   switch_began_ = std::chrono::steady_clock::now();
+  finish_saves();
+  keepers_ = {};
+}
+
+void Training::finish_saves() {
   if (next_.valid()) next_.get();
   for (Saver* saver : {keepers_.saver.get(), keepers_.memory.get()})
     if (saver != nullptr) saver->take_ended(true);
-  keepers_ = {};
 }
 
 void Training::drop_part_keepers() {

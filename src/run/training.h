@@ -76,6 +76,8 @@ struct Company {
 // Between two steps, at all ranks alike: they are to regroup (regroup.h).
 struct RegroupAsked {
   int drained = -1;  // a rank that leaves because somebody asked for it
+  bool leaves =
+      false;  // this rank has told the others that it goes; who has not stays for now, so that somebody does
 };
 
 // The lines before the first step: plan, precision, device, run folder.
@@ -96,8 +98,9 @@ class Training {
   Standing stand();
   // Completes the step at whose gate it stands, with the sums of a rank that has passed it.
   void follow(const std::vector<double>& gate);
-  // Before the part changes: ends what refers to it, together with the others; or without them, when they are lost.
-  void let_go_of_part();
+  // Before the part changes: ends saves of it that are under way, together with the others.
+  void finish_saves();
+  // The same without the others, when they are lost; nothing refers to the part any more.
   void drop_part_keepers();
   // The part is of another plan, and stands behind this state.
   void go_on_from(const TrainingState& state, std::int64_t epoch);
@@ -111,6 +114,7 @@ class Training {
   void end_writing();
 
  private:
+  void let_go_of_part();
   StepMetrics one_step();
   StepMetrics step_of_others();
   void tell_first(const StepMetrics& metrics);
@@ -145,7 +149,8 @@ class Training {
   std::optional<StepMetrics> last_;  // of done_
   std::chrono::steady_clock::time_point step_began_;
   std::chrono::steady_clock::time_point switch_began_;
-  double rate_ = 0;  // of the step under way
+  bool has_said_to_leave_ = false;  // after the step before
+  double rate_ = 0;                 // of the step under way
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next line of metrics
   std::future<Batch> next_;

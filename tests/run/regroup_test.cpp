@@ -36,7 +36,8 @@ constexpr int kMostSeats = 12;
 struct Fate {
   Fault fault{};
   std::int64_t leaves_after = -1;  // a step; -1: it does not
-  std::int64_t comes_after = -1;   // it is not there from the begin
+  int stays_for = -1;  // so often it says that it stays, twice after each step; then that it leaves
+  std::int64_t comes_after = -1;  // it is not there from the begin
 };
 
 struct Story {
@@ -108,7 +109,11 @@ class RegroupTest : public testing::Test {
     try {
       if (!order) comm.shrink(num_first);  // the others come later, or never
       RankWatch watch(world.store, "", comm, seat, order ? order->membership.generation : 0);
-      const auto leaves = [&] { return fate.leaves_after >= 0 && world.step >= fate.leaves_after; };
+      int num_asked = 0;
+      const auto leaves = [&] {
+        return (fate.leaves_after >= 0 && world.step >= fate.leaves_after) ||
+               (fate.stays_for >= 0 && ++num_asked > fate.stays_for);
+      };
       const RankElastic elastic{
           .seat = seat,
           .leaves = leaves,
@@ -131,6 +136,8 @@ class RegroupTest : public testing::Test {
       end = "killed";
     } catch (const LeftBehind&) {
       end = "left behind";
+    } catch (const Interrupted&) {
+      end = "interrupted";
     } catch (const std::exception& error) {
       end = error.what();
     }
@@ -292,6 +299,22 @@ TEST_F(RegroupTest, SomeLeaveAndSomeCome) {
   for (const Json& decision : ran.decisions) all += decision["evidence"].get<std::string>() + "; ";
   EXPECT_NE(all.find("rank 1 leaves"), std::string::npos) << all;
   EXPECT_NE(all.find("join"), std::string::npos) << all;
+}
+
+// A machine's notice reaches its ranks one after the other: one has said that it leaves when the others do not know of it yet.
+TEST_F(RegroupTest, AllLeaveButNotAtOnce) {
+  Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(3)};
+  story.fates[1].stays_for = 4;  // it is the only one to leave after step 3
+  story.fates[0].stays_for = story.fates[2].stays_for = 6;
+  const Ran ran = train("one by one", story);
+  EXPECT_EQ(ran.ends[0], "interrupted");
+  EXPECT_EQ(ran.ends[1], "left");
+  EXPECT_EQ(ran.ends[2], "interrupted");
+  ASSERT_EQ(ran.decisions.size(), 1U);
+  EXPECT_EQ(ran.decisions[0]["kind"], "drain");
+  const auto newest = newest_whole(folder_ / "one by one");
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_EQ(newest->step, std::ssize(ran.losses));
 }
 
 // Any seat may die at any operation, also while others regroup, leave at any step, or come.
