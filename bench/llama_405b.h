@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "layout/layout.h"
-#include "layout/topology.h"
+#include "layout/rank_domains.h"
 
 namespace optimus {
 
@@ -80,8 +80,8 @@ inline Layout llama_405b(const ClusterSize& size) {
 }
 
 // Nodes of 8, racks of 32 nodes.
-inline Topology nodes_and_racks(int devices) {
-  Topology topology{{{}, {}}};
+inline RankDomains nodes_and_racks(int devices) {
+  RankDomains topology{{{}, {}}};
   for (int r = 0; r < devices; ++r)
     topology.domain_of[0].push_back(r / 8), topology.domain_of[1].push_back(r / 256);
   return topology;

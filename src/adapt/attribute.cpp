@@ -89,6 +89,15 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   }
 }
 
+bool Detector::is_link_slow(Channel channel, int rank) const {
+  const Channel back = channel == Channel::next       ? Channel::previous
+                       : channel == Channel::previous ? Channel::next
+                                                      : channel;
+  for (const int member : topology_.members(rank, channel))
+    if (member != rank && !is_slow(measure_of(back), member)) return false;
+  return is_slow(measure_of(channel), rank);
+}
+
 // A node explains a slow channel when it takes part in it; it is spoken for by its own channels to other nodes that are not slow.
 // The node with the best balance is named, with those that have the same; what it does not explain is left to the next.
 void Detector::find_slow_links(std::vector<Finding>& found) const {
@@ -101,7 +110,7 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
     if (key.first < Measure::next || !track.is_lasting || key.second < 0) continue;
     const auto channel = static_cast<Channel>(static_cast<int>(key.first) - static_cast<int>(Measure::next));
     std::vector<int> nodes = topology_.nodes_of(key.second, channel);
-    if (nodes.size() > 1) slow.push_back({&track, std::move(nodes)});
+    if (nodes.size() > 1 && is_link_slow(channel, key.second)) slow.push_back({&track, std::move(nodes)});
   }
   while (!slow.empty()) {
     std::map<int, double> balance;
@@ -112,7 +121,7 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
       for (const int rank : topology_.ranks_of_node(node))
         for (std::size_t c = 0; c < kChannels; ++c) {
           const auto channel = static_cast<Channel>(c);
-          if (!is_slow(measure_of(channel), rank) && topology_.nodes_of(rank, channel).size() > 1) score -= 2;
+          if (!is_link_slow(channel, rank) && topology_.nodes_of(rank, channel).size() > 1) score -= 2;
         }
       best = std::max(best, score);
     }

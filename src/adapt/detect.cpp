@@ -40,8 +40,10 @@ double least_of_last(const std::deque<double>& values, int window) {
 
 }  // namespace
 
-Detector::Detector(Topology topology, DetectorOptions options)
+Detector::Detector(Topology topology, DetectorOptions options,
+                   const std::map<std::pair<int, Measure>, double>& usual)
     : topology_(std::move(topology)), options_(options) {
+  for (const auto& [key, value] : usual) baselines_[key].value = value;
   stage_shares_.resize(static_cast<std::size_t>(topology_.num_groups()));
   memory_.resize(stage_shares_.size());
 }

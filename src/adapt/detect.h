@@ -78,7 +78,9 @@ struct DetectorOptions {
 
 class Detector {
  public:
-  explicit Detector(Topology topology, DetectorOptions options = {});
+  // usual: what is known of measures of groups before the first step (adapt/calibration.h); the others are learned.
+  explicit Detector(Topology topology, DetectorOptions options = {},
+                    const std::map<std::pair<int, Measure>, double>& usual = {});
 
   // What is in force after this step, the worst first. Steps must come in order; some may be left out.
   std::vector<Finding> see(const Observation& observation);
@@ -109,6 +111,8 @@ class Detector {
 
   void find_slow_ranks(std::vector<Finding>& found) const;
   void find_slow_links(std::vector<Finding>& found) const;
+  // Whoever comes last to a channel sees its own speed; the others wait for it. A link is slow when all of its members say so.
+  bool is_link_slow(Channel channel, int rank) const;
   void find_heavy_stage(const Observation& observation, std::vector<Finding>& found);
   void find_data_wait(const Observation& observation, std::vector<Finding>& found);
   void find_uneven_lengths(const Observation& observation, std::vector<Finding>& found);

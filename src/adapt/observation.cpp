@@ -81,10 +81,20 @@ double Spread::median() const {
   return largest.front().value;
 }
 
+namespace {
+
+void merge_rates(BlockRates& rates, const BlockRates& others) {
+  for (std::size_t role = 0; role < kBlockRoles; ++role)
+    rates[role].seconds += others[role].seconds, rates[role].predicted += others[role].predicted;
+}
+
+}  // namespace
+
 void Observation::add(const RankStep& rank) {
   seconds = std::max(seconds, rank.seconds);
   ++num_ranks;
   merge_lengths(lengths, rank.lengths);
+  merge_rates(rates, rank.rates);
   memory_limit = lesser_limit(memory_limit, rank.memory_limit);
   GroupStep& group = groups[rank.group];
   const auto put = [&](Measure measure, double value) {
@@ -108,6 +118,7 @@ void Observation::merge(const Observation& other) {
   step = std::max(step, other.step), seconds = std::max(seconds, other.seconds);
   num_ranks += other.num_ranks;
   merge_lengths(lengths, other.lengths);
+  merge_rates(rates, other.rates);
   memory_limit = lesser_limit(memory_limit, other.memory_limit);
   for (const auto& [number, group] : other.groups)
     for (std::size_t m = 0; m < kMeasures; ++m) groups[number].spreads[m].merge(group.spreads[m]);

@@ -48,6 +48,17 @@ struct LinkTime {
   bool operator==(const LinkTime&) const = default;
 };
 
+// Blocks that the cost model may be wrong about in different ways.
+enum class BlockRole { embedding, layer, head };
+inline constexpr std::size_t kBlockRoles = 3;
+
+// What computing took, and what the cost model says of the same.
+struct Rate {
+  double seconds = 0, predicted = 0;
+  bool operator==(const Rate&) const = default;
+};
+using BlockRates = std::array<Rate, kBlockRoles>;
+
 struct LengthSum {
   std::int64_t sequences = 0, tokens = 0, longest = 0;
   double squares = 0;  // of lengths: what attention takes
@@ -62,6 +73,7 @@ struct RankStep {
   double work = 1;  // what its samples cost, of the usual: by their lengths
   std::array<WorkTime, kWorkKinds> kinds{};
   std::array<LinkTime, kChannels> links{};
+  BlockRates rates{};
   LengthSum lengths{};
   Bytes memory{}, memory_limit{};
 
@@ -121,6 +133,7 @@ struct Observation {
   double seconds = 0;  // of the step: of the slowest rank
   std::int64_t num_ranks = 0;
   LengthSum lengths{};
+  BlockRates rates{};                 // of all ranks together
   Bytes memory_limit{};               // the least of all ranks; 0: none is known
   std::map<int, GroupStep> groups{};  // by number
 

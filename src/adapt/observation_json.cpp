@@ -1,6 +1,6 @@
 // The text of an observation: what ranks send up the tree, and what a run's folder keeps.
 //
-//   {"format": "optimus-observation", "version": 1, "step": 412, "seconds": 0.31, "num_ranks": 16, "lengths": […], "memory_limit": 0,
+//   {"format": "optimus-observation", "version": 1, "step": 412, "seconds": 0.31, "num_ranks": 16, "lengths": {…}, "rates": [[0.1, 0.08], …], "memory_limit": 0,
 //    "groups": [{"group": 0, "compute": {"count": 4, "sum": 1.0, "smallest": [0.24, 3], "largest": [[0.26, 1], …], "buckets": [[-132, 2], …]}, …}]}
 #include <cmath>
 
@@ -73,6 +73,24 @@ LengthSum lengths_of(const JsonView& view) {
   return lengths;
 }
 
+OrderedJson json_of(const BlockRates& rates) {
+  OrderedJson all = OrderedJson::array();
+  for (const Rate& rate : rates) all.push_back(OrderedJson::array({rate.seconds, rate.predicted}));
+  return all;
+}
+
+BlockRates rates_of(const JsonView& view) {
+  const std::vector<JsonView> all = view.elements();
+  if (all.size() != kBlockRoles) view.refuse("[seconds, predicted] of embedding, layers and head");
+  BlockRates rates;
+  for (std::size_t role = 0; role < kBlockRoles; ++role) {
+    const std::vector<JsonView> pair = all[role].elements();
+    if (pair.size() != 2) all[role].refuse("[seconds, predicted]");
+    rates[role] = {amount(pair[0]), amount(pair[1])};
+  }
+  return rates;
+}
+
 }  // namespace
 
 OrderedJson to_json(const Observation& seen) {
@@ -93,6 +111,7 @@ OrderedJson to_json(const Observation& seen) {
             {"tokens", seen.lengths.tokens},
             {"longest", seen.lengths.longest},
             {"squares", seen.lengths.squares}}},
+          {"rates", json_of(seen.rates)},
           {"memory_limit", seen.memory_limit.value},
           {"groups", std::move(groups)}};
 }
@@ -107,6 +126,7 @@ Observation parse_observation(std::string_view text_of_it, const std::string& so
   seen.step = json.at("step").integer(0, kMostCount), seen.seconds = amount(json.at("seconds"));
   seen.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
   seen.lengths = lengths_of(json.at("lengths"));
+  seen.rates = rates_of(json.at("rates"));
   seen.memory_limit = Bytes(json.at("memory_limit").integer(0, kMostCount));
   for (const JsonView& one : json.at("groups").elements()) {
     const auto number = static_cast<int>(one.at("group").integer(0, kMostGroups));

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
 
@@ -51,8 +52,15 @@ StepWord PlanSwitches::word() {
 }
 
 void PlanSwitches::refuse_request(const std::string& why) {
-  outside_->requests.answer(request_->name, {false, why});
-  request_.reset();
+  if (!wish_) outside_->requests.answer(request_->name, {false, why});
+  request_.reset(), wish_.reset();
+}
+
+bool PlanSwitches::take_wish() {
+  wish_ = outside_->wish();
+  if (!wish_) return false;
+  request_ = PlanRequest{"", wish_->plan, wish_->why};
+  return true;
 }
 
 // One that is about a plan.
@@ -80,7 +88,7 @@ bool PlanSwitches::take_next_request() {
 
 // One at a time. What is to be chosen is chosen while steps go on.
 void PlanSwitches::take_request() {
-  if (!request_ && !take_next_request()) return;
+  if (!request_ && !take_next_request() && (drain_ || !take_wish())) return;
   if (!request_->plan && !chosen_.valid()) chosen_ = std::async(std::launch::async, outside_->choose);
   if (!request_->plan) {
     if (chosen_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
@@ -110,17 +118,18 @@ void PlanSwitches::step_ended(std::int64_t step, const StepWord& agreed, const S
   if (is_due) end(hooks);
 }
 
-void PlanSwitches::begin(const Plan& plan, bool is_scripted) {
+void PlanSwitches::begin(const Plan& plan, bool is_scripted, bool is_placed) {
   const int number = ++num_attempts_;
   attempt_.emplace(Attempt{number, is_scripted, plan, {}});
-  attempt_->prepared = std::async(std::launch::async, [this, plan, number] { return prepare(plan, number); });
+  attempt_->prepared = std::async(
+      std::launch::async, [this, plan, number, is_placed] { return prepare(plan, number, is_placed); });
 }
 
-PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number) const {
+PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number, bool is_placed) const {
   const auto began = std::chrono::steady_clock::now();
   Prepared result;
   try {
-    result.change = std::make_unique<PlanSwitch>(facts_, part_, plan, number);
+    result.change = std::make_unique<PlanSwitch>(facts_, part_, plan, number, is_placed);
     check_(*result.change);
     if (const auto done = result.change->prepare(Deadline::after(kPatience, "a plan's groups")); !done)
       result.why_not = text(done.error()), result.is_lost = true;
@@ -154,8 +163,11 @@ void PlanSwitches::end_early() {
 
 void PlanSwitches::begin_asked() {
   ++num_begun_;
-  const std::string text = from_rank(0, request_ ? plan_text(*request_->plan) : "");
-  begin(parse_plan(text, "the plan that was asked for"), false);
+  const bool is_placed = wish_ && wish_->is_placed;
+  const std::string text =
+      from_rank(0, request_ ? (is_placed ? "placed" : "") + plan_text(*request_->plan) : "");
+  const bool says_placed = starts_with(text, "placed");
+  begin(parse_plan(says_placed ? text.substr(6) : text, "the plan that was asked for"), false, says_placed);
 }
 
 // A text of any length.
@@ -204,6 +216,7 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
                 .why = attempt.is_scripted ? "scripted"
                        : request_          ? request_->why
                                            : "",
+                .wish = attempt.is_scripted ? std::nullopt : wish_,
                 .from = asked_,
                 .to = std::move(attempt.plan),
                 .prepared = prepared.seconds};
@@ -218,8 +231,8 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
   const std::string line = hooks.done(end);
   if (attempt.is_scripted) ++next_scripted_;
   if (!attempt.is_scripted && request_) {
-    outside_->requests.answer(request_->name, {end.why_not.empty(), line});
-    request_.reset();
+    if (!wish_) outside_->requests.answer(request_->name, {end.why_not.empty(), line});
+    request_.reset(), wish_.reset();
   }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "elastic/control.h"
+#include "elastic/plan_wish.h"
 #include "elastic/step_agreement.h"
 #include "elastic/switch_script.h"
 #include "reshard/plan_switch.h"
@@ -26,6 +27,7 @@ namespace optimus {
 struct SwitchEnd {
   std::string why_not{};  // refused: by whom and why; empty: it was done
   std::string why{};      // it was made; only rank 0 knows
+  std::optional<PlanWish> wish{};  // it came from; only rank 0 knows
   Plan from, to;          // as they were asked for: of their devices only the number counts
   Seconds prepared;       // by this rank
   SwitchReport report{};
@@ -44,6 +46,7 @@ class PlanSwitches {
     ControlFolder& requests;
     std::function<Plan()> choose;  // the best plan; on a thread of its own; throws UserError
     bool can_drain = false;        // ranks may leave
+    std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
   // own. All must outlive this.
@@ -76,10 +79,11 @@ class PlanSwitches {
     std::future<Prepared> prepared;
     std::optional<Prepared> ready{};  // what came of that, where it was looked at before the end
   };
-  void begin(const Plan& plan, bool is_scripted);
-  Prepared prepare(const Plan& plan, int number) const;
+  void begin(const Plan& plan, bool is_scripted, bool is_placed = false);
+  Prepared prepare(const Plan& plan, int number, bool is_placed) const;
   void take_request();
   bool take_next_request();
+  bool take_wish();
   void refuse_request(const std::string& why);
   void begin_asked();
   // All are prepared, and a step is left: whether state is sent early during that.
@@ -98,6 +102,7 @@ class PlanSwitches {
   const std::function<void(const PlanSwitch&)> check_;
   std::size_t next_scripted_ = 0;
   std::optional<PlanRequest> request_;  // rank 0: the one that is worked on
+  std::optional<PlanWish> wish_;        // that it comes from
   std::future<Plan> chosen_;            // for it, where it names no plan
   std::optional<DrainRequest> drain_;
   std::int64_t num_asked_ = 0;  // rank 0: requests taken

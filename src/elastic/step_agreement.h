@@ -17,6 +17,7 @@ struct StepWord {
   bool meets = false;         // somebody comes or leaves: all are to regroup (run/regroup.h)
   int drained = -1;           // a rank that is to leave
   bool stays = true;          // it does not leave; of all: somebody stays
+  bool collects = false;      // what ranks have seen is to be collected (observation_tree.h)
 };
 
 // One thread. Throws PeersLost.

@@ -12,7 +12,7 @@
 #include "layout/diff.h"
 #include "layout/kinds.h"
 #include "layout/slots.h"
-#include "layout/topology.h"
+#include "layout/rank_domains.h"
 
 namespace optimus {
 

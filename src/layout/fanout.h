@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "layout/topology.h"
+#include "layout/rank_domains.h"
 
 namespace optimus {
 

@@ -147,6 +147,11 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
   return std::nullopt;
 }
 
+Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                 const Cluster& cluster) {
+  return demand_of(options, model, device, cluster, runnable(options, false));
+}
+
 namespace {
 
 double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {

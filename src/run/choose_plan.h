@@ -8,6 +8,7 @@
 #include "run/first_answer.h"
 #include "run/options.h"
 #include "run/settings.h"
+#include "search/demand.h"
 
 namespace optimus {
 
@@ -28,6 +29,10 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
 // For so many devices, whatever was asked of the plan when there were more or fewer: as that, where it can be, else the best; idle
 // ones where not all can be used. One that holds all state twice is preferred. Throws UserError when nothing fits.
 Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
+
+// What the planner is asked for this training on a cluster. Options, model and cluster must outlive it.
+Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                 const Cluster& cluster);
 
 // What answers when ranks are lost or come (first_answer.h), in a run of up to so many.
 FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,

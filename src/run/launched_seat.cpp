@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMostStandbys = 8;  // that a rank knows: so many hosts may be lost one after the other
 constexpr Seconds kReachPatience{1};      // for a store that may not be there
 constexpr Seconds kStandbyPatience{0.5};  // for the others to say where theirs is
-constexpr Seconds kLastPatience{120};     // for the others, after the last step
+constexpr Seconds kEndPatience{120};     // for the others, after the last step
 
 }  // namespace
 
@@ -146,7 +146,7 @@ std::unique_ptr<Board> LaunchedSeat::open_board() {
 
 void LaunchedSeat::stay_for_others(const std::function<bool()>& is_interrupted) {
   if (host_ == nullptr) return;
-  const Deadline deadline = Deadline::after(kLastPatience, "the other ranks");
+  const Deadline deadline = Deadline::after(kEndPatience, "the other ranks");
   for (int look = 0; !deadline.has_passed() && !host_->have_all_ended(); ++look) {
     if (look > 10 && is_interrupted()) break;
     pause_before_look(look);

@@ -2,10 +2,12 @@
 // Read next: training.h (the loop over steps), elastic/plan_switches.h, regroup.h.
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <variant>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cluster/open.h"
 #include "cluster/standard.h"
 #include "elastic/plan_switches.h"
 #include "observe/decisions.h"
@@ -22,9 +24,11 @@
 #include "run/rank_show.h"
 #include "run/regrouping.h"
 #include "run/saver.h"
+#include "run/status.h"
 #include "run/survivor.h"
 #include "run/train_rank.h"
 #include "run/training.h"
+#include "run/watching.h"
 #include "run/weights.h"
 #include "run/worker.h"
 
@@ -68,6 +72,9 @@ class RankRun {
   Agreement ranks_of(const PlanPart& part) const;
   Course course();
   Plan best_plan() const;  // for all ranks that there are
+  // Rank 0 of a run that decides by itself; else nothing.
+  std::unique_ptr<Deciding> decider();
+  bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
   // The first part; how to go on when others are lost meanwhile.
   std::optional<RegroupOrder> begin(Training& training);
@@ -102,6 +109,7 @@ class RankRun {
   PlanPart part_;
   PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
   ControlFolder requests_;
+  Calibration calibration_;            // at rank 0
   std::optional<RunFolder> records_;   // at rank 0
   std::optional<DrainRequest> drain_;  // that is done with the next order
   int generation_ = 0;
@@ -181,6 +189,49 @@ Plan RankRun::best_plan() const {
   return choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
 }
 
+std::unique_ptr<Deciding> RankRun::decider() {
+  if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
+  const DeviceFacts device = facts_of(rank_.device);
+  const int size = rank_.comm.size();
+  std::vector<std::string> hosts(static_cast<std::size_t>(size));
+  for (const WorkerEntry& worker : listed_workers(settings_.run))
+    if (worker.rank < size) hosts[static_cast<std::size_t>(worker.rank)] = worker.host;
+  Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
+  // What takes how long says little of devices that take turns on one core.
+  const auto on_this = std::count(hosts.begin(), hosts.end(), hosts.front());
+  const bool is_shared = !device.is_gpu && on_this * rank_.threads >
+                                               static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  if (options_.policy.empty() && is_shared) policy.kind = PolicyKind::never;
+  const bool has_copies = rank_.elastic != nullptr && can_lose(part_.plan) > 0;
+  Deciding::Facts facts{
+      .model = settings_.model,
+      .policy = policy,
+      .machines = profile_of(open_cluster(fmt::format("{}x{}", device.type, size)).profile(), hosts),
+      .demand =
+          [this, device](const Cluster& cluster) {
+            TrainOptions options = options_;
+            options.batch = settings_.plan.batch, options.sequence_length = settings_.plan.sequence_length;
+            options.precision = text(settings_.plan.precision);
+            return demand_of(options, settings_.model, device, cluster);
+          },
+      .can_run =
+          [this, has_copies](const Plan& plan) {
+            if (has_copies && can_lose(plan) == 0) return false;
+            try {
+              ensure_engine_supports(plan, settings_.model);
+              return true;
+            } catch (const UserError&) {
+              return false;
+            }
+          },
+      .clock =
+          [] {
+            return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+          },
+  };
+  return std::make_unique<Deciding>(std::move(facts), part_.plan, calibration_);
+}
+
 // Each rank has a part; the checkpoint has all.
 void RankRun::show_result(TrainResult& result) {
   if (!part_.is_empty() && num_devices(part_.plan) == 1)
@@ -241,6 +292,8 @@ RankRun::End RankRun::train_on(Training& training) {
     outside.emplace(PlanSwitches::Outside{requests_, [&] { return best_plan(); }, rank_.elastic != nullptr});
   MoveOptions move{.patience = options_.patience, .early = options_.precopy};
   if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
+  const std::unique_ptr<Deciding> deciding = decider();
+  if (deciding != nullptr) outside->wish = [&] { return deciding->wish(); };
   PlanSwitches switches(
       {settings_.model, rank_.comm, engine_options(), move}, part_, run_.script, outside,
       [&](const PlanSwitch& next) { refuse_too_large(next, settings_.model, number(), rank_.device); });
@@ -251,7 +304,12 @@ RankRun::End RankRun::train_on(Training& training) {
   SurvivorWords words;
   std::exception_ptr failure;
   try {
-    return training.run(records_ ? &*records_ : nullptr, &switches);
+    std::optional<Watching> watching;
+    if (is_watched())
+      watching.emplace(Watching::Facts{rank_.comm, settings_.model, options_.patience,
+                                       engine_options().predicted, deciding.get()},
+                       part_);
+    return training.run(records_ ? &*records_ : nullptr, &switches, watching ? &*watching : nullptr);
   } catch (const RegroupAsked& asked) {
     words.leaves = asked.drained == number() || asked.leaves;
     drain_ = switches.drain_request();

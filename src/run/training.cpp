@@ -19,6 +19,7 @@
 #include "run/expected.h"
 #include "run/plan_files.h"
 #include "run/profile.h"
+#include "run/watching.h"
 
 namespace optimus {
 namespace {
@@ -149,8 +150,8 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
 
 Training::~Training() = default;
 
-TrainResult Training::run(RunFolder* folder, PlanSwitches* switches) {
-  company_.switches = switches;
+TrainResult Training::run(RunFolder* folder, PlanSwitches* switches, Watching* watching) {
+  company_.switches = switches, company_.watching = watching;
   if (keepers_.saver == nullptr) keepers_ = course_.keep(part_);
   const auto began = std::chrono::steady_clock::now();
   TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
@@ -190,6 +191,7 @@ void Training::end_of_step(RunFolder* folder) {
   const StepWord agreed = company_.agreement.take();
   if (agreed.ends || !agreed.stays) throw Interrupted{};
   if (agreed.meets || agreed.drained >= 0) throw RegroupAsked{agreed.drained, has_said_to_leave_};
+  if (company_.watching != nullptr) company_.watching->receive();
   StepWord word;
   if (company_.switches != nullptr) {
     company_.switches->step_ended(
@@ -198,10 +200,26 @@ void Training::end_of_step(RunFolder* folder) {
          [this, folder](const SwitchEnd& end) { return take_new_part(end, folder); }});
     word = company_.switches->word();
   }
+  if (company_.watching != nullptr) watch(folder, agreed);
   word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
   word.stays = !company_.leaves();
+  word.collects = company_.watching != nullptr && company_.watching->wants_to_collect();
   has_said_to_leave_ = !word.stays;
   company_.agreement.say(word);
+}
+
+// All ranks. Rank 0 says afterwards what became of a plan that it wished for.
+void Training::watch(RunFolder* folder, const StepWord& agreed) {
+  if (agreed.collects) company_.watching->collect(step_);
+  Deciding* const deciding = company_.watching->deciding();
+  const std::optional<double> gain = deciding != nullptr ? deciding->realised() : std::nullopt;
+  if (!gain || folder == nullptr) return;
+  progress_.finish();
+  line_.print(fmt::format("step {}: the plan of epoch {} has realised {:+.0f} % ({:+.0f} % predicted)", step_,
+                          epoch_, 100 * *gain, 100 * wished_gain_));
+  const Outcome<void> kept = folder->decisions.append_line(
+      decision_line({.step = step_, .kind = "realised", .epoch = epoch_, .realised_gain = gain}));
+  if (!kept) events_.report(Warning{kept.error().why});
 }
 
 // A save under way is of the old plan, a batch that was read is in its order.
@@ -239,9 +257,14 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   if (!end.why_not.empty()) {
     const std::string line = fmt::format("step {}: {}: refused: {}", step_, hashes, end.why_not);
     if (folder != nullptr) events_.report(Warning{line});
+    if (end.wish && company_.watching != nullptr) company_.watching->deciding()->refused();
     return line;
   }
   ++epoch_;
+  if (company_.watching != nullptr) {
+    company_.watching->took(part_);
+    if (Deciding* const deciding = company_.watching->deciding()) deciding->took(part_.plan, end.wish, step_);
+  }
   RealFileSystem files;
   if (folder != nullptr) keep_plan(files, settings_.run, part_.plan, epoch_);
   keepers_ = course_.keep(part_);
@@ -252,6 +275,12 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
       fmt::format("step {}: {} ({} → {}), prepared {}, paused {} ({:.1f} steps), moved {} (bound {})", step_,
                   hashes, short_text(end.from), short_text(end.to), text(end.prepared), text(paused), steps,
                   text(end.report.moved), text(end.report.minimum));
+  if (end.wish) {
+    wished_gain_ = end.wish->predicted_gain;
+    line = fmt::format("step {}: {} → {}, predicted {:+.0f} %, paid back in {:.0f} steps; {}", step_, end.why,
+                       short_text(end.to), 100 * wished_gain_, std::ceil(end.wish->payback_steps),
+                       line.substr(line.find(": ") + 2));
+  }
   if (end.report.early.value > 0)
     line += fmt::format(", pre-copied {} ({} again)", text(end.report.early), text(end.report.precopied));
   if (folder == nullptr) return line;
@@ -264,6 +293,8 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
                                                    .from = from,
                                                    .to = to,
                                                    .epoch = epoch_,
+                                                   .predicted_gain = end.wish ? std::optional(wished_gain_)
+                                                                              : std::nullopt,
                                                    .pause = paused,
                                                    .prepare = end.prepared,
                                                    .moved = end.report.moved,
@@ -332,6 +363,7 @@ StepMetrics Training::one_step() {
   step_began_ = std::chrono::steady_clock::now();
   const bool is_last = step_ + 1 == settings_.steps;
   const Batch batch = next_.valid() ? next_.get() : course_.read(part_.plan, step_, next_sample_);
+  const double data_wait = seconds_since(step_began_);
   rate_ = learning_rate_at(settings_.learning_rate, ++step_);
   next_sample_ += settings_.plan.batch;
   if (!is_last)  // read while this step is computed
@@ -339,6 +371,7 @@ StepMetrics Training::one_step() {
       return course_.read(part_.plan, step, sample);
     });
   if (keepers_.profiler != nullptr) keepers_.profiler->before(step_);
+  if (company_.watching != nullptr) company_.watching->begin_step(*part_.engine);
   // Step sizes of stages with delays grow to the given one in five warm-ups; each micro-batch is an update.
   const std::int64_t num_rescheduled =
       5 * settings_.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
@@ -352,6 +385,9 @@ StepMetrics Training::one_step() {
                                                       .pipemare = {.num_rescheduled = num_rescheduled}}));
   StepMetrics metrics = metrics_of(report);
   done_ = state(), last_ = metrics;
+  if (company_.watching != nullptr)
+    company_.watching->end_step(*part_.engine,
+                                {metrics.seconds.value, data_wait, metrics.memory.value_or(Bytes(0))});
   if (keepers_.profiler != nullptr) keepers_.profiler->after(step_);
   metrics.saved = std::exchange(saved_, std::nullopt);
   if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))

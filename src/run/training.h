@@ -24,6 +24,8 @@
 
 namespace optimus {
 
+class Watching;
+
 class Profiler;
 
 // The files of a run.
@@ -71,6 +73,7 @@ struct Company {
   std::int64_t epoch = 0;                                      // of the plan at the begin
   std::function<bool()> wants_to_meet = [] { return false; };  // because somebody comes, or this rank leaves
   std::function<bool()> leaves = [] { return false; };
+  Watching* watching = nullptr;                                // none: nobody looks how it goes
 };
 
 // Between two steps, at all ranks alike: they are to regroup (regroup.h).
@@ -92,7 +95,8 @@ class Training {
 
   // All steps, and a checkpoint of the last. Throws what events throw when the user wants to end, after a checkpoint, and RegroupAsked;
   // it may then be called again. folder is null at ranks that keep no records. switches: null, the plan stays.
-  TrainResult run(RunFolder* folder, PlanSwitches* switches);
+  // watching: null, nobody looks how it goes.
+  TrainResult run(RunFolder* folder, PlanSwitches* switches, Watching* watching = nullptr);
 
   // When run() has failed (salvage.h): what this rank still has. Completes a step whose gate it has passed.
   Standing stand();
@@ -122,6 +126,7 @@ class Training {
   void record(const StepMetrics& metrics, RunFolder* folder);
   void end_of_step(RunFolder* folder);
   std::string take_new_part(const SwitchEnd& end, RunFolder* folder);
+  void watch(RunFolder* folder, const StepWord& agreed);
   void save_if_due();
   void save_to_memory();
   // Writes what the run ends with. Throws UserError when that cannot be done.
@@ -150,6 +155,7 @@ class Training {
   std::chrono::steady_clock::time_point step_began_;
   std::chrono::steady_clock::time_point switch_began_;
   bool has_said_to_leave_ = false;  // after the step before
+  double wished_gain_ = 0;          // predicted, of the last plan that the run wished for
   double rate_ = 0;                 // of the step under way
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next line of metrics

@@ -119,8 +119,8 @@ inline std::vector<Rank> first_ranks(int count) {
   return ranks;
 }
 
-inline Topology random_topology(int num_ranks) {
-  Topology topology;
+inline RankDomains random_topology(int num_ranks) {
+  RankDomains topology;
   if (one_in(3)) return topology;
   const int num_nodes = draw(1, 4);
   auto& node_of = topology.domain_of.emplace_back();

@@ -7,7 +7,7 @@
 #include "layout/banker.h"
 #include "layout/change.h"
 #include "layout/fanout.h"
-#include "layout/topology.h"
+#include "layout/rank_domains.h"
 #include "property.h"
 #include "random_layout.h"
 
@@ -120,8 +120,8 @@ TEST(Waves, BlocksMoveWholeWhenMemoryIsNoConcern) {
             (std::vector<std::vector<int>>{{0, 1, 2}, {3, 4, 5}}));
 }
 
-TEST(Topology, DistancesAndPlaces) {
-  const Topology topology{{{5, 5, 1, 1, 5, 2}, {0, 0, 7, 7, 0, 7}}};
+TEST(RankDomains, DistancesAndPlaces) {
+  const RankDomains topology{{{5, 5, 1, 1, 5, 2}, {0, 0, 7, 7, 0, 7}}};
   EXPECT_EQ(distance(topology, Rank{0}, Rank{4}), 0);
   EXPECT_EQ(distance(topology, Rank{2}, Rank{5}), 1);
   EXPECT_EQ(distance(topology, Rank{0}, Rank{5}), 2);

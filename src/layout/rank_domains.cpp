@@ -1,5 +1,5 @@
 // Distances and places of ranks.
-#include "layout/topology.h"
+#include "layout/rank_domains.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace optimus {
 
-int distance(const Topology& topology, Rank a, Rank b) {
+int distance(const RankDomains& topology, Rank a, Rank b) {
   int level = 0;
   for (const std::vector<int>& domain_of : topology.domain_of) {
     if (domain_of[static_cast<std::size_t>(a.value)] == domain_of[static_cast<std::size_t>(b.value)]) break;
@@ -16,7 +16,7 @@ int distance(const Topology& topology, Rank a, Rank b) {
   return level;
 }
 
-RankPlaces::RankPlaces(const Topology& topology, int num_ranks) {
+RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
   if (topology.domain_of.size() > kMaxLevels)
     throw UserError("the topology has {} levels, expected at most {}", topology.domain_of.size(), kMaxLevels);
   for (std::size_t level = 0; level < topology.domain_of.size(); ++level)

@@ -1,7 +1,7 @@
-// Topology: how far ranks are from each other, as nested domains (same node, same rack, same island). Only
+// RankDomains: how far ranks are from each other, as nested domains (same node, same rack, same island). Only
 // what the choice of a sender needs; speeds and links belong to the cluster.
 //
-//   Topology two_racks{{{0, 0, 1, 1, 2, 2, 3, 3},     // level 0: the node of each rank
+//   RankDomains two_racks{{{0, 0, 1, 1, 2, 2, 3, 3},     // level 0: the node of each rank
 //                       {0, 0, 0, 0, 1, 1, 1, 1}}};   // level 1: the rack
 //   distance(two_racks, Rank{0}, Rank{1}) == 0,  ... Rank{3}) == 1,  ... Rank{7}) == 2
 #pragma once
@@ -15,14 +15,14 @@ namespace optimus {
 
 inline constexpr int kMaxLevels = 7;
 
-struct Topology {
+struct RankDomains {
   // [level][rank], finest first. Domains nest: ranks of one node share the rack, and so on. Empty: all ranks
   // are equally far.
   std::vector<std::vector<int>> domain_of;
 };
 
 // 0: same domain of level 0 ... domain_of.size(): no common domain.
-int distance(const Topology& topology, Rank a, Rank b);
+int distance(const RankDomains& topology, Rank a, Rank b);
 
 // Ranks in an order in which every domain is a contiguous range; a rank's position is its place. Where nodes
 // hold consecutive ranks, places are ranks. Internal to src/layout.
@@ -33,7 +33,7 @@ class RankPlaces {
   };
   // Throws UserError when there are too many levels, one does not name all ranks, or domains do not nest.
   // O(ranks log ranks).
-  RankPlaces(const Topology& topology, int num_ranks);
+  RankPlaces(const RankDomains& topology, int num_ranks);
 
   int place_of(Rank rank) const { return place_of_[static_cast<std::size_t>(rank.value)]; }
   Rank rank_at(int place) const { return rank_at_[static_cast<std::size_t>(place)]; }

@@ -1,0 +1,123 @@
+// See calibration.h.
+#include "adapt/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "adapt/step_meter.h"
+#include "cost/instruction_cost.h"
+
+namespace optimus {
+namespace {
+
+bool is_between_nodes(const Topology& topology, int group, Channel channel) {
+  const std::vector<int>& ranks = topology.ranks_of_group(group);
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return topology.nodes_of(rank, channel).size() > 1; });
+}
+
+}  // namespace
+
+std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+  if (model.is_custom()) return {};
+  int most = 0;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      most = std::max(most, *std::max_element(stage.devices.begin(), stage.devices.end()));
+  const DeviceMap map = DeviceMap::identity(most + 1);
+  const Setup setup{plan, model, cluster, map, our_software(), format_of(plan.precision)};
+  const ModelWork work = work_of(model, plan.sequence_length);
+  std::vector<StageWork> result;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages) {
+      const int device = stage.devices.front();
+      const PricedProgram priced(setup, work, compile_without_buffers(plan, model, device), Device{device});
+      const std::vector<double> seconds = priced.price(fitted_constants());
+      StageWork& own = result.emplace_back();
+      for (std::size_t i = 0; i < seconds.size(); ++i)
+        if (const Instruction& at = priced.program().instructions[i]; is_computing(at.op) && at.block >= 0)
+          own[static_cast<std::size_t>(role_of(model, at.block))] += seconds[i];
+    }
+  return result;
+}
+
+// Slowly forgets: what changes over hours is no condition.
+void Calibration::Mean::see(double value) {
+  constexpr int kRemembered = 256;
+  count = std::min(count + 1, kRemembered);
+  const double now = std::log(value), before = log;
+  log += (now - log) / count;
+  square += ((now - before) * (now - log) - square) / count;
+}
+
+double Calibration::Mean::value() const { return std::exp(log); }
+
+void Calibration::learn(const Observation& quiet, const Topology& topology) {
+  ++num_learned_;
+  for (std::size_t role = 0; role < kBlockRoles; ++role)
+    if (const Rate& rate = quiet.rates[role]; rate.seconds > 0 && rate.predicted > 0)
+      rates_[role].see(rate.seconds / rate.predicted);
+  for (const auto& [group, seen] : quiet.groups)
+    for (std::size_t c = 0; c < kChannels; ++c) {
+      const auto channel = static_cast<Channel>(c);
+      if (const Spread& spread = seen.of(measure_of(channel)); spread.count > 0 && spread.median() > 0)
+        links_[c][is_between_nodes(topology, group, channel) ? 1 : 0].see(spread.median());
+    }
+}
+
+std::optional<double> Calibration::rate(BlockRole role) const {
+  const Mean& mean = rates_[static_cast<std::size_t>(role)];
+  return mean.count > 0 ? std::optional(mean.value()) : std::nullopt;
+}
+
+double Calibration::doubt(BlockRole role) const {
+  return std::sqrt(rates_[static_cast<std::size_t>(role)].square);
+}
+
+std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vector<StageWork>& work,
+                                                                 const Topology& topology) const {
+  std::map<std::pair<int, Measure>, double> result;
+  if (!is_known()) return result;
+  for (int group = 0; group < std::min<int>(topology.num_groups(), static_cast<int>(work.size())); ++group) {
+    double compute = 0;
+    for (std::size_t role = 0; role < kBlockRoles; ++role) {
+      const double predicted = work[static_cast<std::size_t>(group)][role];
+      // A kind of block that no rank has computed: as layers are.
+      const auto own = rate(static_cast<BlockRole>(role)), layers = rate(BlockRole::layer);
+      if (predicted > 0) compute += predicted * own.value_or(layers.value_or(0));
+    }
+    if (compute > 0) result[{group, Measure::compute}] = compute;
+    for (std::size_t c = 0; c < kChannels; ++c) {
+      const auto channel = static_cast<Channel>(c);
+      const Mean& mean = links_[c][is_between_nodes(topology, group, channel) ? 1 : 0];
+      if (mean.count > 0) result[{group, measure_of(channel)}] = mean.value();
+    }
+  }
+  return result;
+}
+
+HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
+  if (!is_known()) return profile;
+  if (const auto layers = rate(BlockRole::layer))
+    for (DeviceType& type : profile.types) {
+      for (double* peak : {&type.peak.fp64, &type.peak.fp32, &type.peak.tf32, &type.peak.bf16,
+                           &type.peak.fp16, &type.peak.fp8, &type.peak.fp4, &type.memory_bytes_per_second})
+        *peak /= *layers;
+      for (KernelTimes& times : type.kernels)
+        for (auto& [name, table] : times.tables)
+          for (double& rate : table.rates) rate /= *layers;
+    }
+  // The quickest channel tells what the link can do; the others wait for more than it.
+  std::array<double, 2> quickest{};
+  for (const auto& channel : links_)
+    for (std::size_t far = 0; far < 2; ++far)
+      if (channel[far].count > 0 && (quickest[far] == 0 || channel[far].value() < quickest[far]))
+        quickest[far] = channel[far].value();
+  for (NodeGroup& group : profile.groups) {
+    if (quickest[0] > 0) group.domain_link.bytes_per_second = group.node_link.bytes_per_second = 1 / quickest[0];
+    if (quickest[1] > 0) group.network.nic.bytes_per_second = 1 / quickest[1];
+  }
+  return profile;
+}
+
+}  // namespace optimus

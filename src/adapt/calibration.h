@@ -1,0 +1,55 @@
+// Calibration: how much slower or quicker than the cost model says this run's computing and links are when nothing is wrong with them.
+// Learned while all is quiet, it says what another plan's ranks should take before they have taken a step: a condition that was there
+// before a change of plan is seen behind it, and so is its end. It also makes the cost model's cluster this run's own.
+//
+// Of computing one factor for each kind of block, with its uncertainty; of links the seconds a byte of each channel, within a node
+// and between nodes. Pure; one thread at a time.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "adapt/detect.h"
+#include "adapt/observation.h"
+#include "cluster/hardware.h"
+#include "model/spec.h"
+
+namespace optimus {
+
+// What the cost model says of a plan's stages: seconds of computing in a step of one rank, by kind of block.
+using StageWork = std::array<double, kBlockRoles>;
+// [group]: stages counted through all pipelines. Empty for models of modules, which the cost model does not know.
+std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster);
+
+class Calibration {
+ public:
+  // Of a step in which nothing was found. The topology is the plan's.
+  void learn(const Observation& quiet, const Topology& topology);
+  bool is_known() const { return num_learned_ >= kWarmUp; }
+
+  // What ranks of each group should take (Measure::compute, and channels that were seen before), as Detector begins with.
+  std::map<std::pair<int, Measure>, double> baselines(const std::vector<StageWork>& work,
+                                                      const Topology& topology) const;
+  // The same machines as the run found them: devices at the rate of layers, links at their measured speed.
+  HardwareProfile refreshed(HardwareProfile profile) const;
+  // Seconds, of those predicted; nothing before it was seen. And the standard deviation of its logarithm from step to step.
+  std::optional<double> rate(BlockRole role) const;
+  double doubt(BlockRole role) const;
+
+ private:
+  static constexpr int kWarmUp = 8;  // steps
+  struct Mean {
+    double log = 0, square = 0;
+    int count = 0;
+    void see(double value);
+    double value() const;
+  };
+  std::array<Mean, kBlockRoles> rates_;
+  std::array<std::array<Mean, 2>, kChannels> links_;  // [between nodes]: seconds a byte
+  int num_learned_ = 0;
+};
+
+}  // namespace optimus

@@ -1,0 +1,157 @@
+// See step_meter.h.
+#include "adapt/step_meter.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "model/tensors.h"
+
+namespace optimus {
+namespace {
+
+WorkKind kind_of(const Instruction& at) {
+  switch (at.op) {
+    case Op::load_batch:
+      return WorkKind::load_batch;
+    case Op::forward:
+      return WorkKind::forward;
+    case Op::recompute:
+      return WorkKind::recompute;
+    case Op::backward_input:
+    case Op::backward_weight:
+      return WorkKind::backward;
+    case Op::optimizer:
+      return WorkKind::optimizer;
+    case Op::gather_parameters:
+      return WorkKind::gather;
+    case Op::reduce_gradients:
+    case Op::sync_gradients:
+      return WorkKind::reduce;
+    case Op::send:
+    case Op::receive:
+    case Op::send_buddy:
+    case Op::receive_buddy:
+      return WorkKind::transfer;
+    case Op::step_gate:
+      return WorkKind::gate;
+    default:
+      return WorkKind::tensor;
+  }
+}
+
+}  // namespace
+
+int group_of(const Plan& plan, const Seat& seat) {
+  int group = seat.stage;
+  for (int p = 0; p < seat.pipeline; ++p)
+    group += static_cast<int>(plan.pipelines[static_cast<std::size_t>(p)].stages.size());
+  return group;
+}
+
+double bytes_on_the_wire(const Instruction& at, int group_size) {
+  const auto bytes = static_cast<double>(at.bytes);
+  if (at.group < 0) return bytes;
+  const double part = static_cast<double>(group_size - 1) / std::max(1, group_size);
+  const bool is_both_ways =
+      at.op == Op::all_reduce || at.op == Op::sync_gradients || at.op == Op::reduce_gradients;
+  return bytes * part * (is_both_ways ? 2 : 1);
+}
+
+BlockRole role_of(const ModelSpec& model, int block) {
+  switch (block_kind(model, block)) {
+    case BlockKind::embedding:
+      return BlockRole::embedding;
+    case BlockKind::head:
+      return BlockRole::head;
+    default:
+      return BlockRole::layer;
+  }
+}
+
+bool is_computing(Op op) {
+  return op == Op::forward || op == Op::recompute || op == Op::backward_input || op == Op::backward_weight;
+}
+
+StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& model,
+                     std::vector<double> predicted) {
+  sum_.rank = program.device, sum_.group = group_of(plan, program.seat);
+  predicted.resize(program.instructions.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Known known = known_of(program, plan, model, program.instructions[i], predicted[i]);
+    known_.push_back(known);
+    double& largest = largest_[static_cast<std::size_t>(known.channel)];
+    if (known.is_message) largest = std::max(largest, known.bytes);
+  }
+}
+
+StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, const ModelSpec& model,
+                                     const Instruction& at, double predicted) const {
+  Known known{.is_counted = true, .kind = kind_of(at), .predicted = predicted};
+  known.is_compute = is_computing(at.op);
+  if (known.is_compute && at.block >= 0) known.role = role_of(model, at.block);
+  if (at.op == Op::send || at.op == Op::receive) {
+    // Between other pipelines or chunks it is somebody further away: of no use here.
+    const Seat peer = seat_of(plan, at.peer);
+    const int away = peer.stage - program.seat.stage;
+    known.is_message = peer.pipeline == program.seat.pipeline && (away == 1 || away == -1);
+    known.channel = away > 0 ? Channel::next : Channel::previous;
+  } else if (at.group >= 0 && at.op != Op::step_gate) {
+    const Role role = program.groups[static_cast<std::size_t>(at.group)].role;
+    known.is_message = role != Role::world;
+    known.channel = role == Role::tensor || role == Role::context || role == Role::expert ? Channel::tensor
+                                                                                          : Channel::data;
+  }
+  const int size =
+      at.group < 0 ? 2
+                   : static_cast<int>(program.groups[static_cast<std::size_t>(at.group)].members.size());
+  known.bytes = known.is_message ? bytes_on_the_wire(at, size) : 0;
+  known.is_message = known.is_message && known.bytes > 0;
+  return known;
+}
+
+void StepMeter::see(const MeasuredStep& step, const std::vector<InstructionTime>& times) {
+  ++num_steps_;
+  sum_.seconds += step.seconds, sum_.data_wait += step.data_wait;
+  sum_.memory = std::max(sum_.memory, step.memory);
+  for (const InstructionTime& time : times) {
+    const Known& known = known_[static_cast<std::size_t>(time.instruction)];
+    const double seconds = std::max(0.0, time.end - time.start);
+    WorkTime& work = sum_.kinds[static_cast<std::size_t>(known.kind)];
+    work.seconds += seconds, ++work.count;
+    if (!known.is_compute || known.predicted <= 0) continue;
+    Rate& rate = sum_.rates[static_cast<std::size_t>(known.role)];
+    rate.seconds += seconds, rate.predicted += known.predicted;
+  }
+  add_links(times);
+}
+
+void StepMeter::add_links(const std::vector<InstructionTime>& times) {
+  std::array<double, kChannels> least;
+  least.fill(std::numeric_limits<double>::infinity());
+  for (const InstructionTime& time : times) {
+    const Known& known = known_[static_cast<std::size_t>(time.instruction)];
+    const auto channel = static_cast<std::size_t>(known.channel);
+    if (!known.is_message || known.bytes < 0.5 * largest_[channel]) continue;
+    least[channel] = std::min(least[channel], std::max(1e-9, time.end - time.start) / known.bytes);
+  }
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (least[c] == std::numeric_limits<double>::infinity()) continue;
+    sum_.links[c].bytes += largest_[c], sum_.links[c].seconds += least[c] * largest_[c];
+    ++num_measured_[c];
+  }
+}
+
+RankStep StepMeter::take() {
+  RankStep mean = sum_;
+  const double steps = num_steps_;
+  mean.seconds /= steps, mean.data_wait /= steps;
+  for (WorkTime& work : mean.kinds) work.seconds /= steps, work.count /= num_steps_;
+  for (Rate& rate : mean.rates) rate.seconds /= steps, rate.predicted /= steps;
+  for (std::size_t c = 0; c < kChannels; ++c)
+    if (num_measured_[c] > 0) mean.links[c].bytes /= num_measured_[c], mean.links[c].seconds /= num_measured_[c];
+  sum_ = RankStep{.rank = mean.rank, .group = mean.group};
+  num_steps_ = 0, num_measured_ = {};
+  return mean;
+}
+
+}  // namespace optimus

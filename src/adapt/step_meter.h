@@ -1,0 +1,65 @@
+// StepMeter: what one rank's instructions took, step by step, added up until somebody collects it as a RankStep.
+//
+//   StepMeter meter(program, plan, model, predicted);
+//   for each step: meter.see({seconds, data_wait, memory}, times);
+//   …                                                       // now and then, all ranks after the same step
+//   const RankStep mean = meter.take();
+//
+// Of messages and collectives only the quickest of a step counts, of those at least half as large as the largest: the others may have
+// waited for their partners, and no clock is shared that could tell. Pure; one thread at a time.
+#pragma once
+
+#include <vector>
+
+#include "adapt/observation.h"
+#include "model/spec.h"
+#include "schedule/program.h"
+#include "simulate/instruction_time.h"
+
+namespace optimus {
+
+// Stages counted through all pipelines, as Topology does.
+int group_of(const Plan& plan, const Seat& seat);
+// Bytes that a device sends in a collective or message, as rings do it.
+double bytes_on_the_wire(const Instruction& at, int group_size);
+BlockRole role_of(const ModelSpec& model, int block);
+// Forward, recompute, backward: what counts as computing.
+bool is_computing(Op op);
+
+struct MeasuredStep {
+  double seconds = 0, data_wait = 0;
+  Bytes memory{};
+};
+
+class StepMeter {
+ public:
+  // predicted: seconds of each instruction by the cost model; empty: nobody knows. Copies what it needs.
+  StepMeter(const Program& program, const Plan& plan, const ModelSpec& model, std::vector<double> predicted);
+
+  // Without times of instructions only the step counts.
+  void see(const MeasuredStep& step, const std::vector<InstructionTime>& times);
+  bool is_empty() const { return num_steps_ == 0; }
+  // The mean of the steps since the last call. There must be some.
+  RankStep take();
+
+ private:
+  struct Known {
+    bool is_counted = false;
+    WorkKind kind = WorkKind::forward;
+    bool is_compute = false, is_message = false;
+    BlockRole role = BlockRole::layer;
+    Channel channel = Channel::data;
+    double bytes = 0, predicted = 0;
+  };
+  Known known_of(const Program& program, const Plan& plan, const ModelSpec& model, const Instruction& at,
+                 double predicted) const;
+  void add_links(const std::vector<InstructionTime>& times);
+
+  RankStep sum_;
+  std::vector<Known> known_;                  // [instruction]
+  std::array<double, kChannels> largest_{};   // bytes
+  std::array<int, kChannels> num_measured_{};  // steps
+  int num_steps_ = 0;
+};
+
+}  // namespace optimus

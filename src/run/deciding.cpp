@@ -1,0 +1,217 @@
+// See deciding.h.
+#include "run/deciding.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kRecent = 10;       // steps whose median is the step's time
+constexpr int kSettling = 3;              // observations behind a change of plan that say little
+constexpr int kHeld = 14;                 // until a new plan's detector has seen enough
+constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
+
+double median_of(const std::deque<double>& values) {
+  std::vector<double> sorted(values.begin(), values.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
+// Whether another plan can do something about it.
+bool is_answerable(Cause cause) {
+  return cause == Cause::device || cause == Cause::host || cause == Cause::link || cause == Cause::heavy_stage;
+}
+
+}  // namespace
+
+HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<std::string>& hosts) {
+  std::vector<std::pair<std::string, int>> nodes;
+  for (const std::string& host : hosts)
+    if (nodes.empty() || nodes.back().first != host)
+      nodes.emplace_back(host, 1);
+    else
+      ++nodes.back().second;
+  HardwareProfile profile = one_node;
+  NodeGroup whole = profile.groups.front();
+  whole.num_devices = whole.devices_per_node = whole.devices_per_domain = static_cast<int>(hosts.size());
+  std::vector<std::string> names;
+  for (const auto& [name, count] : nodes) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  const bool is_dealt = std::adjacent_find(names.begin(), names.end()) != names.end();
+  profile.groups = {whole};
+  if (is_dealt || nodes.size() == 1) return profile;
+  profile.groups.clear();
+  for (const auto& [name, count] : nodes) {
+    if (!profile.groups.empty() && profile.groups.back().devices_per_node == count) {
+      profile.groups.back().num_devices += count;
+      continue;
+    }
+    whole.num_devices = whole.devices_per_node = whole.devices_per_domain = count;
+    profile.groups.push_back(whole);
+  }
+  return profile;
+}
+
+Deciding::Deciding(Facts facts, const Plan& plan, Calibration& calibration)
+    : facts_(std::move(facts)), calibration_(calibration), plan_(plan) {
+  begin_plan();
+}
+
+Deciding::~Deciding() {
+  if (weighing_.valid()) weighing_.wait();
+}
+
+void Deciding::begin_plan() {
+  const Cluster cluster(facts_.machines);
+  Topology topology(plan_, cluster, DeviceMap::identity(cluster.num_devices()));
+  const auto usual = calibration_.baselines(stage_work(plan_, facts_.model, cluster), topology);
+  detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
+  recent_.clear(), num_seen_ = 0;
+}
+
+void Deciding::see(const Observation& seen) {
+  if (seen.step < first_step_ || seen.num_ranks == 0) return;
+  ++num_seen_;
+  if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
+  if (recent_.size() > kRecent) recent_.pop_front();
+  findings_ = detector_->see(seen);
+  if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
+  if (num_seen_ > kHeld) held_.clear();
+  if (findings_.empty() && held_.empty()) calibration_.learn(seen, detector_->topology());
+  if (recent_.size() == kRecent) {
+    ran_[{plan_hash(plan_), key_of(conditions())}] = median_of(recent_);
+    if (!is_told_ && !realised_) realised_ = before_ / median_of(recent_) - 1;
+  }
+  weigh_if_due();
+}
+
+std::vector<Condition> Deciding::conditions() const {
+  std::vector<Condition> result;
+  for (const Finding& finding : findings_)
+    if (is_answerable(finding.cause) && !finding.where.empty())
+      result.push_back({finding.cause, finding.where.front(), finding.factor});
+  return result;
+}
+
+std::string Deciding::key_of(const std::vector<Condition>& conditions) const {
+  std::string key;
+  for (const Condition& one : conditions) key += fmt::format("{} {} ", word_of(one.cause), one.where);
+  return key;
+}
+
+void Deciding::weigh_if_due() {
+  if (weighing_.valid() || is_wished_ || recent_.size() < kRecent) return;
+  const std::vector<Condition> now = conditions();
+  const bool has_disappointed = predicted_ && realised_ && *realised_ < 0.25 * *predicted_;
+  if (now.empty() && !home_ && !has_disappointed) return;
+  const std::string key = key_of(now) + plan_hash(plan_);
+  const double time = facts_.clock();
+  if (key != weighed_) wait_ = 0;
+  if (time - weighed_at_ < wait_) return;
+  weighed_ = key, weighed_at_ = time, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
+  weighing_ = std::async(std::launch::async, [this, question = question()] { return weigh(question); });
+}
+
+Deciding::Question Deciding::question() const {
+  Question question;
+  question.plan = plan_, question.home = home_, question.conditions = conditions();
+  question.machines = calibration_.refreshed(facts_.machines);
+  question.seconds = median_of(recent_), question.since_switch = facts_.clock() - switched_at_;
+  question.doubt = calibration_.doubt(BlockRole::layer);
+  question.predicted = predicted_, question.realised = realised_;
+  const std::string key = key_of(question.conditions);
+  for (const auto& [ran, seconds] : ran_)
+    if (ran.second == key) question.ran[ran.first] = seconds;
+  for (const Finding& finding : findings_) {
+    if (!is_answerable(finding.cause)) continue;
+    question.evidence += (question.evidence.empty() ? "" : ", ") + text(finding);
+    const double age = question.seconds * 10;  // found after some ten steps
+    question.ongoing.push_back({finding.cause, finding.factor, age});
+  }
+  if (question.evidence.empty()) question.evidence = "what slowed the run is over";
+  return question;
+}
+
+std::optional<PlanWish> Deciding::weigh(const Question& question) const {
+  const Cluster cluster(question.machines);
+  ResponseLimits limits = facts_.limits;
+  limits.refined_devices = 0;
+  if (question.home) limits.known.push_back(*question.home);
+  std::vector<PlannedOption> options;
+  try {
+    options = responses(facts_.demand(cluster), question.plan, question.conditions, facts_.costs, limits);
+  } catch (const UserError&) {  // nothing else fits
+    return std::nullopt;
+  }
+  std::erase_if(options, [&](const PlannedOption& one) {
+    return &one != &options.front() && (!one.dropped.empty() || !facts_.can_run(one.plan));
+  });
+  Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
+  situation.since_switch = question.since_switch;
+  situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
+  const double scale = question.seconds / options.front().option.step_seconds;
+  for (PlannedOption& one : options) {
+    one.option.step_seconds *= scale, one.option.usual_seconds *= scale;
+    if (question.home && one.plan == *question.home) one.option.response = Response::resume;
+    one.option.doubt = std::hypot(one.option.doubt, question.doubt / std::sqrt(double{kRecent}));
+    if (const auto ran = question.ran.find(plan_hash(one.plan)); ran != question.ran.end())
+      one.option.step_seconds = ran->second, one.option.doubt = 0.01;
+    situation.options.push_back(one.option);
+  }
+  situation.options.front().step_seconds = question.seconds;
+  situation.options.front().response = Response::stay;
+  const Choice choice = choose(facts_.policy, situation);
+  if (choice.option == 0) return std::nullopt;
+  const PlanOption& chosen = situation.options[choice.option];
+  const auto gain_of = [&](const PlanOption& one) { return question.seconds / one.step_seconds - 1; };
+  PlanWish wish{.plan = options[choice.option].plan, .why = question.evidence};
+  wish.is_placed = !question.conditions.empty();
+  wish.predicted_gain = gain_of(chosen);
+  wish.payback_steps = chosen.pause_seconds / std::max(1e-9, question.seconds - chosen.step_seconds);
+  if (!question.conditions.empty()) wish.cause = word_of(question.conditions.front().cause);
+  for (std::size_t i = 1; i < options.size(); ++i)
+    if (i != choice.option)
+      wish.alternatives.push_back({{"plan", short_text(options[i].plan)},
+                                   {"response", text(situation.options[i].response)},
+                                   {"predicted_gain", gain_of(situation.options[i])}});
+  return wish;
+}
+
+std::optional<PlanWish> Deciding::wish() {
+  if (!weighing_.valid() || weighing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    return std::nullopt;
+  std::optional<PlanWish> wish = weighing_.get();
+  if (!wish || recent_.empty()) return std::nullopt;
+  is_wished_ = true, before_ = median_of(recent_);
+  return wish;
+}
+
+void Deciding::refused() { is_wished_ = false, wait_ = kLongestWait; }
+
+void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step) {
+  first_step_ = step + 1;
+  if (weighing_.valid()) weighing_.wait(), weighing_ = {};
+  if (wish && !home_) home_ = plan_;
+  if (home_ && *home_ == plan) home_.reset();
+  if (!wish) home_.reset();  // somebody else knows better
+  plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
+  held_ = wish ? findings_ : std::vector<Finding>();
+  std::erase_if(held_, [](const Finding& one) { return !is_answerable(one.cause); });
+  predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
+  realised_.reset(), is_told_ = !wish;
+  begin_plan();
+}
+
+std::optional<double> Deciding::realised() {
+  if (is_told_ || !realised_) return std::nullopt;
+  is_told_ = true;
+  return realised_;
+}
+
+}  // namespace optimus

@@ -1,0 +1,104 @@
+// What rank 0 makes of what all ranks have seen: finds what slows the run down, asks which plans would be better as the machines are now,
+// lets a policy choose, and looks afterwards whether the gain has come.
+//
+//   Deciding deciding(facts, plan, calibration);
+//   after steps:   deciding.see(observation);                 // quick: answers are worked out on a thread
+//                  if (auto wish = deciding.wish()) …         // elastic/plan_switches.h does it
+//                  deciding.took(plan, …);                    // the run is on another plan
+//
+// Pure but for the thread. One thread calls. Read next: adapt/detect.h, adapt/respond.h, adapt/decide.h.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapt/calibration.h"
+#include "adapt/decide.h"
+#include "adapt/respond.h"
+#include "elastic/plan_wish.h"
+
+namespace optimus {
+
+// Hosts as nodes of a cluster: device i is rank i. Ranks of a host that do not follow each other make all one node.
+HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<std::string>& hosts);
+
+class Deciding {
+ public:
+  struct Facts {
+    const ModelSpec& model;
+    Policy policy;
+    HardwareProfile machines;  // as the cost model knows them
+    RecoveryCosts costs{};
+    std::function<Demand(const Cluster&)> demand;     // what is trained, on a cluster; any thread
+    std::function<bool(const Plan&)> can_run;         // by the engine, and it may be wished for; any thread
+    std::function<double()> clock;                    // seconds
+    ResponseLimits limits{};
+  };
+  // The calibration is kept by whoever calls: it outlives changes of who takes part.
+  Deciding(Facts facts, const Plan& plan, Calibration& calibration);
+  ~Deciding();
+
+  // In the order of steps.
+  void see(const Observation& seen);
+  // What is in force.
+  const std::vector<Finding>& findings() const { return findings_; }
+  // Once, when there is one.
+  std::optional<PlanWish> wish();
+  // The run is on this plan from here on; wish: as it was wished for, or not.
+  void took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step);
+  void refused();
+  // Once, some steps after a plan that was wished for: the gain of steps a second, as it was.
+  std::optional<double> realised();
+
+ private:
+  struct Ran {
+    double seconds = 0;  // a step under these conditions
+  };
+  using RanKey = std::pair<std::string, std::string>;  // plan, conditions
+
+  void begin_plan();
+  void weigh_if_due();
+  std::vector<Condition> conditions() const;
+  std::string key_of(const std::vector<Condition>& conditions) const;
+  // On its thread. Uses nothing of this object that changes.
+  struct Question {
+    Plan plan;
+    std::optional<Plan> home;
+    std::vector<Condition> conditions;
+    std::vector<OngoingCondition> ongoing;
+    HardwareProfile machines;
+    double seconds = 0, since_switch = 0, doubt = 0;
+    std::optional<double> predicted, realised;
+    std::map<std::string, double> ran;  // plan -> seconds under the same conditions
+    std::string evidence;
+  };
+  std::optional<PlanWish> weigh(const Question& question) const;
+  Question question() const;
+
+  const Facts facts_;
+  Calibration& calibration_;
+  Plan plan_;
+  std::optional<Plan> home_;  // the plan before the first that was wished for
+  std::unique_ptr<Detector> detector_;
+  std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
+  std::deque<double> recent_;             // seconds of steps on this plan
+  int num_seen_ = 0;
+  std::int64_t first_step_ = 0;  // what was seen of earlier ones was another plan's
+  std::map<RanKey, double> ran_;
+  std::string weighed_;  // the conditions that were weighed last
+  double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
+  std::future<std::optional<PlanWish>> weighing_;
+  bool is_wished_ = false;
+  double before_ = 0;  // seconds of a step before the last wish
+  std::optional<double> predicted_, realised_;
+  bool is_told_ = true;
+};
+
+}  // namespace optimus

@@ -1,0 +1,48 @@
+// See watching.h.
+#include "run/watching.h"
+
+namespace optimus {
+
+Watching::Watching(Facts facts, const PlanPart& part)
+    : facts_(std::move(facts)),
+      tree_(facts_.comm, facts_.patience),
+      collected_(std::chrono::steady_clock::now()) {
+  took(part);
+}
+
+void Watching::took(const PlanPart& part) {
+  meter_.reset();
+  if (part.is_empty()) return;
+  const Program& program = part.engine->program();
+  meter_.emplace(program, part.plan, facts_.model, facts_.predicted(part.plan, program));
+  if (!part.engine->device().is_cuda()) log_.emplace(part.engine->device());
+}
+
+void Watching::begin_step(Engine& engine) {
+  if (log_ && engine.instruction_log == nullptr) engine.instruction_log = &*log_;
+}
+
+void Watching::end_step(Engine& engine, const MeasuredStep& step) {
+  const bool is_own = log_ && engine.instruction_log == &*log_;
+  if (is_own) engine.instruction_log = nullptr;
+  if (meter_) meter_->see(step, is_own ? log_->take() : std::vector<InstructionTime>());
+}
+
+void Watching::collect(std::int64_t step) {
+  Observation own{.step = step};
+  if (meter_ && !meter_->is_empty()) own.add(meter_->take());
+  const std::optional<Observation> seen = tree_.send(std::move(own));
+  if (!seen || facts_.deciding == nullptr) return;
+  facts_.deciding->see(*seen);
+  if (facts_.keep) facts_.keep(*seen);
+}
+
+bool Watching::wants_to_collect() {
+  constexpr std::chrono::milliseconds kLeast{100};
+  const auto now = std::chrono::steady_clock::now();
+  if (facts_.comm.rank() != 0 || now - collected_ < kLeast) return false;
+  collected_ = now;
+  return true;
+}
+
+}  // namespace optimus

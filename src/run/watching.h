@@ -1,0 +1,53 @@
+// Watching: what one rank does so that the run knows how it goes: measures its own steps, and passes on what it and the ranks below it in
+// the tree have seen. At rank 0 that ends in Deciding.
+//
+// Ranks collect after the same steps, as the steps' agreement says (StepWord::collects): every step, where one takes a tenth of a second or
+// more; else the mean of several. On CUDA the times of single instructions are not taken, because they would end its recorded steps: only
+// how long steps take is seen there. One thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "adapt/step_meter.h"
+#include "elastic/observation_tree.h"
+#include "reshard/plan_switch.h"
+#include "run/deciding.h"
+
+namespace optimus {
+
+class Watching {
+ public:
+  struct Facts {
+    Comm& comm;
+    const ModelSpec& model;
+    Seconds patience;
+    std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
+    Deciding* deciding = nullptr;  // at rank 0
+    std::function<void(const Observation& seen)> keep{};  // at rank 0: what is worth keeping
+  };
+  Watching(Facts facts, const PlanPart& part);
+
+  // Around a step of a rank with a part.
+  void begin_step(Engine& engine);
+  void end_step(Engine& engine, const MeasuredStep& step);
+  // After every step, before the plan may change, by all ranks.
+  void receive() { tree_.receive(); }
+  // After some, when it has changed or not, by all ranks.
+  void collect(std::int64_t step);
+  // What this rank says about that for the next step.
+  bool wants_to_collect();
+  // The part is of another plan.
+  void took(const PlanPart& part);
+
+  Deciding* deciding() const { return facts_.deciding; }
+
+ private:
+  const Facts facts_;
+  ObservationTree tree_;
+  std::optional<StepMeter> meter_;  // none: no part
+  std::optional<InstructionLog> log_;
+  std::chrono::steady_clock::time_point collected_;
+};
+
+}  // namespace optimus
