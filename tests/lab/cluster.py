@@ -214,8 +214,14 @@ class Cluster:
             group = CPU_GROUPS / f"{PREFIX}{os.getpid()}" / f"{name}-{device}"
             group.mkdir(parents=True, exist_ok=True)
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(max(1000, int(speed * PERIOD_US))))
             self._groups[name, device] = group / "cgroup.procs"
+            self.set_pace(name, device, speed)
+
+    def set_pace(self, name, device, speed):
+        """From now on. Only of devices that began with less than a whole core: others are in no group."""
+        if (name, device) not in self._groups:
+            raise Unavailable(f"{name}/{device} has a whole core; give its host a speed below 1, so that it can be changed")
+        (self._groups[name, device].parent / "cpu.cfs_quota_us").write_text(str(max(1000, int(speed * PERIOD_US))))
 
     def start(self, name, device, words, environment=None, **how):
         """A process on a host, at the pace of one of its devices. It ends with this one at the latest."""

@@ -35,11 +35,11 @@ class Event:
     delay: float  # seconds after that
     what: str  # one of ACTIONS
     who: typing.Any = True
-    to: float = 0  # slow: bits a second
+    to: float = 0  # slow: bits a second; pace: of a core
 
     def text(self):
         name = f"{self.what.replace('_', ' ')} {'' if self.who is True else self.who}".strip()
-        return name + (f" to {self.to / 1e6:g} Mbit" if self.what == "slow" else "")
+        return name + (f" to {self.to / 1e6:g} Mbit" if self.what == "slow" else f" to {self.to:g}" if self.what == "pace" else "")
 
 
 @dataclasses.dataclass
@@ -75,7 +75,7 @@ class Scenario:
     runs: list
 
 
-ACTIONS = ("kill", "stop", "continue", "cut", "heal", "slow", "fill_disk", "free_disk")
+ACTIONS = ("kill", "stop", "continue", "cut", "heal", "slow", "pace", "fill_disk", "free_disk")
 WHENS = ("at_start", "at_step", "at_save", "at_second", "after")
 KINDS = ("train", "resume", "measure")
 
@@ -119,7 +119,7 @@ def _hosts(table, links, where):
 
 
 def _check_who(what, who, hosts, where):
-    if what in ("kill", "stop", "continue"):
+    if what in ("kill", "stop", "continue", "pace"):
         name, _, device = str(who).partition("/")
         if name in hosts and (not device or (device.isdigit() and int(device) < hosts[name].devices)):
             return
@@ -148,10 +148,11 @@ def _event(table, hosts, where):
     else:
         moment = _number(table[when], 0, 1e6, f"{where}, {when}")
     _check_who(what, table[what], hosts, where)
-    if (what == "slow") != ("to" in table):
-        raise ScenarioError(f"{where}: 'slow' and 'to' belong together: slow = \"host2\", to = \"100 Mbit\"")
+    if (what in ("slow", "pace")) != ("to" in table):
+        raise ScenarioError(f"{where}: 'slow' or 'pace', and 'to' belong together: slow = \"host2\", to = \"100 Mbit\"; pace = \"host2/0\", to = 0.2")
     delay = quantity(table["delay"], SECONDS, f"{where}, delay") if "delay" in table else 0
-    return Event(when, moment, delay, what, table[what], quantity(table["to"], BITS, f"{where}, to") if what == "slow" else 0)
+    to = quantity(table["to"], BITS, f"{where}, to") if what == "slow" else _number(table["to"], 0.1, 1, f"{where}, to") if what == "pace" else 0
+    return Event(when, moment, delay, what, table[what], to)
 
 
 def _expected(table, where):

@@ -200,6 +200,9 @@ class Player:
             self._heal(who)
         elif what == "slow":
             network.shape(who, event.to, self.scenario.latency)
+        elif what == "pace":
+            for rank in ranks.matching(who):
+                self.lab.set_pace(*ranks.places[rank], event.to)
         elif what == "fill_disk":
             self.lab.fill_disk()
         elif what == "free_disk":
