@@ -1,4 +1,4 @@
-// optimus status RUN, optimus decisions RUN, optimus switch RUN --plan FILE|auto, optimus drain RUN --device D
+// optimus status RUN, optimus switch RUN --plan FILE|auto, optimus drain RUN --device D
 #include "run/status.h"
 
 #include "base/error.h"
@@ -118,38 +118,10 @@ class Drain final : public OnRun {
   Seconds patience_{600};
 };
 
-class Decisions final : public OnRun {
- public:
-  int run(Console& console) override {
-    (void)status_of(run_);  // that a run lies there
-    const Path path = run_ / "decisions.jsonl";
-    OrderedJson list = OrderedJson::array();
-    std::string shown;
-    std::error_code error;
-    const std::string content =
-        std::filesystem::exists(path, error) ? value_or_throw(read_file(path)) : std::string();
-    for (const std::string& line : split(content, '\n')) {
-      if (line.empty()) continue;
-      const Json json = parse_json(line, path.string());
-      const JsonView view(json, path.string());
-      const auto bytes = [&](const char* name) { return text(Bytes(view.at(name).integer())); };
-      shown +=
-          fmt::format("step {:<7} {:<8} {} → {}  paused {}, moved {} (bound {})  {}\n",
-                      view.at("step").integer(), view.at("kind").text(), view.at("from").text().substr(0, 4),
-                      view.at("to").text().substr(0, 4), text(Seconds(view.at("pause_seconds").number())),
-                      bytes("moved_bytes"), bytes("minimum_bytes"), view.at("evidence").text());
-      list.push_back(OrderedJson::parse(line));
-    }
-    console.result(list, shown.empty() ? "no decisions\n" : shown);
-    return 0;
-  }
-};
-
 }  // namespace
 
 std::unique_ptr<Command> make_status_command() { return std::make_unique<Status>(); }
 std::unique_ptr<Command> make_switch_command() { return std::make_unique<Switch>(); }
 std::unique_ptr<Command> make_drain_command() { return std::make_unique<Drain>(); }
-std::unique_ptr<Command> make_decisions_command() { return std::make_unique<Decisions>(); }
 
 }  // namespace optimus

@@ -1,29 +1,154 @@
 // See decisions.h.
 #include "observe/decisions.h"
 
-#include "base/json.h"
+#include "base/error.h"
 
 namespace optimus {
+namespace {
+
+constexpr std::size_t kMostAlternatives = 16;
+constexpr std::size_t kLongestDecision = 64 << 10;  // as metrics.cpp has it: a resumed run reads these lines
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+
+OrderedJson or_null(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
+}
+
+// Host names stand in evidence, and need not be UTF-8: a record must not end a training.
+std::string line_of(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+OrderedJson json_of(const std::vector<WeighedPlan>& plans) {
+  OrderedJson list = OrderedJson::array();
+  for (const WeighedPlan& one : plans)
+    list.push_back(
+        {{"plan", one.plan}, {"response", one.response}, {"predicted_gain", or_null(one.predicted_gain)}});
+  return list;
+}
+
+std::optional<double> number_in(const JsonView& view, const char* name) {
+  const std::optional<JsonView> found = view.find(name);
+  return found ? std::optional(found->number()) : std::nullopt;
+}
+
+Bytes bytes_in(const JsonView& view, const char* name) {
+  const std::optional<JsonView> found = view.find(name);
+  return Bytes(found ? found->integer(0) : 0);
+}
+
+Seconds seconds_in(const JsonView& view, const char* name) {
+  const std::optional<JsonView> found = view.find(name);
+  if (!found) return {};
+  const double value = found->number();
+  if (!(value >= 0)) found->refuse("a number of at least 0");
+  return Seconds(value);
+}
+
+Decision decision_in(const JsonView& view) {
+  Decision one{.step = view.at("step").integer(0, kMostSteps), .kind = view.at("kind").text()};
+  one.evidence = view.text_or("evidence", ""), one.cause = view.text_or("cause", "");
+  one.from = view.text_or("from", ""), one.to = view.text_or("to", "");
+  if (const auto epoch = view.find("epoch")) one.epoch = epoch->integer(0, kMostSteps);
+  one.predicted_gain = number_in(view, "predicted_gain");
+  one.realised_gain = number_in(view, "realised_gain");
+  one.pause = seconds_in(view, "pause_seconds"), one.prepare = seconds_in(view, "prepare_seconds");
+  one.moved = bytes_in(view, "moved_bytes"), one.minimum = bytes_in(view, "minimum_bytes");
+  one.early = bytes_in(view, "early_bytes"), one.precopied = bytes_in(view, "precopied_bytes");
+  if (const auto plans = view.find("alternatives"))
+    for (const JsonView& plan : plans->elements())
+      one.alternatives.push_back(
+          {plan.at("plan").text(), plan.text_or("response", ""), number_in(plan, "predicted_gain")});
+  return one;
+}
+
+// The newest switch of that epoch: numbers begin again where a run goes on from an older checkpoint. None: its line was dropped then.
+void take_realised(const JsonView& view, std::vector<Decision>& decisions) {
+  const std::int64_t epoch = view.at("epoch").integer(0, kMostSteps);
+  const std::optional<double> gain = number_in(view, "realised_gain");  // null: it was not finite
+  for (auto one = decisions.rbegin(); one != decisions.rend(); ++one)
+    if (one->kind == "switch" && one->epoch == epoch) {
+      one->realised_gain = gain;
+      return;
+    }
+}
+
+// What a file says must not steer a terminal.
+std::string printable(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  return text;
+}
+
+}  // namespace
+
+OrderedJson to_json(const Decision& decision) {
+  return {{"step", decision.step},
+          {"kind", decision.kind},
+          {"evidence", decision.evidence},
+          {"cause", decision.cause.empty() ? OrderedJson() : OrderedJson(decision.cause)},
+          {"from", decision.from},
+          {"to", decision.to},
+          {"epoch", decision.epoch},
+          {"predicted_gain", or_null(decision.predicted_gain)},
+          {"realised_gain", or_null(decision.realised_gain)},
+          {"pause_seconds", decision.pause.value},
+          {"prepare_seconds", decision.prepare.value},
+          {"moved_bytes", decision.moved.value},
+          {"minimum_bytes", decision.minimum.value},
+          {"early_bytes", decision.early.value},
+          {"precopied_bytes", decision.precopied.value},
+          {"alternatives", json_of(decision.alternatives)}};
+}
 
 std::string decision_line(const Decision& decision) {
-  const auto gain = [](const std::optional<double>& value) {
-    return value ? OrderedJson(*value) : OrderedJson();
-  };
-  return OrderedJson{{"step", decision.step},
-                     {"kind", decision.kind},
-                     {"evidence", decision.evidence},
-                     {"from", decision.from},
-                     {"to", decision.to},
-                     {"epoch", decision.epoch},
-                     {"predicted_gain", gain(decision.predicted_gain)},
-                     {"realised_gain", gain(decision.realised_gain)},
-                     {"pause_seconds", decision.pause.value},
-                     {"prepare_seconds", decision.prepare.value},
-                     {"moved_bytes", decision.moved.value},
-                     {"minimum_bytes", decision.minimum.value},
-                     {"early_bytes", decision.early.value},
-                     {"precopied_bytes", decision.precopied.value}}
-      .dump();
+  if (decision.alternatives.size() <= kMostAlternatives) return line_of(to_json(decision));
+  Decision shorter = decision;
+  shorter.alternatives.resize(kMostAlternatives);
+  return line_of(to_json(shorter));
+}
+
+std::string realised_line(std::int64_t step, std::int64_t epoch, double gain) {
+  return line_of({{"step", step}, {"kind", "realised"}, {"epoch", epoch}, {"realised_gain", gain}});
+}
+
+std::vector<Decision> parse_decisions(std::string_view content, const std::string& source) {
+  std::vector<Decision> decisions;
+  for (int number = 1; !content.empty(); ++number) {
+    const std::size_t end = content.find('\n');
+    if (end == std::string_view::npos) break;
+    const std::string_view line = content.substr(0, end);
+    content.remove_prefix(end + 1);
+    if (line.empty()) continue;
+    const std::string where = fmt::format("{} line {}", source, number);
+    if (line.size() > kLongestDecision)
+      throw UserError("{}: {} bytes, a decision has at most {}", where, line.size(), kLongestDecision);
+    const Json json = parse_json(line, where);
+    const JsonView view(json, where);
+    if (view.at("kind").text() == "realised")
+      take_realised(view, decisions);
+    else
+      decisions.push_back(decision_in(view));
+  }
+  return decisions;
+}
+
+std::string gain_text(double gain) { return fmt::format("{:+.0f} %", gain * 100); }
+
+std::string text(const Decision& decision, const std::string& from, const std::string& to) {
+  const std::string what = decision.kind == "switch" ? "" : decision.kind + ": ";
+  std::string line = fmt::format("step {}: {}{} → {} → {}", decision.step, what, decision.evidence, from, to);
+  if (decision.predicted_gain) line += ", predicted " + gain_text(*decision.predicted_gain);
+  if (decision.realised_gain) line += ", realised " + gain_text(*decision.realised_gain);
+  line += fmt::format(", paused {}, moved {} (bound {})", text(decision.pause), text(decision.moved),
+                      text(decision.minimum));
+  for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
+    const WeighedPlan& one = decision.alternatives[i];
+    line += (i == 0 ? "; instead " : ", ") + one.plan;
+    if (!one.response.empty()) line += fmt::format(" ({})", one.response);
+    if (one.predicted_gain) line += " " + gain_text(*one.predicted_gain);
+  }
+  return printable(std::move(line));
 }
 
 }  // namespace optimus

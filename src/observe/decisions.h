@@ -1,15 +1,28 @@
 // What a run has decided about its plan, and decisions.jsonl, where it writes that: one JSON object a line, each with the step behind
 // which it came. The file is kept as metrics.jsonl is (observe/metrics.h).
+//
+// What a switch really gained is known some steps later: a line of kind "realised" then follows, which parse_decisions() puts into the
+// switch that began its epoch.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/json.h"
 #include "base/units.h"
 #include "observe/metrics.h"
 
 namespace optimus {
+
+// A plan that was weighed and not taken.
+struct WeighedPlan {
+  std::string plan, response{};            // "pp2 tp2", "recut"
+  std::optional<double> predicted_gain{};  // below 0: it would be slower
+  bool operator==(const WeighedPlan&) const = default;
+};
 
 struct Decision {
   std::int64_t step = 0;
@@ -17,13 +30,33 @@ struct Decision {
   std::string evidence{};    // why: "scripted", "asked for", or what was measured
   std::string from{}, to{};  // hashes of plans
   std::int64_t epoch = 0;    // of the plan from then on
+  // Part of the step's time that is saved: 1 - after / before. Only of what the run chose itself.
   std::optional<double> predicted_gain{}, realised_gain{};
   Seconds pause{}, prepare{};  // training stood still; it went on meanwhile
   Bytes moved{}, minimum{};    // no choice of places moves less than the minimum
   Bytes early{};               // of what moved: before the pause
   Bytes precopied{};           // sent again because of that
+  std::string cause{};         // "link", as adapt/condition.h has it; none: nothing was found to be slow
+  std::vector<WeighedPlan> alternatives{};
+  bool operator==(const Decision&) const = default;
 };
 
+// All fields; what is not known is null, no alternatives are an empty list.
+OrderedJson to_json(const Decision& decision);
+
+// Lines of decisions.jsonl, without their end. Of alternatives the first 16 are written: a line stays short.
 std::string decision_line(const Decision& decision);
+std::string realised_line(std::int64_t step, std::int64_t epoch, double gain);
+
+// The whole file, realised gains put where they belong. A last line without its end is left out: it is being written, or its writer was
+// killed. Throws UserError with the line's number for what is none of ours.
+std::vector<Decision> parse_decisions(std::string_view content, const std::string& source);
+
+// One line for people; plans as `from` and `to` name them, since a decision has their hashes only.
+//   step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, realised +35 %, paused 36.0 ms, moved …
+std::string text(const Decision& decision, const std::string& from, const std::string& to);
+
+// "+38 %", "-2 %"
+std::string gain_text(double gain);
 
 }  // namespace optimus

@@ -1,0 +1,34 @@
+// optimus decisions RUN: what a run has decided about its plan, why, what it expected and what came of it.
+#include "cli/command.h"
+#include "run/run_records.h"
+
+namespace optimus {
+namespace {
+
+class Decisions final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add_positional("run", run_, "a run's folder").is_required = true;
+  }
+  int run(Console& console) override {
+    check_run(run_);
+    const RunPlans plans = read_run_plans(run_);
+    OrderedJson list = OrderedJson::array();
+    std::string shown;
+    for (const Decision& one : read_decisions(run_)) {
+      shown += text(one, name_of(plans, one.from), name_of(plans, one.to)) + "\n";
+      list.push_back(to_json(one));
+    }
+    console.result(list, shown.empty() ? "no decisions\n" : shown);
+    return 0;
+  }
+
+ private:
+  Path run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_decisions_command() { return std::make_unique<Decisions>(); }
+
+}  // namespace optimus

@@ -1,0 +1,100 @@
+// decisions.jsonl: what is written comes back, gains that are known later find their switch, strangers get one clear line.
+#include "observe/decisions.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+Decision chosen() {
+  Decision one{.step = 412, .kind = "switch", .evidence = "slow link 1–3: 9.10x since step 397"};
+  one.from = "624e12", one.to = "37d712", one.epoch = 1, one.cause = "link", one.predicted_gain = 0.38;
+  one.pause = Seconds(0.036), one.moved = Bytes(2048), one.minimum = Bytes(1024);
+  one.alternatives = {{"pp2 tp2", "recut", 0.31}, {"dp4", "replan", std::nullopt}};
+  return one;
+}
+
+std::string why_refused(const std::string& content) {
+  try {
+    (void)parse_decisions(content, "d.jsonl");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Decisions, ComeBackAsTheyWere) {
+  rc::check([] {
+    Decision one{.step = *rc::gen::inRange<std::int64_t>(0, 1'000'000), .kind = "switch"};
+    // Of any bytes, those that are text: others are replaced (below).
+    const auto word = rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127));
+    one.evidence = *word, one.from = *word, one.to = *word, one.cause = *word;
+    one.epoch = *rc::gen::inRange(0, 100);
+    if (*rc::gen::arbitrary<bool>()) one.predicted_gain = *rc::gen::inRange(-100, 100) / 64.0;
+    one.pause = Seconds(*rc::gen::inRange(0, 1000) / 7.0), one.moved = Bytes(*rc::gen::inRange(0, 1 << 30));
+    for (int i = *rc::gen::inRange(0, 17); i > 0; --i)
+      one.alternatives.push_back({*word, *word, *rc::gen::inRange(-9, 9) / 3.0});
+    const std::string line = decision_line(one);
+    RC_ASSERT(line.find('\n') == std::string::npos);
+    RC_ASSERT(parse_decisions(line + "\n", "d") == std::vector{one});
+  });
+}
+
+TEST(Decisions, ALineStaysShortAndIsText) {
+  Decision one = chosen();
+  one.alternatives.resize(5000, {"pp2", "recut", 0.1});
+  one.evidence = "host \xff";
+  const std::vector<Decision> read = parse_decisions(decision_line(one) + "\n", "d");
+  ASSERT_EQ(read.size(), 1U);
+  EXPECT_EQ(read[0].alternatives.size(), 16U);
+  EXPECT_EQ(read[0].evidence, "host \xef\xbf\xbd");
+}
+
+TEST(Decisions, WhatWasGainedFindsItsSwitch) {
+  Decision other{.step = 500, .kind = "recover", .evidence = "lost rank 3", .epoch = 2};
+  Decision again = chosen();
+  again.step = 600, again.epoch = 3;
+  const std::string content = decision_line(chosen()) + "\n" + realised_line(440, 1, 0.35) + "\n" +
+                              decision_line(other) + "\n" + realised_line(520, 2, 0.5) + "\n" +
+                              decision_line(again) + "\n" + realised_line(700, 3, HUGE_VAL) + "\n" +
+                              R"({"step":701,"kind":"swi)";  // being written
+  const std::vector<Decision> read = parse_decisions(content, "d");
+  ASSERT_EQ(read.size(), 3U);
+  EXPECT_EQ(read[0].realised_gain, 0.35);
+  EXPECT_EQ(read[1].realised_gain, std::nullopt);  // no switch of its own
+  EXPECT_EQ(read[2].realised_gain, std::nullopt);  // not finite
+  // An epoch's number that came twice: the newer switch.
+  const std::string twice =
+      decision_line(chosen()) + "\n" + decision_line(chosen()) + "\n" + realised_line(440, 1, -0.1) + "\n";
+  EXPECT_EQ(parse_decisions(twice, "d")[0].realised_gain, std::nullopt);
+  EXPECT_EQ(parse_decisions(twice, "d")[1].realised_gain, -0.1);
+}
+
+TEST(Decisions, ReadAsALine) {
+  Decision one = chosen();
+  one.realised_gain = 0.351;
+  EXPECT_EQ(text(one, "pp4", "pp2 tp2"),
+            "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, realised +35 %, "
+            "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); instead pp2 tp2 (recut) +31 %, dp4 (replan)");
+  Decision lost{.step = 13, .kind = "recover", .evidence = "lost rank 0\x1b[2J\n"};
+  EXPECT_EQ(text(lost, "dp4", "dp3"),
+            "step 13: recover: lost rank 0 [2J  → dp4 → dp3, paused 0.0 us, moved 0 B (bound 0 B)");
+}
+
+TEST(Decisions, OfOthersAreRefusedWithTheirLine) {
+  const std::string good = decision_line(chosen()) + "\n";
+  EXPECT_EQ(why_refused(good), "accepted");
+  EXPECT_NE(why_refused(good + "{}\n").find("d.jsonl line 2"), std::string::npos);
+  EXPECT_NE(why_refused("[1]\n").find("line 1"), std::string::npos);
+  EXPECT_NE(why_refused(R"({"step":-1,"kind":"switch"})" + std::string("\n")).find("step"),
+            std::string::npos);
+  EXPECT_NE(why_refused(R"({"step":1,"kind":"switch","pause_seconds":-2})" + std::string("\n")).find("pause"),
+            std::string::npos);
+  EXPECT_NE(why_refused(std::string(70'000, ' ') + "\n").find("at most 65536"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace optimus
