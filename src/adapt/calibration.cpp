@@ -6,6 +6,7 @@
 
 #include "adapt/step_meter.h"
 #include "cost/instruction_cost.h"
+#include "cost/link_cost.h"
 
 namespace optimus {
 namespace {
@@ -14,6 +15,30 @@ bool is_between_nodes(const Topology& topology, int group, Channel channel) {
   const std::vector<int>& ranks = topology.ranks_of_group(group);
   return std::any_of(ranks.begin(), ranks.end(),
                      [&](int rank) { return topology.nodes_of(rank, channel).size() > 1; });
+}
+
+}  // namespace
+
+namespace {
+
+// Of the largest of each channel.
+void take_links(const Setup& setup, const StepMeter& meter, const PricedProgram& priced,
+                const std::vector<double>& seconds, StageWork& own) {
+  const LinkCost cost(fitted_constants());
+  const Program& program = priced.program();
+  std::array<double, kChannels> largest{};
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const auto [channel, bytes] = meter.message(i);
+    const auto c = static_cast<std::size_t>(channel);
+    if (bytes <= largest[c]) continue;
+    const Instruction& at = program.instructions[i];
+    const double took =
+        at.peer < 0 ? seconds[i]
+                    : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
+                                                      setup.map[VirtualDevice{at.peer}]),
+                                   bytes);
+    largest[c] = bytes, own.links[c] = took / bytes;
+  }
 }
 
 }  // namespace
@@ -36,7 +61,8 @@ std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, cons
       StageWork& own = result.emplace_back();
       for (std::size_t i = 0; i < seconds.size(); ++i)
         if (const Instruction& at = priced.program().instructions[i]; is_computing(at.op) && at.block >= 0)
-          own[static_cast<std::size_t>(role_of(model, at.block))] += seconds[i];
+          own.compute[static_cast<std::size_t>(role_of(model, at.block))] += seconds[i];
+      take_links(setup, StepMeter(priced.program(), plan, model, seconds), priced, seconds, own);
     }
   return result;
 }
@@ -52,16 +78,19 @@ void Calibration::Mean::see(double value) {
 
 double Calibration::Mean::value() const { return std::exp(log); }
 
-void Calibration::learn(const Observation& quiet, const Topology& topology) {
+void Calibration::learn(const Observation& quiet, const std::vector<StageWork>& work,
+                        const Topology& topology) {
   ++num_learned_;
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     if (const Rate& rate = quiet.rates[role]; rate.seconds > 0 && rate.predicted > 0)
       rates_[role].see(rate.seconds / rate.predicted);
   for (const auto& [group, seen] : quiet.groups)
-    for (std::size_t c = 0; c < kChannels; ++c) {
+    for (std::size_t c = 0; c < kChannels && group < std::ssize(work); ++c) {
       const auto channel = static_cast<Channel>(c);
-      if (const Spread& spread = seen.of(measure_of(channel)); spread.count > 0 && spread.median() > 0)
-        links_[c][is_between_nodes(topology, group, channel) ? 1 : 0].see(spread.median());
+      const double predicted = work[static_cast<std::size_t>(group)].links[c];
+      const Spread& spread = seen.of(measure_of(channel));
+      if (spread.count > 0 && spread.median() > 0 && predicted > 0)
+        links_[c][is_between_nodes(topology, group, channel) ? 1 : 0].see(spread.median() / predicted);
     }
 }
 
@@ -81,7 +110,7 @@ std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vect
   for (int group = 0; group < std::min<int>(topology.num_groups(), static_cast<int>(work.size())); ++group) {
     double compute = 0;
     for (std::size_t role = 0; role < kBlockRoles; ++role) {
-      const double predicted = work[static_cast<std::size_t>(group)][role];
+      const double predicted = work[static_cast<std::size_t>(group)].compute[role];
       // A kind of block that no rank has computed: as layers are.
       const auto own = rate(static_cast<BlockRole>(role)), layers = rate(BlockRole::layer);
       if (predicted > 0) compute += predicted * own.value_or(layers.value_or(0));
@@ -90,7 +119,8 @@ std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vect
     for (std::size_t c = 0; c < kChannels; ++c) {
       const auto channel = static_cast<Channel>(c);
       const Mean& mean = links_[c][is_between_nodes(topology, group, channel) ? 1 : 0];
-      if (mean.count > 0) result[{group, measure_of(channel)}] = mean.value();
+      const double predicted = work[static_cast<std::size_t>(group)].links[c];
+      if (mean.count > 0 && predicted > 0) result[{group, measure_of(channel)}] = mean.value() * predicted;
     }
   }
   return result;
@@ -114,8 +144,9 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
       if (channel[far].count > 0 && (quickest[far] == 0 || channel[far].value() < quickest[far]))
         quickest[far] = channel[far].value();
   for (NodeGroup& group : profile.groups) {
-    if (quickest[0] > 0) group.domain_link.bytes_per_second = group.node_link.bytes_per_second = 1 / quickest[0];
-    if (quickest[1] > 0) group.network.nic.bytes_per_second = 1 / quickest[1];
+    if (quickest[0] > 0)
+      group.domain_link.bytes_per_second /= quickest[0], group.node_link.bytes_per_second /= quickest[0];
+    if (quickest[1] > 0) group.network.nic.bytes_per_second /= quickest[1];
   }
   return profile;
 }

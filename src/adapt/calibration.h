@@ -2,8 +2,8 @@
 // Learned while all is quiet, it says what another plan's ranks should take before they have taken a step: a condition that was there
 // before a change of plan is seen behind it, and so is its end. It also makes the cost model's cluster this run's own.
 //
-// Of computing one factor for each kind of block, with its uncertainty; of links the seconds a byte of each channel, within a node
-// and between nodes. Pure; one thread at a time.
+// Of computing one factor for each kind of block, with its uncertainty; of links one for each channel, within a node and between nodes.
+// Pure; one thread at a time.
 #pragma once
 
 #include <array>
@@ -19,21 +19,25 @@
 
 namespace optimus {
 
-// What the cost model says of a plan's stages: seconds of computing in a step of one rank, by kind of block.
-using StageWork = std::array<double, kBlockRoles>;
+// What the cost model says of one rank of a stage: seconds of computing in a step by kind of block, and seconds a byte of the largest
+// message or collective of each channel; 0: there is none.
+struct StageWork {
+  std::array<double, kBlockRoles> compute{};
+  std::array<double, kChannels> links{};
+};
 // [group]: stages counted through all pipelines. Empty for models of modules, which the cost model does not know.
 std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster);
 
 class Calibration {
  public:
-  // Of a step in which nothing was found. The topology is the plan's.
-  void learn(const Observation& quiet, const Topology& topology);
+  // Of a step in which nothing was found; the rest is the plan's.
+  void learn(const Observation& quiet, const std::vector<StageWork>& work, const Topology& topology);
   bool is_known() const { return num_learned_ >= kWarmUp; }
 
   // What ranks of each group should take (Measure::compute, and channels that were seen before), as Detector begins with.
   std::map<std::pair<int, Measure>, double> baselines(const std::vector<StageWork>& work,
                                                       const Topology& topology) const;
-  // The same machines as the run found them: devices at the rate of layers, links at their measured speed.
+  // The same machines as the run found them: devices at the rate of layers, links at that of the quickest channel.
   HardwareProfile refreshed(HardwareProfile profile) const;
   // Seconds, of those predicted; nothing before it was seen. And the standard deviation of its logarithm from step to step.
   std::optional<double> rate(BlockRole role) const;
@@ -48,7 +52,7 @@ class Calibration {
     double value() const;
   };
   std::array<Mean, kBlockRoles> rates_;
-  std::array<std::array<Mean, 2>, kChannels> links_;  // [between nodes]: seconds a byte
+  std::array<std::array<Mean, 2>, kChannels> links_;  // [between nodes]
   int num_learned_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <span>
 
 #include "model/tensors.h"
@@ -37,6 +38,7 @@ ImaginedRun::ImaginedRun(const Plan& plan, const ModelSpec& model, const Hardwar
   if (noise_.recorded_seconds > 0)
     scale_ = noise_.recorded_seconds / predicted_step(plan_, model_, cluster).seconds;
   healthy_ = times_of(cluster);
+  work_ = stage_work(plan_, model_, cluster);
   ranks_.resize(healthy_.size());
   for (RankNoise& rank : ranks_) {
     rank.offset = noise_.rank_spread * normal();
@@ -78,13 +80,15 @@ std::vector<ImaginedRun::RankTimes> ImaginedRun::times_of(const Cluster& cluster
         const double activation = static_cast<double>(pipeline.microbatches.front()) / replicas *
                                   static_cast<double>(plan_.sequence_length * model_.hidden) * width;
         const double bytes = channel == Channel::data ? parameters * 4 : activation;
+        const auto size = static_cast<double>(members.size());
+        const double on_the_wire = is_message ? bytes : bytes * 2 * (size - 1) / size;
         const double number = channel == Channel::data ? 1 : messages;
         const double seconds =
             is_message
                 ? cost.message(cluster.link(map[VirtualDevice{rank}], map[VirtualDevice{members.back()}]),
                                bytes)
                 : cost.collective(Collective::all_reduce, shape_of(members, cluster, map), bytes);
-        one.links[c] = {bytes * number, seconds * number * scale_};
+        one.links[c] = {on_the_wire * number, seconds * number * scale_};
       }
     }
   }
@@ -152,6 +156,12 @@ Observation ImaginedRun::next() {
     one.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
     one.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
     one.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
+    if (!work_.empty()) {  // as if the cost model were right about all kinds of blocks alike
+      const auto& work = work_[static_cast<std::size_t>(one.group)].compute;
+      const double all = std::accumulate(work.begin(), work.end(), 0.0);
+      for (std::size_t role = 0; role < kBlockRoles; ++role)
+        one.rates[role] = {compute * work[role] / all, work[role]};
+    }
     one.data_wait = wait * std::exp(noise_.link_spread * normal());
     one.seconds = std::max(step_seconds_ + wait, compute + base.optimizer);
     for (std::size_t c = 0; c < kChannels; ++c)

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "adapt/calibration.h"
 #include "adapt/condition.h"
 #include "adapt/detect.h"
 #include "base/random.h"
@@ -70,6 +71,7 @@ class ImaginedRun {
   std::uint64_t drawn_ = 0;
   std::vector<Condition> conditions_;
   std::vector<RankTimes> healthy_, now_;
+  std::vector<StageWork> work_;
   std::vector<RankNoise> ranks_;
   double step_seconds_ = 0, common_ = 0, scale_ = 1;
   std::int64_t step_ = 0;

@@ -87,7 +87,8 @@ class Responder {
     const SearchResult found = search(now_, ground_, search_limits(limits_.alternatives));
     add(Response::replan, found.plan, kDoubtOfPrediction, true);
     for (const Alternative& other : found.alternatives)
-      if (other.fill.fits()) add(Response::replan, other.plan, kDoubtOfPrediction, true);
+      // Better ones are told of, too: those that constraints exclude.
+      if (other.fill.fits() && other.objective >= found.objective * (1 - 1e-9)) add(Response::replan, other.plan, kDoubtOfPrediction, true);
   }
 
   // The devices that are slow, or those of nodes that are, left out.

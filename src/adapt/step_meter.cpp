@@ -48,13 +48,14 @@ int group_of(const Plan& plan, const Seat& seat) {
   return group;
 }
 
-double bytes_on_the_wire(const Instruction& at, int group_size) {
+double bytes_on_the_wire(const Instruction& at, const Group* group) {
   const auto bytes = static_cast<double>(at.bytes);
-  if (at.group < 0) return bytes;
-  const double part = static_cast<double>(group_size - 1) / std::max(1, group_size);
-  const bool is_both_ways =
-      at.op == Op::all_reduce || at.op == Op::sync_gradients || at.op == Op::reduce_gradients;
-  return bytes * part * (is_both_ways ? 2 : 1);
+  if (group == nullptr) return bytes;
+  const auto size = static_cast<double>(std::max<std::size_t>(1, group->members.size()));
+  // Where each keeps its shard, a sum goes round once.
+  const bool is_both_ways = at.op == Op::all_reduce || at.op == Op::sync_gradients ||
+                            (at.op == Op::reduce_gradients && group->role != Role::shard);
+  return bytes * (size - 1) / size * (is_both_ways ? 2 : 1);
 }
 
 BlockRole role_of(const ModelSpec& model, int block) {
@@ -101,10 +102,9 @@ StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, c
     known.channel = role == Role::tensor || role == Role::context || role == Role::expert ? Channel::tensor
                                                                                           : Channel::data;
   }
-  const int size =
-      at.group < 0 ? 2
-                   : static_cast<int>(program.groups[static_cast<std::size_t>(at.group)].members.size());
-  known.bytes = known.is_message ? bytes_on_the_wire(at, size) : 0;
+  const Group* const group =
+      at.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(at.group)];
+  known.bytes = known.is_message ? bytes_on_the_wire(at, group) : 0;
   known.is_message = known.is_message && known.bytes > 0;
   return known;
 }

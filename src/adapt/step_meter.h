@@ -21,7 +21,7 @@ namespace optimus {
 // Stages counted through all pipelines, as Topology does.
 int group_of(const Plan& plan, const Seat& seat);
 // Bytes that a device sends in a collective or message, as rings do it.
-double bytes_on_the_wire(const Instruction& at, int group_size);
+double bytes_on_the_wire(const Instruction& at, const Group* group);
 BlockRole role_of(const ModelSpec& model, int block);
 // Forward, recompute, backward: what counts as computing.
 bool is_computing(Op op);
@@ -38,6 +38,11 @@ class StepMeter {
 
   // Without times of instructions only the step counts.
   void see(const MeasuredStep& step, const std::vector<InstructionTime>& times);
+  // Of a message or collective of a program: whom it joins, and its bytes; 0: it is none.
+  std::pair<Channel, double> message(std::size_t instruction) const {
+    const Known& known = known_[instruction];
+    return {known.channel, known.is_message ? known.bytes : 0};
+  }
   bool is_empty() const { return num_steps_ == 0; }
   // The mean of the steps since the last call. There must be some.
   RankStep take();

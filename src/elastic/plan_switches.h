@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "elastic/control.h"
-#include "elastic/plan_wish.h"
+#include "adapt/plan_wish.h"
 #include "elastic/step_agreement.h"
 #include "elastic/switch_script.h"
 #include "reshard/plan_switch.h"

@@ -30,7 +30,7 @@ struct Decision {
   std::string evidence{};    // why: "scripted", "asked for", or what was measured
   std::string from{}, to{};  // hashes of plans
   std::int64_t epoch = 0;    // of the plan from then on
-  // Part of the step's time that is saved: 1 - after / before. Only of what the run chose itself.
+  // Of steps a second: before / after - 1, where these are seconds of a step. Only of what the run chose itself.
   std::optional<double> predicted_gain{}, realised_gain{};
   Seconds pause{}, prepare{};  // training stood still; it went on meanwhile
   Bytes moved{}, minimum{};    // no choice of places moves less than the minimum

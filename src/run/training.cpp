@@ -218,7 +218,7 @@ void Training::watch(RunFolder* folder, const StepWord& agreed) {
   line_.print(fmt::format("step {}: the plan of epoch {} has realised {:+.0f} % ({:+.0f} % predicted)", step_,
                           epoch_, 100 * *gain, 100 * wished_gain_));
   const Outcome<void> kept = folder->decisions.append_line(
-      decision_line({.step = step_, .kind = "realised", .epoch = epoch_, .realised_gain = gain}));
+      realised_line(step_, epoch_, *gain));
   if (!kept) events_.report(Warning{kept.error().why});
 }
 
@@ -286,21 +286,22 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   if (folder == nullptr) return line;
   progress_.finish();
   line_.print(line);
-  const Outcome<void> kept =
-      folder->decisions.append_line(decision_line({.step = step_,
-                                                   .kind = "switch",
-                                                   .evidence = end.why,
-                                                   .from = from,
-                                                   .to = to,
-                                                   .epoch = epoch_,
-                                                   .predicted_gain = end.wish ? std::optional(wished_gain_)
-                                                                              : std::nullopt,
-                                                   .pause = paused,
-                                                   .prepare = end.prepared,
-                                                   .moved = end.report.moved,
-                                                   .minimum = end.report.minimum,
-                                                   .early = end.report.early,
-                                                   .precopied = end.report.precopied}));
+  Decision decision{.step = step_,
+                    .kind = "switch",
+                    .evidence = end.why,
+                    .from = from,
+                    .to = to,
+                    .epoch = epoch_,
+                    .pause = paused,
+                    .prepare = end.prepared,
+                    .moved = end.report.moved,
+                    .minimum = end.report.minimum,
+                    .early = end.report.early,
+                    .precopied = end.report.precopied};
+  if (end.wish)
+    decision.predicted_gain = end.wish->predicted_gain, decision.cause = end.wish->cause,
+    decision.alternatives = end.wish->alternatives;
+  const Outcome<void> kept = folder->decisions.append_line(decision_line(decision));
   if (!kept) events_.report(Warning{kept.error().why});
   return line;
 }

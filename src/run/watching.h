@@ -12,7 +12,7 @@
 #include "adapt/step_meter.h"
 #include "elastic/observation_tree.h"
 #include "reshard/plan_switch.h"
-#include "run/deciding.h"
+#include "adapt/deciding.h"
 
 namespace optimus {
 

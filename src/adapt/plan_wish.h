@@ -2,8 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "base/json.h"
+#include "observe/decisions.h"
 #include "plan/plan.h"
 
 namespace optimus {
@@ -15,7 +16,7 @@ struct PlanWish {
   double predicted_gain = 0;                        // of steps a second: 0.38
   double payback_steps = 0;                         // until the pause is won back, as predicted
   std::string cause{};                              // word_of(Cause); empty: none is left
-  OrderedJson alternatives = OrderedJson::array();  // that were weighed
+  std::vector<WeighedPlan> alternatives{};
 };
 
 }  // namespace optimus

@@ -1,9 +1,10 @@
 // See deciding.h.
-#include "run/deciding.h"
+#include "adapt/deciding.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "adapt/lifetime.h"
 #include "base/error.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
@@ -12,11 +13,12 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kRecent = 10;       // steps whose median is the step's time
+constexpr double kLeastFactor = 1.08;     // what is found and less than this is about to end
 constexpr int kSettling = 3;              // observations behind a change of plan that say little
 constexpr int kHeld = 14;                 // until a new plan's detector has seen enough
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
-double median_of(const std::deque<double>& values) {
+double middle_step(const std::deque<double>& values) {
   std::vector<double> sorted(values.begin(), values.end());
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
@@ -70,9 +72,10 @@ Deciding::~Deciding() {
 void Deciding::begin_plan() {
   const Cluster cluster(facts_.machines);
   Topology topology(plan_, cluster, DeviceMap::identity(cluster.num_devices()));
-  const auto usual = calibration_.baselines(stage_work(plan_, facts_.model, cluster), topology);
+  work_ = stage_work(plan_, facts_.model, cluster);
+  const auto usual = calibration_.baselines(work_, topology);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
-  recent_.clear(), num_seen_ = 0;
+  recent_.clear(), history_.clear(), num_seen_ = 0;
 }
 
 void Deciding::see(const Observation& seen) {
@@ -83,25 +86,39 @@ void Deciding::see(const Observation& seen) {
   findings_ = detector_->see(seen);
   if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
   if (num_seen_ > kHeld) held_.clear();
-  if (findings_.empty() && held_.empty()) calibration_.learn(seen, detector_->topology());
+  if (findings_.empty()) calibration_.learn(seen, work_, detector_->topology());
+  std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock(); });
+  for (const Away& one : away_) findings_.push_back(one.finding);
   if (recent_.size() == kRecent) {
-    ran_[{plan_hash(plan_), key_of(conditions())}] = median_of(recent_);
-    if (!is_told_ && !realised_) realised_ = before_ / median_of(recent_) - 1;
+    note_how_it_runs();
+    if (!is_told_ && !realised_) realised_ = before_ / middle_step(recent_) - 1;
   }
   weigh_if_due();
+}
+
+// What begins is found some steps later: steps count for conditions that stayed the same until then.
+void Deciding::note_how_it_runs() {
+  history_.emplace_back(key_of(conditions()), middle_step(recent_));
+  if (std::ssize(history_) <= kHeld) return;
+  const std::string& key = history_.front().first;
+  if (std::all_of(history_.begin(), history_.end(), [&](const auto& one) { return one.first == key; }))
+    ran_[{plan_hash(plan_), key}] = history_.front().second;
+  history_.pop_front();
 }
 
 std::vector<Condition> Deciding::conditions() const {
   std::vector<Condition> result;
   for (const Finding& finding : findings_)
-    if (is_answerable(finding.cause) && !finding.where.empty())
+    if (is_answerable(finding.cause) && !finding.where.empty() && finding.factor > kLeastFactor)
       result.push_back({finding.cause, finding.where.front(), finding.factor});
   return result;
 }
 
 std::string Deciding::key_of(const std::vector<Condition>& conditions) const {
   std::string key;
-  for (const Condition& one : conditions) key += fmt::format("{} {} ", word_of(one.cause), one.where);
+  // Of nearly the same severity: within a fifth.
+  for (const Condition& one : conditions)
+    key += fmt::format("{} {} {} ", word_of(one.cause), one.where, std::lround(4 * std::log2(one.factor)));
   return key;
 }
 
@@ -122,7 +139,7 @@ Deciding::Question Deciding::question() const {
   Question question;
   question.plan = plan_, question.home = home_, question.conditions = conditions();
   question.machines = calibration_.refreshed(facts_.machines);
-  question.seconds = median_of(recent_), question.since_switch = facts_.clock() - switched_at_;
+  question.seconds = middle_step(recent_), question.since_switch = facts_.clock() - switched_at_;
   question.doubt = calibration_.doubt(BlockRole::layer);
   question.predicted = predicted_, question.realised = realised_;
   const std::string key = key_of(question.conditions);
@@ -141,7 +158,6 @@ Deciding::Question Deciding::question() const {
 std::optional<PlanWish> Deciding::weigh(const Question& question) const {
   const Cluster cluster(question.machines);
   ResponseLimits limits = facts_.limits;
-  limits.refined_devices = 0;
   if (question.home) limits.known.push_back(*question.home);
   std::vector<PlannedOption> options;
   try {
@@ -177,9 +193,8 @@ std::optional<PlanWish> Deciding::weigh(const Question& question) const {
   if (!question.conditions.empty()) wish.cause = word_of(question.conditions.front().cause);
   for (std::size_t i = 1; i < options.size(); ++i)
     if (i != choice.option)
-      wish.alternatives.push_back({{"plan", short_text(options[i].plan)},
-                                   {"response", text(situation.options[i].response)},
-                                   {"predicted_gain", gain_of(situation.options[i])}});
+      wish.alternatives.push_back({short_text(options[i].plan), text(situation.options[i].response),
+                                   gain_of(situation.options[i])});
   return wish;
 }
 
@@ -188,7 +203,7 @@ std::optional<PlanWish> Deciding::wish() {
     return std::nullopt;
   std::optional<PlanWish> wish = weighing_.get();
   if (!wish || recent_.empty()) return std::nullopt;
-  is_wished_ = true, before_ = median_of(recent_);
+  is_wished_ = true, before_ = middle_step(recent_);
   return wish;
 }
 
@@ -201,11 +216,47 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
-  held_ = wish ? findings_ : std::vector<Finding>();
-  std::erase_if(held_, [](const Finding& one) { return !is_answerable(one.cause); });
+  hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
   realised_.reset(), is_told_ = !wish;
   begin_plan();
+}
+
+// Nobody sees how machines are that the plan does not use: they are believed to stay as they are for as long as such conditions do, and
+// are then tried again.
+void Deciding::hold(std::vector<Finding> findings) {
+  std::erase_if(findings, [](const Finding& one) { return !is_answerable(one.cause); });
+  const std::vector<Away> before = std::exchange(away_, {});
+  held_.clear();
+  for (Finding& one : findings) {
+    if (is_seen(one)) {
+      held_.push_back(std::move(one));
+      continue;
+    }
+    const auto known = std::find_if(before.begin(), before.end(), [&](const Away& away) {
+      return away.finding.cause == one.cause && away.finding.where == one.where;
+    });
+    if (known != before.end()) {
+      away_.push_back(*known);
+      continue;
+    }
+    // Each time that it was still slow when it was tried again it is given twice as long.
+    double& tries = tries_[{one.cause, one.where.front()}];
+    const double rest = expected_rest(usual_lifetime(one.cause), 0, facts_.policy.horizon);
+    away_.push_back({std::move(one), facts_.clock() + rest * std::exp2(tries++)});
+  }
+}
+
+bool Deciding::is_seen(const Finding& finding) const {
+  const Cluster cluster(facts_.machines);
+  for (const Pipeline& pipeline : plan_.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const int device : stage.devices)
+        if (finding.cause == Cause::heavy_stage ||
+            finding.where.front() ==
+                (finding.cause == Cause::device ? device : cluster.node_of(Device{device})))
+          return true;
+  return false;
 }
 
 std::optional<double> Deciding::realised() {

@@ -22,7 +22,7 @@
 #include "adapt/calibration.h"
 #include "adapt/decide.h"
 #include "adapt/respond.h"
-#include "elastic/plan_wish.h"
+#include "adapt/plan_wish.h"
 
 namespace optimus {
 
@@ -49,6 +49,10 @@ class Deciding {
   void see(const Observation& seen);
   // What is in force.
   const std::vector<Finding>& findings() const { return findings_; }
+  // Whether answers are being worked out.
+  bool is_weighing() const {
+    return weighing_.valid() && weighing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  }
   // Once, when there is one.
   std::optional<PlanWish> wish();
   // The run is on this plan from here on; wish: as it was wished for, or not.
@@ -58,13 +62,13 @@ class Deciding {
   std::optional<double> realised();
 
  private:
-  struct Ran {
-    double seconds = 0;  // a step under these conditions
-  };
   using RanKey = std::pair<std::string, std::string>;  // plan, conditions
 
   void begin_plan();
   void weigh_if_due();
+  void note_how_it_runs();
+  void hold(std::vector<Finding> findings);
+  bool is_seen(const Finding& finding) const;  // by somebody in the plan
   std::vector<Condition> conditions() const;
   std::string key_of(const std::vector<Condition>& conditions) const;
   // On its thread. Uses nothing of this object that changes.
@@ -86,12 +90,20 @@ class Deciding {
   Calibration& calibration_;
   Plan plan_;
   std::optional<Plan> home_;  // the plan before the first that was wished for
+  std::vector<StageWork> work_;  // of plan_
   std::unique_ptr<Detector> detector_;
+  struct Away {
+    Finding finding;  // of what the plan does not use
+    double until = 0;
+  };
+  std::vector<Away> away_;
+  std::map<std::pair<Cause, int>, double> tries_;
   std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
   std::deque<double> recent_;             // seconds of steps on this plan
   int num_seen_ = 0;
   std::int64_t first_step_ = 0;  // what was seen of earlier ones was another plan's
-  std::map<RanKey, double> ran_;
+  std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
+  std::map<RanKey, double> ran_;                        // seconds of a step
   std::string weighed_;  // the conditions that were weighed last
   double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
   std::future<std::optional<PlanWish>> weighing_;

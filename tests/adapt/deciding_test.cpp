@@ -1,0 +1,187 @@
+// The loop without a run: imagined ranks are slowed down, what they see goes to Deciding, and what it wishes for is done.
+#include "adapt/deciding.h"
+
+#include <gtest/gtest.h>
+
+#include "adapt/imagine.h"
+#include "cluster/standard.h"
+#include "model/presets.h"
+#include "plan/describe.h"
+#include "plan/validate.h"
+
+namespace optimus {
+namespace {
+
+class DecidingTest : public testing::Test {
+ protected:
+  // So many nodes of one device.
+  void begin(const UniformPlan& shape, int nodes, Range dp = {}) {
+    std::vector<std::string> hosts;
+    for (int i = 0; i < nodes; ++i) hosts.push_back("node" + std::to_string(i));
+    machines_ = profile_of(standard_cluster("a100x" + std::to_string(nodes)), hosts);
+    plan_ = uniform_plan(model_, shape);
+    ASSERT_FALSE(problem_in(plan_, model_));
+    Deciding::Facts facts{.model = model_,
+                          .policy = {},
+                          .machines = machines_,
+                          .demand =
+                              [this, shape, dp](const Cluster& cluster) {
+                                Demand demand{model_, cluster, our_software(), fitted_constants()};
+                                demand.batch = shape.batch, demand.sequence_length = shape.sequence_length;
+                                // As a user would who wants stages and copies, and nothing else.
+                                demand.constraints.tp = demand.constraints.cp = Range{1, 1};
+                                demand.constraints.pp = Range{shape.pp, shape.pp};
+                                demand.constraints.dp = dp, demand.constraints.schedule = "1f1b";
+                                return demand;
+                              },
+                          .can_run = [](const Plan&) { return true; },
+                          .clock = [this] { return now_; }};
+    deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
+    imagine();
+  }
+
+  void imagine() {
+    run_ = std::make_unique<ImaginedRun>(plan_, model_, machines_, Noise{}, ++seed_);
+    run_->set(conditions_);
+  }
+  void set(const std::vector<Condition>& conditions) {
+    conditions_ = conditions;
+    run_->set(conditions);
+  }
+
+  // Steps until something is wished for, which is then done.
+  std::optional<PlanWish> steps(int count) {
+    for (int i = 0; i < count; ++i) {
+      Observation seen = run_->next();
+      seen.step = ++step_;
+      now_ += std::max(1.0, seen.seconds);
+      deciding_->see(seen);
+      if (const auto gain = deciding_->realised()) realised_ = gain;
+      if (std::optional<PlanWish> wish = wait_for_wish()) {
+        plan_ = wish->plan;
+        deciding_->took(plan_, wish, step_);
+        imagine();
+        return wish;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Its thread may take a while; nothing happens meanwhile.
+  std::optional<PlanWish> wait_for_wish() {
+    for (int i = 0; i < 2000 && deciding_->is_weighing(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return deciding_->wish();
+  }
+
+  const ModelSpec model_ = *find_preset("gpt3-1.3b");
+  HardwareProfile machines_;
+  Plan plan_;
+  Calibration calibration_;
+  std::unique_ptr<Deciding> deciding_;
+  std::unique_ptr<ImaginedRun> run_;
+  std::vector<Condition> conditions_;
+  double now_ = 0;
+  std::int64_t step_ = 0;
+  std::uint64_t seed_ = 0;
+  std::optional<double> realised_;
+};
+
+TEST_F(DecidingTest, NothingIsWishedForWhereNothingHappens) {
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  EXPECT_FALSE(steps(300).has_value());
+  EXPECT_TRUE(deciding_->findings().empty());
+}
+
+TEST_F(DecidingTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
+  UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
+  shape.strategy.zero = 1;
+  begin(shape, 4, {4, 4});
+  ASSERT_FALSE(steps(60).has_value());
+  const double healthy = run_->step_seconds();
+  set({{Cause::device, 2, 2}});
+  const double slow = run_->step_seconds();
+  const auto wish = steps(30);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(wish->cause, "device");
+  EXPECT_NE(wish->why.find("slow device 2"), std::string::npos) << wish->why;
+  EXPECT_NEAR(wish->predicted_gain, slow / run_->step_seconds() - 1, 0.1) << short_text(plan_);
+  // Half a device of four is gone: 8 / 7 of the healthy step would be perfect.
+  EXPECT_LT(run_->step_seconds(), 1.25 * healthy) << short_text(plan_);
+
+  EXPECT_FALSE(steps(40).has_value()) << "it stays there while the device is slow";
+  ASSERT_TRUE(realised_.has_value());
+  EXPECT_NEAR(*realised_, wish->predicted_gain, 0.1);
+
+  set({});
+  const auto back = steps(60);
+  ASSERT_TRUE(back.has_value()) << "the new plan's ranks are known to be quicker than usual";
+  EXPECT_EQ(back->cause, "");
+  EXPECT_LE(run_->step_seconds(), healthy) << "the first plan, or one that is better: " << short_text(plan_);
+  EXPECT_FALSE(steps(200).has_value()) << short_text(plan_);
+}
+
+// From the begin: the last stage has the head besides its layers.
+TEST_F(DecidingTest, AStageThatIsTooHeavyIsCutAnew) {
+  begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  const double first = run_->step_seconds();
+  const auto wish = steps(100);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(wish->cause, "heavy_stage");
+  EXPECT_NEAR(wish->predicted_gain, first / run_->step_seconds() - 1, 0.02) << short_text(plan_);
+  EXPECT_GT(wish->predicted_gain, 0.02);
+}
+
+TEST_F(DecidingTest, ASlowDeviceOfAPipelineGetsFewerLayers) {
+  begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  for (int i = 0; i < 3; ++i) (void)steps(100);  // it may find a better plan first
+  const double healthy = run_->step_seconds();
+  set({{Cause::device, 1, 1.6}});
+  const double slow = run_->step_seconds();
+  ASSERT_TRUE(steps(60).has_value());
+  EXPECT_LT(run_->step_seconds(), healthy + 0.5 * (slow - healthy)) << short_text(plan_);
+}
+
+// The planner leaves it out, and nobody sees then how it is.
+TEST_F(DecidingTest, ADeviceThatIsLeftOutIsTriedAgain) {
+  UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
+  shape.strategy.zero = 1;
+  begin(shape, 4);
+  ASSERT_FALSE(steps(60).has_value());
+  set({{Cause::device, 2, 5}});
+  // It may get less to do first.
+  const auto steps_until = [&](int devices, int count) {
+    const double begin = now_;
+    for (int i = 0; i < 3 && num_devices(plan_) != devices; ++i) (void)steps(count);
+    EXPECT_EQ(num_devices(plan_), devices);
+    return now_ - begin;
+  };
+  EXPECT_LT(steps_until(3, 60), 150);
+  const double first = steps_until(4, 3000);
+  EXPECT_GT(first, 300) << "such conditions last for minutes";
+  EXPECT_LT(steps_until(3, 60), 150) << "it is as slow as before";
+  EXPECT_GT(steps_until(4, 6000), 1.5 * first) << "the next try comes later";
+}
+
+TEST_F(DecidingTest, ASlowNetworkIsFound) {
+  begin({.dp = 8, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 8);
+  ASSERT_FALSE(steps(60).has_value());
+  set({{Cause::link, 3, 8}});
+  const double slow = run_->step_seconds();
+  const auto wish = steps(60);
+  ASSERT_FALSE(deciding_->findings().empty());
+  ASSERT_TRUE(wish.has_value()) << text(deciding_->findings().front());
+  EXPECT_EQ(wish->cause, "link");
+  EXPECT_LT(run_->step_seconds(), slow) << short_text(plan_);
+}
+
+TEST(ProfileOfHosts, EqualNeighboursAreOneGroup) {
+  const HardwareProfile one = standard_cluster("cpux5");
+  EXPECT_EQ(profile_of(one, {"a", "a", "b", "b", "c"}).groups.size(), 2U);
+  EXPECT_EQ(Cluster(profile_of(one, {"a", "a", "b", "b", "c"})).node_of(Device{4}), 2);
+  EXPECT_EQ(Cluster(profile_of(one, {"a", "b", "a", "b", "c"})).node_of(Device{4}), 0) << "dealt: one node";
+  EXPECT_EQ(profile_of(one, {"a", "a", "a", "a", "a"}).groups.size(), 1U);
+}
+
+}  // namespace
+}  // namespace optimus
