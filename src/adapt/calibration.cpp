@@ -32,11 +32,11 @@ void take_links(const Setup& setup, const StepMeter& meter, const PricedProgram&
     const auto c = static_cast<std::size_t>(channel);
     if (bytes <= largest[c]) continue;
     const Instruction& at = program.instructions[i];
-    const double took =
-        at.peer < 0 ? seconds[i]
-                    : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
-                                                      setup.map[VirtualDevice{at.peer}]),
-                                   bytes);
+    const double took = at.peer < 0
+                            ? seconds[i]
+                            : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
+                                                              setup.map[VirtualDevice{at.peer}]),
+                                           bytes);
     largest[c] = bytes, own.links[c] = took / bytes;
   }
 }

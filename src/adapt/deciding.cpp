@@ -12,10 +12,10 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kRecent = 10;       // steps whose median is the step's time
-constexpr double kLeastFactor = 1.08;     // what is found and less than this is about to end
-constexpr int kSettling = 3;              // observations behind a change of plan that say little
-constexpr int kHeld = 14;                 // until a new plan's detector has seen enough
+constexpr std::size_t kRecent = 10;                   // steps whose median is the step's time
+constexpr double kLeastFactor = 1.08;                 // what is found and less than this is about to end
+constexpr int kSettling = 3;                          // observations behind a change of plan that say little
+constexpr int kHeld = 14;                             // until a new plan's detector has seen enough
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 double middle_step(const std::deque<double>& values) {
@@ -27,7 +27,8 @@ double middle_step(const std::deque<double>& values) {
 
 // Whether another plan can do something about it.
 bool is_answerable(Cause cause) {
-  return cause == Cause::device || cause == Cause::host || cause == Cause::link || cause == Cause::heavy_stage;
+  return cause == Cause::device || cause == Cause::host || cause == Cause::link ||
+         cause == Cause::heavy_stage;
 }
 
 }  // namespace
@@ -193,8 +194,8 @@ std::optional<PlanWish> Deciding::weigh(const Question& question) const {
   if (!question.conditions.empty()) wish.cause = word_of(question.conditions.front().cause);
   for (std::size_t i = 1; i < options.size(); ++i)
     if (i != choice.option)
-      wish.alternatives.push_back({short_text(options[i].plan), text(situation.options[i].response),
-                                   gain_of(situation.options[i])});
+      wish.alternatives.push_back(
+          {short_text(options[i].plan), text(situation.options[i].response), gain_of(situation.options[i])});
   return wish;
 }
 

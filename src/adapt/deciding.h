@@ -21,8 +21,8 @@
 
 #include "adapt/calibration.h"
 #include "adapt/decide.h"
-#include "adapt/respond.h"
 #include "adapt/plan_wish.h"
+#include "adapt/respond.h"
 
 namespace optimus {
 
@@ -36,9 +36,9 @@ class Deciding {
     Policy policy;
     HardwareProfile machines;  // as the cost model knows them
     RecoveryCosts costs{};
-    std::function<Demand(const Cluster&)> demand;     // what is trained, on a cluster; any thread
-    std::function<bool(const Plan&)> can_run;         // by the engine, and it may be wished for; any thread
-    std::function<double()> clock;                    // seconds
+    std::function<Demand(const Cluster&)> demand;  // what is trained, on a cluster; any thread
+    std::function<bool(const Plan&)> can_run;      // by the engine, and it may be wished for; any thread
+    std::function<double()> clock;                 // seconds
     ResponseLimits limits{};
   };
   // The calibration is kept by whoever calls: it outlives changes of who takes part.
@@ -89,7 +89,7 @@ class Deciding {
   const Facts facts_;
   Calibration& calibration_;
   Plan plan_;
-  std::optional<Plan> home_;  // the plan before the first that was wished for
+  std::optional<Plan> home_;     // the plan before the first that was wished for
   std::vector<StageWork> work_;  // of plan_
   std::unique_ptr<Detector> detector_;
   struct Away {
@@ -101,10 +101,10 @@ class Deciding {
   std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
   std::deque<double> recent_;             // seconds of steps on this plan
   int num_seen_ = 0;
-  std::int64_t first_step_ = 0;  // what was seen of earlier ones was another plan's
+  std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
   std::map<RanKey, double> ran_;                        // seconds of a step
-  std::string weighed_;  // the conditions that were weighed last
+  std::string weighed_;                                 // the conditions that were weighed last
   double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
   std::future<std::optional<PlanWish>> weighing_;
   bool is_wished_ = false;

@@ -88,7 +88,8 @@ class Responder {
     add(Response::replan, found.plan, kDoubtOfPrediction, true);
     for (const Alternative& other : found.alternatives)
       // Better ones are told of, too: those that constraints exclude.
-      if (other.fill.fits() && other.objective >= found.objective * (1 - 1e-9)) add(Response::replan, other.plan, kDoubtOfPrediction, true);
+      if (other.fill.fits() && other.objective >= found.objective * (1 - 1e-9))
+        add(Response::replan, other.plan, kDoubtOfPrediction, true);
   }
 
   // The devices that are slow, or those of nodes that are, left out.

@@ -102,8 +102,7 @@ StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, c
     known.channel = role == Role::tensor || role == Role::context || role == Role::expert ? Channel::tensor
                                                                                           : Channel::data;
   }
-  const Group* const group =
-      at.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(at.group)];
+  const Group* const group = at.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(at.group)];
   known.bytes = known.is_message ? bytes_on_the_wire(at, group) : 0;
   known.is_message = known.is_message && known.bytes > 0;
   return known;
@@ -148,7 +147,8 @@ RankStep StepMeter::take() {
   for (WorkTime& work : mean.kinds) work.seconds /= steps, work.count /= num_steps_;
   for (Rate& rate : mean.rates) rate.seconds /= steps, rate.predicted /= steps;
   for (std::size_t c = 0; c < kChannels; ++c)
-    if (num_measured_[c] > 0) mean.links[c].bytes /= num_measured_[c], mean.links[c].seconds /= num_measured_[c];
+    if (num_measured_[c] > 0)
+      mean.links[c].bytes /= num_measured_[c], mean.links[c].seconds /= num_measured_[c];
   sum_ = RankStep{.rank = mean.rank, .group = mean.group};
   num_steps_ = 0, num_measured_ = {};
   return mean;

@@ -61,8 +61,8 @@ class StepMeter {
   void add_links(const std::vector<InstructionTime>& times);
 
   RankStep sum_;
-  std::vector<Known> known_;                  // [instruction]
-  std::array<double, kChannels> largest_{};   // bytes
+  std::vector<Known> known_;                   // [instruction]
+  std::array<double, kChannels> largest_{};    // bytes
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0;
 };

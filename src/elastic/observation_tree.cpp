@@ -75,7 +75,8 @@ void ObservationTree::send_up(const Observation& all) {
   const int parent = (comm_.rank() - 1) / kBranches;
   at::Tensor bytes = at::zeros({static_cast<std::int64_t>(text.size())}, at::kByte);
   std::memcpy(bytes.data_ptr<std::uint8_t>(), text.data(), text.size());
-  sends_.push_back(comm_.send(parent, at::full({1}, bytes.numel(), at::kLong), kSizeTag, "how much was seen"));
+  sends_.push_back(
+      comm_.send(parent, at::full({1}, bytes.numel(), at::kLong), kSizeTag, "how much was seen"));
   sends_.push_back(comm_.send(parent, bytes, kTextTag, "what was seen"));
 }
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "elastic/control.h"
 #include "adapt/plan_wish.h"
+#include "elastic/control.h"
 #include "elastic/step_agreement.h"
 #include "elastic/switch_script.h"
 #include "reshard/plan_switch.h"
@@ -25,11 +25,11 @@ namespace optimus {
 
 // How it ended, the same at all ranks.
 struct SwitchEnd {
-  std::string why_not{};  // refused: by whom and why; empty: it was done
-  std::string why{};      // it was made; only rank 0 knows
+  std::string why_not{};           // refused: by whom and why; empty: it was done
+  std::string why{};               // it was made; only rank 0 knows
   std::optional<PlanWish> wish{};  // it came from; only rank 0 knows
-  Plan from, to;          // as they were asked for: of their devices only the number counts
-  Seconds prepared;       // by this rank
+  Plan from, to;                   // as they were asked for: of their devices only the number counts
+  Seconds prepared;                // by this rank
   SwitchReport report{};
 };
 

@@ -17,8 +17,8 @@ StepWord StepAgreement::take() {
   const std::unique_ptr<Pending> ended = std::move(under_way_);
   done_or_throw(ended->wait(Deadline::after(patience_, "the end of a step")));
   const auto* const words = words_.const_data_ptr<std::int64_t>();
-  return {words[0] != 0, words[1], -words[2], words[3] != 0, static_cast<int>(words[4]) - 1, words[5] != 0,
-          words[6] != 0};
+  return {words[0] != 0, words[1],     -words[2], words[3] != 0, static_cast<int>(words[4]) - 1,
+          words[5] != 0, words[6] != 0};
 }
 
 // The largest counts, so the fewest are told as the largest of their negatives.

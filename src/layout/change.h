@@ -11,8 +11,8 @@
 
 #include "layout/diff.h"
 #include "layout/kinds.h"
-#include "layout/slots.h"
 #include "layout/rank_domains.h"
+#include "layout/slots.h"
 
 namespace optimus {
 

@@ -46,7 +46,7 @@
 namespace optimus {
 
 struct DiffOptions {
-  RankDomains topology = {};             // empty: all ranks are equally far
+  RankDomains topology = {};          // empty: all ranks are equally far
   std::vector<Rank> dead = {};        // hold nothing any more; `to` must not name them
   std::optional<Bytes> reserve = {};  // over max(old, new), on every rank; absent: memory is no concern
   // Larger boxes are sent as several of whole rows. A row is never cut, and a box never into more than 4,096.

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMostStandbys = 8;  // that a rank knows: so many hosts may be lost one after the other
 constexpr Seconds kReachPatience{1};      // for a store that may not be there
 constexpr Seconds kStandbyPatience{0.5};  // for the others to say where theirs is
-constexpr Seconds kEndPatience{120};     // for the others, after the last step
+constexpr Seconds kEndPatience{120};      // for the others, after the last step
 
 }  // namespace
 

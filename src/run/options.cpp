@@ -81,9 +81,10 @@ void declare(OptionTable& table, TrainOptions& o) {
   declare_layout(table, o.layout);
   declare(table, o.failures);
   table.add("static", o.is_static, "no decisions of its own while it runs");
-  table.add("policy", o.policy, "P",
-            fmt::format("who decides about changes of plan: {} (default: rule; never, where workers share cores)",
-                        fmt::join(policy_words(), ", ")));
+  table.add(
+      "policy", o.policy, "P",
+      fmt::format("who decides about changes of plan: {} (default: rule; never, where workers share cores)",
+                  fmt::join(policy_words(), ", ")));
   table.add("resume", o.resume, "RUN", "go on with this run from its last checkpoint, in its folder")
       .is_saved = false;
   table.add("save-every", o.save_every, "N|10m",

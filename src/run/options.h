@@ -51,7 +51,8 @@ struct TrainOptions {
   Constraints layout;                    // of the plan that is chosen
   Failures failures;                     // what it reckons with
   bool is_static = false;
-  std::string policy;  // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted
+  std::string
+      policy;  // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted
 
   Path resume;                     // a run
   std::string save_every = "30m";  // steps, or a duration

@@ -2,6 +2,7 @@
 // Read next: training.h (the loop over steps), elastic/plan_switches.h, regroup.h.
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <thread>
 #include <variant>
 
@@ -46,6 +47,24 @@ std::optional<double> validation_loss(const PlanPart& part, const TrainSettings&
                                    kMostBatches * part.plan.batch, quiet, rank);
   return total.count > 0 ? std::optional(total.mean()) : std::nullopt;
 }
+
+// observations.jsonl: what was seen when something was found or was over, and every ten seconds.
+class ObservationRecord {
+ public:
+  explicit ObservationRecord(const Path& run) : path_(run / "observations.jsonl") {}
+  void operator()(const Observation& seen, const std::vector<Finding>& findings) {
+    constexpr std::chrono::seconds kUsual{10};
+    const auto now = std::chrono::steady_clock::now();
+    if (findings.size() == num_findings_ && now - written_ < kUsual) return;
+    num_findings_ = findings.size(), written_ = now;
+    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // the run does not depend on it
+  }
+
+ private:
+  Path path_;
+  std::size_t num_findings_ = 0;
+  std::chrono::steady_clock::time_point written_;
+};
 
 class RankRun {
  public:
@@ -306,9 +325,10 @@ RankRun::End RankRun::train_on(Training& training) {
   try {
     std::optional<Watching> watching;
     if (is_watched())
-      watching.emplace(Watching::Facts{rank_.comm, settings_.model, options_.patience,
-                                       engine_options().predicted, deciding.get()},
-                       part_);
+      watching.emplace(
+          Watching::Facts{rank_.comm, settings_.model, options_.patience, engine_options().predicted,
+                          deciding.get(), ObservationRecord(settings_.run)},
+          part_);
     return training.run(records_ ? &*records_ : nullptr, &switches, watching ? &*watching : nullptr);
   } catch (const RegroupAsked& asked) {
     words.leaves = asked.drained == number() || asked.leaves;

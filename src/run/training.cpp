@@ -217,8 +217,7 @@ void Training::watch(RunFolder* folder, const StepWord& agreed) {
   progress_.finish();
   line_.print(fmt::format("step {}: the plan of epoch {} has realised {:+.0f} % ({:+.0f} % predicted)", step_,
                           epoch_, 100 * *gain, 100 * wished_gain_));
-  const Outcome<void> kept = folder->decisions.append_line(
-      realised_line(step_, epoch_, *gain));
+  const Outcome<void> kept = folder->decisions.append_line(realised_line(step_, epoch_, *gain));
   if (!kept) events_.report(Warning{kept.error().why});
 }
 

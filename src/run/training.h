@@ -73,7 +73,7 @@ struct Company {
   std::int64_t epoch = 0;                                      // of the plan at the begin
   std::function<bool()> wants_to_meet = [] { return false; };  // because somebody comes, or this rank leaves
   std::function<bool()> leaves = [] { return false; };
-  Watching* watching = nullptr;                                // none: nobody looks how it goes
+  Watching* watching = nullptr;  // none: nobody looks how it goes
 };
 
 // Between two steps, at all ranks alike: they are to regroup (regroup.h).

@@ -34,7 +34,7 @@ void Watching::collect(std::int64_t step) {
   const std::optional<Observation> seen = tree_.send(std::move(own));
   if (!seen || facts_.deciding == nullptr) return;
   facts_.deciding->see(*seen);
-  if (facts_.keep) facts_.keep(*seen);
+  if (facts_.keep) facts_.keep(*seen, facts_.deciding->findings());
 }
 
 bool Watching::wants_to_collect() {

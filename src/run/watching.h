@@ -9,10 +9,10 @@
 #include <functional>
 #include <optional>
 
+#include "adapt/deciding.h"
 #include "adapt/step_meter.h"
 #include "elastic/observation_tree.h"
 #include "reshard/plan_switch.h"
-#include "adapt/deciding.h"
 
 namespace optimus {
 
@@ -24,7 +24,8 @@ class Watching {
     Seconds patience;
     std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
     Deciding* deciding = nullptr;  // at rank 0
-    std::function<void(const Observation& seen)> keep{};  // at rank 0: what is worth keeping
+    std::function<void(const Observation& seen, const std::vector<Finding>& findings)>
+        keep{};  // at rank 0: what is worth keeping
   };
   Watching(Facts facts, const PlanPart& part);
 

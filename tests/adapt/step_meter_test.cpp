@@ -1,0 +1,130 @@
+#include "adapt/step_meter.h"
+
+#include <gtest/gtest.h>
+
+#include "adapt/calibration.h"
+#include "cluster/cluster.h"
+#include "cluster/standard.h"
+#include "model/presets.h"
+
+namespace optimus {
+namespace {
+
+// Each instruction takes what the model says times `factor`; messages `wait` longer, but for the last of them.
+RankStep measured(const Plan& plan, const ModelSpec& model, int device, double factor, double wait) {
+  const Program program = compile(plan, model, device);
+  const std::size_t size = program.instructions.size();
+  StepMeter meter(program, plan, model, std::vector<double>(size, 0.01));
+  std::vector<InstructionTime> times;
+  std::array<std::size_t, kChannels> last{};
+  for (std::size_t i = 0; i < size; ++i)
+    if (const auto [channel, bytes] = meter.message(i); bytes > 0)
+      last[static_cast<std::size_t>(channel)] = i;
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto [channel, bytes] = meter.message(i);
+    const double seconds =
+        bytes > 0 ? bytes * 1e-9 + (i == last[static_cast<std::size_t>(channel)] ? 0 : wait) : 0.01 * factor;
+    times.push_back({static_cast<int>(i), 1, 1 + seconds});
+  }
+  meter.see({2, 0.1, Bytes(100)}, times);
+  meter.see({4, 0.3, Bytes(300)}, times);
+  return meter.take();
+}
+
+TEST(StepMeter, MeansOfStepsAndRatesOfBlocks) {
+  const ModelSpec model = *find_preset("gpt2");
+  UniformPlan shape{.pp = 2, .dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 64};
+  const Plan plan = uniform_plan(model, shape);
+  for (int device = 0; device < 4; ++device) {
+    const RankStep step = measured(plan, model, device, 1.5, 0);
+    EXPECT_EQ(step.rank, device);
+    EXPECT_EQ(step.group, device / 2) << "two replicas of each stage";
+    EXPECT_DOUBLE_EQ(step.seconds, 3);
+    EXPECT_DOUBLE_EQ(step.data_wait, 0.2);
+    EXPECT_EQ(step.memory, Bytes(300));
+    const bool is_first = step.group == 0;
+    for (const BlockRole role : {BlockRole::embedding, BlockRole::layer, BlockRole::head}) {
+      const Rate& rate = step.rates[static_cast<std::size_t>(role)];
+      const bool has = role == BlockRole::layer || (role == BlockRole::embedding) == is_first;
+      EXPECT_EQ(rate.predicted > 0, has);
+      if (has) {
+        EXPECT_NEAR(rate.seconds / rate.predicted, 1.5, 1e-12);
+      }
+    }
+  }
+}
+
+TEST(StepMeter, OnlyTheQuickestMessageCounts) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Plan plan =
+      uniform_plan(model, {.pp = 2, .dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 64});
+  const RankStep first = measured(plan, model, 0, 1, 0.5), last = measured(plan, model, 2, 1, 0.5);
+  const auto rate = [](const RankStep& step, Channel channel) {
+    const LinkTime& link = step.links[static_cast<std::size_t>(channel)];
+    return link.bytes > 0 ? link.seconds / link.bytes : 0;
+  };
+  EXPECT_NEAR(rate(first, Channel::next), 1e-9, 1e-15);
+  EXPECT_NEAR(rate(first, Channel::data), 1e-9, 1e-15);
+  EXPECT_EQ(rate(first, Channel::previous), 0) << "it is the first stage";
+  EXPECT_EQ(rate(first, Channel::tensor), 0) << "nothing is cut";
+  EXPECT_NEAR(rate(last, Channel::previous), 1e-9, 1e-15);
+  EXPECT_EQ(rate(last, Channel::next), 0);
+}
+
+TEST(StepMeter, BytesOnTheWire) {
+  Group four{Role::shard, {0, 1, 2, 3}};
+  Instruction sum{.op = Op::reduce_gradients};
+  sum.group = 0, sum.bytes = 400;
+  EXPECT_EQ(bytes_on_the_wire(sum, &four), 300) << "each keeps its shard";
+  four.role = Role::replica;
+  EXPECT_EQ(bytes_on_the_wire(sum, &four), 600) << "all have all of it";
+  Instruction message{.op = Op::send};
+  message.bytes = 400;
+  EXPECT_EQ(bytes_on_the_wire(message, nullptr), 400);
+}
+
+// What was learned of one plan says what ranks of another should take.
+TEST(Calibration, GoesFromPlanToPlan) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Cluster cluster(standard_cluster("cpux4"));
+  const DeviceMap map = DeviceMap::identity(4);
+  const Plan copies = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 8, .sequence_length = 64});
+  const Plan stages = uniform_plan(model, {.pp = 4, .microbatch = 1, .batch = 8, .sequence_length = 64});
+  const Topology topology(copies, cluster, map), other(stages, cluster, map);
+  const std::vector<StageWork> work = stage_work(copies, model, cluster),
+                               next = stage_work(stages, model, cluster);
+  ASSERT_EQ(next.size(), 4U);
+  Calibration calibration;
+  EXPECT_TRUE(calibration.baselines(next, other).empty()) << "nothing was seen yet";
+  // Embedding, layers and head take 3, 2 and 1.2 times what the model says.
+  const std::array<double, kBlockRoles> factors = {3, 2, 1.2};
+  for (int step = 1; step <= 10; ++step) {
+    Observation seen{.step = step};
+    for (int rank = 0; rank < 4; ++rank) {
+      RankStep one{.rank = rank};
+      for (std::size_t role = 0; role < kBlockRoles; ++role)
+        one.rates[role] = {work[0].compute[role] * factors[role], work[0].compute[role]};
+      one.links[static_cast<std::size_t>(Channel::data)] = {
+          1000, 4000 * work[0].links[static_cast<std::size_t>(Channel::data)]};
+      seen.add(one);
+    }
+    calibration.learn(seen, work, topology);
+  }
+  const auto usual = calibration.baselines(next, other);
+  for (int stage = 0; stage < 4; ++stage) {
+    double expected = 0;
+    for (std::size_t role = 0; role < kBlockRoles; ++role)
+      expected += next[static_cast<std::size_t>(stage)].compute[role] * factors[role];
+    EXPECT_NEAR(usual.at({stage, Measure::compute}), expected, 1e-9 * expected);
+    EXPECT_FALSE(usual.contains({stage, Measure::next})) << "no such channel was seen";
+  }
+  EXPECT_NEAR(*calibration.rate(BlockRole::layer), 2, 1e-9);
+  EXPECT_NEAR(calibration.doubt(BlockRole::layer), 0, 1e-9);
+  const HardwareProfile refreshed = calibration.refreshed(cluster.profile());
+  EXPECT_NEAR(refreshed.types[0].peak.fp32, cluster.profile().types[0].peak.fp32 / 2, 1);
+  EXPECT_NEAR(refreshed.groups[0].domain_link.bytes_per_second,
+              cluster.profile().groups[0].domain_link.bytes_per_second / 4, 1);
+}
+
+}  // namespace
+}  // namespace optimus
