@@ -6,12 +6,8 @@
 #include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/failure_speeds.h"
 #include "cli/time_lines.h"
-#include "cluster/open.h"
-#include "model/tensors.h"
-#include "policy/published.h"
-#include "policy/templates.h"
-#include "run/open_model.h"
 
 namespace optimus {
 
@@ -36,12 +32,12 @@ void declare(OptionTable& table, FailureOptions& options) {
             "are millions)");
   table.add("throughput", options.throughput, "CSV", "speeds by nodes instead of predictions, of --model");
   table.add("halts", options.halts, "CSV", "with --throughput: what changes cost others");
+  table.add("price", options.price, "X",
+            "with --failures: dollars of a device and hour (default: what the cluster's file says)");
   table.add("recovery-costs", options.recovery_costs, "FILE", "what our own changes cost (JSON)");
 }
 
 namespace {
-
-constexpr Bytes kLargestTrace{std::int64_t{64} << 20};
 
 AvailabilityTrace periodic_trace(const std::string& text) {
   const std::vector<std::string> parts = split(text, ',');
@@ -71,6 +67,8 @@ void check_failures(const FailureOptions& options) {
     throw UsageError("--devices-per-node: {} is not at least 1", options.devices_per_node);
   if (options.repeats && (*options.repeats < 1 || *options.repeats > 10'000))
     throw UsageError("--repeats: {} is not from 1 to 10,000", *options.repeats);
+  if (options.price && !(*options.price >= 0))
+    throw UsageError("--price: {} is not at least 0", *options.price);
   if (options.failures < 0) throw UsageError("--can-lose: {} is not at least 0", options.failures);
 }
 
@@ -86,7 +84,8 @@ std::string speed_text(double number) {
 }
 
 void show_rows(Console& console, const AvailabilityTrace& trace, const std::string& speeds,
-               const std::vector<PolicyRow>& rows, double tokens) {
+               const std::vector<PolicyRow>& rows, double tokens,
+               const std::optional<double>& dollars_per_second = {}) {
   OrderedJson json = OrderedJson::array();
   std::string shown = fmt::format(
       "trace: {} nodes over {}, read as {}\nspeed: {}\n\n{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
@@ -102,6 +101,9 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
                     {"restarts", row.policy == "never" ? row.starts : 0},
                     {"seconds_lost", row.seconds_lost},
                     {"steps_lost", row.steps_lost}});
+    if (dollars_per_second && row.samples_per_second > 0)
+      json.back()["dollars_per_billion_tokens"] =
+          *dollars_per_second / (row.samples_per_second * tokens) * 1e9;
     shown += fmt::format("{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n", row.policy,
                          speed_text(row.samples_per_second * tokens), percent(row.fraction), switches,
                          text(Seconds(row.seconds_lost)), row.steps_lost);
@@ -124,25 +126,6 @@ PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
           result.steps_lost};
 }
 
-// What every policy is told; halts differ.
-struct Speeds {
-  Throughput throughput;
-  double batch = 1, ready_seconds = 0;
-  int fewest_nodes = 1;
-  double parameters = 0, tokens = 1;  // tokens of a sample
-  std::optional<PublishedTables> tables;
-  std::string model, words;
-};
-
-Halts halts_for(const Speeds& speeds, System system) {
-  if (speeds.tables) return system == System::ours ? Halts{} : speeds.tables->of(system, speeds.model).halts;
-  Halts halts = halts_of(system, speeds.parameters);
-  halts.fewest_nodes = speeds.fewest_nodes;
-  if (system == System::bamboo)  // redundancy needs a neighbour
-    halts.stages = std::max(2, speeds.fewest_nodes), halts.fewest_nodes = halts.stages;
-  return halts;
-}
-
 // As many as take a few seconds.
 int usual_repeats(const ReplayCase& one) {
   double fastest = 0;
@@ -155,6 +138,18 @@ bool is_trial_policy(const std::string& policy) {
   const std::vector<std::string> words = policy_words();
   return policy != "never" && policy != "oracle" &&
          std::find(words.begin(), words.end(), policy) != words.end();
+}
+
+std::vector<std::string> policies_in(const std::string& list) {
+  std::vector<std::string> known = policy_words(), policies;
+  for (const std::string& system : system_words()) known.push_back(system);
+  for (const std::string& word : split(list, ',')) {
+    policies.emplace_back(trim(word));
+    if (std::find(known.begin(), known.end(), policies.back()) == known.end())
+      throw UserError("--policy: {} is not one of {}{}", in_quotes(policies.back()), join(known, ", "),
+                      did_you_mean(policies.back(), known));
+  }
+  return policies;
 }
 
 // A policy of adapt/decide.h; `best`: what hindsight gets done, in samples.
@@ -190,72 +185,12 @@ PolicyRow row_of(const std::string& policy, const FailureOptions& options, const
   return {policy, outcome.goodput, fraction, outcome.seconds_lost, outcome.starts, outcome.steps_lost};
 }
 
-Speeds table_speeds(const FailureOptions& options, const std::string& model) {
-  if (options.halts.empty() || model.empty())
-    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, one of the table's");
-  Speeds speeds;
-  speeds.tables = PublishedTables::parse(value_or_throw(read_file(options.throughput, kLargestTrace)),
-                                         value_or_throw(read_file(options.halts, kLargestTrace)),
-                                         options.throughput.string(), options.halts.string());
-  const PublishedSystem& templates = speeds.tables->of(System::oobleck, model);
-  speeds.throughput = templates.throughput, speeds.batch = templates.batch;
-  speeds.fewest_nodes = templates.halts.fewest_nodes;
-  speeds.parameters = published_parameters(model), speeds.model = model;
-  speeds.ready_seconds = options.node_start.value_or(Seconds(45)).value;
-  if (options.sequence_length) speeds.tokens = static_cast<double>(*options.sequence_length);
-  speeds.words = fmt::format("oobleck's figures of {} in {}, for all", model, options.throughput.string());
-  return speeds;
-}
-
-int most_nodes_of(const AvailabilityTrace& trace) {
-  int most = 1;
-  for (const NodeCount& count : node_counts(trace)) most = std::max(most, count.nodes);
-  return most;
-}
-
-Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
-                       const Constants& constants, const AvailabilityTrace& trace) {
-  if (named.model.empty() || cluster_name.empty() || !options.batch)
-    throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
-  if (*options.batch < 1 || *options.batch > kMostMicrobatches)
-    throw UsageError("--batch: {} is not from 1 to {}", *options.batch, kMostMicrobatches);
-  named.model = model_place(named.model);
-  const ModelSpec model = resolve(named);
-  const Cluster cluster = open_cluster(cluster_name);
-  Demand demand{model, cluster, our_software(), constants};
-  demand.batch = *options.batch,
-  demand.sequence_length = options.sequence_length.value_or(model.max_positions);
-  demand.precision = parse_precision(options.precision, "--precision");
-  const int nodes = std::min(cluster.num_present() / options.devices_per_node, most_nodes_of(trace));
-  if (nodes < 1)
-    throw UsageError("--devices-per-node: {} is more than {} has", options.devices_per_node, cluster.name());
-  const PipelineTemplates templates = PipelineTemplates::build(
-      demand,
-      {.devices_per_node = options.devices_per_node, .most_nodes = nodes, .failures = options.failures});
-  Speeds speeds;
-  speeds.throughput.fewest = speeds.fewest_nodes = templates.smallest();
-  speeds.batch = static_cast<double>(demand.batch);
-  for (int n = templates.smallest(); n <= nodes; ++n)
-    speeds.throughput.samples_per_second.push_back(speeds.batch / templates.seconds(n));
-  speeds.parameters = static_cast<double>(num_parameters(model));
-  speeds.tokens = static_cast<double>(demand.sequence_length);
-  speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
-  speeds.words = fmt::format("templates of {} on {} to {} nodes of {}", model.name, templates.smallest(),
-                             nodes, cluster.name());
-  return speeds;
-}
-
 }  // namespace
 
 int replay_policies(Console& console, const FailureOptions& options, ModelOptions model,
                     const std::string& cluster, const Constants& constants) {
   check_failures(options);
-  std::vector<std::string> policies;
-  for (const std::string& policy : split(options.policies, ',')) {
-    policies.emplace_back(trim(policy));
-    if (policies.back() != "never" && policies.back() != "oracle" && !is_trial_policy(policies.back()))
-      (void)parse_system(policies.back(), "--policy");
-  }
+  const std::vector<std::string> policies = policies_in(options.policies);
   if (!options.trace.starts_with("periodic:"))
     if (const std::string text = value_or_throw(read_file(options.trace, kLargestTrace));
         looks_like_time_line(text))
@@ -280,7 +215,7 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_trial_policy);
   for (const std::string& policy : policies)
     rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));
-  show_rows(console, trace, speeds.words, rows, speeds.tokens);
+  show_rows(console, trace, speeds.words, rows, speeds.tokens, speeds.dollars_per_second);
   return 0;
 }
 

@@ -23,6 +23,7 @@ struct FailureOptions {
   std::optional<Seconds> node_start;
   std::optional<std::int64_t> batch, sequence_length;
   std::string precision = "bf16";
+  std::optional<double> price;  // dollars of a device and hour
   Path throughput, halts, recovery_costs;
 };
 void declare(OptionTable& table, FailureOptions& options);

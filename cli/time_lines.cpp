@@ -7,6 +7,7 @@
 #include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/failure_speeds.h"
 #include "cluster/open.h"
 #include "plan/describe.h"
 #include "run/open_model.h"
@@ -17,21 +18,16 @@ namespace {
 // Of the processor: what else the machine does is not the decision's.
 double seconds_by_clock() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// Of all devices of the cluster, where types have prices.
-std::optional<double> dollars_per_second(const Cluster& cluster) {
-  double sum = 0;
-  for (const NodeGroup& group : cluster.profile().groups) {
-    const DeviceType& type = cluster.profile().types[static_cast<std::size_t>(group.type)];
-    if (!type.price_per_hour) return std::nullopt;
-    sum += *type.price_per_hour * group.num_devices / 3600;
-  }
-  return sum;
-}
-
 std::vector<Policy> policies_of(const FailureOptions& options) {
   std::vector<Policy> policies;
-  for (const std::string& word : split(options.policies, ','))
-    policies.push_back(parse_policy(std::string(trim(word)), "--policy"));
+  const std::vector<std::string> words = policy_words();
+  for (const std::string& part : split(options.policies, ',')) {
+    const std::string word(trim(part));
+    if (std::find(words.begin(), words.end(), word) == words.end())
+      throw UserError("--policy: {} knows nothing of conditions; time lines take {}", word,
+                      join(words, ", "));
+    policies.push_back(parse_policy(word, "--policy"));
+  }
   return policies;
 }
 
@@ -62,7 +58,7 @@ int try_time_line(Console& console, const TimeLineTask& task, const std::string&
   const TrialCase trial = trial_of(line, demand, start.plan, costs, limits, &timed);
   const double best = hindsight(trial).useful_steps;
   const double tokens = static_cast<double>(demand.batch * demand.sequence_length);
-  const std::optional<double> dollars = dollars_per_second(cluster);
+  const std::optional<double> dollars = dollars_per_second(task.options, cluster);
   OrderedJson json = OrderedJson::array();
   std::string shown = fmt::format(
       "{} conditions over {}; begins with {} on {}; {} plans weighed, decided in {} at most\n\n"

@@ -90,6 +90,16 @@ double Detector::common_factor(const Observation& observation) const {
   return ratios.back().first;
 }
 
+bool Detector::is_steady(const Track& track) const {
+  const auto number = std::min<std::ptrdiff_t>(options_.short_window, std::ssize(track.ratios));
+  std::vector<double> last(track.ratios.end() - number, track.ratios.end());
+  std::sort(last.begin(), last.end());
+  const auto at = [&](double part) {
+    return std::log(std::max(1e-9, last[static_cast<std::size_t>(part * static_cast<double>(number - 1))]));
+  };
+  return at(0.75) - at(0.25) <= options_.steady_part * at(0.5);
+}
+
 void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   track.ratios.push_back(ratio);
   if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front();
@@ -103,7 +113,8 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const bool has_short = least_of_last(track.ratios, options_.short_window) >= least;
   const bool has_long = std::ssize(track.ratios) >= options_.long_window &&
                         last_median(track.ratios, options_.long_window) >= least_long;
-  const bool begins = (has_short || has_long) && track.high_seconds >= options_.least_seconds;
+  const bool begins = (has_short || has_long) && track.high_seconds >= options_.least_seconds &&
+                      (track.high_seconds >= options_.unsteady_seconds || is_steady(track));
   track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
   if (!track.is_lasting && track.quiet >= 2) track.since = step_ + 1;
 }
@@ -131,7 +142,12 @@ void Detector::follow(const Observation& observation, double common) {
   }
   for (auto it = tracks_.begin(); it != tracks_.end();) {
     Track& track = it->second;
-    if (!now.contains(it->first)) follow_one(track, 1.0, is_channel(it->first.first));
+    if (!now.contains(it->first)) {
+      // Who is not among the largest of a large group is taken as its median: where all of it is slow, others are listed in every step.
+      const auto [measure, rank] = it->first;
+      const auto median = now.find({measure, rank >= 0 ? -1 - topology_.group_of(rank) : rank});
+      follow_one(track, median == now.end() ? 1.0 : median->second, is_channel(measure));
+    }
     it = track.quiet > kForgotten && !track.is_lasting ? tracks_.erase(it) : std::next(it);
   }
 }

@@ -2,7 +2,7 @@
 //
 // A value is compared with what its group of equal ranks had before (the *baseline*), less what all ranks have in common in this step. A
 // ratio counts as lasting when all but one of 10 steps have 1.15 at least, or the median of 60 steps 1.12; and for a second, where steps take
-// milliseconds. What is over after eight steps passes, and is not found. Who is in force is then put together: all devices of a node are a
+// milliseconds, or for five where the ratios jump about. What is over after eight steps passes, and is not found. Who is in force is then put together: all devices of a node are a
 // host, all ranks of a stage on several nodes are a heavy stage, of slow channels the nodes that explain all of them.
 //
 //   Detector detector(Topology(plan, cluster, map));
@@ -74,6 +74,9 @@ struct DetectorOptions {
   double uneven_factor = 1.1;  // the costliest rank's samples, of the mean
   double stage_factor = 1.1;   // the heaviest stage, of the mean
   int memory_horizon = 500;    // steps until the limit is reached
+  // A level that has shifted lies closely around its new place. Where the middle half of the last ratios' logarithms spreads over more
+  // than this part of the shift, other work comes and goes; that counts when it lasts longer.
+  double steady_part = 0.5, unsteady_seconds = 5;
 };
 
 class Detector {
@@ -104,6 +107,7 @@ class Detector {
   double common_factor(const Observation& observation) const;
   void follow(const Observation& observation, double common);
   void follow_one(Track& track, double ratio, bool is_link) const;
+  bool is_steady(const Track& track) const;
   void learn(const Observation& observation, double common);
   bool is_slow(Measure measure, int rank) const;
   Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;

@@ -1,0 +1,49 @@
+// What answering a condition takes, and what the answers are: bench_respond [DEVICES [BATCH]], llama3-8b on H100s.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <ctime>
+
+#include "adapt/respond.h"
+#include "cluster/standard.h"
+#include "model/presets.h"
+#include "plan/describe.h"
+
+using namespace optimus;
+
+namespace {
+
+double seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+void show(const char* name, const Demand& demand, const Plan& plan, const std::vector<Condition>& conditions,
+          const ResponseLimits& limits) {
+  const double begin = seconds();
+  const std::vector<PlannedOption> options = responses(demand, plan, conditions, {}, limits);
+  fmt::print("{}: {:.2f} s\n", name, seconds() - begin);
+  for (const PlannedOption& one : options)
+    fmt::print("  {:<20} {:>9.4f} s now, {:>9.4f} s usual, {} devices, pause {:.2f} s: {}\n",
+               text(one.option.response), one.option.step_seconds, one.option.usual_seconds,
+               one.option.devices, one.option.pause_seconds, short_text(one.plan));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int devices = argc > 1 ? std::atoi(argv[1]) : 1024;
+  const ModelSpec model = *find_preset("llama3-8b");
+  const Cluster cluster(standard_cluster(fmt::format("h100x{}", devices)));
+  Demand demand{model, cluster, our_software(), fitted_constants()};
+  demand.batch = argc > 2 ? std::atoi(argv[2]) : 2048, demand.sequence_length = 4096;
+  const double begin = seconds();
+  const SearchResult start = search(demand, Ground(cluster));
+  fmt::print("{} devices, batch {}: {} takes {:.4f} s; searched in {:.2f} s\n", devices, demand.batch,
+             short_text(start.plan), start.step.seconds, seconds() - begin);
+  ResponseLimits limits;
+  for (const Alternative& other : start.alternatives)
+    if (other.fill.fits()) limits.known.push_back(other.plan);
+  show("device 5, 1.5x", demand, start.plan, {{Cause::device, 5, 1.5}}, limits);
+  show("network of node 1, 3x", demand, start.plan, {{Cause::link, 1, 3}}, limits);
+  limits.searched_devices = 1 << 20;
+  show("device 5, 1.5x, with a search", demand, start.plan, {{Cause::device, 5, 1.5}}, limits);
+  show("network of node 1, 3x, with a search", demand, start.plan, {{Cause::link, 1, 3}}, limits);
+}

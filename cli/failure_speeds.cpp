@@ -1,0 +1,93 @@
+// See failure_speeds.h.
+#include "cli/failure_speeds.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cluster/open.h"
+#include "model/tensors.h"
+#include "policy/templates.h"
+#include "run/open_model.h"
+
+namespace optimus {
+namespace {
+
+int most_nodes_of(const AvailabilityTrace& trace) {
+  int most = 1;
+  for (const NodeCount& count : node_counts(trace)) most = std::max(most, count.nodes);
+  return most;
+}
+
+}  // namespace
+
+std::optional<double> dollars_per_second(const FailureOptions& options, const Cluster& cluster) {
+  if (options.price) return *options.price * cluster.num_present() / 3600;
+  double sum = 0;
+  for (const NodeGroup& group : cluster.profile().groups) {
+    const DeviceType& type = cluster.profile().types[static_cast<std::size_t>(group.type)];
+    if (!type.price_per_hour) return std::nullopt;
+    sum += *type.price_per_hour * group.num_devices / 3600;
+  }
+  return sum;
+}
+
+Halts halts_for(const Speeds& speeds, System system) {
+  if (speeds.tables) return system == System::ours ? Halts{} : speeds.tables->of(system, speeds.model).halts;
+  Halts halts = halts_of(system, speeds.parameters);
+  halts.fewest_nodes = speeds.fewest_nodes;
+  if (system == System::bamboo)  // redundancy needs a neighbour
+    halts.stages = std::max(2, speeds.fewest_nodes), halts.fewest_nodes = halts.stages;
+  return halts;
+}
+
+Speeds table_speeds(const FailureOptions& options, const std::string& model) {
+  if (options.halts.empty() || model.empty())
+    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, one of the table's");
+  Speeds speeds;
+  speeds.tables = PublishedTables::parse(value_or_throw(read_file(options.throughput, kLargestTrace)),
+                                         value_or_throw(read_file(options.halts, kLargestTrace)),
+                                         options.throughput.string(), options.halts.string());
+  const PublishedSystem& templates = speeds.tables->of(System::oobleck, model);
+  speeds.throughput = templates.throughput, speeds.batch = templates.batch;
+  speeds.fewest_nodes = templates.halts.fewest_nodes;
+  speeds.parameters = published_parameters(model), speeds.model = model;
+  speeds.ready_seconds = options.node_start.value_or(Seconds(45)).value;
+  if (options.sequence_length) speeds.tokens = static_cast<double>(*options.sequence_length);
+  speeds.words = fmt::format("oobleck's figures of {} in {}, for all", model, options.throughput.string());
+  return speeds;
+}
+
+Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
+                       const Constants& constants, const AvailabilityTrace& trace) {
+  if (named.model.empty() || cluster_name.empty() || !options.batch)
+    throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
+  if (*options.batch < 1 || *options.batch > kMostMicrobatches)
+    throw UsageError("--batch: {} is not from 1 to {}", *options.batch, kMostMicrobatches);
+  named.model = model_place(named.model);
+  const ModelSpec model = resolve(named);
+  const Cluster cluster = open_cluster(cluster_name);
+  Demand demand{model, cluster, our_software(), constants};
+  demand.batch = *options.batch,
+  demand.sequence_length = options.sequence_length.value_or(model.max_positions);
+  demand.precision = parse_precision(options.precision, "--precision");
+  const int nodes = std::min(cluster.num_present() / options.devices_per_node, most_nodes_of(trace));
+  if (nodes < 1)
+    throw UsageError("--devices-per-node: {} is more than {} has", options.devices_per_node, cluster.name());
+  const PipelineTemplates templates = PipelineTemplates::build(
+      demand,
+      {.devices_per_node = options.devices_per_node, .most_nodes = nodes, .failures = options.failures});
+  Speeds speeds;
+  speeds.throughput.fewest = speeds.fewest_nodes = templates.smallest();
+  speeds.batch = static_cast<double>(demand.batch);
+  for (int n = templates.smallest(); n <= nodes; ++n)
+    speeds.throughput.samples_per_second.push_back(speeds.batch / templates.seconds(n));
+  speeds.parameters = static_cast<double>(num_parameters(model));
+  speeds.dollars_per_second = dollars_per_second(options, cluster);
+  speeds.tokens = static_cast<double>(demand.sequence_length);
+  speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
+  speeds.words = fmt::format("templates of {} on {} to {} nodes of {}", model.name, templates.smallest(),
+                             nodes, cluster.name());
+  return speeds;
+}
+
+}  // namespace optimus

@@ -1,0 +1,200 @@
+// See chart.h.
+#include "observe/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.h"
+#include "observe/html.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kWidth = 960, kHeight = 250;
+constexpr double kLeft = 64, kRight = 948, kTop = 30, kBottom = 222;
+constexpr std::size_t kMostPoints = 600, kMostBands = 400, kMostMarks = 200;
+constexpr double kLargest = 1e100;  // differences and scales of such numbers are still finite
+constexpr double kLetter = 6.2;     // of the small font, on average
+
+bool is_drawn(const ChartPoint& point) {
+  return std::abs(point.value) < kLargest && std::abs(point.step) < kLargest;
+}
+
+// Some steps side by side.
+struct Column {
+  double step = 0, low = 0, middle = 0, high = 0;
+};
+
+std::vector<Column> columns_of(const std::vector<ChartPoint>& line) {
+  std::vector<Column> columns;
+  const std::size_t size = std::max<std::size_t>(1, (line.size() + kMostPoints - 1) / kMostPoints);
+  for (std::size_t begin = 0; begin < line.size(); begin += size) {
+    std::vector<double> values;
+    for (std::size_t i = begin; i < std::min(begin + size, line.size()); ++i)
+      if (is_drawn(line[i])) values.push_back(line[i].value);
+    std::sort(values.begin(), values.end());
+    const double gap = NAN;
+    const double step = line[std::min(begin + size / 2, line.size() - 1)].step;
+    if (values.empty())
+      columns.push_back({step, gap, gap, gap});
+    else
+      columns.push_back({step, values.front(), values[values.size() / 2], values.back()});
+  }
+  return columns;
+}
+
+struct Range {
+  double low = 0, high = 1;
+  double part(double value) const { return (value - low) / (high - low); }
+};
+
+Range range_of(std::vector<double> values, bool begins_at_zero) {
+  std::erase_if(values, [](double value) { return !(std::abs(value) < kLargest); });
+  if (values.empty()) return {};
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  Range range{begins_at_zero ? std::min(0.0, *low) : *low, *high};
+  const double least = std::max(1e-12, 1e-6 * std::max(std::abs(range.low), std::abs(range.high)));
+  if (range.high - range.low < least) range.high = range.low + least;
+  return range;
+}
+
+// Round numbers inside the range, three to seven of them.
+std::vector<double> ticks_of(const Range& range) {
+  const double rough = (range.high - range.low) / 6, power = std::pow(10, std::floor(std::log10(rough)));
+  const double step = power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
+  std::vector<double> ticks;
+  const double first = std::ceil(range.low / step);
+  for (int i = 0; i < 8 && (first + i) * step <= range.high; ++i) ticks.push_back((first + i) * step);
+  return ticks;
+}
+
+std::string tick_text(double value) {
+  return std::abs(value) >= 1000 && std::abs(value) < 1e18 ? short_count(value)
+                                                           : fmt::format("{:.4g}", value);
+}
+
+class Picture {
+ public:
+  explicit Picture(const Chart& chart) : chart_(chart), columns_(columns_of(chart.line)) {
+    std::vector<double> steps, values;
+    for (const Column& column : columns_) {
+      steps.push_back(column.step), values.push_back(column.low), values.push_back(column.high);
+    }
+    if (!chart.line.empty())
+      steps.push_back(chart.line.front().step), steps.push_back(chart.line.back().step);
+    for (const ChartPoint& dot : chart.dots)
+      if (is_drawn(dot)) steps.push_back(dot.step), values.push_back(dot.value);
+    steps_ = range_of(steps, false), values_ = range_of(values, chart.begins_at_zero);
+  }
+
+  std::string draw() {
+    text_ = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth, kHeight,
+                        html_text(chart_.title));
+    draw_bands(), draw_axes(), draw_line(), draw_names(), draw_dots(), draw_marks();
+    return text_ + "</svg>\n";
+  }
+
+ private:
+  double x(double step) const { return kLeft + (kRight - kLeft) * std::clamp(steps_.part(step), 0.0, 1.0); }
+  double y(double value) const {
+    return kBottom - (kBottom - kTop) * std::clamp(values_.part(value), 0.0, 1.0);
+  }
+
+  void draw_bands() {
+    for (std::size_t i = 0; i < std::min(kMostBands, chart_.bands.size()); ++i) {
+      const ChartBand& band = chart_.bands[i];
+      const double from = x(band.first - 0.5), to = x(band.last + 0.5);
+      text_ += fmt::format(
+          "<g><title>{}, steps {:.0f} to {:.0f}</title>"
+          "<rect class=\"band{}\" x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\"/>",
+          html_text(band.name), band.first, band.last, i % 2, from, kTop, std::max(0.5, to - from),
+          kBottom - kTop);
+      text_ += "</g>";
+    }
+  }
+
+  // Above the line, which may run through them.
+  void draw_names() {
+    for (std::size_t i = 0; i < std::min(kMostBands, chart_.bands.size()); ++i) {
+      const ChartBand& band = chart_.bands[i];
+      const double from = x(band.first - 0.5), to = x(band.last + 0.5);
+      if (static_cast<double>(band.name.size()) * kLetter < to - from - 8)
+        text_ += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"{}\">{}</text>", from + 4, kBottom - 5,
+                             html_text(band.name));
+    }
+  }
+
+  void draw_axes() {
+    for (const double tick : ticks_of(values_))
+      text_ += fmt::format(
+          "<path class=\"grid\" d=\"M{} {:.1f}H{}\"/><text class=\"tick end\" x=\"{}\" "
+          "y=\"{:.1f}\">{}</text>",
+          kLeft, y(tick), kRight, kLeft - 6, y(tick) + 4, tick_text(tick));
+    for (const double tick : ticks_of(steps_))
+      text_ += fmt::format(
+          "<text class=\"tick middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", x(tick), kBottom + 16,
+          tick == std::floor(tick) && std::abs(tick) < 1e15 ? with_commas(static_cast<std::int64_t>(tick))
+                                                            : tick_text(tick));
+    text_ += fmt::format("<path class=\"axis\" d=\"M{} {}H{}\"/>", kLeft, kBottom, kRight);
+  }
+
+  void draw_line() {
+    std::string path, area;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const Column& column = columns_[i];
+      const bool is_gap = std::isnan(column.middle);
+      if (!is_gap) {
+        const bool follows = i > 0 && !std::isnan(columns_[i - 1].middle);
+        path += fmt::format("{}{:.1f} {:.1f}", follows ? 'L' : 'M', x(column.step), y(column.middle));
+        // Thin upright strokes: a range around every point, without holes where the line jumps.
+        if (column.high > column.low)
+          area += fmt::format("M{:.1f} {:.1f}V{:.1f}", x(column.step), y(column.low), y(column.high));
+      }
+    }
+    if (!area.empty()) text_ += fmt::format("<path class=\"range\" d=\"{}\"/>", area);
+    if (!path.empty()) text_ += fmt::format("<path class=\"line\" d=\"{}\"/>", path);
+    if (path.empty())
+      text_ += fmt::format("<text class=\"tick middle\" x=\"{}\" y=\"{}\">nothing yet</text>", kWidth / 2,
+                           kHeight / 2);
+  }
+
+  void draw_dots() {
+    for (std::size_t i = 0; i < std::min(kMostPoints, chart_.dots.size()); ++i)
+      if (const ChartPoint& dot = chart_.dots[i]; is_drawn(dot))
+        text_ += fmt::format(
+            "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>step {:.0f}: {:.6g}</title>"
+            "</circle>",
+            x(dot.step), y(dot.value), dot.step, dot.value);
+  }
+
+  // Labels that would lie on each other are left out; pointing at the mark still tells.
+  void draw_marks() {
+    double free_from = 0;
+    for (std::size_t i = 0; i < std::min(kMostMarks, chart_.marks.size()); ++i) {
+      const ChartMark& mark = chart_.marks[i];
+      const double at = x(mark.step);
+      text_ += fmt::format(
+          "<g class=\"mark\"><title>{}</title><path d=\"M{:.1f} {}V{}\"/><path class=\"head\" d=\"M{:.1f} "
+          "{}l-4.5 -7h9z\"/>",
+          html_text(mark.tip), at, kTop, kBottom, at, kTop);
+      if (at >= free_from)
+        text_ += fmt::format("<text class=\"tick middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", at, kTop - 11,
+                             html_text(mark.label));
+      if (at >= free_from) free_from = at + kLetter * static_cast<double>(mark.label.size()) + 6;
+      text_ += "</g>";
+    }
+  }
+
+  const Chart& chart_;
+  const std::vector<Column> columns_;
+  Range steps_, values_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string svg_of(const Chart& chart) { return Picture(chart).draw(); }
+
+}  // namespace optimus

@@ -1,0 +1,43 @@
+// See html.h.
+#include "observe/html.h"
+
+#include "base/json.h"
+
+namespace optimus {
+namespace {
+
+// The JSON library replaces what is no UTF-8 when it writes.
+std::string valid_utf8(std::string_view text) {
+  const Json whole = std::string(text);
+  return Json::parse(whole.dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
+}  // namespace
+
+std::string html_text(std::string_view text) {
+  std::string result;
+  for (const char c : valid_utf8(text)) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        continue;
+      case '<':
+        result += "&lt;";
+        continue;
+      case '>':
+        result += "&gt;";
+        continue;
+      case '"':
+        result += "&quot;";
+        continue;
+      case '\'':
+        result += "&#39;";
+        continue;
+      default:
+        result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+    }
+  }
+  return result;
+}
+
+}  // namespace optimus

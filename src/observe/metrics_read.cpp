@@ -1,0 +1,46 @@
+// See metrics_read.h.
+#include "observe/metrics_read.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kLongestStep = 64 << 10;
+constexpr std::int64_t kLastStep = std::int64_t{1}
+                                   << 53;  // beyond it numbers of pictures are no longer exact
+
+StepMetrics metrics_in(const JsonView& view) {
+  StepMetrics one{.step = view.at("step").integer(0, kLastStep)};
+  one.loss = view.number_or("loss", NAN);
+  if (const auto tokens = view.find("tokens")) one.tokens = tokens->integer(0);
+  one.seconds = Seconds(view.number_or("seconds", 0));
+  one.tokens_per_second = view.number_or("tokens_per_second", NAN);
+  if (const auto epoch = view.find("epoch")) one.epoch = epoch->integer(0, kLastStep);
+  if (const auto loss = view.find("validation_loss")) one.validation_loss = loss->number();
+  return one;
+}
+
+}  // namespace
+
+std::vector<StepMetrics> parse_metrics(std::string_view content, const std::string& source) {
+  std::vector<StepMetrics> steps;
+  for (int number = 1; !content.empty(); ++number) {
+    const std::size_t end = content.find('\n');
+    if (end == std::string_view::npos) break;
+    const std::string_view line = content.substr(0, end);
+    content.remove_prefix(end + 1);
+    if (line.empty()) continue;
+    const std::string where = fmt::format("{} line {}", source, number);
+    if (line.size() > kLongestStep)
+      throw UserError("{}: {} bytes, a line of metrics has at most {}", where, line.size(), kLongestStep);
+    const Json json = parse_json(line, where);
+    steps.push_back(metrics_in(JsonView(json, where)));
+  }
+  return steps;
+}
+
+}  // namespace optimus
