@@ -1,5 +1,5 @@
 // What answering a condition takes and what the answers are, and what policies get done with them when machines become slow as often
-// as is published: bench_respond DEVICES [HOURS [SEED]]; llama3-8b on H100s, batch 2,048 of 4,096.
+// as is published: bench_respond DEVICES [HOURS [SEED [ERROR]]], ERROR of predictions; llama3-8b on H100s, batch 2,048 of 4,096.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -28,10 +28,11 @@ void show(const char* name, const Demand& demand, const Plan& plan, const std::v
 }
 
 void try_policies(const Demand& demand, const Plan& plan, const ResponseLimits& limits, double hours,
-                  std::uint64_t seed) {
+                  std::uint64_t seed, double error) {
   const TimeLine line = random_time_line(demand.cluster, hours * 3600, {}, seed);
   TimedResponses timed{.clock = seconds};
-  const TrialCase trial = trial_of(line, demand, plan, {}, limits, &timed);
+  TrialCase trial = trial_of(line, demand, plan, {}, limits, &timed);
+  trial.prediction_error = error;
   const double best = hindsight(trial).useful_steps;
   fmt::print("{} conditions in {} h, {} plans weighed, decided in {:.2f} s at most\n", line.conditions.size(),
              hours, trial.modes.size(), timed.longest);
@@ -61,5 +62,6 @@ int main(int argc, char** argv) {
   show("network of node 1, 3x", demand, start.plan, {{Cause::link, 1, 3}}, limits);
   if (argc > 2)
     try_policies(demand, start.plan, limits, std::atof(argv[2]),
-                 argc > 3 ? static_cast<std::uint64_t>(std::atoll(argv[3])) : 1);
+                 argc > 3 ? static_cast<std::uint64_t>(std::atoll(argv[3])) : 1,
+                 argc > 4 ? std::atof(argv[4]) : 0.05);
 }
