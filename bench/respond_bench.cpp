@@ -1,10 +1,11 @@
-// What answering a condition takes, and what the answers are: bench_respond [DEVICES [BATCH]], llama3-8b on H100s.
+// What answering a condition takes and what the answers are, and what policies get done with them when machines become slow as often
+// as is published: bench_respond DEVICES [HOURS [SEED [ERROR]]], ERROR of predictions; llama3-8b on H100s, batch 2,048 of 4,096.
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <ctime>
 
-#include "adapt/respond.h"
+#include "adapt/scenario.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/describe.h"
@@ -26,6 +27,22 @@ void show(const char* name, const Demand& demand, const Plan& plan, const std::v
                one.option.devices, one.option.pause_seconds, short_text(one.plan));
 }
 
+void try_policies(const Demand& demand, const Plan& plan, const ResponseLimits& limits, double hours,
+                  std::uint64_t seed, double error) {
+  const TimeLine line = random_time_line(demand.cluster, hours * 3600, {}, seed);
+  TimedResponses timed{.clock = seconds};
+  TrialCase trial = trial_of(line, demand, plan, {}, limits, &timed);
+  trial.prediction_error = error;
+  const double best = hindsight(trial).useful_steps;
+  fmt::print("{} conditions in {} h, {} plans weighed, decided in {:.2f} s at most\n", line.conditions.size(),
+             hours, trial.modes.size(), timed.longest);
+  for (const std::string& word : policy_words()) {
+    const TrialOutcome outcome = run_trial(parse_policy(word, "policy"), trial);
+    fmt::print("  {:<12} {:>6.2f} % of the oracle's, {} switches\n", word, 100 * outcome.useful_steps / best,
+               outcome.switches);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -33,7 +50,7 @@ int main(int argc, char** argv) {
   const ModelSpec model = *find_preset("llama3-8b");
   const Cluster cluster(standard_cluster(fmt::format("h100x{}", devices)));
   Demand demand{model, cluster, our_software(), fitted_constants()};
-  demand.batch = argc > 2 ? std::atoi(argv[2]) : 2048, demand.sequence_length = 4096;
+  demand.batch = 2048, demand.sequence_length = 4096;
   const double begin = seconds();
   const SearchResult start = search(demand, Ground(cluster));
   fmt::print("{} devices, batch {}: {} takes {:.4f} s; searched in {:.2f} s\n", devices, demand.batch,
@@ -43,7 +60,8 @@ int main(int argc, char** argv) {
     if (other.fill.fits()) limits.known.push_back(other.plan);
   show("device 5, 1.5x", demand, start.plan, {{Cause::device, 5, 1.5}}, limits);
   show("network of node 1, 3x", demand, start.plan, {{Cause::link, 1, 3}}, limits);
-  limits.searched_devices = 1 << 20;
-  show("device 5, 1.5x, with a search", demand, start.plan, {{Cause::device, 5, 1.5}}, limits);
-  show("network of node 1, 3x, with a search", demand, start.plan, {{Cause::link, 1, 3}}, limits);
+  if (argc > 2)
+    try_policies(demand, start.plan, limits, std::atof(argv[2]),
+                 argc > 3 ? static_cast<std::uint64_t>(std::atoll(argv[3])) : 1,
+                 argc > 4 ? std::atof(argv[4]) : 0.05);
 }

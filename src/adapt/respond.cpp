@@ -53,7 +53,7 @@ class Responder {
       add(Response::share, *shared, kDoubtOfNeighbour, true);
     if (const auto cut = cut_by_speed(plan, usual_.model, speeds, loads))
       add(Response::recut, *cut, kDoubtOfNeighbour, true);
-    if (const auto rest = without_slow_replicas(plan, speeds, 1 / kSlow))
+    if (const auto rest = without_slow_replicas(plan, usable(speeds), 1 / kSlow))
       add(Response::drop, *rest, kDoubtOfNeighbour, true);
     for (const Plan& known : limits_.known) add(Response::replan, known, kDoubtOfPrediction, true);
     if (ground_.num_devices() > limits_.searched_devices) return std::move(options_);
@@ -75,6 +75,15 @@ class Responder {
     one.option.pause_seconds = response == Response::stay ? 0 : pause_of(costs_, usual_.model, plan, moves);
     one.option.devices = num_devices(plan);
     options_.push_back(std::move(one));
+  }
+
+  // Speeds, where devices behind a slow network are slow ones.
+  std::vector<double> usable(std::vector<double> speeds) const {
+    for (std::size_t i = 0; i < speeds.size(); ++i)
+      for (const Condition& one : conditions_)
+        if (one.cause == Cause::link && cluster_.node_of(ground_.map().devices()[i]) == one.where)
+          speeds[i] /= one.factor;
+    return speeds;
   }
 
   SearchLimits search_limits(int alternatives) const {

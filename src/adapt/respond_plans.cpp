@@ -91,6 +91,20 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
   return result;
 }
 
+namespace {
+
+// Whether so many replicas can share the state in the groups that the plan's layers have.
+bool can_share(const Pipeline& pipeline, int replicas) {
+  for (const Stage& stage : pipeline.stages)
+    for (const Chunk& chunk : stage.chunks)
+      for (const BlockRun& run : chunk.runs)
+        if (run.strategy.shard_group > 0 && replicas * run.strategy.cp % run.strategy.shard_group != 0)
+          return false;
+  return true;
+}
+
+}  // namespace
+
 std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least) {
   if (plan.pipelines.size() != 1) return std::nullopt;
   const Pipeline& whole = plan.pipelines.front();
@@ -101,6 +115,9 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
   std::vector<int> kept;
   for (int r = 0; r < shape->replicas; ++r)
     if (speed_of_replica(whole, *shape, r, speeds) >= least * quickest) kept.push_back(r);
+  // Sound ones go too where groups would not come out even: the batch is dealt in whole sequences, so that a few replicas fewer often
+  // have no more to do than the others.
+  while (!kept.empty() && !can_share(whole, static_cast<int>(kept.size()))) kept.pop_back();
   const int count = static_cast<int>(kept.size());
   if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
   Plan result = plan;

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kWidth = 960, kHeight = 250;
+constexpr double kWidth = 976, kHeight = 250;  // the last tick may stand half beyond the plot
 constexpr double kLeft = 64, kRight = 948, kTop = 30, kBottom = 222;
 constexpr std::size_t kMostPoints = 600, kMostBands = 400, kMostMarks = 200;
 constexpr double kLargest = 1e100;  // differences and scales of such numbers are still finite
