@@ -82,7 +82,10 @@ bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
   for (const auto& [rank, standing] : standings_)
     missed.insert(standing.missing.begin(), standing.missing.end());
   bool is_anybody_expected = false, are_all_missed = true;
-  for (int rank = 0; rank < static_cast<int>(is_gone.size()); ++rank) {
+  const bool do_leavers_count =
+      facts_.regrouping == nullptr || facts_.regrouping->needs_leavers(all_standings());
+  const std::size_t num_expected = do_leavers_count ? is_gone.size() : facts_.regrouping->staying().size();
+  for (int rank = 0; rank < static_cast<int>(num_expected); ++rank) {
     if (standings_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
     is_anybody_expected = true;
     are_all_missed = are_all_missed && missed.contains(rank);
