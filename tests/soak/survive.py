@@ -114,12 +114,14 @@ class Soak:
         alive = living_workers(self.run)
         if len(alive) < 2:
             return
-        before, began = self.recoveries(), time.time()
+        before, began, step = self.recoveries(), time.time(), len(self.metrics.read())
         os.kill(self.chance.choice(alive), signal.SIGKILL)
         while self.recoveries() == before:
             if time.time() > began + LONGEST_PAUSE or self.process.poll() is not None:
                 raise NotAsItMustBe(f"a loss was not followed by a recovery within {LONGEST_PAUSE} s")
             time.sleep(0.01)
+        if not self.decisions.rows or self.decisions.rows[-1]["step"] < step - 1:
+            raise NotAsItMustBe(f"state was lost: the run went back from step {step}")
         wait_for_steps(self.metrics, self.decisions.rows[-1]["step"] + 1, self.process)
         self.recovered.append(time.time() - began)
 
