@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/training.h"
 #include "run/status.h"
+#include "run/store_file.h"
 
 namespace optimus {
 namespace {
@@ -16,7 +17,8 @@ class Join final : public Command {
   }
   int run(Console& console) override {
     if (threads_ < 1) throw UsageError("--threads: {} is no number of threads", threads_);
-    if (!status_of(run_).is_running) throw UserError("{}: no training is running there", run_.string());
+    if (!status_of(run_).is_running && !has_store_file(run_))
+      throw UserError("{}: no training is running there", run_.string());
     return run_joining(run_, device_, threads_, console);
   }
 

@@ -75,6 +75,16 @@ void ControlFolder::answer(const std::string& name, const ControlAnswer& answer)
   remove_quietly(folder_ / (name + kRequest));
 }
 
+void ControlFolder::refuse_drains(const std::string& why) {
+  for (const std::string& name : waiting()) {
+    try {
+      if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
+        answer(name, {false, why});
+    } catch (const UserError&) {  // next() answers it
+    }
+  }
+}
+
 void ControlFolder::close(const std::string& why) {
   for (const std::string& name : waiting()) answer(name, {false, why});
 }

@@ -45,6 +45,8 @@ class ControlFolder {
   std::optional<ControlRequest> next();
   // That it could not be written is of no concern to the run.
   void answer(const std::string& name, const ControlAnswer& answer);
+  // When ranks have new numbers: whoever has named one by its old number is told.
+  void refuse_drains(const std::string& why);
   // When the run ends: whoever still waits is told.
   void close(const std::string& why);
 

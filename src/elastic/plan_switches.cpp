@@ -129,8 +129,11 @@ PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number, bool 
   const auto began = std::chrono::steady_clock::now();
   Prepared result;
   try {
-    result.change = std::make_unique<PlanSwitch>(facts_, part_, plan, number, is_placed);
+    SwitchFacts facts = facts_;
+    facts.move.keeps_old = false;
+    result.change = std::make_unique<PlanSwitch>(facts, part_, plan, number, is_placed);
     check_(*result.change);
+    if (facts_.move.keeps_old) result.change->keep_old_within(facts_.move.spare);
     if (const auto done = result.change->prepare(Deadline::after(kPatience, "a plan's groups")); !done)
       result.why_not = text(done.error()), result.is_lost = true;
   } catch (const UserError& error) {
@@ -207,6 +210,21 @@ void PlanSwitches::drop_earlier(int number) {
   num_dropped_ = number;
 }
 
+// Who is lost meanwhile takes nothing along where the others have kept how it was, or have all that they are to have.
+SwitchReport PlanSwitches::move(PlanSwitch& change) {
+  is_moving_ = true;
+  try {
+    const SwitchReport report = change.run(part_);
+    is_moving_ = false;
+    return report;
+  } catch (const PeersLost&) {
+    has_moved_ = part_.plan == change.plan();
+    earlier_ = std::move(change.earlier());
+    is_moving_ = !has_moved_ && !change.keeps_old();
+    throw;
+  }
+}
+
 void PlanSwitches::end(const SwitchHooks& hooks) {
   end_early();
   Attempt attempt = std::move(*attempt_);
@@ -222,9 +240,7 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
                 .prepared = prepared.seconds};
   if (end.why_not.empty()) {
     hooks.let_go();
-    is_moving_ = true;
-    end.report = prepared.change->run(part_);
-    is_moving_ = false;
+    end.report = move(*prepared.change);
     asked_ = end.to;
     drop_earlier(attempt.number);
   }

@@ -49,7 +49,7 @@ class PlanSwitches {
     std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
-  // own. All must outlive this.
+  // own. facts.move.keeps_old: where facts.move.spare has room for that. All must outlive this.
   PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<ScriptedSwitch> script,
                std::optional<Outside> outside, std::function<void(const PlanSwitch&)> check);
   ~PlanSwitches();
@@ -60,8 +60,11 @@ class PlanSwitches {
   void step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks);
   // Rank 0: the rank that is to leave, as somebody asked for. It is answered by whoever sees it done.
   const std::optional<DrainRequest>& drain_request() const { return drain_; }
-  // Whether masters and moments are on their way: what fails then leaves no state.
+  // Whether masters and moments are on their way: what fails then leaves no state, unless the old one was kept.
   bool is_moving() const { return is_moving_; }
+  // When others were lost in a move that has left something: whether the part is as the new plan says; and as it was, where it is not.
+  bool has_moved() const { return has_moved_; }
+  PlanPart take_earlier() { return std::move(earlier_); }
   // When the training has failed: closes all connections of the rank, so that whoever waits for it fails too.
   void let_go();
 
@@ -90,6 +93,7 @@ class PlanSwitches {
   bool begin_early();
   void end_early();
   void end(const SwitchHooks& hooks);
+  SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
   // The lowest rank that has refused says why; empty: none has. Who missed others comes behind those that refused by themselves.
   std::string first_refusal(const Prepared& own) const;
@@ -110,7 +114,8 @@ class PlanSwitches {
   int num_attempts_ = 0;
   Plan asked_;  // that the run is on, as it was asked for
   std::optional<Attempt> attempt_;
-  bool is_moving_ = false;
+  bool is_moving_ = false, has_moved_ = false;
+  PlanPart earlier_;
   int num_dropped_ = 0;         // epochs of the Comm that are gone, or go
   std::future<void> dropping_;  // closing connections takes longer than a step may wait
 };

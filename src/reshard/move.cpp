@@ -168,6 +168,11 @@ void StateMover::plan_memory() {
   most_held_ = Bytes(most) + most_copied_;
 }
 
+void StateMover::set_keeps_old(bool keeps_old) {
+  options_.keeps_old = keeps_old;
+  plan_memory();
+}
+
 std::size_t StateMover::num_early_waves(Bytes room) const {
   std::int64_t left = room.value, num_streams = 0;
   std::set<std::pair<int, bool>> streams;

@@ -48,6 +48,8 @@ class StateMover {
 
   // Of masters and moments, old and new, at any moment, and of copies for messages.
   Bytes most_held() const { return most_held_; }
+  // As the option says, from now on; before anything is touched.
+  void set_keeps_old(bool keeps_old);
 
   // How many of the change's first waves can be sent early within so much memory; of a rank that has no part in it all of them. How many
   // bytes less it then receives in the pause.
@@ -93,7 +95,7 @@ class StateMover {
   const RankShare share_;
   const MoveEnds ends_;
   Comm& comm_;
-  const MoveOptions options_;
+  MoveOptions options_;
   const StateViews views_;
   const Bytes most_copied_;  // for messages under way, beside one that is larger
   std::vector<Turn> turns_;

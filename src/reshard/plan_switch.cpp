@@ -64,6 +64,13 @@ PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Pla
 
 PlanSwitch::~PlanSwitch() = default;
 
+void PlanSwitch::keep_old_within(Bytes spare) {
+  const Bytes without = mover_->most_held();
+  mover_->set_keeps_old(true);
+  facts_.move.keeps_old = mover_->most_held() <= without + spare;
+  mover_->set_keeps_old(facts_.move.keeps_old);
+}
+
 CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
   if (const auto done = facts_.comm.prepare(epoch_, groups_, deadline); !done) return done;
   return measure_links(deadline);

@@ -57,6 +57,9 @@ class PlanSwitch {
   const Plan& plan() const { return change_.to; }
   int epoch() const { return epoch_; }
   Bytes most_held() const { return mover_->most_held(); }
+  // Before run(): the old state is kept until all have the new one, as facts.move.keeps_old says, where that takes so much more at most.
+  void keep_old_within(Bytes spare);
+  bool keeps_old() const { return facts_.move.keeps_old; }
   // Beforehand, from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
 
@@ -91,7 +94,7 @@ class PlanSwitch {
   PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there,
              int epoch);
 
-  const SwitchFacts facts_;
+  SwitchFacts facts_;
   const RanksThere there_;
   const PlanChange change_;
   const int epoch_, rank_;

@@ -29,6 +29,7 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kStorePatience{30}, kTryPatience{1};
+constexpr Seconds kNextHostPatience{20};  // for another to host the run, when whoever did was killed
 
 struct Welcome {
   int seat = 0;
@@ -44,14 +45,21 @@ Welcome parse_welcome(const std::string& text) {
   return welcome;
 }
 
+// The store was lost before the run had let this process in: another hosts the run, or will.
+struct StoreLost {};
+
+// Throws StoreLost.
 Welcome ask_to_join(KeyStore& store, const std::string& prefix, const Comer& self, const JoinOptions& join,
                     const WorkerSignals& signals) {
-  const JoinKeys keys{value_or_throw(store.count(prefix + JoinKeys::counter()))};
-  value_or_throw(store.set(prefix + keys.comer(), text(self)));
+  const auto number = store.count(prefix + JoinKeys::counter());
+  if (!number) throw StoreLost{};
+  const JoinKeys keys{*number};
+  if (!store.set(prefix + keys.comer(), text(self))) throw StoreLost{};
   const auto welcome =
       wait_for_key(store, prefix + keys.welcome(), Deadline::after(join.patience, "the run's welcome"), [&] {
         if (signals.is_interrupted() || signals.is_told_to_leave()) throw Interrupted{};
       });
+  if (!welcome && !store.find(prefix + keys.comer())) throw StoreLost{};
   if (!welcome) throw UserError("{} did not let this worker in: {}", join.run.string(), welcome.error().why);
   return parse_welcome(*welcome);
 }
@@ -63,13 +71,11 @@ struct OpenStore {
 
 // Of the run as its folder says; it may be another's by the time that it is reached. Nothing: the run has ended meanwhile.
 std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& signals) {
-  if (!join.was_in) {
-    const RunStorePlace where = read_store_file(join.run);
-    return OpenStore{
-        where, value_or_throw(open_store(where.place, Deadline::after(kStorePatience, "the run's store")))};
-  }
-  const Deadline deadline = Deadline::after(join.patience, "the run's store");
-  while (FolderLock::is_taken(join.run)) {
+  if (!join.was_in) (void)read_store_file(join.run);  // a run that nobody can join is told so at once
+  const Seconds patience = join.was_in ? join.patience : kStorePatience;
+  const Deadline deadline = Deadline::after(patience, "the run's store");
+  std::optional<Deadline> next_host;
+  while (!deadline.has_passed()) {
     if (signals.is_interrupted() || signals.is_told_to_leave()) throw Interrupted{};
     try {
       const RunStorePlace where = read_store_file(join.run);
@@ -77,12 +83,17 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& 
         return OpenStore{where, std::move(*store)};
     } catch (const UserError&) {  // nobody hosts it at the moment
     }
-    if (deadline.has_passed())
-      throw UserError("{}: its store was not reached again within {}", join.run.string(),
-                      text(join.patience));
+    // At the end the file goes, then the lock. A host that is lost leaves the file, one that was stopped keeps the lock.
+    const bool has_file = has_store_file(join.run), is_taken = FolderLock::is_taken(join.run);
+    if (!has_file && !is_taken) return std::nullopt;
+    if (has_file && is_taken)
+      next_host.reset();
+    else if (!next_host)
+      next_host = Deadline::after(kNextHostPatience, "another host");
+    if (next_host && next_host->has_passed()) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  return std::nullopt;
+  throw UserError("{}: its store was not reached within {}", join.run.string(), text(patience));
 }
 
 // Workers by seat, as the run's folder has those that are in it.
@@ -136,10 +147,11 @@ ElasticSeat::ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const
 
 namespace {
 
-// Throws LeftBehind.
+// Throws LeftBehind and StoreLost.
 int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable& table,
                      const WorkerSignals& signals, StatusLine& line) {
   const std::optional<OpenStore> found = find_run(join, signals);
+  if (!found && !join.was_in) throw UserError("{}: no training is running there", join.run.string());
   if (!found) {
     line.print("the run has ended without this worker");
     return 0;
@@ -198,6 +210,9 @@ int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& 
       return train_until_left(again, options, table, signals, line);
     } catch (const LeftBehind&) {
       line.print("the others have gone on without this worker: it joins again");
+      again.was_in = true;
+    } catch (const StoreLost&) {
+      line.print("the run's store was lost before it let this worker in: it asks again");
       again.was_in = true;
     }
   }

@@ -14,7 +14,8 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMostStandbys = 8;  // that a rank knows: so many hosts may be lost one after the other
-constexpr Seconds kReachPatience{1};      // for a store that may not be there
+constexpr Seconds kReachPatience{1};      // for the host of a store that may not be there
+constexpr Seconds kAnswerPatience{4};     // for a store whose host is there: its process may have little time
 constexpr Seconds kStandbyPatience{0.5};  // for the others to say where theirs is
 constexpr Seconds kEndPatience{120};      // for the others, after the last step
 
@@ -92,18 +93,35 @@ void LaunchedSeat::host() {
   if (!place.is_etcd && !facts_.is_one_host)  // as others reach it
     place.host = facts_.address;
   if (has_taken_over_) place.port = standby_->port();
-  joining_ = std::make_unique<StoreFile>(facts_.folder, RunStorePlace{place, facts_.where.prefix, true});
+  const auto let_others_join = [this, place] {
+    if (joining_ != nullptr) return;
+    joining_ = std::make_unique<StoreFile>(facts_.folder, RunStorePlace{place, facts_.where.prefix, true});
+  };
+  if (!has_taken_over_) let_others_join();
+  // Several may take over who do not see each other: the run is with whoever may go on with it.
+  host.regrouping.done = [this, let_others_join, done = host.regrouping.done](
+                             const RegroupOrder& order, const std::vector<WorkerEntry>& members) {
+    let_others_join();
+    take_lock();
+    if (done) done(order, members);
+  };
   host_ = std::make_unique<RunHost>(*board_, files_, std::move(host));
+}
+
+// The host before may only be cut off, and hold it for a while.
+void LaunchedSeat::take_lock() {
+  if (!has_taken_over_ || lock_.is_held()) return;
+  try {
+    lock_ = FolderLock::take(facts_.folder);
+  } catch (const UserError&) {
+  }
 }
 
 // Nobody before this one in the list is there.
 void LaunchedSeat::take_over(const std::vector<int>& unreached) {
   fmt::print(stderr, "{}the run's host is gone: this process hosts it from here on\n", time_stamp());
   has_taken_over_ = true;
-  try {
-    lock_ = FolderLock::take(facts_.folder);
-  } catch (const UserError&) {  // the host before is only cut off
-  }
+  take_lock();
   auto own = open_store({.port = standby_->port(), .token = facts_.where.place.token},
                         Deadline::after(Seconds(10), "the own store"));
   store_->move_to(value_or_throw(std::move(own)));
@@ -122,12 +140,19 @@ bool LaunchedSeat::find_store() {
     }
     unreached.push_back(seat);
     const auto known = standbys_.find(seat);
-    if (known == standbys_.end()) continue;
+    if (known == standbys_.end()) {
+      fmt::print(stderr, "{}worker {}: it is not known where its store is\n", time_stamp(), seat);
+      continue;
+    }
     const std::vector<std::string> words = split(known->second, ':');
     if (words.size() != 2) continue;
     StorePlace place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.where.place.token};
-    auto found = open_tcp_store(place, Deadline::after(kReachPatience, "another's store"));
-    if (!found) continue;
+    auto found = open_tcp_store(place, Deadline::after(kReachPatience, "another's host"),
+                                Deadline::after(kAnswerPatience, "another's store"));
+    if (!found) {
+      fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), seat, found.error().why);
+      continue;
+    }
     store_->move_to(std::move(*found));
     return true;
   }
@@ -152,6 +177,7 @@ void LaunchedSeat::stay_for_others(const std::function<bool()>& is_interrupted) 
     pause_before_look(look);
   }
   host_->end();
+  if (!host_->have_all_ended() && facts_.signals.is_told_to_leave() && joining_ != nullptr) joining_->leave();
 }
 
 }  // namespace optimus

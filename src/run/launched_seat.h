@@ -56,6 +56,7 @@ class LaunchedSeat {
   bool learn_standbys();
   bool find_store();
   void take_over(const std::vector<int>& unreached);
+  void take_lock();
   std::string own_standby() const;
 
   const LaunchedSeatFacts facts_;

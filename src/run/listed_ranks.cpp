@@ -5,7 +5,9 @@
 
 #include <fstream>
 
+#include "base/error.h"
 #include "base/time_stamp.h"
+#include "run/status.h"
 #include "run/worker_protocol.h"
 
 namespace optimus {
@@ -33,9 +35,17 @@ ListedRanks::ListedRanks(Path run, const std::vector<PresentRank>& ranks,
   (void)write_atomically(files, run_ / "workers.json", workers_json(all));
 }
 
+// Others may have gone on without this process, and list themselves.
 ListedRanks::~ListedRanks() {
-  RealFileSystem files;
-  (void)write_atomically(files, run_ / "workers.json", workers_json({}));
+  try {
+    for (const WorkerEntry& entry : listed_workers(run_))
+      if (entry.pid == ::getpid() && entry.host == host_name()) {
+        RealFileSystem files;
+        (void)write_atomically(files, run_ / "workers.json", workers_json({}));
+        return;
+      }
+  } catch (const UserError&) {  // it cannot be read: then it says nothing of this process
+  }
 }
 
 Path ListedRanks::log(int rank) const { return run_ / log_path(rank); }

@@ -103,6 +103,7 @@ class RankRun {
                                    const std::function<void()>& let_go);
   std::optional<RegroupOrder> meet_at(Board& board, Training& training, SurvivorWords words,
                                       const std::function<void()>& let_go);
+  void write_plan_if_missing(std::int64_t epoch);
   // Another order when that fails, too.
   std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
   void take_up(const RegroupOrder& order, Training& training);
@@ -305,11 +306,19 @@ std::optional<RegroupOrder> RankRun::meet_at(Board& board, Training& training, S
   return order;
 }
 
+// Rank 0 writes it behind a change of plan. Should it be lost before, the others would not know how their state lies.
+void RankRun::write_plan_if_missing(std::int64_t epoch) {
+  std::error_code error;
+  if (rank_.elastic == nullptr || std::filesystem::exists(plan_path(settings_.run, epoch), error)) return;
+  (void)write_atomically(files_, plan_path(settings_.run, epoch), plan_text(part_.plan));
+}
+
 RankRun::End RankRun::train_on(Training& training) {
   std::optional<PlanSwitches::Outside> outside;
   if (number() == 0)
     outside.emplace(PlanSwitches::Outside{requests_, [&] { return best_plan(); }, rank_.elastic != nullptr});
-  MoveOptions move{.patience = options_.patience, .early = options_.precopy};
+  MoveOptions move{
+      .patience = options_.patience, .keeps_old = rank_.elastic != nullptr, .early = options_.precopy};
   if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
   const std::unique_ptr<Deciding> deciding = decider();
   if (deciding != nullptr) outside->wish = [&] { return deciding->wish(); };
@@ -341,10 +350,13 @@ RankRun::End RankRun::train_on(Training& training) {
   } catch (const PeersLost& lost) {
     failure = std::current_exception(), words.missing = lost.failure.missing;
     words.leaves = rank_.elastic != nullptr && rank_.elastic->leaves();
+    earlier_ = switches.take_earlier();
+    if (switches.has_moved()) training.go_on_from(training.done(), training.epoch() + 1);
   } catch (const std::exception& error) {  // not Interrupted: that has saved
     failure = std::current_exception(), words.why_failed = error.what();
   }
   training.end_writing();
+  write_plan_if_missing(training.epoch());
   if (std::optional<RegroupOrder> order = meet(training, words, let_go)) return *order;
   switches.let_go();
   if (number() == 0) requests_.close("the run has failed");
@@ -420,6 +432,8 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   const std::string line = line_of(order, before, report, training);
   if (drain_) requests_.answer(drain_->name, {true, line});
   drain_.reset();
+  if (number() == 0 && !has_left_)
+    requests_.refuse_drains("the ranks have new numbers since it was asked: optimus status shows them");
   if (records_) tell(order, before, report, training, line);
 }
 

@@ -27,21 +27,25 @@ struct Found {
   TrainingState state{};
 };
 
-bool holds(const Standing& standing, std::int64_t epoch) {
-  return !standing.is_torn && (standing.epoch == epoch || standing.earlier_epoch == epoch);
+// What a rank has under an epoch's plan, if anything. Who is behind a move has kept what it was before, and that is whole.
+std::optional<Standing> standing_under(const Standing& standing, std::int64_t epoch) {
+  Standing result = standing;
+  if (standing.epoch == epoch) return standing.is_torn ? std::nullopt : std::optional(result);
+  if (standing.earlier_epoch != epoch) return std::nullopt;
+  result.is_torn = result.is_at_gate = false;
+  return result;
 }
 
 // The newest epoch whose state is whole. Somebody has a newer one only when all who live have it.
 std::optional<Found> find_state(const RegroupFacts& facts, const std::vector<Standing>& standings) {
   std::set<std::int64_t, std::greater<>> epochs;
-  for (const Standing& standing : standings)
-    if (!standing.is_torn) epochs.insert({standing.epoch, standing.earlier_epoch});
+  for (const Standing& standing : standings) epochs.insert({standing.epoch, standing.earlier_epoch});
   for (const std::int64_t epoch : epochs) {
     const auto plan = facts.plans.find(epoch);
     if (plan == facts.plans.end()) continue;
     std::vector<Standing> holding;
-    std::copy_if(standings.begin(), standings.end(), std::back_inserter(holding),
-                 [&](const Standing& standing) { return holds(standing, epoch); });
+    for (const Standing& standing : standings)
+      if (const auto held = standing_under(standing, epoch)) holding.push_back(*held);
     Found found{epoch,
                 plan_salvage(layout_with_buddies(plan->second, facts.model, StateKind::optimizer), holding)};
     if (!found.salvage.is_whole()) continue;

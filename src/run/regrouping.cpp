@@ -177,6 +177,12 @@ std::vector<int> Regrouping::staying() const {
   return {membership_.seats.begin(), membership_.seats.begin() + num_staying_};
 }
 
+bool Regrouping::needs_leavers(const std::vector<Standing>& standings) const {
+  const std::int64_t first = plans_.rbegin()->first;
+  return std::none_of(standings.begin(), standings.end(),
+                      [&](const Standing& standing) { return standing.epoch >= first; });
+}
+
 std::optional<WorkerReport> Regrouping::report_of(int seat) const {
   const auto said = board_.find(end_key(seat));
   return said && *said ? std::optional(parse_worker_report(**said)) : std::nullopt;

@@ -60,6 +60,8 @@ class Regrouping {
   const Membership& membership() const { return membership_; }
   bool is_member(int seat) const;
   std::vector<int> staying() const;  // seats of those who have not been told to leave
+  // Whether those who leave may still have what others need: until somebody stands behind the move that this generation began with.
+  bool needs_leavers(const std::vector<Standing>& standings) const;
   // All who ever were, by seat.
   const std::vector<WorkerEntry>& workers() const { return workers_; }
   // As workers.json has them.

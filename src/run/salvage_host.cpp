@@ -9,6 +9,7 @@
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
 #include "run/plan_files.h"
+#include "run/pulse.h"
 
 namespace optimus {
 
@@ -33,11 +34,13 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
       const auto somebody = board_.find(keys_.somebody());
       if (!somebody || !*somebody) return false;
       come_ = Deadline::after(facts_.come, "where ranks stand");
+      slow_ = Deadline::after(facts_.slow, "where slow ranks stand");
       stage_ = Stage::coming;
       [[fallthrough]];
     }
     case Stage::coming:
       take_standings();
+      take_beats();
       if (facts_.regrouping != nullptr && has_claim(facts_.run, keys_.generation + 1)) {
         refuse("others of the run have gone on without these");
         break;
@@ -76,14 +79,37 @@ void SalvageHost::take_standings() {
   }
 }
 
+// A process that has little time is not lost: its pulse goes on (pulse.h), and it comes when it gets to that.
+void SalvageHost::take_beats() {
+  constexpr Seconds kNextBeat{2};
+  if (facts_.regrouping == nullptr) return;
+  const std::vector<int>& seats = facts_.regrouping->membership().seats;
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    const auto said = board_.find(pulse_key(seats[static_cast<std::size_t>(rank)]));
+    if (!said || !*said) continue;
+    const auto found = beats_.find(rank);
+    if (found == beats_.end() || found->second.first != **said)
+      beats_.insert_or_assign(rank, std::pair(**said, Deadline::after(kNextBeat, "a pulse")));
+  }
+}
+
+bool SalvageHost::is_beating(int rank) const {
+  const auto found = beats_.find(rank);
+  return found != beats_.end() && !found->second.second.has_passed() && !slow_->has_passed() && !is_in_haste_;
+}
+
 // Those that ended before they said anything do not come; those that are missed may, for a while: they may only have waited for others.
 bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
   std::set<int> missed;
   for (const auto& [rank, standing] : standings_)
     missed.insert(standing.missing.begin(), standing.missing.end());
   bool is_anybody_expected = false, are_all_missed = true;
-  for (int rank = 0; rank < static_cast<int>(is_gone.size()); ++rank) {
+  const bool do_leavers_count =
+      facts_.regrouping == nullptr || facts_.regrouping->needs_leavers(all_standings());
+  const std::size_t num_expected = do_leavers_count ? is_gone.size() : facts_.regrouping->staying().size();
+  for (int rank = 0; rank < static_cast<int>(num_expected); ++rank) {
     if (standings_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
+    if (is_beating(rank)) return false;
     is_anybody_expected = true;
     are_all_missed = are_all_missed && missed.contains(rank);
   }
@@ -127,7 +153,7 @@ bool SalvageHost::go_on() {
   }
   const std::string key = keys_.regroup();
   keys_.generation = order->membership.generation, stage_ = Stage::nobody;
-  standings_.clear(), come_.reset(), settle_.reset(), is_in_haste_ = false;
+  standings_.clear(), beats_.clear(), come_.reset(), settle_.reset(), is_in_haste_ = false;
   return board_.set(key, text(*order)).has_value();
 }
 

@@ -24,6 +24,7 @@ struct SalvageFacts {
   std::vector<SmallFile> small_files{};  // beside state.json
   Seconds come{10};                      // for all who can to say where they stand, from the first on
   Seconds settle{2};  // for those whom somebody has missed and who may yet come, from the last on
+  Seconds slow{45};   // for those whose process shows that it lives: less than ranks wait for an order
   Seconds write{300};
   Regrouping* regrouping = nullptr;  // the ranks go on where they can; none: what is left is saved
   bool may_be_cut_off = false;       // whom nobody hears may live, and go on, too
@@ -46,6 +47,8 @@ class SalvageHost {
  private:
   enum class Stage { nobody, coming, writing, over };
   void take_standings();
+  void take_beats();
+  bool is_beating(int rank) const;
   bool are_all_here(const std::vector<bool>& is_gone) const;
   void decide();
   bool are_enough() const;
@@ -69,7 +72,9 @@ class SalvageHost {
   std::int64_t epoch_ = 0;  // of the plan that the newest of them lie as
   Layout layout_;           // of masters and moments under it
   std::size_t num_holders_ = 0;
-  std::optional<Deadline> come_, settle_, write_;
+  std::optional<Deadline> come_, settle_, slow_, write_;
+  std::map<int, std::pair<std::string, Deadline>>
+      beats_;  // by rank: its last pulse, and until when the next must come
   SalvagePlan plan_;
   SalvageOrder order_;
   std::string why_it_ends_;  // the others do not go on; begins with "; "

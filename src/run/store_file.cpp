@@ -12,21 +12,34 @@ namespace {
 
 Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
-}  // namespace
-
-StoreFile::StoreFile(const Path& run, const RunStorePlace& where) : path_(store_path(run)) {
+std::string text_of(const RunStorePlace& where) {
   const StorePlace& place = where.place;
   const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
                   {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
-  write_private_file(path_, json.dump() + "\n");
+  return json.dump() + "\n";
 }
 
-StoreFile::~StoreFile() { ::unlink(path_.c_str()); }
+}  // namespace
+
+StoreFile::StoreFile(const Path& run, const RunStorePlace& where)
+    : path_(store_path(run)), text_(text_of(where)) {
+  write_private_file(path_, text_);
+}
+
+// Who hosts the run by now may have put its own there.
+StoreFile::~StoreFile() {
+  if (is_left_) return;
+  if (const Outcome<std::string> text = read_file(path_); text && *text == text_) ::unlink(path_.c_str());
+}
+
+bool has_store_file(const Path& run) {
+  std::error_code error;
+  return std::filesystem::exists(store_path(run), error);
+}
 
 RunStorePlace read_store_file(const Path& run) {
   const Path path = store_path(run);
-  std::error_code error;
-  if (!std::filesystem::exists(path, error))
+  if (!has_store_file(run))
     throw UserError("{}: nobody can join it: it is not running, or keeps its workers (--static)",
                     run.string());
   const Json json = read_json(path);

@@ -13,7 +13,7 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kLookForOrder{10};
-constexpr Seconds kLeftMoment{1};
+constexpr Seconds kLeftMoment{5};  // between a claim and the order that follows it: files are written there
 
 // What is to be stored, or how to go on.
 std::variant<SalvageOrder, RegroupOrder> wait_for_order(const Survivor& self, Board& board) {

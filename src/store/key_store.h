@@ -44,6 +44,9 @@ StorePlace parse_store(const std::string& text, const std::string& token);
 Outcome<std::unique_ptr<KeyStore>> open_store(const StorePlace& place, const Deadline& deadline);
 // One attempt of it.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline);
+// The same where the host may be gone, which shows soon, or be there and busy.
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& connects,
+                                                  const Deadline& answers);
 Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StorePlace& place, const Deadline& deadline);
 
 // The value of a key that somebody is about to set; asks often at first, then every 50 ms. `goes_on` is asked meanwhile and may throw.

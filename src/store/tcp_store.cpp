@@ -16,8 +16,9 @@ constexpr Seconds kAnswerPatience{5};
 constexpr Seconds kSecondPatience{
     1};  // with a store that was silent before: whoever ends asks it several times
 
-Outcome<Socket> greet(const StorePlace& place, const Deadline& deadline) {
-  Outcome<Socket> socket = Socket::connect(place.host, place.port, deadline);
+// The kernel connects for a process that is busy; only the process answers.
+Outcome<Socket> greet(const StorePlace& place, const Deadline& connects, const Deadline& deadline) {
+  Outcome<Socket> socket = Socket::connect(place.host, place.port, connects);
   if (!socket) return socket;
   const std::string greeting = std::string(kGreeting) + place.token + "\n";
   if (const auto sent = socket->send(greeting, deadline); !sent) return tl::unexpected(sent.error());
@@ -61,7 +62,7 @@ class TcpStore final : public KeyStore {
     const Deadline deadline = Deadline::after(patience(), "the store");
     if (!will_.is_open()) {
       if (key.empty()) return {};
-      Outcome<Socket> connected = greet(place_, deadline);
+      Outcome<Socket> connected = greet(place_, deadline, deadline);
       if (!connected) return failure("the store: {}", connected.error().why);
       will_ = std::move(*connected);
     }
@@ -84,7 +85,7 @@ class TcpStore final : public KeyStore {
     const Deadline deadline = Deadline::after(patience(), "the store");
     was_silent_ = true;
     if (!socket_.is_open()) {
-      Outcome<Socket> again = greet(place_, deadline);
+      Outcome<Socket> again = greet(place_, deadline, deadline);
       if (!again) return failure("the store: {}", again.error().why);
       socket_ = std::move(*again);
     }
@@ -124,7 +125,12 @@ class TcpStore final : public KeyStore {
 }  // namespace
 
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline) {
-  Outcome<Socket> socket = greet(place, soon(deadline));
+  return open_tcp_store(place, soon(deadline), soon(deadline));
+}
+
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& connects,
+                                                  const Deadline& answers) {
+  Outcome<Socket> socket = greet(place, connects, answers);
   if (!socket)
     return failure("the store at {}:{} is not reached: {}", place.host, place.port, socket.error().why);
   return std::make_unique<TcpStore>(place, std::move(*socket));

@@ -194,6 +194,22 @@ class Survives(CommandLineTest):
         self.expect_whole("relay", joined[0])
         self.assertEqual([process.wait(LIMIT) for process in joined], [0, 0])
 
+    def test_who_comes_while_nobody_hosts_the_run(self):
+        """Under a launcher: rank 0, which hosts the run, is killed or leaves, and a worker comes before another hosts it."""
+        for number, how in enumerate((signal.SIGKILL, signal.SIGTERM)):
+            with self.subTest(how=how):
+                name = f"between{number}"
+                ranks = self.start_ranks(name, 3, "--dp", 3, "--zero", 0)
+                self.wait_for(name, 5, ranks[0])
+                ranks[0].send_signal(how)
+                if how == signal.SIGTERM:
+                    self.wait_for_decisions(name, 1)
+                    self.assertEqual(ranks[0].wait(LIMIT), 0)
+                joined = self.join(name)
+                self.expect_whole(name, ranks[1])
+                self.assertEqual([ranks[2].wait(LIMIT), joined.wait(LIMIT)], [0, 0])
+                self.assertIn("join", " ".join(row["evidence"] for row in self.rows(name, "decisions.jsonl")))
+
     def test_only_those_who_joined_are_left(self):
         """Of a run of workers: it goes on with them alone, and ends when it is told to."""
         process = self.start("joined", "--devices", 2, "--dp", 2, "--zero", 0, "--steps", 100000)

@@ -36,36 +36,56 @@ def random_scenario(seed):
 SURVIVORS = ("--dp 8 --zero 0", "--pp 2 --dp 4 --zero 0", "--tp 2 --dp 4 --zero 0", "--pp 4 --dp 2 --zero 0", "")
 
 
+SURVIVAL = TRAINING.replace("--layers 2", "--layers 4").replace("--batch 4", "--batch 24").replace("--patience 3s", "--patience 60s")
+MOST_JOINED = 2
+
+
+class Fate:
+    """Who is there, so that enough stay and nothing happens to who is gone."""
+
+    def __init__(self, dice, hosts):
+        self.dice, self.hosts = dice, hosts
+        self.alive = [f"{name}/{device}" for name, host in hosts.items() for device in range(host["devices"])]
+        self.stopped, self.cut, self.num_joined = [], None, 0
+
+    def kinds(self):
+        result = ["kill", "stop", "notice"] if len(self.alive) > 4 else []
+        result += ["continue"] if self.stopped else []
+        result += ["heal"] if self.cut else ["cut"] if len(self.alive) == 8 else []
+        return result + (["join"] if self.num_joined < MOST_JOINED else [])
+
+    def happen(self, kind):
+        """To whom."""
+        if kind in ("kill", "stop", "notice"):
+            who = self.alive.pop(self.dice.randrange(len(self.alive)))
+            if kind == "stop":
+                self.stopped.append(who)
+            return who
+        if kind == "continue":
+            self.alive.append(self.stopped.pop())
+            return self.alive[-1]
+        if kind == "join":
+            self.num_joined += 1
+            return self.dice.choice([name for name in self.hosts if name != self.cut])
+        who = self.cut or self.dice.choice(list(self.hosts))
+        self.cut = None if self.cut else who
+        return who
+
+
 def random_survival(seed):
-    """Several faults, one after the other, of a run that goes on by itself: kill, stop, continue, cut, heal on eight devices of three hosts."""
+    """Several faults, one after the other, of a run that goes on by itself: kill, stop, continue, notice, join, cut, heal on eight devices of three hosts."""
     dice = random.Random(seed)
     hosts = {"host1": {"devices": 2}, "host2": {"devices": 3}, "host3": {"devices": 3}}
-    alive = [f"{name}/{device}" for name, host in hosts.items() for device in range(host["devices"])]
-    events, stopped, cut, step = [], [], None, 0
+    fate, events, step = Fate(dice, hosts), [], 0
     for _ in range(dice.randint(3, 6)):
-        step += dice.randint(8, 40)
-        kinds = ["kill", "stop"] if len(alive) > 4 else []
-        kinds += ["continue"] if stopped else []
-        kinds += ["heal"] if cut else ["cut"] if len(alive) == 8 else []
-        if not kinds:
-            break
-        kind = dice.choice(kinds)
-        if kind in ("kill", "stop"):
-            who = alive.pop(dice.randrange(len(alive)))
-            if kind == "stop":
-                stopped.append(who)
-        elif kind == "continue":
-            who = stopped.pop()
-            alive.append(who)
-        else:
-            who = cut or dice.choice(list(hosts))
-            cut = None if cut else who
-        events.append({"at_step": step, "delay": f"{dice.uniform(0.01, 60):.2f} ms", kind: who})
-    if cut:
-        events.append({"after": "1 s", "heal": cut})
+        kind = dice.choice(fate.kinds())
+        step += dice.randint(1, 8)
+        events.append({"at_step": step, "delay": f"{dice.uniform(0.01, 60):.2f} ms", kind: fate.happen(kind)})
+    if fate.cut:
+        events.append({"after": "1 s", "heal": fate.cut})
     table = {
         "about": "; ".join(f"{key} {event[key]}" for event in events for key in event if key not in ("at_step", "delay", "after")) + f"; seed {seed}",
-        "training": TRAINING.replace("--layers 2", "--layers 4").replace("--batch 4", "--batch 24").replace("--steps 60", "--steps 300").replace("--patience 3s", "--patience 60s"),
+        "training": SURVIVAL,
         "hosts": hosts,
         "links": {"all": "1 Gbit"},
         "run": [{"train": dice.choice(SURVIVORS), "event": events, "expect": {"losses": "as one device", "within": "120 s"}}],

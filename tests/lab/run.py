@@ -30,11 +30,11 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def play(one, keep):
+def play(one, keep, alone):
     say(f"== {one.name}: {one.about}")
     began = time.monotonic()
     try:
-        training.play(one, lambda text: say("  " + text), keep / one.name if keep else None)
+        training.play(one, lambda text: say("  " + text), keep / one.name if keep else None, alone)
     except cluster.Unavailable as why:
         say(f"skip {one.name}: {why}")
         return True
@@ -94,9 +94,9 @@ def main():
     except cluster.Unavailable as why:
         say(f"skip: this machine cannot have a lab: {why}")
         return 0
-    failed = [one.name for one in scenarios if not play(one, asked.keep)]
-    if failed:
-        say(f"not as expected: {', '.join(failed)}")
+    alone = {}
+    failed = [one.name for one in scenarios if not play(one, asked.keep, alone)]
+    say(f"{len(scenarios) - len(failed)} of {len(scenarios)} as expected" + (f"; not so: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 

@@ -75,7 +75,7 @@ class Scenario:
     runs: list
 
 
-ACTIONS = ("kill", "stop", "continue", "cut", "heal", "slow", "pace", "fill_disk", "free_disk")
+ACTIONS = ("kill", "stop", "continue", "notice", "join", "cut", "heal", "slow", "pace", "fill_disk", "free_disk")
 WHENS = ("at_start", "at_step", "at_save", "at_second", "after")
 KINDS = ("train", "resume", "measure")
 
@@ -119,7 +119,7 @@ def _hosts(table, links, where):
 
 
 def _check_who(what, who, hosts, where):
-    if what in ("kill", "stop", "continue", "pace"):
+    if what in ("kill", "stop", "continue", "notice", "pace"):
         name, _, device = str(who).partition("/")
         if name in hosts and (not device or (device.isdigit() and int(device) < hosts[name].devices)):
             return
@@ -129,7 +129,7 @@ def _check_who(what, who, hosts, where):
             raise ScenarioError(f"{where}: {what} is true or left out")
         return
     names = str(who).split("-")
-    if not all(name in hosts for name in names) or len(names) > (1 if what == "slow" else 2):
+    if not all(name in hosts for name in names) or len(names) > (1 if what in ("slow", "join") else 2):
         raise ScenarioError(f"{where}: {what} = {who!r} does not name hosts of the scenario ({', '.join(hosts)})")
 
 

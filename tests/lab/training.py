@@ -46,6 +46,7 @@ class Ranks:
         self.logs.mkdir(parents=True)
         self.places = [(name, device) for name in run.hosts for device in range(scenario.hosts[name].devices)]
         self.disturbed = set()  # those of whom nothing is expected any more
+        self.leaving = set()  # those that were told that they will be taken away
         self.began = time.monotonic()
         token, words = secrets.token_hex(16), self._words()
         self.processes = [self._start(rank, token, words) for rank in range(len(self.places))]
@@ -75,9 +76,18 @@ class Ranks:
         name, device = self.places[rank]
         variables = {"RANK": rank, "WORLD_SIZE": len(self.places), "LOCAL_RANK": device, "LOCAL_WORLD_SIZE": self.scenario.hosts[name].devices,
                      "MASTER_ADDR": self.lab.network.address(self.run.hosts[0]), "MASTER_PORT": PORT, "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
-        with open(self.logs / f"rank-{rank}.out", "w") as out, open(self.logs / f"rank-{rank}.err", "w") as errors:
+        return self._process(rank, words, variables)
+
+    def _process(self, number, words, variables):
+        name, device = self.places[number]
+        with open(self.logs / f"rank-{number}.out", "w") as out, open(self.logs / f"rank-{number}.err", "w") as errors:
             return self.lab.start(name, device, [binary(), *words], {key: str(value) for key, value in variables.items()},
                                   stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+
+    def join(self, name):
+        """One process more, on this host."""
+        self.places.append((name, sum(place[0] == name for place in self.places)))
+        self.processes.append(self._process(len(self.processes), ["join", str(self.folder)], {"OMP_NUM_THREADS": 1}))
 
     def matching(self, who):
         """Ranks on "host2", or "host2/1"."""
@@ -89,6 +99,17 @@ class Ranks:
             self.disturbed.add(rank)
             if self.processes[rank].poll() is None:
                 self.processes[rank].send_signal(number)
+
+    def notice(self, who):
+        """A launcher says that they will be taken away: they leave by themselves."""
+        for rank in self.matching(who):
+            self.leaving.add(rank)
+            if self.processes[rank].poll() is None:
+                self.processes[rank].send_signal(signal.SIGTERM)
+
+    def ended_well(self, rank):
+        """130: who was told to leave while the others had gone on without it has nobody to give anything to."""
+        return self.processes[rank].returncode in ((0, 130) if rank in self.leaving else (self.run.expected.exit,))
 
     def left_in_peace(self):
         return [rank for rank in range(len(self.places)) if rank not in self.disturbed]
@@ -119,10 +140,10 @@ class Ranks:
 
 
 class Player:
-    """One scenario on one cluster. say: gets lines for people."""
+    """One scenario on one cluster. say: gets lines for people; alone: what one device did, by its words."""
 
-    def __init__(self, scenario, lab, say):
-        self.scenario, self.lab, self.say = scenario, lab, say
+    def __init__(self, scenario, lab, say, alone):
+        self.scenario, self.lab, self.say, self.alone = scenario, lab, say, alone
         self.cuts = set()
 
     def play(self):
@@ -192,6 +213,10 @@ class Player:
         elif what == "continue":
             ranks.signal(who, signal.SIGCONT)
             ranks.disturbed -= set(ranks.matching(who))
+        elif what == "notice":
+            ranks.notice(who)
+        elif what == "join":
+            ranks.join(who)
         elif what == "cut":
             for pair in self._pairs(who):
                 network.cut(*pair)
@@ -240,9 +265,8 @@ class Player:
     def _check(self, ranks, first_event_step):
         expected = ranks.run.expected
         in_peace = ranks.left_in_peace()
-        codes = {rank: ranks.processes[rank].returncode for rank in in_peace}
-        if any(code != expected.exit for code in codes.values()):
-            raise Failed(f"expected exit {expected.exit} of ranks {in_peace}, got {list(codes.values())}")
+        if not all(ranks.ended_well(rank) for rank in in_peace):
+            raise Failed(f"expected exit {expected.exit} of ranks {in_peace}, got {[ranks.processes[rank].returncode for rank in in_peace]}")
         lines = [ranks.last_line(rank) for rank in in_peace]
         for text in expected.says:
             if not any(text in line for line in lines):
@@ -292,13 +316,15 @@ class Player:
 
     def _one_device(self):
         """The same training by one process, outside of all hosts."""
-        folder = self.lab.folder / "alone"
-        if not folder.exists():
+        words = tuple(self.scenario.training)
+        if words not in self.alone:
+            folder = self.lab.folder / "alone"
             done = subprocess.run([binary(), "train", *self.scenario.training, "--devices", "1", "--data", str(self.lab.folder / "text.txt"), "--run", str(folder)],
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
             if done.returncode != 0:
                 raise Failed(f"one device: {done.stderr}")
-        return read_rows(folder)
+            self.alone[words] = read_rows(folder)
+        return self.alone[words]
 
     def _check_slower(self, ranks, step):
         # The first steps are not like the others, and the step of the event is of both kinds.
@@ -332,8 +358,9 @@ def _how(code):
     return signal.Signals(-code).name if code < 0 else f"exit {code}"
 
 
-def play(scenario, say, keep=None):
-    """Throws Failed, and cluster.Unavailable. keep: a folder that gets logs and run folders, in any case."""
+def play(scenario, say, keep=None, alone=None):
+    """Throws Failed, and cluster.Unavailable. keep: a folder that gets logs and run folders, in any case. alone: filled with what one device did, so that later scenarios
+    with the same words need not repeat it."""
     hosts = {name: (host.devices, host.speed) for name, host in scenario.hosts.items()}
     if scenario.latency and not cluster.has_netem():
         say("this kernel has no netem: latency is what it is")
@@ -343,7 +370,7 @@ def play(scenario, say, keep=None):
             link = f"{host.bits_per_second / 1e6:g} Mbit" if host.bits_per_second else "no limit"
             say(f"{name}: {lab.network.address(name)}, {host.devices} devices{'' if host.speed == 1 else f' of {host.speed:g} core'}, link {link}")
         try:
-            Player(scenario, lab, say).play()
+            Player(scenario, lab, say, {} if alone is None else alone).play()
         finally:
             if keep is not None:
                 for part in ("logs", "shared"):

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace optimus::test {
 struct Fault {
   enum class Kind { none, dies_before, dies_after, fails } kind = Kind::none;
   int operation = -1;
+  std::string_view from{};  // it is counted from the first operation of this name on; empty: from all
 };
 
 struct Killed {};  // no std::exception: nobody catches it, as nobody catches a signal
@@ -113,6 +115,8 @@ class FaultyComm final : public Comm {
   template <typename Start>
   std::unique_ptr<Pending> with_fault(const at::Tensor& result, Start start, std::string_view what) {
     if (what == "loss and gradient norm") gates.push_back(num_operations);
+    is_counting_ = is_counting_ || fault_.from.empty() || what == fault_.from;
+    if (!is_counting_) return start();
     const bool is_it = num_operations++ == fault_.operation;
     if (is_it && fault_.kind == Fault::Kind::dies_before) throw Killed{};
     return std::make_unique<FaultyPending>(start(), is_it ? fault_.kind : Fault::Kind::none, result);
@@ -121,6 +125,7 @@ class FaultyComm final : public Comm {
   std::unique_ptr<Comm> inner_;
   int rank_, size_;
   const Fault fault_;
+  bool is_counting_ = false;
 };
 
 }  // namespace optimus::test

@@ -3,256 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdio>
-#include <deque>
 #include <random>
-#include <set>
-#include <thread>
 
-#include "base/json.h"
-#include "base/temporary_folder.h"
-#include "base/text.h"
-#include "comm/thread_comm.h"
-#include "elastic/control.h"
-#include "engine/device.h"
-#include "run/choose_plan.h"
-#include "run/faulty_comm.h"
-#include "run/memory_store.h"
-#include "run/rank_watch.h"
-#include "run/regrouping.h"
-#include "run/salvage_host.h"
-#include "run/store_board.h"
-#include "run/train_rank.h"
-#include "run/training.h"
+#include "run/regroup_world.h"
 
 namespace optimus::test {
 namespace {
-
-constexpr std::int64_t kStepsHere = 30;  // time enough for those who come
-constexpr int kMostSeats = 12;
-
-// What happens to one seat.
-struct Fate {
-  Fault fault{};
-  std::int64_t leaves_after = -1;  // a step; -1: it does not
-  int stays_for = -1;  // so often it says that it stays, twice after each step; then that it leaves
-  std::int64_t comes_after = -1;  // it is not there from the begin
-};
-
-struct Story {
-  int num_ranks = 4;
-  std::map<std::string, int> layout{};  // tp, pp, zero, dp: what the first plan must be
-  std::vector<Fate>
-      fates{};  // [seat], the first num_ranks from the begin; then in the order in which they come
-  std::string save_every = "0";
-  bool wants_copies = true;  // of state, in plans that are chosen
-  bool is_planner_late = false;
-};
-
-class RegroupTest : public testing::Test {
- protected:
-  RegroupTest() {
-    std::string text;
-    for (int i = 0; i < 300; ++i) text += fmt::format("line {} of the text, {}\n", i, i * 7 % 31);
-    folder_.write("text.txt", text);
-  }
-
-  TrainOptions options_for(const Path& run, const Story& story) const {
-    TrainOptions options;
-    options.model.model = "gpt2";
-    options.model.overrides = {.layers = 3, .hidden = 16, .heads = 2, .max_positions = 8};
-    options.data = {(folder_.path() / "text.txt").string()};
-    options.steps = kStepsHere, options.batch = 12, options.sequence_length = 8, options.sample_tokens = 0;
-    options.precision = "fp64", options.threads = 1, options.device = "cpu", options.dropout = 0.1;
-    options.run = run, options.devices = story.num_ranks, options.validation = 0;
-    for (const auto& [name, value] : story.layout) {
-      const Range only{value, value};
-      (name == "tp"   ? options.layout.tp
-       : name == "pp" ? options.layout.pp
-       : name == "dp" ? options.layout.dp
-                      : options.layout.zero) = only;
-    }
-    options.save_every = story.save_every, options.keep_last = 0, options.patience = Seconds(20);
-    options.is_static = !story.wants_copies;
-    return options;
-  }
-
-  struct Ran {
-    std::string line;               // of the host; empty when all went well
-    std::vector<std::string> ends;  // [seat]: done, killed, left, or why it failed
-    std::vector<double> losses;     // by step
-    std::vector<Json> decisions;
-  };
-
-  // Everything that threads of one story share.
-  struct World {
-    const PreparedRun& run;
-    const TrainOptions& options;
-    ThreadWorld threads{kMostSeats};
-    std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
-    std::atomic<std::int64_t> step = 0;
-    std::array<std::atomic<bool>, kMostSeats> is_gone{};
-    std::array<std::string, kMostSeats> ends{};
-    std::atomic<bool> is_over = false;
-  };
-
-  static void run_seat(World& world, int seat, const Fate& fate, int num_first,
-                       std::optional<RegroupOrder> order) {
-    set_num_threads(1);
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"), std::fclose);
-    StatusLine line(nowhere.get());
-    NullSink quiet;
-    FaultyComm comm(world.threads.comm(seat), fate.fault);
-    comm.keeps_connection = true;
-    std::string& end = world.ends[static_cast<std::size_t>(seat)];
-    try {
-      if (!order) comm.shrink(num_first);  // the others come later, or never
-      RankWatch watch(world.store, "", comm, seat, order ? order->membership.generation : 0);
-      int num_asked = 0;
-      const auto leaves = [&] {
-        return (fate.leaves_after >= 0 && world.step >= fate.leaves_after) ||
-               (fate.stays_for >= 0 && ++num_asked > fate.stays_for);
-      };
-      const RankElastic elastic{
-          .seat = seat,
-          .leaves = leaves,
-          .wants_to_meet = [&] { return watch.wants_to_meet() || leaves(); },
-          .regrouped = [&](const RegroupOrder& next) { watch.regrouped(next.membership); },
-          .speak_to_people = [] {},
-          .order = std::move(order)};
-      StepAgreement agreement(comm, world.options.patience);
-      const auto is_asked = [&] {
-        if (comm.rank() == 0) ++world.step;
-        return false;
-      };
-      const TrainResult result =
-          train_rank(world.run, world.options,
-                     {comm, at::Device(at::kCPU), 1, quiet, line, agreement, is_asked,
-                      [&] { return std::make_unique<StoreBoard>(world.store); }, &elastic});
-      agreement.take();
-      end = result.checkpoint.empty() ? "left" : "done";
-    } catch (const Killed&) {
-      end = "killed";
-    } catch (const LeftBehind&) {
-      end = "left behind";
-    } catch (const Interrupted&) {
-      end = "interrupted";
-    } catch (const std::exception& error) {
-      end = error.what();
-    }
-    world.is_gone[static_cast<std::size_t>(seat)] = true;
-  }
-
-  // Comes when the run has done some steps.
-  static void come(World& world, const Fate& fate, int num_first) {
-    while (world.step < fate.comes_after && !world.is_over)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const JoinKeys keys{*world.store->count(JoinKeys::counter())};
-    (void)world.store->set(keys.comer(), text(Comer{1, "here", "cpu"}));
-    while (!world.is_over) {
-      if (const auto welcome = *world.store->find(keys.welcome())) {
-        const std::size_t space = welcome->find(' ');
-        return run_seat(world, std::stoi(welcome->substr(0, space)), fate, num_first,
-                        parse_regroup_order(welcome->substr(space + 1)));
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
-
-  Ran train(const std::string& name, const Story& story) {
-    const Path folder = folder_ / name;
-    TrainOptions options = options_for(folder, story);
-    OptionTable table;
-    declare(table, options);
-    NullSink quiet;
-    const PreparedRun run = prepare_run(options, &table, files_, quiet, false);
-    begin_run_folder(run.settings, options, &table, files_);
-    World world{run, options};
-    StoreBoard board(world.store);
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < story.fates.size(); ++i) {
-      const int seat = static_cast<int>(i);
-      threads.emplace_back([&, seat, fate = story.fates[i]] {
-        if (fate.comes_after < 0)
-          run_seat(world, seat, fate, story.num_ranks, std::nullopt);
-        else
-          come(world, fate, story.num_ranks);
-      });
-    }
-    const std::string line = host(world, board, story);
-    for (std::thread& thread : threads) thread.join();
-    Ran ran{line, {world.ends.begin(), world.ends.end()}, {}, {}};
-    for (const std::string& entry : split(value_or_throw(read_file(folder / "metrics.jsonl")), '\n'))
-      if (!entry.empty()) {
-        const Json json = parse_json(entry, "metrics");
-        EXPECT_EQ(json["step"].get<std::int64_t>(), std::ssize(ran.losses) + 1) << "each step stands once";
-        ran.losses.push_back(json["loss"].get<double>());
-      }
-    for (const std::string& entry : split(value_or_throw(read_file(folder / "decisions.jsonl")), '\n'))
-      if (!entry.empty()) ran.decisions.push_back(parse_json(entry, "decisions"));
-    return ran;
-  }
-
-  static FirstAnswers::Facts answers(const World& world, const Story& story) {
-    FirstAnswers::Facts facts = first_answers(world.options, world.run.settings.model, {}, kMostSeats);
-    if (story.is_planner_late)
-      facts.choose = [choose = facts.choose](int size) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(300));
-        return choose(size);
-      };
-    return facts;
-  }
-
-  std::string host(World& world, Board& board, const Story& story) {
-    std::vector<WorkerEntry> first(static_cast<std::size_t>(story.num_ranks));
-    const TrainSettings& settings = world.run.settings;
-    Regrouping regrouping(board,
-                          {.model = settings.model,
-                           .run = settings.run,
-                           .answers = answers(world, story),
-                           .improve =
-                               [&](const Plan& plan) {
-                                 (void)ask(settings.run, plan_wish(plan),
-                                           Deadline::after(Seconds(5), "a test"));
-                               }},
-                          first, settings.plan, 0);
-    SalvageHost salvage(board, files_,
-                        {.run = settings.run,
-                         .model = settings.model,
-                         .small_files = small_files(settings),
-                         .settle = Seconds(0.5),
-                         .regrouping = &regrouping});
-    bool is_under_way = true;
-    while (is_under_way) {
-      regrouping.look();
-      const std::vector<bool> gone(world.is_gone.begin(), world.is_gone.end());
-      const bool is_meeting = salvage.look(gone);
-      is_under_way = is_meeting;
-      for (const int seat : regrouping.membership().seats)
-        is_under_way |= !gone[static_cast<std::size_t>(seat)];
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    world.is_over = true;
-    const int first_seat = regrouping.staying().front();
-    return world.ends[static_cast<std::size_t>(first_seat)] == "done" ? "" : salvage.finish();
-  }
-
-  void expect_undisturbed(const Ran& ran) {
-    if (alone_.empty()) {
-      Story alone{.num_ranks = 1, .fates = {Fate{}}};
-      alone_ = train("alone", alone).losses;
-    }
-    EXPECT_EQ(ran.line, "");
-    ASSERT_EQ(ran.losses.size(), static_cast<std::size_t>(kStepsHere)) << ran.line;
-    for (std::size_t i = 0; i < alone_.size(); ++i)
-      EXPECT_NEAR(ran.losses[i], alone_[i], 1e-9 * alone_[i]) << "step " << i + 1;
-  }
-
-  TemporaryFolder folder_;
-  RealFileSystem files_;
-  std::vector<double> alone_;
-};
 
 TEST_F(RegroupTest, OneDiesAndTheOthersGoOn) {
   Story story{.num_ranks = 4, .layout = {{"dp", 4}, {"zero", 0}}, .fates = std::vector<Fate>(4)};
@@ -315,6 +71,33 @@ TEST_F(RegroupTest, AllLeaveButNotAtOnce) {
   const auto newest = newest_whole(folder_ / "one by one");
   ASSERT_TRUE(newest.has_value());
   EXPECT_EQ(newest->step, std::ssize(ran.losses));
+}
+
+// Also where a rank has its part of the new plan and others have not: until all have all, everybody keeps what it had.
+TEST_F(RegroupTest, KilledInAnyOperationOfAChangeOfPlan) {
+  constexpr int kOperations =
+      12;  // of a rank, from the agreement that begins the change to the steps behind it
+  int num_before = 0, num_behind = 0;
+  for (int operation = 0; operation < kOperations; ++operation) {
+    Story story{.num_ranks = 4, .layout = {{"dp", 4}, {"zero", 0}}, .fates = std::vector<Fate>(4)};
+    story.next_layout = {{"pp", 2}, {"dp", 2}, {"zero", 0}};
+    if (operation % 2 == 1) std::swap(story.layout, story.next_layout);
+    story.fates[static_cast<std::size_t>(operation % 4)].fault = {
+        operation % 3 == 0 ? Fault::Kind::dies_after : Fault::Kind::dies_before, operation,
+        "who refuses a plan"};
+    const Ran ran = train(fmt::format("move-{}", operation), story);
+    SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
+    expect_undisturbed(ran);
+    bool is_switched = false;
+    for (const Json& decision : ran.decisions) {
+      if (decision["kind"] == "switch") is_switched = true;
+      if (decision["kind"] != "recover") continue;
+      EXPECT_GE(decision["step"].get<std::int64_t>(), kSwitchStep) << "no step is lost";
+      ++(is_switched ? num_behind : num_before);
+    }
+  }
+  EXPECT_GT(num_before, kOperations / 3);
+  EXPECT_EQ(num_before + num_behind, kOperations);
 }
 
 // Any seat may die at any operation, also while others regroup, leave at any step, or come.

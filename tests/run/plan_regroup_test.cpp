@@ -1,0 +1,105 @@
+// What is decided when ranks are lost or leave: without ranks.
+#include <gtest/gtest.h>
+
+#include "base/temporary_folder.h"
+#include "elastic/control.h"
+#include "plan/random_plan.h"
+#include "run/memory_board.h"
+#include "run/regrouping.h"
+#include "run/store_file.h"
+
+namespace optimus::test {
+namespace {
+
+Plan stages(const ModelSpec& model, int pp) {
+  UniformPlan plan{.pp = pp, .batch = 16, .sequence_length = 16};
+  plan.microbatch = 1;
+  return uniform_plan(model, plan);
+}
+
+Standing standing_at(int rank, std::int64_t epoch) {
+  Standing standing;
+  standing.rank = rank, standing.epoch = epoch, standing.state.step = 7;
+  return standing;
+}
+
+struct Two {
+  ModelSpec model = small_model(4, true);
+  RegroupFacts facts{.model = model,
+                     .membership = {0, {0, 1}},
+                     .num_staying = 2,
+                     .plans = {{0, stages(model, 2)}, {1, stages(model, 1)}},
+                     .comers = {},
+                     .lost = {},
+                     .find_checkpoint = [] { return std::nullopt; },
+                     .choose = [this](int, const auto&) { return stages(model, 1); }};
+};
+
+// Rank 1 has given its stage away, and has no part in the plan that follows; rank 0 has not got it. Rank 1 has kept it.
+TEST(PlanRegroup, WhoHasGivenItsPartAwayHasKeptIt) {
+  const Two two;
+  Standing given = standing_at(1, 1);
+  given.is_torn = true, given.leaves = true, given.earlier_epoch = 0;
+  const auto order = plan_regroup(two.facts, {standing_at(0, 0), given});
+  ASSERT_TRUE(order.has_value()) << order.error();
+  EXPECT_EQ(order->source, RegroupOrder::Source::live);
+  EXPECT_EQ(order->epoch, 0);
+  EXPECT_EQ(order->state.step, 7);
+  EXPECT_EQ(order->num_steps_lost, 0);
+  given.earlier_epoch = -1;
+  const auto without = plan_regroup(two.facts, {standing_at(0, 0), given});
+  ASSERT_TRUE(without.has_value()) << without.error();
+  EXPECT_EQ(without->source, RegroupOrder::Source::begin);
+  EXPECT_EQ(without->num_steps_lost, 7);
+}
+
+// Those who were told to leave are gone, or about to be, when the others have their state.
+TEST(PlanRegroup, LeaversAreWaitedForUntilStateHasMoved) {
+  const Two two;
+  TemporaryFolder folder;
+  MemoryBoard board;
+  RegroupOrder order;
+  order.membership = {3, {1, 0}}, order.num_staying = 1, order.epoch = 4;
+  order.from = stages(two.model, 2), order.to = stages(two.model, 1);
+  const Regrouping regrouping(board, {.model = two.model, .run = folder.path(), .answers = {}}, {}, order);
+  EXPECT_TRUE(regrouping.needs_leavers({}));
+  EXPECT_TRUE(regrouping.needs_leavers({standing_at(0, 4)}));
+  EXPECT_FALSE(regrouping.needs_leavers({standing_at(0, 5)}));
+}
+
+// Whoever hosted the run before takes its own file away, not that of the next host.
+TEST(StoreFileTest, IsTheLastHosts) {
+  TemporaryFolder folder;
+  folder.write("logs/some.log", "");
+  const auto place = [](int port) { return RunStorePlace{{.port = port, .token = "t"}, "run/", true}; };
+  auto first = std::make_unique<StoreFile>(folder.path(), place(1111));
+  auto second = std::make_unique<StoreFile>(folder.path(), place(2222));
+  first.reset();
+  ASSERT_TRUE(has_store_file(folder.path()));
+  EXPECT_EQ(read_store_file(folder.path()).place.port, 2222);
+  second->leave();
+  second.reset();
+  EXPECT_TRUE(has_store_file(folder.path()));
+  StoreFile(folder.path(), place(3333));
+  EXPECT_FALSE(has_store_file(folder.path()));
+}
+
+// A number that was somebody's before the ranks were numbered anew is another's now; plans name nobody.
+TEST(ControlFolderTest, DrainsByOldNumbersAreRefused) {
+  TemporaryFolder folder;
+  const Path drain = folder.write("control/1-1.request", R"({"drain": 2})"
+                                                         "\n");
+  const Path plan = folder.write("control/1-2.request", R"({"plan": "auto"})"
+                                                        "\n");
+  ControlFolder control(folder.path());
+  control.refuse_drains("new numbers");
+  EXPECT_FALSE(std::filesystem::exists(drain));
+  EXPECT_NE(value_or_throw(read_file(folder / "control/1-1.answer")).find("new numbers"), std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(plan));
+  const auto next = control.next();
+  ASSERT_TRUE(next.has_value());
+  EXPECT_TRUE(std::holds_alternative<PlanRequest>(*next));
+}
+
+}  // namespace
+}  // namespace optimus::test
