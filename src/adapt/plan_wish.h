@@ -1,13 +1,20 @@
 // A plan that the run itself wants, and what it expects of it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "observe/decisions.h"
 #include "plan/plan.h"
 
 namespace optimus {
+
+// A plan that was weighed and not taken.
+struct WeighedPlan {
+  std::string plan, response{};            // "pp2 tp2", "recut"
+  std::optional<double> predicted_gain{};  // below 0: it would be slower
+  bool operator==(const WeighedPlan&) const = default;
+};
 
 struct PlanWish {
   Plan plan;

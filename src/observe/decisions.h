@@ -11,18 +11,12 @@
 #include <string_view>
 #include <vector>
 
+#include "adapt/plan_wish.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "observe/metrics.h"
 
 namespace optimus {
-
-// A plan that was weighed and not taken.
-struct WeighedPlan {
-  std::string plan, response{};            // "pp2 tp2", "recut"
-  std::optional<double> predicted_gain{};  // below 0: it would be slower
-  bool operator==(const WeighedPlan&) const = default;
-};
 
 struct Decision {
   std::int64_t step = 0;
