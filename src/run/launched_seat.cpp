@@ -169,8 +169,14 @@ std::unique_ptr<Board> LaunchedSeat::open_board() {
   return std::make_unique<StoreBoard>(store_, facts_.where.prefix);
 }
 
+// The host has left, and the run was over before anybody had to take its place: nobody else takes its file away.
+void LaunchedSeat::clear_after_host() {
+  if (!last_ || seats_.empty() || seats_.front() != facts_.seat) return;
+  if (!store_->find(facts_.where.prefix + pulse_key(facts_.seat))) remove_store_file(facts_.folder);
+}
+
 void LaunchedSeat::stay_for_others(const std::function<bool()>& is_interrupted) {
-  if (host_ == nullptr) return;
+  if (host_ == nullptr) return clear_after_host();
   const Deadline deadline = Deadline::after(kEndPatience, "the other ranks");
   for (int look = 0; !deadline.has_passed() && !host_->have_all_ended(); ++look) {
     if (look > 10 && is_interrupted()) break;

@@ -57,6 +57,7 @@ class LaunchedSeat {
   bool find_store();
   void take_over(const std::vector<int>& unreached);
   void take_lock();
+  void clear_after_host();
   std::string own_standby() const;
 
   const LaunchedSeatFacts facts_;

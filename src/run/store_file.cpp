@@ -37,6 +37,8 @@ bool has_store_file(const Path& run) {
   return std::filesystem::exists(store_path(run), error);
 }
 
+void remove_store_file(const Path& run) { ::unlink(store_path(run).c_str()); }
+
 RunStorePlace read_store_file(const Path& run) {
   const Path path = store_path(run);
   if (!has_store_file(run))

@@ -29,6 +29,8 @@ class StoreFile {
 };
 // Whether there is one; it may be of a process that was killed.
 bool has_store_file(const Path& run);
+// Of a host that is gone, by who knows that nobody hosts the run.
+void remove_store_file(const Path& run);
 
 // Throws UserError when nobody can join the run: it has ended, or keeps its workers (--static).
 RunStorePlace read_store_file(const Path& run);

@@ -199,16 +199,26 @@ class Survives(CommandLineTest):
         for number, how in enumerate((signal.SIGKILL, signal.SIGTERM)):
             with self.subTest(how=how):
                 name = f"between{number}"
-                ranks = self.start_ranks(name, 3, "--dp", 3, "--zero", 0)
+                # Deep, so that the run is not over before the others miss rank 0's store, which takes them two seconds.
+                ranks = self.start_ranks(name, 3, "--dp", 3, "--zero", 0, "--layers", 16)
                 self.wait_for(name, 5, ranks[0])
                 ranks[0].send_signal(how)
                 if how == signal.SIGTERM:
                     self.wait_for_decisions(name, 1)
                     self.assertEqual(ranks[0].wait(LIMIT), 0)
                 joined = self.join(name)
-                self.expect_whole(name, ranks[1])
+                self.expect_whole(name, ranks[1], "--layers", 16)
                 self.assertEqual([ranks[2].wait(LIMIT), joined.wait(LIMIT)], [0, 0])
                 self.assertIn("join", " ".join(row["evidence"] for row in self.rows(name, "decisions.jsonl")))
+
+    def test_the_host_leaves_and_the_run_is_over_soon(self):
+        """Before the others miss its store: nothing of it is left."""
+        ranks = self.start_ranks("soon", 3, "--dp", 3, "--zero", 0)
+        self.wait_for("soon", 5, ranks[0])
+        ranks[0].send_signal(signal.SIGTERM)
+        self.assertEqual(ranks[0].wait(LIMIT), 0)
+        self.assertEqual(ranks[2].wait(LIMIT), 0)
+        self.expect_whole("soon", ranks[1])
 
     def test_only_those_who_joined_are_left(self):
         """Of a run of workers: it goes on with them alone, and ends when it is told to."""
