@@ -2,6 +2,7 @@
 #include "observe/decisions.h"
 
 #include "base/error.h"
+#include "observe/json_lines.h"
 
 namespace optimus {
 namespace {
@@ -114,22 +115,12 @@ std::string realised_line(std::int64_t step, std::int64_t epoch, double gain) {
 
 std::vector<Decision> parse_decisions(std::string_view content, const std::string& source) {
   std::vector<Decision> decisions;
-  for (int number = 1; !content.empty(); ++number) {
-    const std::size_t end = content.find('\n');
-    if (end == std::string_view::npos) break;
-    const std::string_view line = content.substr(0, end);
-    content.remove_prefix(end + 1);
-    if (line.empty()) continue;
-    const std::string where = fmt::format("{} line {}", source, number);
-    if (line.size() > kLongestDecision)
-      throw UserError("{}: {} bytes, a decision has at most {}", where, line.size(), kLongestDecision);
-    const Json json = parse_json(line, where);
-    const JsonView view(json, where);
-    if (view.at("kind").text() == "realised")
-      take_realised(view, decisions);
+  for_each_json_line(content, source, "a decision", kLongestDecision, [&](const JsonView& line) {
+    if (line.at("kind").text() == "realised")
+      take_realised(line, decisions);
     else
-      decisions.push_back(decision_in(view));
-  }
+      decisions.push_back(decision_in(line));
+  });
   return decisions;
 }
 

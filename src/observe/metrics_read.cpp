@@ -3,8 +3,7 @@
 
 #include <cmath>
 
-#include "base/error.h"
-#include "base/json.h"
+#include "observe/json_lines.h"
 
 namespace optimus {
 namespace {
@@ -28,18 +27,8 @@ StepMetrics metrics_in(const JsonView& view) {
 
 std::vector<StepMetrics> parse_metrics(std::string_view content, const std::string& source) {
   std::vector<StepMetrics> steps;
-  for (int number = 1; !content.empty(); ++number) {
-    const std::size_t end = content.find('\n');
-    if (end == std::string_view::npos) break;
-    const std::string_view line = content.substr(0, end);
-    content.remove_prefix(end + 1);
-    if (line.empty()) continue;
-    const std::string where = fmt::format("{} line {}", source, number);
-    if (line.size() > kLongestStep)
-      throw UserError("{}: {} bytes, a line of metrics has at most {}", where, line.size(), kLongestStep);
-    const Json json = parse_json(line, where);
-    steps.push_back(metrics_in(JsonView(json, where)));
-  }
+  for_each_json_line(content, source, "a line of metrics", kLongestStep,
+                     [&](const JsonView& line) { steps.push_back(metrics_in(line)); });
   return steps;
 }
 

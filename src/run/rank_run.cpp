@@ -2,7 +2,6 @@
 // Read next: training.h (the loop over steps), elastic/plan_switches.h, regroup.h.
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <thread>
 #include <variant>
 
@@ -20,6 +19,7 @@
 #include "run/expected.h"
 #include "run/memory.h"
 #include "run/memory_level.h"
+#include "run/observation_record.h"
 #include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/rank_show.h"
@@ -47,24 +47,6 @@ std::optional<double> validation_loss(const PlanPart& part, const TrainSettings&
                                    kMostBatches * part.plan.batch, quiet, rank);
   return total.count > 0 ? std::optional(total.mean()) : std::nullopt;
 }
-
-// observations.jsonl: what was seen when something was found or was over, and every ten seconds.
-class ObservationRecord {
- public:
-  explicit ObservationRecord(const Path& run) : path_(run / "observations.jsonl") {}
-  void operator()(const Observation& seen, const std::vector<Finding>& findings) {
-    constexpr std::chrono::seconds kUsual{10};
-    const auto now = std::chrono::steady_clock::now();
-    if (findings.size() == num_findings_ && now - written_ < kUsual) return;
-    num_findings_ = findings.size(), written_ = now;
-    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // the run does not depend on it
-  }
-
- private:
-  Path path_;
-  std::size_t num_findings_ = 0;
-  std::chrono::steady_clock::time_point written_;
-};
 
 class RankRun {
  public:

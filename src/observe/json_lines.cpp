@@ -1,0 +1,24 @@
+// See json_lines.h.
+#include "observe/json_lines.h"
+
+#include "base/error.h"
+
+namespace optimus {
+
+void for_each_json_line(std::string_view content, const std::string& source, const std::string& what,
+                        std::size_t longest, const std::function<void(const JsonView& line)>& take) {
+  for (int number = 1; !content.empty(); ++number) {
+    const std::size_t end = content.find('\n');
+    if (end == std::string_view::npos) break;
+    const std::string_view line = content.substr(0, end);
+    content.remove_prefix(end + 1);
+    if (line.empty()) continue;
+    const std::string where = fmt::format("{} line {}", source, number);
+    if (line.size() > longest)
+      throw UserError("{}: {} bytes, {} has at most {}", where, line.size(), what, longest);
+    const Json json = parse_json(line, where);
+    take(JsonView(json, where));
+  }
+}
+
+}  // namespace optimus

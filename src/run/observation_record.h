@@ -1,0 +1,30 @@
+// observations.jsonl: what was seen when something was found or was over, and every ten seconds.
+#pragma once
+
+#include <chrono>
+#include <fstream>
+#include <vector>
+
+#include "adapt/detect.h"
+#include "base/file.h"
+
+namespace optimus {
+
+class ObservationRecord {
+ public:
+  explicit ObservationRecord(const Path& run) : path_(run / "observations.jsonl") {}
+  void operator()(const Observation& seen, const std::vector<Finding>& findings) {
+    constexpr std::chrono::seconds kUsual{10};
+    const auto now = std::chrono::steady_clock::now();
+    if (findings.size() == num_findings_ && now - written_ < kUsual) return;
+    num_findings_ = findings.size(), written_ = now;
+    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // the run does not depend on it
+  }
+
+ private:
+  Path path_;
+  std::size_t num_findings_ = 0;
+  std::chrono::steady_clock::time_point written_;
+};
+
+}  // namespace optimus
