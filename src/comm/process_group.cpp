@@ -184,7 +184,7 @@ void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
 
 void ProcessGroup::run(Driver& driver) {
   // As whoever computes: pieces of tensors need no notes of autograd's.
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
   while (true) {

@@ -28,7 +28,7 @@ void LossScale::update(bool is_finite) {
 }
 
 CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptions& options) {
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   const bool is_async = is_asynchronous(plan_.schedule);
   if (is_async && options.clip > 0)
     throw UserError(
@@ -73,7 +73,7 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
              (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums + num_maxima),
          "a step cannot be finished at progress {} with {} sums", static_cast<int>(progress_),
          gate_sums.size());
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   if (progress_ == Progress::at_gate) {
     host_numbers_.copy_(numbers_);
     std::copy_n(gate_sums.begin(), static_cast<int>(kNumSums),
@@ -431,7 +431,7 @@ void Engine::update_at_once(const Instruction& next) {
 
 // As behind an update.
 CommOutcome<void> Engine::gather_weights() {
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   if (types_.element == types_.wide) return {};  // the masters, which every holder of the weights has
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& next = program_.instructions[i];
@@ -446,14 +446,14 @@ CommOutcome<void> Engine::gather_weights() {
 }
 
 CommOutcome<void> Engine::forward_only(const Batch& batch, const Run& how) {
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   load(batch);
   begin_numbers(/*is_training=*/false);
   return run(how);
 }
 
 CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
     return tl::unexpected(done.error());
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());

@@ -5,8 +5,9 @@
 //   dW = dy^T x    dy^T [out, rows]   x^T [in, rows]    both transposed
 //
 // So a weight is made 8-bit both ways once a step, at its first use; a gradient both ways in one pass, whose second copy waits for the
-// weight gradient; an input in the forward, and transposed again for the weight gradient (one pass more, one byte an element less to
-// keep). What cuBLASLt or the kernel cannot (rows or columns in no 16, no history yet) goes to the plain twin.
+// weight gradient. An input that nobody else reads is never in 16 bits: norms and activation functions write it here in 8, in its own place
+// (input_room), and what they did not transpose is transposed for the weight gradient. Others are rounded in the forward, and again,
+// transposed, for the weight gradient (one pass more, one byte an element less to keep). What cuBLASLt or the kernel cannot (rows or columns in no 16, no history yet) goes to the plain twin.
 #include "engine/fp8_products.h"
 
 #ifdef OPTIMUS_CUDA
@@ -68,20 +69,20 @@ class CudaFp8Products final : public Products {
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     const Copies waiting = take(dy);
     if (!can(dy, x) || !all_aligned(gradient)) {
-      ensure(!waiting.is_only_here, "a gradient in 8 bits for a product that is in none");
+      ensure(!waiting.is_only_here && taken_input(x) == nullptr, "8 bits for a product that is in none");
       return twin_->weight_gradient(dy, x, gradient, adds);
     }
     const at::Tensor turned =
         waiting.turned.defined()
             ? waiting.turned
             : narrowed(dy, Fp8Operand::gradient, /*plain=*/false, /*turned=*/true).turned;
-    const at::Tensor input = narrowed(x, Fp8Operand::input, /*plain=*/false, /*turned=*/true).turned;
+    const at::Tensor input = turned_input(x);
     LtShape shape = shape_of(x.size(1), dy.size(1), x.size(0));
     shape.b_is_gradient = true, shape.is_wide = true, shape.has_addend = adds;
     shape.c_stride = shape.d_stride = gradient.stride(0);
     has_weight_gradient_ = run(shape, input, turned, gradient, gradient, {}, Fp8Operand::input);
     if (has_weight_gradient_) return;
-    ensure(!waiting.is_only_here, "cuBLASLt does no more what it has done");
+    ensure(!waiting.is_only_here && taken_input(x) == nullptr, "cuBLASLt does no more what it has done");
     twin_->weight_gradient(dy, x, gradient, adds);
   }
 
@@ -103,6 +104,22 @@ class CudaFp8Products final : public Products {
   bool has_taken(const at::Tensor& gradient) const override {
     const auto found = waiting_.find(gradient.data_ptr());
     return found != waiting_.end() && waiting_of_ == tools_.scales.number() && found->second.is_only_here;
+  }
+  // Only when both products that read it have gone by cuBLASLt before, as for gradients.
+  std::optional<Fp8Room> input_room(const at::Tensor& input, const at::Tensor& weight,
+                                    bool transposes) override {
+    if (std::exchange(inputs_of_, tools_.scales.number()) != tools_.scales.number()) inputs_.clear();
+    inputs_.erase(input.data_ptr());
+    const bool takes = has_forward_ && has_weight_gradient_ && can(input, weight) && input.is_contiguous() &&
+                       input.element_size() == 2 && all_aligned(input);
+    if (!takes) return {};
+    const at::Tensor flat = input.view({-1}).view(fp8_type(Fp8Operand::input));
+    const std::int64_t rows = input.size(0), width = input.size(1), count = rows * width;
+    Copies copies{.plain = flat.narrow(0, 0, count).view({rows, width})};
+    if (transposes) copies.turned = flat.narrow(0, count, count).view({width, rows});
+    inputs_[input.data_ptr()] = copies;
+    return Fp8Room{copies.plain, copies.turned, tools_.scales.scale(slot(Fp8Operand::input)),
+                   tools_.scales.maximum(slot(Fp8Operand::input))};
   }
 
  private:
@@ -145,6 +162,19 @@ class CudaFp8Products final : public Products {
     waiting_.erase(found);
     return copies;
   }
+  // What was written in 8 bits in the place of this input, in this step.
+  const Copies* taken_input(const at::Tensor& input) const {
+    const auto found = inputs_.find(input.data_ptr());
+    return found == inputs_.end() || inputs_of_ != tools_.scales.number() ? nullptr : &found->second;
+  }
+  at::Tensor turned_input(const at::Tensor& input) const {
+    const Copies* taken = taken_input(input);
+    if (taken == nullptr) return narrowed(input, Fp8Operand::input, /*plain=*/false, /*turned=*/true).turned;
+    if (taken->turned.defined()) return taken->turned;
+    at::Tensor turned = room_for(input, Fp8Operand::input, /*plain=*/false, /*turned=*/true).turned;
+    tools_.kernels.transpose_fp8(taken->plain, turned);
+    return turned;
+  }
   void fill(const at::Tensor& tensor, Fp8Operand operand, Copies& copies) const {
     at::Tensor maximum = tools_.scales.maximum(slot(operand));
     tools_.kernels.quantise(operand, tensor, tools_.scales.scale(slot(operand)), copies.plain, copies.turned,
@@ -168,13 +198,21 @@ class CudaFp8Products final : public Products {
   // y = x W^T + bias + addend.
   bool multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                 const at::Tensor& addend, at::Tensor& y) {
-    if (!can(x, weight) || !all_aligned(bias, addend, y)) return false;
-    const at::Tensor input = narrowed(x, Fp8Operand::input, /*plain=*/true, /*turned=*/false).plain;
+    const Copies* taken = taken_input(x);
+    if (!can(x, weight) || !all_aligned(bias, addend, y)) {
+      ensure(taken == nullptr, "8 bits for a product that is in none");
+      return false;
+    }
+    const at::Tensor input = taken != nullptr
+                                 ? taken->plain
+                                 : narrowed(x, Fp8Operand::input, /*plain=*/true, /*turned=*/false).plain;
     LtShape shape = shape_of(weight.size(0), x.size(0), x.size(1));
     shape.d_stride = y.stride(0);
     shape.has_addend = addend.defined(), shape.c_stride = addend.defined() ? addend.stride(0) : y.stride(0);
     shape.epilogue = bias.defined() ? LtEpilogue::bias : LtEpilogue::none;
-    return run(shape, weight_of(weight).plain, input, addend, y, bias, Fp8Operand::weight);
+    has_forward_ = run(shape, weight_of(weight).plain, input, addend, y, bias, Fp8Operand::weight);
+    ensure(has_forward_ || taken == nullptr, "cuBLASLt does no more what it has done");
+    return has_forward_;
   }
   // first: what a is.
   bool run(const LtShape& shape, const at::Tensor& a, const at::Tensor& b, const at::Tensor& addend,
@@ -193,8 +231,11 @@ class CudaFp8Products final : public Products {
   Copies weight_;
   std::int64_t weight_of_ = -1;  // the step that it was made in
   std::map<const void*, Copies> waiting_;
-  std::int64_t waiting_of_ = -1;                                   // the step that they are of
-  bool has_input_gradient_ = false, has_weight_gradient_ = false;  // the last ones went by cuBLASLt
+  std::int64_t waiting_of_ = -1;          // the step that they are of
+  std::map<const void*, Copies> inputs_;  // by the memory that they lie in
+  std::int64_t inputs_of_ = -1;
+  // The last ones went by cuBLASLt.
+  bool has_forward_ = false, has_input_gradient_ = false, has_weight_gradient_ = false;
 };
 
 }  // namespace

@@ -173,7 +173,7 @@ class LayerBlock final : public Block {
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
   void begin_attention(const Pass& pass) {
-    if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
+    if (is_pre() && !is_cut_by_tokens()) normalize_for(pass, "norm1", LayerProduct::qkv);
     at::Tensor qkv = pass["qkv"];
     const Weights joint = weights(pass, "attention.qkv");
     products(LayerProduct::qkv).forward(attention_operand(pass), joint.weight, joint.bias, qkv);
@@ -198,11 +198,11 @@ class LayerBlock final : public Block {
   }
 
   void forward_mlp(const Pass& pass) {
-    if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm2");
+    if (is_pre() && !is_cut_by_tokens()) normalize_for(pass, "norm2", LayerProduct::up);
     at::Tensor up = pass["up"], activated = pass["mlp.activation.output"];
     const Weights joint = weights(pass, up_name()), down = weights(pass, "mlp.down");
     products(LayerProduct::up).forward(mlp_operand(pass), joint.weight, joint.bias, up);
-    tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
+    activate(pass, activated);
     if (!has_mlp_sum(pass)) return;
     at::Tensor sum = mlp_sum(pass);
     if (part_.is_alone()) {
@@ -304,9 +304,10 @@ class LayerBlock final : public Block {
 
   void backward_mlp(const Pass& pass) {
     if (strategy_.recompute == RecomputeMode::selective) {
-      if (!is_cut_by_tokens()) normalize(pass, is_pre() ? "norm2" : "norm1");
+      if (!is_cut_by_tokens())
+        is_pre() ? normalize_for(pass, "norm2", LayerProduct::up) : normalize(pass, "norm1");
       at::Tensor activated = pass["mlp.activation.output"];
-      tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), activated);
+      activate(pass, activated);
     }
     at::Tensor stream, d_down = mlp_down_gradient(pass);
     if (!is_cut_by_tokens()) {
@@ -368,7 +369,7 @@ class LayerBlock final : public Block {
 
   void begin_backward_attention(const Pass& pass) {
     if (strategy_.recompute == RecomputeMode::selective) {
-      if (is_pre() && !is_cut_by_tokens()) normalize(pass, "norm1");
+      if (is_pre() && !is_cut_by_tokens()) normalize_for(pass, "norm1", LayerProduct::qkv);
       if (model_.has_qk_norm) position_heads(pass);
     }
     const at::Tensor stream = pass["middle.gradient"];
@@ -477,6 +478,25 @@ class LayerBlock final : public Block {
     const Weights norm = weights(pass, name);
     at::Tensor y = pass[name + ".output"], statistics = pass[name + ".statistics"];
     tools_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
+  }
+  // The only reader may want it in a form of its own.
+  void normalize_for(const Pass& pass, const std::string& name, LayerProduct reader) const {
+    const at::Tensor weight = weights(pass, name_of(reader)).weight;
+    std::optional<Fp8Room> room =
+        products(reader).input_room(pass[name + ".output"], weight, /*transposes=*/false);
+    if (!room) return normalize(pass, name);
+    const Weights norm = weights(pass, name);
+    at::Tensor statistics = pass[name + ".statistics"];
+    tools_.kernels.norm_to_fp8(norm_options(), pass[name + ".input"], norm.weight, norm.bias, statistics,
+                               *room);
+  }
+  void activate(const Pass& pass, at::Tensor& to) const {
+    const at::Tensor weight = weights(pass, "mlp.down").weight;
+    std::optional<Fp8Room> room = products(LayerProduct::down).input_room(to, weight, /*transposes=*/true);
+    if (room)
+      tools_.kernels.activation_to_fp8(model_.activation, pass["mlp.up.output"], gate(pass), *room);
+    else
+      tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), to);
   }
   void through_norm(const Pass& pass, const std::string& name, const at::Tensor& dy,
                     const at::Tensor& residual, at::Tensor& dx) const {

@@ -17,7 +17,8 @@ class WithAutograd {
  public:
   explicit WithAutograd(bool records)
       : dispatch_(c10::impl::tls_local_dispatch_key_set().included_,
-                  c10::impl::tls_local_dispatch_key_set().excluded_ - c10::autograd_dispatch_keyset),
+                  c10::impl::tls_local_dispatch_key_set().excluded_ -
+                      c10::autograd_dispatch_keyset_with_ADInplaceOrView),
         grad_mode_(records) {}
 
  private:

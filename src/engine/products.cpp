@@ -186,6 +186,7 @@ bool Products::input_gradient_through(Activation, const at::Tensor&, const at::T
 
 bool Products::takes_gradients(const at::Tensor&, std::int64_t) const { return false; }
 bool Products::has_taken(const at::Tensor&) const { return false; }
+std::optional<Fp8Room> Products::input_room(const at::Tensor&, const at::Tensor&, bool) { return {}; }
 void Products::take_gradient(Activation, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                              const at::Tensor&, at::Tensor&) {
   ensure(false, "a gradient for products that take none");

@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
+#include "kernels/fp8.h"
 #include "model/spec.h"
 
 namespace optimus {
@@ -45,6 +47,11 @@ class Products {
   virtual void take_gradient(Activation kind, const at::Tensor& d_activated, const at::Tensor& x,
                              const at::Tensor& gate, const at::Tensor& gradient, at::Tensor& bias_gradient);
   virtual bool has_taken(const at::Tensor& gradient) const;
+  // An input that nobody but these products reads may be written in their own form, into its own memory: two copies in 8 bits are as
+  // long as one in 16. Where to, for calls to come with `input`; nothing: they take none now, and it is written as it is.
+  // transposes: its writer can write both.
+  virtual std::optional<Fp8Room> input_room(const at::Tensor& input, const at::Tensor& weight,
+                                            bool transposes);
 };
 
 // As the device and element type need: straight; through fp32 on processors that cannot multiply bf16 or fp16 (the values

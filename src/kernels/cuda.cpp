@@ -105,6 +105,16 @@ bool is_quantised_here(const at::Tensor& x) {
          reinterpret_cast<std::uintptr_t>(x.data_ptr()) % 16 == 0;
 }
 
+bool is_in_packs(const at::Tensor& flat) {
+  return !flat.defined() || reinterpret_cast<std::uintptr_t>(flat.data_ptr()) % 16 == 0;
+}
+cuda::NarrowRoom narrow_room(const Fp8Room& room) {
+  return {.y = flat_data(room.y, at::kFloat8_e4m3fn),
+          .transposed = flat_data(room.transposed, at::kFloat8_e4m3fn),
+          .scale = static_cast<const float*>(flat_data(room.scale, at::kFloat)),
+          .maximum = static_cast<std::uint32_t*>(flat_data(room.maximum, at::kFloat))};
+}
+
 // table[ids[row]] += values[row], each row of the table in the order of ids.
 void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& table) {
   if (values.size(0) == 0) return;
@@ -357,6 +367,42 @@ class CudaKernels final : public Kernels {
                                     .maximum = static_cast<std::uint32_t*>(flat_data(maximum, at::kFloat)),
                                     .sum = static_cast<float*>(flat_data(sum, at::kFloat)),
                                     .workspace = static_cast<float*>(flat_data(workspace, at::kFloat))});
+  }
+  void norm_to_fp8(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
+                   const at::Tensor& bias, at::Tensor& statistics, Fp8Room& room) const override {
+    const bool can = x.scalar_type() == at::kBFloat16 && is_quantised_here(x) && !room.transposed.defined() &&
+                     x.size(1) <= cuda::kWidestNorm && is_in_packs(weight) && is_in_packs(bias);
+    if (!can) return Kernels::norm_to_fp8(options, x, weight, bias, statistics, room);
+    ensure_same_size(room.y, x);
+    const Launch launch(x);
+    launch(cuda::norm_to_fp8,
+           {.element = element_of(x),
+            .is_centred = options.kind == NormKind::layer_norm,
+            .eps = options.eps,
+            .x = rows_of(x),
+            .statistics = rows_of(statistics, at::kFloat),
+            .weight = flat_data(weight, at::kBFloat16),
+            .bias = flat_data(bias, at::kBFloat16)},
+           narrow_room(room));
+  }
+  void activation_to_fp8(Activation kind, const at::Tensor& x, const at::Tensor& gate,
+                         Fp8Room& room) const override {
+    const bool can = x.scalar_type() == at::kBFloat16 && is_quantised_here(x) &&
+                     (!gate.defined() || is_quantised_here(gate)) && room.transposed.defined();
+    if (!can) return Kernels::activation_to_fp8(kind, x, gate, room);
+    for (const at::Tensor& other : {gate, room.y}) ensure_same_size(other, x);
+    const Launch launch(x);
+    cuda::ActivationTask task;
+    task.element = element_of(x), task.kind = kind;
+    task.x = rows_of(x), task.gate = rows_of(gate, at::kBFloat16);
+    launch(cuda::activation_to_fp8, task, narrow_room(room));
+  }
+  void transpose_fp8(const at::Tensor& from, at::Tensor& to) const override {
+    const bool can = from.size(0) % 16 == 0 && from.size(1) % 16 == 0 && is_in_packs(from) && is_in_packs(to);
+    if (!can) return Kernels::transpose_fp8(from, to);
+    const Launch launch(from);
+    launch(cuda::transpose_fp8, flat_data(from, from.scalar_type()), from.size(0), from.size(1),
+           flat_data(to, from.scalar_type()));
   }
   void convert(const at::Tensor& from, at::Tensor& to) const override { to.copy_(from); }
 

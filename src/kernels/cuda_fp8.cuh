@@ -56,6 +56,11 @@ __device__ __forceinline__ float2 widen_pair(std::uint32_t word) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
+__device__ __forceinline__ std::uint32_t pair_of(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
 // Infinity times zero is NaN, which stays NaN in 8 bits; on its own it would become the largest number.
 template <bool kIsFinite>
 __device__ __forceinline__ float scaled(float x, float scale) {
@@ -97,16 +102,16 @@ __device__ __forceinline__ void turn(const std::uint32_t (&rows)[4], std::uint32
 }
 
 // Of a block's pairs. Every thread of the block calls; ends with all of them here.
-template <typename T>
+template <typename T, int kBlock = kThreads>
 __device__ __forceinline__ void keep_largest(std::uint32_t pair, std::uint32_t* maximum) {
-  __shared__ std::uint32_t of_warp[kThreads / 32];
+  __shared__ std::uint32_t of_warp[kBlock / 32];
   const std::uint32_t largest = __reduce_max_sync(0xffffffffu, max(pair & 0xffffu, pair >> 16));
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
   __syncthreads();
   if (threadIdx.x != 0 || maximum == nullptr) return;
   std::uint32_t of_block = 0;
 #pragma unroll
-  for (int warp = 0; warp < kThreads / 32; ++warp) of_block = max(of_block, of_warp[warp]);
+  for (int warp = 0; warp < kBlock / 32; ++warp) of_block = max(of_block, of_warp[warp]);
   of_block = wide_word<T>(of_block);
   if (of_block > __ldcg(maximum)) atomicMax(maximum, of_block);
 }

@@ -1,5 +1,6 @@
 // The gradient through an activation function straight to 8 bits, as it lies and transposed, and its columns summed for a bias: the
-// gradient itself is never in memory. Tiles as in cuda_fp8.cuh; with a gate a block has the two tiles of both gradients.
+// gradient itself is never in memory. Tiles as in cuda_fp8.cuh; with a gate a block has the two tiles of both gradients. The function
+// itself is in cuda_fp8_activated.cu.
 #include "kernels/cuda_curves.cuh"
 #include "kernels/cuda_fp8.cuh"
 
@@ -7,11 +8,6 @@ namespace optimus::cuda {
 namespace {
 
 using Number = __nv_bfloat16;
-
-__device__ __forceinline__ std::uint32_t pair_of(float first, float second) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
 
 // Two neighbours: x's gradient from dy, and the gate's.
 template <typename Function, bool kIsGated>

@@ -42,6 +42,15 @@ struct NormTask {
 };
 void norm(const Queue& queue, const NormTask& task);
 
+// Where a tensor goes in 8 bits (below): as [rows, width], transposed as [width, rows]; null: not wanted.
+struct NarrowRoom {
+  void *y = nullptr, *transposed = nullptr;
+  const float* scale = nullptr;
+  std::uint32_t* maximum = nullptr;
+};
+// The same, rounded to bf16 and then to e4m3; the task's y is not written, nothing is transposed. bf16 in packs, rows and width multiples of 16.
+void norm_to_fp8(const Queue& queue, const NormTask& task, const NarrowRoom& room);
+
 struct NormBackwardTask {
   Element element = Element::fp32;
   bool is_centred = false;
@@ -173,5 +182,9 @@ struct QuantiseThroughTask {
 };
 std::int64_t quantise_through_parts(std::int64_t num_rows);
 void quantise_through(const Queue& queue, const QuantiseThroughTask& task);
+// activation (x and gate of the task), rounded to bf16 and then to e4m3, both ways. Everything as above.
+void activation_to_fp8(const Queue& queue, const ActivationTask& task, const NarrowRoom& room);
+// to [width, rows] = from [rows, width], in bytes.
+void transpose_fp8(const Queue& queue, const void* from, std::int64_t num_rows, std::int64_t width, void* to);
 
 }  // namespace optimus::cuda

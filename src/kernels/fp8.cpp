@@ -47,4 +47,20 @@ void Kernels::quantise_through(Activation kind, const at::Tensor& dy, const at::
   quantise(Fp8Operand::gradient, gradient, scale, y, transposed, maximum);
 }
 
+void Kernels::norm_to_fp8(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
+                          const at::Tensor& bias, at::Tensor& statistics, Fp8Room& room) const {
+  at::Tensor y = at::empty(x.sizes(), x.options());
+  norm(options, x, weight, bias, y, statistics);
+  quantise(Fp8Operand::input, y, room.scale, room.y, room.transposed, room.maximum);
+}
+
+void Kernels::activation_to_fp8(Activation kind, const at::Tensor& x, const at::Tensor& gate,
+                                Fp8Room& room) const {
+  at::Tensor y = at::empty(x.sizes(), x.options());
+  activation(kind, x, gate, y);
+  quantise(Fp8Operand::input, y, room.scale, room.y, room.transposed, room.maximum);
+}
+
+void Kernels::transpose_fp8(const at::Tensor& from, at::Tensor& to) const { to.copy_(from.t()); }
+
 }  // namespace optimus

@@ -15,4 +15,10 @@ at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& sca
 // maximum, one fp32 element, becomes the largest of itself and |x|.
 void keep_largest(const at::Tensor& x, at::Tensor& maximum);
 
+// Where a tensor goes in 8 bits, and nowhere else: y [rows, width] and transposed [width, rows] are contiguous, scale and maximum one fp32
+// element each; transposed and maximum may be undefined: not wanted.
+struct Fp8Room {
+  at::Tensor y, transposed, scale, maximum;
+};
+
 }  // namespace optimus

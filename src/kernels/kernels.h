@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/fp8.h"
 #include "kernels/step_numbers.h"
 #include "model/spec.h"
 #include "plan/fp8.h"
@@ -147,6 +148,13 @@ class Kernels {
   virtual void quantise_through(Activation kind, const at::Tensor& dy, const at::Tensor& x,
                                 const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
                                 at::Tensor& transposed, at::Tensor& maximum, at::Tensor& sum) const;
+  // norm and activation straight to 8 bits, as an input of a product: the same as rounding y to them, without y.
+  virtual void norm_to_fp8(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
+                           const at::Tensor& bias, at::Tensor& statistics, Fp8Room& room) const;
+  virtual void activation_to_fp8(Activation kind, const at::Tensor& x, const at::Tensor& gate,
+                                 Fp8Room& room) const;
+  // to [width, rows] = from [rows, width], both in 8 bits and contiguous.
+  virtual void transpose_fp8(const at::Tensor& from, at::Tensor& to) const;
 };
 
 std::unique_ptr<Kernels> make_host_kernels();

@@ -82,7 +82,7 @@ void Precopy::plan_streams() {
 }
 
 void Precopy::run() {
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   try {
     for (const int block : facts_.blocks) facts_.ends.next->hold_state(block);
     for (bool goes_on = true; goes_on;) {

@@ -45,7 +45,7 @@ inline void run_ranks(Backend backend, int size, const RankBody& body) {
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
       // As the engine: views without autograd's notes, which libtorch lets go of in ways that the thread sanitizer does not see.
-      const at::AutoDispatchBelowAutograd no_autograd;
+      const at::AutoDispatchBelowADInplaceOrView no_notes;
       try {
         std::unique_ptr<Comm> comm;
         if (backend == Backend::threads)

@@ -64,6 +64,7 @@ class Check {
     updates();
     gates();
     quantises();
+    writes_narrow();
     quantises_through();
   }
 
@@ -414,6 +415,52 @@ class Check {
         }
   }
 
+  // Straight to 8 bits: bit for bit what rounding 16 bits gives; what a norm reduces in another order may fall on another number of 16.
+  void writes_narrow() {
+    if (type_ != at::kBFloat16) return;
+    const auto room = [&](std::int64_t rows, std::int64_t width, bool turns) {
+      const auto bytes = [&](std::int64_t r, std::int64_t w) {
+        return at::full({r, w}, 77, at::TensorOptions(at::kByte).device(at::kCUDA)).view(at::kFloat8_e4m3fn);
+      };
+      const at::TensorOptions wide(at::TensorOptions(at::kFloat).device(at::kCUDA));
+      return Fp8Room{bytes(rows, width), turns ? bytes(width, rows) : at::Tensor(), at::full({}, 64, wide),
+                     at::full({}, 0.25, wide)};
+    };
+    const auto compare = [&](const char* what, const Fp8Room& ours, const Fp8Room& expected) {
+      same(what, ours.y.view(at::kByte), expected.y.view(at::kByte));
+      if (ours.transposed.defined())
+        same(what, ours.transposed.view(at::kByte), expected.transposed.view(at::kByte));
+      same(what, ours.maximum, expected.maximum);
+    };
+    for (const Size& size :
+         std::vector<Size>{{16, 16}, {144, 272}, {1040, 768}, {64, 1600}, {32, 2048}, {48, 8192}})
+      for (const bool has_more : {true, false}) {
+        const at::Tensor x = random_rows(size.rows, size.width, type_, 8);
+        const at::Tensor other = has_more ? random_rows(size.rows, size.width, type_, 8) : at::Tensor();
+        for (const Activation kind :
+             {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::relu}) {
+          Fp8Room ours = room(size.rows, size.width, true), expected = room(size.rows, size.width, true);
+          ours_->activation_to_fp8(kind, x, other, ours);
+          ours_->Kernels::activation_to_fp8(kind, x, other, expected);
+          compare("activation to 8 bits", ours, expected);
+          at::Tensor turned = at::zeros_like(ours.transposed.view(at::kByte)).view(at::kFloat8_e4m3fn);
+          ours_->transpose_fp8(ours.y, turned);
+          same("transposition of 8 bits", turned.view(at::kByte), expected.transposed.view(at::kByte));
+        }
+        const at::Tensor weight = at::randn({size.width}, x.options()),
+                         bias = has_more ? at::randn({size.width}, x.options()) : at::Tensor();
+        for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+          Fp8Room ours = room(size.rows, size.width, false), expected = room(size.rows, size.width, false);
+          at::Tensor statistics = wide({size.rows, kind == NormKind::layer_norm ? 2 : 1}),
+                     expected_statistics = statistics.clone();
+          ours_->norm_to_fp8({kind, 1e-5}, x, weight, bias, statistics, ours);
+          ours_->Kernels::norm_to_fp8({kind, 1e-5}, x, weight, bias, expected_statistics, expected);
+          compare("norm to 8 bits", ours, expected);
+          same("norm to 8 bits", statistics, expected_statistics);
+        }
+      }
+  }
+
   // Bit for bit, also what is not finite, too large, too small, on an edge of a tile and between other columns.
   void quantises() {
     if (type_ != at::kBFloat16 && type_ != at::kHalf) return;
@@ -483,7 +530,7 @@ class Check {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const at::AutoDispatchBelowAutograd no_autograd;
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
   at::manual_seed(7);
   Differences differences;
   const std::set<std::string> words(argv + 1, argv + argc);
