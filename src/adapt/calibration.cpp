@@ -45,11 +45,7 @@ void take_links(const Setup& setup, const StepMeter& meter, const PricedProgram&
 
 std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
   if (model.is_custom()) return {};
-  int most = 0;
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      most = std::max(most, *std::max_element(stage.devices.begin(), stage.devices.end()));
-  const DeviceMap map = DeviceMap::identity(most + 1);
+  const DeviceMap map = DeviceMap::identity(num_device_numbers(plan));
   const Setup setup{plan, model, cluster, map, our_software(), format_of(plan.precision)};
   const ModelWork work = work_of(model, plan.sequence_length);
   std::vector<StageWork> result;

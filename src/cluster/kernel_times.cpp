@@ -50,7 +50,8 @@ void validate(const KernelTimes& times, const std::string& where) {
     if (!(seconds >= 0 && seconds < 60))
       throw UserError("{}: {} seconds of the host are not from 0 to 60", where, seconds);
   for (const auto& [name, table] : times.tables) {
-    const bool is_product = name.starts_with("product"), is_attention = name.starts_with("attention");
+    const bool is_product = name.starts_with("product") || name.starts_with("narrow."),
+               is_attention = name.starts_with("attention");
     const std::size_t wanted = is_product ? 3 : is_attention ? 2 : 1;
     if (table.axes.size() != wanted)
       throw UserError("{}: {} has {} axes, must have {}", where, name, table.axes.size(), wanted);

@@ -8,6 +8,9 @@
 //   attention.whole, attention.whole.backward    every position sees all others
 //   norm.KIND, norm.KIND.backward                elements a second over elements; likewise
 //   activation.NAME, activation.NAME.backward    NAME with ".gated" where a gate multiplies
+//   narrow.product, narrow.input, narrow.weight  as product.*, of products in 8 bits whose operands are there (engine/fp8_products.h)
+//   cast, cast.both, cast.turned, cast.transpose elements a second: to 8 bits as they lie, both ways, transposed; 8 bits transposed
+//   norm.KIND.narrow, activation.NAME.narrow and .narrow.backward: these, straight to 8 bits
 //   rope, embedding, embedding.backward, loss, add, bias (a sum over rows), update (of parameters, norm and clearing included)
 #pragma once
 

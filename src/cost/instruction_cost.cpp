@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cost/measured_cost.h"
+#include "plan/fp8.h"
 #include "plan/layouts.h"
 
 namespace optimus {
@@ -72,7 +73,8 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
       stage_(setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)]
                  .stages[static_cast<std::size_t>(program_.seat.stage)]),
       device_(device),
-      width_(bytes_of(setup.plan.precision)) {
+      width_(bytes_of(setup.plan.precision)),
+      narrow_(fp8_blocks(setup.plan)) {
   for (const Group& group : program_.groups)
     shapes_.push_back(group.role == Role::world ? shape_of_all(num_devices(setup.plan), setup.cluster)
                                                 : shape_of(group.members, setup.cluster, setup.map));
@@ -80,7 +82,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
     if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::buddy_state)
       state_[buffer.block] += static_cast<double>(buffer.bytes.value);
   // What may differ between two instructions that cost differently.
-  using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool>;
+  using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool, bool>;
   std::map<Key, int> known;
   const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)];
   const int num = static_cast<int>(program_.instructions.size());
@@ -99,7 +101,8 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
                   at.group,
                   at.op == Op::receive_buddy ? at.peer : -1,
                   at.bytes,
-                  at.is_backward};
+                  at.is_backward,
+                  has_block && is_narrow(at.block)};
     const auto [found, is_new] = known.try_emplace(key, static_cast<int>(example_.size()));
     if (is_new) example_.push_back(i);
     kind_[static_cast<std::size_t>(i)] = found->second;
@@ -190,7 +193,7 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
     // Our engine does not compute an output again that no layer of the group above asks for.
     const bool is_spared = one.ends_layer && at.op == Op::recompute && setup_.software.runs_programs;
     const double times_done = is_spared ? 1 - 1.0 / s.recompute_layers : 1;
-    seconds += item(one, at.op, num_tokens, s, device) * times_done / hops;
+    seconds += item(one, at, num_tokens, s, device) * times_done / hops;
     const bool is_for_weights = at.op == Op::backward_weight;
     if (!is_for_weights || one.kind == OperationKind::product)
       kernels += kernels_of(one, setup_.software, setup_.format.is_narrow());
@@ -200,8 +203,9 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
                                  : device.launches(kernels));
 }
 
-double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const LayerStrategy& s,
-                           const DeviceCost& device) const {
+double PricedProgram::item(const WorkItem& one, const Instruction& at, double num_tokens,
+                           const LayerStrategy& s, const DeviceCost& device) const {
+  const Op op = at.op;
   const double share = share_of_part(setup_.model, one.cut, s.tp);
   const bool is_cut_by_rows = one.cut == CutUnit::none && s.sequence_parallel;
   const double own_tokens = is_cut_by_rows ? num_tokens / s.tp : num_tokens;
@@ -215,7 +219,9 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
     if (meaning == SelectiveMeaning::half_of_products)
       again = is_cheap ? 1 : one.kind == OperationKind::product ? 0.5 : 0;
   }
-  const double forward_again = again > 0 ? again * item(one, Op::recompute, num_tokens, s, device) : 0;
+  Instruction forward = at;
+  forward.op = Op::recompute;
+  const double forward_again = again > 0 ? again * item(one, forward, num_tokens, s, device) : 0;
   const KernelTimes* const times = device.measured(setup_.format.format);
   if (times != nullptr && one.part != Part::experts) {
     const MeasuredTask task{one,
@@ -225,7 +231,8 @@ double PricedProgram::item(const WorkItem& one, Op op, double num_tokens, const 
                             work_.head_dim,
                             work_.sequence_length,
                             work_.is_causal,
-                            setup_.model.norm_place == NormPlace::post};
+                            setup_.model.norm_place == NormPlace::post,
+                            is_narrow(at.block)};
     const bool is_bound_by_memory =
         one.kind != OperationKind::product && one.kind != OperationKind::attention;
     const double residual =
@@ -320,7 +327,10 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
     return links.exchange(shape, bytes * imbalance(strategy(at.block), device.constants()),
                           static_cast<double>(setup_.model.mixture.experts_per_token));
   if (at.op == Op::gather_parameters) {
-    const bool is_8_bit = setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
+    // Of our own plans, which name their layers; other software gathers everything so.
+    const bool is_ours = setup_.software.runs_programs;
+    const bool is_8_bit = is_ours ? is_narrow(at.block) && strategy(at.block).zero == 3
+                                  : setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
     return links.collective(Collective::gather, shape, is_8_bit ? bytes / 2 : bytes);
   }
   if (at.op == Op::reduce_gradients) {

@@ -2,6 +2,7 @@
 // cost/device_cost.h and cost/link_cost.h.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -42,8 +43,9 @@ class PricedProgram {
   double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
   double host_of_step(const DeviceCost& device) const;
   double compute(const Instruction& at, const DeviceCost& device) const;
-  double item(const WorkItem& item, Op op, double tokens, const LayerStrategy& strategy,
+  double item(const WorkItem& item, const Instruction& at, double tokens, const LayerStrategy& strategy,
               const DeviceCost& device) const;
+  bool is_narrow(int block) const { return std::binary_search(narrow_.begin(), narrow_.end(), block); }
   double product(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
                  const DeviceCost& device) const;
   // Tokens of the busiest device of a mixture of experts, of the mean.
@@ -61,6 +63,7 @@ class PricedProgram {
   const Stage& stage_;
   Device device_;
   double width_;                    // bytes of an activation's element
+  std::vector<int> narrow_;         // blocks that multiply in 8 bits
   std::vector<GroupShape> shapes_;  // [group]
   std::map<int, double> state_;     // block -> bytes of optimizer state that an update touches
   std::vector<int> kind_;           // [instruction] -> price

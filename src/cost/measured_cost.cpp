@@ -6,8 +6,35 @@
 namespace optimus {
 namespace {
 
+// In 8 bits, with the casts that its operands need: norms and activation functions write those of q k v, up and down in 8 bits where
+// they come before the product, and so does the activation function's backward with the gradient of up (engine/layer_block.cpp).
+double narrow_product_seconds(const KernelTimes& times, const MeasuredTask& task) {
+  const WorkItem& item = task.item;
+  const double inner = item.inner, outer = item.outer * task.share, work = 2 * task.rows * inner * outer;
+  const bool is_down = item.part == Part::mlp && item.adds_to_stream,
+             is_up = item.part == Part::mlp && !is_down;
+  const bool is_written_narrow = is_down || (!item.adds_to_stream && !task.is_post_norm);
+  const auto product = [&](const char* name) { return times.seconds(name, work, {task.rows, inner, outer}); };
+  const auto cheap = [&](const char* name, double elements) {
+    return times.seconds(name, elements, {elements});
+  };
+  const double inputs = task.rows * inner, gradients = task.rows * outer;
+  switch (task.op) {
+    case Op::backward_input:
+      return product("narrow.input") + (is_up ? 0 : cheap("cast.both", gradients));
+    case Op::backward_weight: {
+      const char* const cast = is_written_narrow ? "cast.transpose" : "cast.turned";
+      return product("narrow.weight") + (is_down ? 0 : cheap(cast, inputs)) +
+             (item.has_bias && !is_up ? std::max(0.0, cheap("bias", gradients)) : 0);
+    }
+    default:
+      return product("narrow.product") + (is_written_narrow ? 0 : cheap("cast", inputs));
+  }
+}
+
 double product_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
+  if (task.is_narrow && times.tables.contains("narrow.product")) return narrow_product_seconds(times, task);
   // Of an output that is cut (heads, ffn, vocabulary) a part is computed; of an input that is cut likewise: same work.
   const double inner = item.inner, outer = item.outer * task.share;
   // Logits are made for some tokens at a time.
@@ -28,8 +55,15 @@ double cheap_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const bool is_forward = task.op == Op::forward || task.op == Op::recompute;
   const double elements = task.rows * item.width * task.share;
-  const auto forward = [&] { return times.seconds(item.kernel, elements, {elements}); };
-  const auto backward = [&] { return times.seconds(item.kernel + ".backward", elements, {elements}); };
+  const bool writes_narrow = task.is_narrow && (item.kind == OperationKind::activation ||
+                                                (item.kind == OperationKind::norm && !task.is_post_norm));
+  const auto measured = [&](const std::string& ending) {
+    const double narrow =
+        writes_narrow ? times.seconds(item.kernel + ".narrow" + ending, elements, {elements}) : -1;
+    return narrow >= 0 ? narrow : times.seconds(item.kernel + ending, elements, {elements});
+  };
+  const auto forward = [&] { return measured(""); };
+  const auto backward = [&] { return measured(".backward"); };
   switch (item.kind) {
     case OperationKind::embedding:
       return task.op == Op::backward_weight ? backward() : is_forward ? forward() : 0;

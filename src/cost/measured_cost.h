@@ -16,6 +16,7 @@ struct MeasuredTask {
   double rows = 0, share = 1;
   double head_dim = 0, length = 0;
   bool is_causal = true, is_post_norm = false;
+  bool is_narrow = false;  // of a layer that multiplies in 8 bits
 };
 
 // Below 0 when nothing that was measured tells it.

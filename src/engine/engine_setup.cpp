@@ -196,6 +196,7 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       recording_(options.device) {
   if (has_fp8(plan_)) fp8_ = std::make_unique<Fp8Scales>(plan_, options.device);
   tools_.fp8 = fp8_.get();
+  if (fp8_ != nullptr) state_.gather_narrow(*fp8_, *kernels_);
   std::tie(tools_.cosine, tools_.sine) =
       rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
   make_blocks();

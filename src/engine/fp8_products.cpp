@@ -41,7 +41,8 @@ class RoundedProducts final : public Products {
  private:
   at::Tensor rounded(const at::Tensor& tensor, Fp8Operand operand) {
     const int slot = fp8_slot(layer_, product_, operand);
-    scales_.measure(slot, tensor);
+    const bool is_measured_already = operand == Fp8Operand::weight && scales_.has_rounded_weights(layer_);
+    if (!is_measured_already) scales_.measure(slot, tensor);
     if (!scales_.is_narrow()) return tensor;
     return rounded_to_fp8(tensor, operand, scales_.scale(slot), scales_.inverse(slot));
   }

@@ -176,7 +176,9 @@ class CudaFp8Products final : public Products {
     return turned;
   }
   void fill(const at::Tensor& tensor, Fp8Operand operand, Copies& copies) const {
-    at::Tensor maximum = tools_.scales.maximum(slot(operand));
+    const bool is_measured_already =
+        operand == Fp8Operand::weight && tools_.scales.has_rounded_weights(layer_);
+    at::Tensor maximum = is_measured_already ? at::Tensor() : tools_.scales.maximum(slot(operand));
     tools_.kernels.quantise(operand, tensor, tools_.scales.scale(slot(operand)), copies.plain, copies.turned,
                             maximum);
   }

@@ -18,7 +18,8 @@ constexpr int kSpread = 4;
 Fp8Scales::Fp8Scales(const Plan& plan, at::Device device)
     : num_slots_(num_fp8_slots(plan)),
       window_(plan.fp8.window),
-      has_layer_(static_cast<std::size_t>(plan.num_blocks - 2)) {
+      has_layer_(static_cast<std::size_t>(plan.num_blocks - 2)),
+      has_rounded_weights_(has_layer_.size()) {
   for (const int block : fp8_blocks(plan)) has_layer_[static_cast<std::size_t>(block - 1)] = true;
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
   maxima_ = at::zeros({num_slots_}, options);

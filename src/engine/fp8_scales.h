@@ -36,6 +36,11 @@ class Fp8Scales {
   at::Tensor scale(int slot) const { return scales_.select(0, slot).select(0, 0); }
   at::Tensor inverse(int slot) const { return inverses_.select(0, slot).select(0, 0); }
   void measure(int slot, const at::Tensor& tensor);
+  // Of this layer, products get weights that their owners have rounded and measured (narrow_shards.h), in steps that are narrow.
+  void expect_rounded_weights(int layer) { has_rounded_weights_[static_cast<std::size_t>(layer)] = true; }
+  bool has_rounded_weights(int layer) const {
+    return is_narrow_ && has_rounded_weights_[static_cast<std::size_t>(layer)];
+  }
   // Of this device, to be raised by who measures by himself; undefined where nothing is measured.
   at::Tensor maximum(int slot) const { return is_measured_ ? maxima_.select(0, slot) : at::Tensor(); }
 
@@ -45,7 +50,7 @@ class Fp8Scales {
 
  private:
   const int num_slots_, window_;
-  std::vector<bool> has_layer_;
+  std::vector<bool> has_layer_, has_rounded_weights_;
   Fp8History history_;
   at::Tensor maxima_;             // [slots], fp32, on the device
   at::Tensor scales_, inverses_;  // [slots, 4], of which the first counts: libraries want them at 16 bytes

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "engine/engine.h"
+#include "engine/probe_narrow.h"
 #include "engine/probe_timing.h"
 #include "engine/products.h"
 #include "kernels/attention.h"
@@ -46,6 +47,10 @@ class Probe {
     probe_cheap();
     probe_update();
     probe_host();
+    if (precision_ == Precision::fp8)
+      probe_narrow({device_, *products_, *kernels_, inputs_, outputs_, sums_, idle_,
+                    [&](std::int64_t done, std::int64_t total) { progress("8-bit products", done, total); }},
+                   times_);
     return std::move(times_);
   }
 
@@ -309,7 +314,10 @@ class Probe {
         open_model("llama3-8b"),
         {.layers = layers, .hidden = 16, .heads = 2, .kv_heads = 2, .head_dim = 8, .ffn = 16, .vocab = 16});
     const Plan plan =
-        uniform_plan(model, {.microbatch = 1, .batch = 1, .sequence_length = 8, .precision = precision_});
+        uniform_plan(model, {.microbatch = 1,
+                             .batch = 1,
+                             .sequence_length = 8,
+                             .precision = precision_ == Precision::fp8 ? Precision::bf16 : precision_});
     Parameters parameters(plan, model, 0, device_);
     parameters.initialize(1);
     Engine engine(plan, model, parameters, {.device = device_});
@@ -354,8 +362,9 @@ NumberFormat format_name(Precision precision) {
 }  // namespace
 
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events) {
-  if (precision == Precision::fp8)
-    throw UserError("--precision fp8: products in 8 bits cannot be measured yet; use bf16");
+  if (precision == Precision::fp8 && !device.is_cuda())
+    throw UserError("--precision fp8: only GPUs multiply in 8 bits; use bf16 or fp32 to measure {}",
+                    device.str());
   KernelTimes times = Probe(device, precision, events).run();
   times.format = format_name(precision);
   return times;

@@ -8,7 +8,8 @@
 
 namespace optimus {
 
-// Takes some seconds on a GPU, about half a minute for each precision on a small processor. Throws UserError for fp8.
+// Takes some seconds on a GPU, about half a minute for each precision on a small processor. Throws UserError for fp8
+// on processors.
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events);
 
 // Bytes a second that a copy of a large buffer reads and writes.

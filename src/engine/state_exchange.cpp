@@ -32,6 +32,25 @@ StateExchange::StateExchange(const Plan& plan, const ModelSpec& model, const Pro
   find_shared_pieces();
 }
 
+void StateExchange::gather_narrow(Fp8Scales& scales, const Kernels& kernels) {
+  scales_ = &scales, kernels_ = &kernels;
+  for (const int block : fp8_blocks(plan_)) {
+    const BlockShape& shape = parameters_.shape(block);
+    if (shape.tensors.empty() || shape.zero < 3 || shape.num_shards == 1) continue;
+    const NarrowShards& narrow = narrow_.try_emplace(block, shape, block - 1, element_).first->second;
+    const auto whole = shape.shard_elements * static_cast<std::int64_t>(at::elementSize(element_));
+    if (narrow.bytes() > whole)
+      narrow_.erase(block);  // matrices so small that padding outweighs them
+    else
+      scales.expect_rounded_weights(block - 1);
+  }
+}
+
+const NarrowShards* StateExchange::narrow_shards(int block) const {
+  const auto found = narrow_.find(block);
+  return found == narrow_.end() || !scales_->is_narrow() ? nullptr : &found->second;
+}
+
 void StateExchange::find_shared_pieces() {
   const bool is_trained = parameters_.block(stage_.chunks.back().end() - 1).gradients.defined();
   if (!is_trained || comm_ == nullptr) return;
@@ -130,6 +149,13 @@ BlockShape StateExchange::gathered_shape(int block) const {
 std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, const StateBuffers& buffers) {
   const BlockShape shape = gathered_shape(next.block);
   const BlockState& state = parameters_.block(next.block);
+  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
+  if (const NarrowShards* narrow = narrow_shards(next.block)) {
+    const at::Tensor all = first_of(buffers.room, shape.num_shards * narrow->bytes(), at::kByte);
+    const at::Tensor own = all.narrow(0, shape.shard * narrow->bytes(), narrow->bytes());
+    narrow->pack(state.weights, *scales_, *kernels_, own);
+    return comm_->all_gather(group, own, all, what(next));
+  }
   const at::Tensor all = first_of(buffers.room, shape.num_shards * shape.shard_elements, element_);
   at::Tensor own = all.narrow(0, shape.shard * shape.shard_elements, shape.shard_elements);
   if (shape.zero == 3) {
@@ -147,7 +173,7 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, co
     for (const StateRun& run : parameters_.updates(next.block))
       own.narrow(0, run.shard, run.length).copy_(state.weights.narrow(0, run.whole, run.length));
   }
-  return comm_->all_gather(program_.groups[static_cast<std::size_t>(next.group)], own, all, what(next));
+  return comm_->all_gather(group, own, all, what(next));
 }
 
 // Devices are in the order of tensor parts: the members' parts from their places in the stage.
@@ -268,6 +294,9 @@ void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
     const BlockShape gathered = gathered_shape(next.block);
     at::Tensor whole = gathered.zero == 3 ? first_of(buffers.whole, gathered.whole_elements, element_)
                                           : parameters_.block(next.block).weights;
+    if (const NarrowShards* narrow = narrow_shards(next.block))
+      return narrow->unpack(first_of(buffers.room, gathered.num_shards * narrow->bytes(), at::kByte),
+                            *scales_, whole);
     const at::Tensor all = first_of(buffers.room, gathered.num_shards * gathered.shard_elements, element_);
     return from_shards(gathered, all, whole);
   }

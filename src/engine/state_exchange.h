@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "engine/narrow_shards.h"
 #include "engine/parameters.h"
 #include "schedule/program.h"
 #include "schedule/shared_sums.h"
@@ -36,6 +37,9 @@ class StateExchange {
   StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters,
                 Comm* comm);
 
+  // From now on weights of layers in 8 bits are gathered in 8 bits (narrow_shards.h), in steps that have scales.
+  void gather_narrow(Fp8Scales& scales, const Kernels& kernels);
+
   std::unique_ptr<Pending> begin(const Instruction& next, const StateBuffers& buffers);
   void end(const Instruction& next, const StateBuffers& buffers);
 
@@ -54,6 +58,7 @@ class StateExchange {
     Span rows;
   };
   BlockShape gathered_shape(int block) const;
+  const NarrowShards* narrow_shards(int block) const;  // null: this block is gathered as it is, now
   std::vector<Rows> partial_rows(const Instruction& next) const;
   at::Tensor whole_gradients(const Instruction& next, const StateBuffers& buffers) const;
   at::Tensor own_gradients(int block) const;  // the shard, or all
@@ -82,6 +87,9 @@ class StateExchange {
   Comm* comm_;
   const int head_;
   const at::ScalarType element_, wide_;
+  Fp8Scales* scales_ = nullptr;
+  const Kernels* kernels_ = nullptr;
+  std::map<int, NarrowShards> narrow_;                                           // by block
   std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_;  // by block and members
 };
 

@@ -1,6 +1,8 @@
 // Words, seats and the uniform grid. Everything else about plans has a file of its own.
 #include "plan/plan.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "layout/layout.h"
@@ -91,6 +93,21 @@ int num_devices(const Plan& plan) {
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) count += stage.devices.size();
   return static_cast<int>(count);
+}
+
+bool has_device(const Plan& plan, int device) {
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      if (std::find(stage.devices.begin(), stage.devices.end(), device) != stage.devices.end()) return true;
+  return false;
+}
+
+int num_device_numbers(const Plan& plan) {
+  int count = 0;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const int device : stage.devices) count = std::max(count, device + 1);
+  return count;
 }
 
 int data_parallel(const Stage& stage, const LayerStrategy& strategy) {

@@ -110,6 +110,9 @@ int bytes_of(
 inline constexpr int kMostPlanDevices = 1'000'000, kMostMicrobatches = 10'000'000;
 
 int num_devices(const Plan& plan);
+bool has_device(const Plan& plan, int device);
+// One more than the highest device that it names.
+int num_device_numbers(const Plan& plan);
 int data_parallel(const Stage& stage, const LayerStrategy& strategy);  // dp = devices / (tp * cp)
 int shard_count(const Stage& stage,
                 const LayerStrategy& strategy);  // devices that share one copy of the state

@@ -109,13 +109,6 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
   return plan;
 }
 
-bool has_device(const Plan& plan, int device) {
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      if (std::find(stage.devices.begin(), stage.devices.end(), device) != stage.devices.end()) return true;
-  return false;
-}
-
 PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const RanksThere& there) {
   validate(to, model, "the plan");
   refuse_other_training(from, to);

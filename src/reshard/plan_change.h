@@ -63,6 +63,4 @@ inline PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec&
 // One rank's part, verified (layout/verify.h).
 RankShare share_of(const PlanChange& change, int rank);
 
-bool has_device(const Plan& plan, int device);
-
 }  // namespace optimus

@@ -156,10 +156,7 @@ namespace {
 
 double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
   validate(plan, model, "the next plan");
-  int size = 1;
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      for (const int number : stage.devices) size = std::max(size, number + 1);
+  const int size = num_device_numbers(plan);
   const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, size));
   const DeviceMap map = DeviceMap::identity(size);
   return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})

@@ -19,14 +19,6 @@ bool is_ready(const auto& future) {
   return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
-std::optional<int> first_behind(const Plan& plan, int limit) {
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      for (const int device : stage.devices)
-        if (device >= limit) return device;
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::string text(FirstAnswer::Kind kind) {
@@ -48,10 +40,8 @@ RanksThere ranks_there(const WhereStateIs& state) {
 std::optional<Plan> taken_over(const WhereStateIs& state) {
   if (state.plan.buddy != 0) return std::nullopt;  // who repeats whose updates would change too
   std::optional<Plan> plan = state.plan;
-  while (const std::optional<int> gone = first_behind(*plan, state.num_staying)) {
-    plan = without_device(*plan, *gone);
-    if (!plan) return std::nullopt;
-  }
+  while (plan && num_device_numbers(*plan) > state.num_staying)
+    plan = without_device(*plan, num_device_numbers(*plan) - 1);
   return plan;
 }
 

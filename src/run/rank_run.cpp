@@ -279,7 +279,7 @@ std::optional<RegroupOrder> RankRun::meet_at(Board& board, Training& training, S
   const Layout layout = layout_with_buddies(part_.plan, settings_.model, StateKind::optimizer);
   Survivor self{generation_, number(), layout, training, training.saver()};
   if (rank_.elastic == nullptr) return survive(self, board, words, let_go);
-  self.is_left_behind = [&] { return has_claim(settings_.run, generation_ + 1); };
+  self.is_left_behind = [&] { return is_left_out(settings_.run, generation_ + 1, rank_.elastic->seat); };
   std::optional<RegroupOrder> order = survive(self, board, words, let_go);
   const auto has_seat = [&](const std::vector<int>& seats) {
     return std::find(seats.begin(), seats.end(), rank_.elastic->seat) != seats.end();

@@ -75,14 +75,6 @@ int rank_of(const Membership& membership, int seat) {
   return found == membership.seats.end() ? -1 : static_cast<int>(found - membership.seats.begin());
 }
 
-int num_numbers(const Plan& plan) {
-  int most = 0;
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      for (const int device : stage.devices) most = std::max(most, device + 1);
-  return most;
-}
-
 // Devices of ranks that have nothing of use are numbered behind all ranks; so are, already, those that were gone when this generation
 // began, should it end before all had its plan.
 Plan renumbered(const RegroupFacts& facts, const Found& found, const RegroupOrder& order) {
@@ -90,7 +82,7 @@ Plan renumbered(const RegroupFacts& facts, const Found& found, const RegroupOrde
   int next = static_cast<int>(order.membership.seats.size());
   std::vector<int> device_of;
   const Plan& plan = facts.plans.at(found.epoch);
-  const int num_ranks = std::max(num_numbers(plan), static_cast<int>(facts.membership.seats.size()));
+  const int num_ranks = std::max(num_device_numbers(plan), static_cast<int>(facts.membership.seats.size()));
   for (int rank = 0; rank < num_ranks; ++rank) {
     const int now = useful.contains(rank)
                         ? rank_of(order.membership, facts.membership.seats[static_cast<std::size_t>(rank)])

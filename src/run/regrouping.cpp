@@ -67,6 +67,22 @@ bool has_claim(const Path& run, int generation) {
   return std::filesystem::exists(claim_path(run, generation), error);
 }
 
+std::optional<RegroupOrder> claimed_order(const Path& run, int generation) {
+  if (!has_claim(run, generation)) return std::nullopt;
+  try {
+    return parse_regroup_order(value_or_throw(read_file(claim_path(run, generation))));
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+bool is_left_out(const Path& run, int generation, int seat) {
+  if (!has_claim(run, generation)) return false;
+  const std::optional<RegroupOrder> order = claimed_order(run, generation);
+  return !order || std::find(order->membership.seats.begin(), order->membership.seats.end(), seat) ==
+                       order->membership.seats.end();
+}
+
 void clear_claims(const Path& run) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(run / "logs", error), end; !error && at != end;
@@ -102,17 +118,40 @@ Regrouping::Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>
   if (most >= static_cast<int>(workers_.size())) workers_.resize(static_cast<std::size_t>(most) + 1);
 }
 
-// Two parts of a run that do not see each other may both want to go on. The run's folder lets one.
-Outcome<void> Regrouping::claim(int generation) const {
-  const Path path = claim_path(facts_.run, generation);
+// Two parts of a run that do not see each other may both want to go on. The run's folder lets one: it keeps the order, whole from the
+// first moment, so that it outlives whoever made it.
+Outcome<void> Regrouping::claim(const RegroupOrder& order) const {
+  const Path path = claim_path(facts_.run, order.membership.generation);
+  const Path draft = path.string() + fmt::format(".{}-{}", host_name(), ::getpid());
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0)
-    return errno == EEXIST ? failure("others of the run have gone on without these")
-                           : failure("{} cannot be made: {}", path.string(), std::strerror(errno));
-  ::close(file);
-  return {};
+  RealFileSystem files;
+  if (const Outcome<void> written = write_atomically(files, draft, text(order)); !written) return written;
+  const int linked = ::link(draft.c_str(), path.c_str()), why = errno;
+  ::unlink(draft.c_str());
+  if (linked == 0) return {};
+  return why == EEXIST ? failure("others of the run have gone on without these")
+                       : failure("{} cannot be made: {}", path.string(), std::strerror(why));
+}
+
+// Whoever made it may be gone since, before all had heard of it.
+tl::expected<RegroupOrder, std::string> Regrouping::adopt(RegroupOrder order,
+                                                          const std::vector<Standing>& standings) {
+  const std::vector<int>& seats = order.membership.seats;
+  for (const Standing& standing : standings)
+    if (std::find(seats.begin(), seats.end(),
+                  membership_.seats.at(static_cast<std::size_t>(standing.rank))) == seats.end())
+      return tl::unexpected(std::string("others of the run have gone on without these"));
+  const int most = *std::max_element(seats.begin(), seats.end());
+  if (most >= static_cast<int>(workers_.size())) workers_.resize(static_cast<std::size_t>(most) + 1);
+  begin_generation(order);
+  return order;
+}
+
+void Regrouping::begin_generation(const RegroupOrder& order) {
+  membership_ = order.membership, num_staying_ = order.num_staying;
+  plans_ = {{order.epoch, order.from}, {order.epoch + 1, order.to}};
+  lost_.clear(), hung_.clear(), wait_.reset();
 }
 
 bool Regrouping::is_member(int seat) const {
@@ -249,6 +288,11 @@ void Regrouping::note_outages(int num_lost, int num_come) {
 }
 
 tl::expected<RegroupOrder, std::string> Regrouping::regroup(const std::vector<Standing>& standings) {
+  if (std::optional<RegroupOrder> made = claimed_order(facts_.run, membership_.generation + 1)) {
+    tl::expected<RegroupOrder, std::string> order = adopt(std::move(*made), standings);
+    if (order && facts_.done) facts_.done(*order, members());
+    return order;
+  }
   std::map<std::int64_t, int> seats;
   std::vector<int> comers;
   for (const auto& [number, comer] : comers_) {
@@ -273,12 +317,9 @@ tl::expected<RegroupOrder, std::string> Regrouping::regroup(const std::vector<St
     tl::expected<RegroupOrder, std::string> order = plan_regroup(facts, standings);
     if (!order) return order;
     if (answer_->kind != FirstAnswer::Kind::planned) order->what += fmt::format(" ({})", text(answer_->kind));
-    if (const Outcome<void> claimed = claim(order->membership.generation); !claimed)
-      return tl::unexpected(claimed.error().why);
+    if (const Outcome<void> claimed = claim(*order); !claimed) return tl::unexpected(claimed.error().why);
     note_outages(num_staying_ - static_cast<int>(standings.size()), static_cast<int>(comers.size()));
-    membership_ = order->membership, num_staying_ = order->num_staying;
-    plans_ = {{order->epoch, order->from}, {order->epoch + 1, order->to}};
-    lost_.clear(), hung_.clear(), wait_.reset();
+    begin_generation(*order);
     welcome(*order, seats);
     if (facts_.done) facts_.done(*order, members());
     return order;

@@ -89,7 +89,9 @@ class Regrouping {
   std::map<std::int64_t, Plan> plans_of(const std::vector<Standing>& standings) const;
   void improve();
   void note_outages(int num_lost, int num_come);
-  Outcome<void> claim(int generation) const;
+  Outcome<void> claim(const RegroupOrder& order) const;
+  tl::expected<RegroupOrder, std::string> adopt(RegroupOrder order, const std::vector<Standing>& standings);
+  void begin_generation(const RegroupOrder& order);
   void look_for_hangs();
   void welcome(const RegroupOrder& order, const std::map<std::int64_t, int>& seats);
 
@@ -115,6 +117,10 @@ class Regrouping {
 std::string end_key(int seat);
 // Whether somebody has gone on as this generation. What earlier runs in the folder have left of that is cleared.
 bool has_claim(const Path& run, int generation);
+// The order that it has gone on with; nothing: nobody has, or it cannot be read.
+std::optional<RegroupOrder> claimed_order(const Path& run, int generation);
+// Whether others have gone on as this generation without this seat.
+bool is_left_out(const Path& run, int generation, int seat);
 void clear_claims(const Path& run);
 // Set when somebody wants the ranks of a generation to meet at the end of a step, though nobody is lost.
 std::string meet_key(int generation);

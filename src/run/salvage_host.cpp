@@ -42,7 +42,7 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
       take_standings();
       take_beats();
       if (facts_.regrouping != nullptr && has_claim(facts_.run, keys_.generation + 1)) {
-        refuse("others of the run have gone on without these");
+        if (!go_on()) refuse("others of the run have gone on without these");  // else: as was decided before
         break;
       }
       if (!are_all_here(is_gone) || !(are_enough() || come_->has_passed())) break;

@@ -8,7 +8,7 @@ out=$(mkdir -p "$1" && cd "$1" && pwd) headers=$(cd "$2" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 torch=$(python3 -c 'import torch; print(torch.__path__[0])')
 cuda=${CUDA_HOME:-/usr/local/cuda}
-flags=(-std=c++20 -O2 -DNDEBUG -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PER_OPERATOR_HEADERS -Isrc -Iinclude -Itests -I"$cuda/include"
+flags=(-std=c++20 -O2 -DNDEBUG -DOPTIMUS_SOURCE="\"$PWD\"" -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PER_OPERATOR_HEADERS -Isrc -Iinclude -Itests -I"$cuda/include"
   -isystem src/comm/gloo_declarations -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
 # cuDNN without copies, where its frontend is among the headers (attention_cudnn.h).
 cudnn=$torch/../nvidia/cudnn/include

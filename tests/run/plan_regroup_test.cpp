@@ -68,6 +68,30 @@ TEST(PlanRegroup, LeaversAreWaitedForUntilStateHasMoved) {
 }
 
 // Whoever hosted the run before takes its own file away, not that of the next host.
+// Its maker may be gone before all have heard of an order: whoever hosts the run next finds it in the run's folder.
+TEST(RegroupingTest, AnOrderOutlivesItsMaker) {
+  const Two two;
+  TemporaryFolder folder;
+  MemoryBoard board, next_board;
+  const std::vector<WorkerEntry> workers(3);
+  const Plan plan = stages(two.model, 1);
+  Regrouping::Facts facts{.model = two.model, .run = folder.path(), .answers = {}};
+  facts.answers.choose = [&](int) { return plan; };
+  Regrouping maker(board, facts, workers, plan, 0), next(next_board, facts, workers, plan, 0),
+      cut_off(next_board, facts, workers, plan, 0);
+  EXPECT_FALSE(is_left_out(folder.path(), 1, 2));
+  maker.note_lost(2, "rank 2");
+  const auto order = maker.regroup({standing_at(0, 0), standing_at(1, 0)});
+  ASSERT_TRUE(order.has_value()) << order.error();
+  const auto again = next.regroup({standing_at(1, 0)});
+  ASSERT_TRUE(again.has_value()) << again.error();
+  EXPECT_EQ(text(*again), text(*order));
+  EXPECT_EQ(next.membership().seats, maker.membership().seats);
+  EXPECT_FALSE(is_left_out(folder.path(), 1, 1));
+  EXPECT_TRUE(is_left_out(folder.path(), 1, 2));
+  EXPECT_FALSE(cut_off.regroup({standing_at(2, 0)}).has_value());
+}
+
 TEST(StoreFileTest, IsTheLastHosts) {
   TemporaryFolder folder;
   folder.write("logs/some.log", "");
