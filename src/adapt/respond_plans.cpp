@@ -58,6 +58,17 @@ std::vector<int> microbatches_of(std::int64_t sequences, int size) {
   return all;
 }
 
+// So many sequences of so many replicas in micro-batches of about `size` for each: a share by speed is seldom a multiple of that.
+std::vector<int> even_microbatches_of(std::int64_t sequences, std::int64_t replicas, int size) {
+  const std::int64_t each = sequences / replicas;
+  const auto number = std::max<std::int64_t>(1, (2 * each + size) / (2 * size));
+  std::vector<int> all;
+  for (std::int64_t i = 0; i < number; ++i)
+    all.push_back(static_cast<int>((each / number + (i < each % number ? 1 : 0)) * replicas));
+  all.back() += static_cast<int>(sequences % replicas);
+  return all;
+}
+
 }  // namespace
 
 std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>& speeds) {
@@ -78,13 +89,12 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
        ++it) {  // the slowest first; the quickest takes the rest
     const auto& [speed, replicas] = *it;
     const auto count = static_cast<std::int64_t>(replicas.size());
-    const double share = static_cast<double>(plan.batch) * speed * static_cast<double>(count) / power;
+    const double share = static_cast<double>(plan.batch) * speed / power;  // of one replica
     const bool is_last = std::next(it) == by_speed.rend();
-    const std::int64_t own =
-        is_last ? left : static_cast<std::int64_t>(share) / (count * size) * (count * size);
-    if (own < count) return std::nullopt;  // a replica without a sequence
+    const std::int64_t own = is_last ? left : std::llround(share) * count;
+    if (own < count || own > left) return std::nullopt;  // a replica without a sequence
     Pipeline part = part_of(whole, *shape, replicas);
-    part.microbatches = microbatches_of(own, static_cast<int>(count) * size);
+    part.microbatches = even_microbatches_of(own, count, size);
     result.pipelines.push_back(std::move(part));
     left -= own;
   }
