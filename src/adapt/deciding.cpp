@@ -109,9 +109,11 @@ void Deciding::note_how_it_runs() {
 
 std::vector<Condition> Deciding::conditions() const {
   std::vector<Condition> result;
-  for (const Finding& finding : findings_)
-    if (is_answerable(finding.cause) && !finding.where.empty() && finding.factor > kLeastFactor)
-      result.push_back({finding.cause, finding.where.front(), finding.factor});
+  for (const Finding& finding : findings_) {
+    if (!is_answerable(finding.cause) || finding.factor <= kLeastFactor) continue;
+    // Of nodes that cannot be told apart any one may be slow: an answer must be good whichever it is.
+    for (const int where : finding.where) result.push_back({finding.cause, where, finding.factor});
+  }
   return result;
 }
 

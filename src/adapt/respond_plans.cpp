@@ -139,6 +139,20 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
   return result;
 }
 
+namespace {
+
+// Interleaved stages become plain ones: layers of different speed are dealt in one piece for each. False: its layers differ.
+bool take_as_one_chunk(Stage& stage) {
+  const LayerStrategy strategy = stage.chunks.front().runs.front().strategy;
+  for (const Chunk& chunk : stage.chunks)
+    for (const BlockRun& run : chunk.runs)
+      if (!(run.strategy == strategy)) return false;
+  stage.chunks.assign(1, Chunk{{BlockRun{.strategy = strategy}}});
+  return true;
+}
+
+}  // namespace
+
 std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,
                                  const std::vector<double>& loads) {
   if (plan.pipelines.size() != 1) return std::nullopt;
@@ -146,8 +160,9 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   Pipeline& pipeline = result.pipelines.front();
   const int num_stages = static_cast<int>(pipeline.stages.size()), layers = static_cast<int>(model.layers);
   if (num_stages < 2 || !grid_of(pipeline)) return std::nullopt;
-  for (const Stage& stage : pipeline.stages)
-    if (stage.chunks.size() != 1 || stage.chunks.front().runs.size() != 1) return std::nullopt;
+  for (Stage& stage : pipeline.stages)
+    if (!take_as_one_chunk(stage)) return std::nullopt;
+  if (result.schedule == Schedule::interleaved) result.schedule = Schedule::one_f_one_b;
   // The head in layers: by its parameters, each of which every token meets once.
   const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
   const double layer =

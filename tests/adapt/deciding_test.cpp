@@ -175,6 +175,18 @@ TEST_F(DecidingTest, ASlowNetworkIsFound) {
   EXPECT_LT(run_->step_seconds(), slow) << short_text(plan_);
 }
 
+// A ring's time does not say which of its nodes is slow: leaving one out at random is no answer, speaking less is.
+TEST_F(DecidingTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
+  UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024};
+  begin(shape, 4, {4, 4});
+  ASSERT_FALSE(steps(60).has_value());
+  set({{Cause::link, 3, 8}});
+  const auto wish = steps(60);
+  ASSERT_FALSE(deciding_->findings().empty());
+  EXPECT_EQ(deciding_->findings().front().cause, Cause::link);
+  if (wish) EXPECT_EQ(num_devices(wish->plan), 4) << short_text(wish->plan);
+}
+
 TEST(ProfileOfHosts, EqualNeighboursAreOneGroup) {
   const HardwareProfile one = standard_cluster("cpux5");
   EXPECT_EQ(profile_of(one, {"a", "a", "b", "b", "c"}).groups.size(), 2U);
