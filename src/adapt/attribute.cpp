@@ -36,15 +36,6 @@ double steps_to_limit(const std::deque<double>& values, double limit) {
 
 }  // namespace
 
-std::string text(const Finding& finding) {
-  std::string where;
-  for (const int one : finding.where) where += (where.empty() ? " " : "–") + std::to_string(one);
-  if (finding.where.size() > 4)
-    where = fmt::format(" {} and {} others", finding.where[0], finding.where.size() - 1);
-  return fmt::format("{}{}: {:.2f}x since step {}", text(finding.cause), where, finding.factor,
-                     finding.since);
-}
-
 void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   if (common_.is_lasting) {
     const bool is_one_node = topology_.num_nodes() == 1;

@@ -141,6 +141,14 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
 
 namespace {
 
+int layers_of(const Plan& plan, int stage) {
+  int blocks = 0;
+  for (const Chunk& chunk : plan.pipelines.front().stages[static_cast<std::size_t>(stage)].chunks)
+    for (const BlockRun& run : chunk.runs) blocks += run.count;
+  const bool is_last = stage + 1 == std::ssize(plan.pipelines.front().stages);
+  return blocks - (stage == 0 ? 1 : 0) - (is_last ? 1 : 0);
+}
+
 // Interleaved stages become plain ones: layers of different speed are dealt in one piece for each. False: its layers differ.
 bool take_as_one_chunk(Stage& stage) {
   const LayerStrategy strategy = stage.chunks.front().runs.front().strategy;
@@ -172,8 +180,12 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
     double slowest = 1e300;
     for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
       slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
-    const double load = loads.empty() ? 1 : loads[static_cast<std::size_t>(s)];
     const double more = s == num_stages - 1 ? embedding / layer : 0;
+    // Measured against the mean of all stages: beyond what layers and head explain.
+    const double expected = (layers_of(plan, s) + more) * num_stages / (layers + embedding / layer);
+    const double load = loads.empty() || loads[static_cast<std::size_t>(s)] == 1
+                            ? 1
+                            : loads[static_cast<std::size_t>(s)] / expected;
     for (int n = 0; n <= layers; ++n)
       times[static_cast<std::size_t>(s)].push_back(n == 0 ? kNever : (n + more) * load / slowest);
   }

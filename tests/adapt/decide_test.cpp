@@ -182,7 +182,12 @@ TEST(Respond, OneMicrobatchIsSharedToo) {
 
 TEST(Respond, InterleavedStagesAreCutIntoPlainOnes) {
   SmallRun run(2, 1);
-  run.plan = uniform_plan(run.model, {.pp = 2, .chunks = 2, .microbatch = 1, .batch = 64, .sequence_length = 512, .schedule = Schedule::interleaved});
+  run.plan = uniform_plan(run.model, {.pp = 2,
+                                      .chunks = 2,
+                                      .microbatch = 1,
+                                      .batch = 64,
+                                      .sequence_length = 512,
+                                      .schedule = Schedule::interleaved});
   ASSERT_EQ(problem_in(run.plan, run.model), std::nullopt);
   const std::optional<Plan> cut = cut_by_speed(run.plan, run.model, {1, 0.4}, {});
   ASSERT_TRUE(cut);

@@ -25,7 +25,7 @@ class DecidingTest : public testing::Test {
                           .policy = {},
                           .machines = machines_,
                           .demand =
-                              [this, shape, dp](const Cluster& cluster) {
+                              [this, shape, dp](const Cluster& cluster, const Plan&) {
                                 Demand demand{model_, cluster, our_software(), fitted_constants()};
                                 demand.batch = shape.batch, demand.sequence_length = shape.sequence_length;
                                 // As a user would who wants stages and copies, and nothing else.
