@@ -44,9 +44,8 @@ class PlanSwitches {
   // Rank 0: of those who may ask.
   struct Outside {
     ControlFolder& requests;
-    // The best plan for the batch and length of this one; on a thread of its own; throws UserError.
-    std::function<Plan(const Plan& now)> choose;
-    bool can_drain = false;                                                       // ranks may leave
+    std::function<Plan()> choose;  // the best plan; on a thread of its own; throws UserError
+    bool can_drain = false;        // ranks may leave
     std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
@@ -83,11 +82,8 @@ class PlanSwitches {
     std::future<Prepared> prepared;
     std::optional<Prepared> ready{};  // what came of that, where it was looked at before the end
   };
-  void begin(const Plan& plan, bool is_scripted, bool is_placed = false, bool is_phase = false);
-  void begin_scripted(const ScriptedSwitch& next);
-  Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
-  // A phase comes whatever becomes of its plan: else with the devices and layers of now.
-  void begin_phase_as_it_is(const SwitchHooks& hooks);
+  void begin(const Plan& plan, bool is_scripted, bool is_placed = false);
+  Prepared prepare(const Plan& plan, int number, bool is_placed) const;
   void take_request();
   bool take_next_request();
   bool take_wish();
@@ -116,9 +112,7 @@ class PlanSwitches {
   std::int64_t num_asked_ = 0;  // rank 0: requests taken
   std::int64_t num_begun_ = 0;  // of those that were asked for
   int num_attempts_ = 0;
-  Plan asked_;                // that the run is on, as it was asked for
-  Plan scripted_;             // that the run began with, or came to by its script
-  bool has_retried_ = false;  // the phase that is due
+  Plan asked_;  // that the run is on, as it was asked for
   std::optional<Attempt> attempt_;
   bool is_moving_ = false, has_moved_ = false;
   PlanPart earlier_;

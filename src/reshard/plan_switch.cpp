@@ -31,12 +31,9 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 }  // namespace
 
 PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch,
-                       bool is_placed, bool is_phase)
+                       bool is_placed)
     : PlanSwitch(facts, part, to,
-                 {.num_ranks = facts.comm.size(),
-                  .num_staying = facts.comm.size(),
-                  .is_placed = is_placed,
-                  .is_phase = is_phase},
+                 {.num_ranks = facts.comm.size(), .num_staying = facts.comm.size(), .is_placed = is_placed},
                  epoch) {}
 
 PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to,

@@ -26,7 +26,6 @@ struct TrainOptions {
   Path run;
 
   std::optional<std::int64_t> steps, batch, microbatch, sequence_length;
-  std::string batch_ramp, sequence_ramp;  // FROM:STEPS (plan/phase.h); empty: as they are from the begin
   std::optional<double> learning_rate;
   std::optional<std::int64_t> warmup;
   LearningRateShape shape = LearningRateShape::cosine;

@@ -72,7 +72,7 @@ class RankRun {
   PartKeepers keepers(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   Course course();
-  Plan best_plan(const Plan& now) const;  // for all ranks that there are, and the batch of this one
+  Plan best_plan() const;  // for all ranks that there are
   // Rank 0 of a run that decides by itself; else nothing.
   std::unique_ptr<Deciding> decider();
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
@@ -183,11 +183,11 @@ PartKeepers RankRun::keepers(const PlanPart& part) {
   return made;
 }
 
-Plan RankRun::best_plan(const Plan& now) const {
+Plan RankRun::best_plan() const {
   TrainOptions options = options_;
-  options.devices = rank_.comm.size(), options.batch = now.batch;
-  options.sequence_length = now.sequence_length;
-  options.precision = text(now.precision);
+  options.devices = rank_.comm.size(), options.batch = settings_.plan.batch;
+  options.sequence_length = settings_.plan.sequence_length;
+  options.precision = text(settings_.plan.precision);
   return choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
 }
 
@@ -210,10 +210,10 @@ std::unique_ptr<Deciding> RankRun::decider() {
       .policy = policy,
       .machines = profile_of(open_cluster(fmt::format("{}x{}", device.type, size)).profile(), hosts),
       .demand =
-          [this, device](const Cluster& cluster, const Plan& now) {
+          [this, device](const Cluster& cluster, const Plan&) {
             TrainOptions options = options_;
-            options.batch = now.batch, options.sequence_length = now.sequence_length;
-            options.precision = text(now.precision);
+            options.batch = settings_.plan.batch, options.sequence_length = settings_.plan.sequence_length;
+            options.precision = text(settings_.plan.precision);
             return demand_of(options, settings_.model, device, cluster);
           },
       .can_run =
@@ -298,8 +298,7 @@ void RankRun::write_plan_if_missing(std::int64_t epoch) {
 RankRun::End RankRun::train_on(Training& training) {
   std::optional<PlanSwitches::Outside> outside;
   if (number() == 0)
-    outside.emplace(PlanSwitches::Outside{requests_, [&](const Plan& now) { return best_plan(now); },
-                                          rank_.elastic != nullptr});
+    outside.emplace(PlanSwitches::Outside{requests_, [&] { return best_plan(); }, rank_.elastic != nullptr});
   MoveOptions move{
       .patience = options_.patience, .keeps_old = rank_.elastic != nullptr, .early = options_.precopy};
   if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());

@@ -150,13 +150,6 @@ void take_from_files(const RegroupFacts& facts, const std::vector<Standing>& sta
   order.from = order.to;
 }
 
-// Plans are thought of for the phase that the run began with; the state may stand in another one.
-Plan in_its_phase(const RegroupFacts& facts, const Plan& plan, std::int64_t step) {
-  if (facts.phases.empty()) return plan;
-  const Phase& phase = phase_at(facts.phases, step);
-  return with_batch(plan, phase.batch, phase.sequence_length);
-}
-
 }  // namespace
 
 tl::expected<RegroupOrder, std::string> plan_regroup(const RegroupFacts& facts,
@@ -173,14 +166,13 @@ tl::expected<RegroupOrder, std::string> plan_regroup(const RegroupFacts& facts,
     if (!found) {
       order.to = facts.choose(order.num_staying, std::nullopt);
       take_from_files(facts, standings, order);
-      order.from = order.to = in_its_phase(facts, order.to, order.state.step);
       return order;
     }
     order.epoch = found->epoch, order.state = found->state, order.gate = found->salvage.gate;
     order.from = renumbered(facts, *found, order);
     const WhereStateIs state{order.from, static_cast<int>(order.membership.seats.size()), order.num_staying};
-    const Plan chosen = in_its_phase(facts, facts.choose(order.num_staying, state), order.state.step);
-    order.to = change_plan(order.from, chosen, facts.model, ranks_there(state)).to;
+    order.to =
+        change_plan(order.from, facts.choose(order.num_staying, state), facts.model, ranks_there(state)).to;
     return order;
   } catch (const UserError& error) {
     return tl::unexpected(std::string(error.what()));

@@ -215,24 +215,6 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
   return {std::move(plan), ""};
 }
 
-bool has_ramp(const TrainOptions& options) {
-  return !options.batch_ramp.empty() || !options.sequence_ramp.empty();
-}
-
-// The plan of the phase that the run begins with; those of the others: run/phases.h.
-ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, const DeviceFacts& device,
-                               OptionTable* table, std::int64_t steps_done) {
-  if (!options.batch || !options.sequence_length)
-    throw UsageError("--batch-ramp and --seq-ramp need --batch and --seq beside --plan: they grow to these");
-  const std::int64_t batch = *options.batch, length = *options.sequence_length;
-  settings.phases = phases_of(options.batch_ramp, batch, options.sequence_ramp, length);
-  const Phase& now = phase_at(settings.phases, steps_done);
-  options.batch = now.batch, options.sequence_length = now.sequence_length;
-  ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
-  options.batch = batch, options.sequence_length = length;
-  return chosen;
-}
-
 Path usual_run_folder(const ModelSpec& model) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -312,9 +294,7 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
     choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, share));
   }
   refuse_layout_of_modules(options);
-  if (has_ramp(options)) throw UserError("a model of modules has no --batch-ramp and no --seq-ramp");
   settings.plan = resolve_plan(options, settings.model, {}, nullptr).plan;
-  settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
   settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
   settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
@@ -322,7 +302,7 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
 }
 
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
-                      const std::optional<Path>& checkpoint, std::int64_t steps_done) {
+                      const std::optional<Path>& checkpoint) {
   refuse_nonsense(options);
   if (!options.notice.empty()) (void)Notice::parse(options.notice);
   TrainSettings settings;
@@ -351,21 +331,18 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
   const bool is_default = !options.devices && options.plan.empty();
-  ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, steps_done)
-                                        : resolve_plan(options, settings.model, device, table);
+  ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
-  if (settings.phases.empty()) settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
-  const std::int64_t longest_phase = settings.phases.back().sequence_length;
   leave_unclipped(options, settings.plan, table, events);
   if (is_default && *options.devices < device.count)
     settings.devices_note =
         fmt::format("{} of {} devices used: no plan shares batch {} of {} among more", *options.devices,
                     device.count, settings.plan.batch, settings.model.name);
   settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
-  Data data = open_all(options, *settings.tokenizer, longest_phase, events);
+  Data data = open_all(options, *settings.tokenizer, settings.plan.sequence_length, events);
   settings.validation = data.validation, settings.data_name = data.name;
   SampleOptions samples = options.samples;
-  samples.sequence_length = longest_phase, samples.seed = options.seed;
+  samples.sequence_length = settings.plan.sequence_length, samples.seed = options.seed;
   settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
                                                masking(settings.model, *settings.tokenizer));
   // What was learned is to be changed a little, not replaced.

@@ -19,7 +19,6 @@
 #include "run/expected.h"
 #include "run/memory.h"
 #include "run/memory_level.h"
-#include "run/phases.h"
 #include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/regrouping.h"
@@ -119,7 +118,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   const at::Device device = choose_device(options.device);
   DeviceFacts facts = facts_of(device);
   if (has_workers) facts.count = num_usual_devices(device, options);
-  run.settings = resolve(options, facts, table, events, run.resumed.checkpoint, run.resumed.state.step);
+  run.settings = resolve(options, facts, table, events, run.resumed.checkpoint);
   ensure_engine_supports(run.settings.plan, run.settings.model);
   if (run.resumed.checkpoint)
     ensure_same_model(Checkpoint::open(*run.resumed.checkpoint), run.settings.model);
@@ -127,8 +126,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);
   options.switch_at = with_whole_paths(options.switch_at);
-  run.settings.phase_plans = plan_phases(options, run.settings, facts);
-  run.script = script_of(options.switch_at, run.settings);
+  run.script = read_switch_script(options.switch_at, run.settings.plan, run.settings.model);
   for (const ScriptedSwitch& scripted : run.script) ensure_engine_supports(scripted.plan, run.settings.model);
   make_absolute(options.data);
   place_profile(options);

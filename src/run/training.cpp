@@ -17,7 +17,6 @@
 #include "plan/describe.h"
 #include "plan/plan_json.h"
 #include "run/expected.h"
-#include "run/phases.h"
 #include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/watching.h"
@@ -102,7 +101,6 @@ void begin_run_folder(const TrainSettings& settings, const TrainOptions& options
   }
   value_or_throw(write_atomically(files, run / "settings.toml", resolved));
   keep_plan(files, run, settings.plan, options.resume.empty() ? 0 : next_epoch(run, settings.plan));
-  keep_phase_plans(files, run, settings);
 }
 
 RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
@@ -122,10 +120,6 @@ void say_how_it_runs(const TrainSettings& settings, at::Device device, int threa
                          settings.plan.batch, microbatches.size(), microbatches[0],
                          text(settings.plan.precision),
                          workers > 1 && device.is_cuda() ? "cuda" : device.str(), how));
-  for (std::size_t i = 1; i < settings.phases.size(); ++i)
-    line.print(fmt::format("behind step {}: {}, {}", settings.phases[i].after,
-                           text(settings.phases[i - 1], settings.phases[i]),
-                           short_text(settings.phase_plans[i])));
   line.print(fmt::format("run {}", settings.run.string()));
 }
 
@@ -138,6 +132,7 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
       company_(company),
       events_(events),
       progress_(line, settings.steps),
+      flops_per_token_(model_flops_per_token(settings.model, settings.plan.sequence_length)),
       save_rule_(parse_save_rule(options.save_every, "--save-every")),
       line_(line),
       step_(start.step),
@@ -370,7 +365,7 @@ StepMetrics Training::one_step() {
   const Batch batch = next_.valid() ? next_.get() : course_.read(part_.plan, step_, next_sample_);
   const double data_wait = seconds_since(step_began_);
   rate_ = learning_rate_at(settings_.learning_rate, ++step_);
-  next_sample_ += part_.plan.batch;
+  next_sample_ += settings_.plan.batch;
   if (!is_last)  // read while this step is computed
     next_ = std::async(std::launch::async, [this, step = step_, sample = next_sample_] {
       return course_.read(part_.plan, step, sample);
@@ -407,7 +402,7 @@ StepMetrics Training::metrics_of(const StepReport& report) const {
   metrics.tokens = report.num_tokens;
   metrics.seconds = Seconds(seconds_since(step_began_));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
-  metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
+  metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
   if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / *peak_flops_;
   metrics.memory = part_.parameters->bytes() + part_.engine->bytes();
   metrics.is_skipped = report.is_skipped;
@@ -442,11 +437,6 @@ void Training::end_writing() {
   if (keepers_.memory != nullptr) keepers_.memory->end_writing();
 }
 
-// Of the phase that the run is in.
-double Training::flops_per_token() const {
-  return model_flops_per_token(settings_.model, part_.plan.sequence_length);
-}
-
 bool Training::is_told_by_others() const { return !has_device(part_.plan, 0); }
 
 // Rank 0 keeps the records, and has no part.
@@ -464,7 +454,7 @@ void Training::tell_first(const StepMetrics& metrics) {
 
 // A rank without a part in the plan: counts, and at rank 0 is told.
 StepMetrics Training::step_of_others() {
-  ++step_, next_sample_ += part_.plan.batch;
+  ++step_, next_sample_ += settings_.plan.batch;
   done_.step = step_, done_.num_samples = next_sample_;
   StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(settings_.learning_rate, step_)};
   metrics.epoch = epoch_;
@@ -476,7 +466,7 @@ StepMetrics Training::step_of_others() {
   metrics.loss = told[0], metrics.grad_norm = told[1], metrics.tokens = std::llround(told[2]);
   metrics.seconds = Seconds(told[3]), metrics.is_skipped = told[4] != 0;
   metrics.tokens_per_second = told[2] / std::max(1e-9, told[3]);
-  metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
+  metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
   if (told[5] > 0) metrics.loss_scale = told[5];
   if (!std::isnan(told[6])) metrics.validation_loss = told[6];
   metrics.memory = Bytes(std::llround(told[7]));

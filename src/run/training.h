@@ -119,7 +119,6 @@ class Training {
 
  private:
   void let_go_of_part();
-  double flops_per_token() const;
   StepMetrics one_step();
   StepMetrics step_of_others();
   void tell_first(const StepMetrics& metrics);
@@ -144,6 +143,7 @@ class Training {
   Company company_;
   EventSink& events_;
   TrainingProgress progress_;
+  const double flops_per_token_;
   std::optional<double> peak_flops_;
   const SaveRule save_rule_;
   StatusLine& line_;

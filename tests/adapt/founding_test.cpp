@@ -1,5 +1,5 @@
 // The founding example with imagined ranks: 24 layers on 16 devices, pp4 x tp2 x dp2; one stage's machines become slow, and the run goes to three stages; when
-// they are themselves again it comes back. What a run with real workers does then: tests/cli/founding_test.py.
+// they are themselves again it comes back.
 #include <gtest/gtest.h>
 
 #include "adapt/deciding.h"
