@@ -3,13 +3,13 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "observe/metrics_read.h"
-#include "observe/recorded_trial.h"
+#include "run/recorded_trial.h"
 #include "run/run_records.h"
 
 namespace optimus {
 namespace {
 
-class Replay final : public Command {
+class ReplayCommand final : public Command {
  public:
   void declare(OptionTable& table) override {
     table.add_positional("run", run_, "a run's folder").is_required = true;
@@ -72,6 +72,6 @@ class Replay final : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> make_replay_command() { return std::make_unique<Replay>(); }
+std::unique_ptr<Command> make_replay_command() { return std::make_unique<ReplayCommand>(); }
 
 }  // namespace optimus

@@ -5,6 +5,8 @@
 
 #include "cluster/standard.h"
 #include "model/presets.h"
+#include "run/expected.h"
+#include "schedule/program.h"
 
 namespace optimus {
 namespace {
@@ -38,6 +40,17 @@ TEST(PredictionMemory, AHeavyHeadMakesTheLastStageSlow) {
                copies = stage_factor(grid(1, 4), gpt2(), cluster, cluster, heavy);
   EXPECT_GT(copies, 1);
   EXPECT_GT(stages, 1.5 * copies) << "where all have a part of the head it weighs less";
+}
+
+// A run that leaves devices out has plans whose numbers go further than there are devices.
+TEST(PredictionMemory, DevicesBetweenMayBeMissing) {
+  const Plan whole = grid(1, 4);
+  Plan gaps = whole;
+  gaps.pipelines[0].stages[0].devices = {0, 1, 4, 5};
+  const std::vector<double> usual = predicted_seconds("cpu", whole, gpt2(), compile(whole, gpt2(), 3)),
+                            other = predicted_seconds("cpu", gaps, gpt2(), compile(gaps, gpt2(), 5));
+  ASSERT_FALSE(usual.empty());
+  EXPECT_EQ(usual, other);
 }
 
 }  // namespace

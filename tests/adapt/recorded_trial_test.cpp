@@ -1,5 +1,5 @@
 // A run's records under other policies: what was measured and predicted there is what they are told and get.
-#include "observe/recorded_trial.h"
+#include "run/recorded_trial.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // See recorded_trial.h.
-#include "observe/recorded_trial.h"
+#include "run/recorded_trial.h"
 
 #include <algorithm>
 #include <cmath>
