@@ -79,15 +79,16 @@ TEST_F(FoundingExample, AStageOfSlowMachinesIsDoneWithout) {
   ASSERT_EQ(model_.layers, 24);
   steps_until_stages(0, 100);  // a better cut of the same stages may come first
   ASSERT_EQ(plan_.pipelines.front().stages.size(), 4u) << short_text(plan_);
-  imagine({{Cause::host, 2, 4}});
+  // So slow that one layer there takes longer than eight elsewhere; a machine four times slower just gets fewer layers.
+  imagine({{Cause::host, 2, 16}});
   const double slow = run_->step_seconds();
   steps_until_stages(3, 200);
   ASSERT_EQ(plan_.pipelines.front().stages.size(), 3u) << short_text(plan_) << ", " << why_;
   EXPECT_NE(why_.find("slow node 2"), std::string::npos) << why_;
   for (const Stage& stage : plan_.pipelines.front().stages)
     for (const int device : stage.devices) EXPECT_NE(device / 4, 2) << "a device of the slow machine";
-  EXPECT_LT(run_->step_seconds(), 0.6 * slow)
-      << "12 of 16 devices do what 16 did with a stage four times slower";
+  EXPECT_LT(run_->step_seconds(), 0.2 * slow)
+      << "12 of 16 devices, 8 layers a stage instead of 6 at a sixteenth of their speed";
 
   // Nobody sees the machine that was left out: it is tried again when such conditions are usually over.
   imagine({});
