@@ -50,6 +50,7 @@ std::unique_ptr<Command> make_switch_command();
 std::unique_ptr<Command> make_drain_command();
 std::unique_ptr<Command> make_join_command();
 std::unique_ptr<Command> make_decisions_command();
+std::unique_ptr<Command> make_replay_command();
 std::unique_ptr<Command> make_report_command();
 std::unique_ptr<Command> make_doctor_command();
 

@@ -35,6 +35,8 @@ std::span<const CommandEntry> commands() {
       {"join", "take part in a training that is under way, as a worker more", make_join_command},
       {"drain", "empty one worker of a running training; the others go on", make_drain_command},
       {"decisions", "what a run has decided about its plan, and what came of it", make_decisions_command},
+      {"replay", "what a run has measured under other policies: what they would have done and got",
+       make_replay_command},
       {"report", "a run as one page for a browser: loss, speed, plans, decisions", make_report_command},
       {"logs", "what all ranks of a run wrote, in the order of time, around its failure", make_logs_command},
       {"doctor", "what this machine has, what is missing, and the line that fixes it", make_doctor_command},

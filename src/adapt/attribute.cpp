@@ -36,15 +36,6 @@ double steps_to_limit(const std::deque<double>& values, double limit) {
 
 }  // namespace
 
-std::string text(const Finding& finding) {
-  std::string where;
-  for (const int one : finding.where) where += (where.empty() ? " " : "–") + std::to_string(one);
-  if (finding.where.size() > 4)
-    where = fmt::format(" {} and {} others", finding.where[0], finding.where.size() - 1);
-  return fmt::format("{}{}: {:.2f}x since step {}", text(finding.cause), where, finding.factor,
-                     finding.since);
-}
-
 void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   if (common_.is_lasting) {
     const bool is_one_node = topology_.num_nodes() == 1;
@@ -98,6 +89,17 @@ bool Detector::is_link_slow(Channel channel, int rank) const {
   return is_slow(measure_of(channel), rank);
 }
 
+bool Detector::is_explained_by_device(const Track& link, Channel channel, int rank) const {
+  const auto window = static_cast<std::size_t>(options_.short_window);
+  const double slowdown = middle_of(link.ratios, window);
+  for (const int member : topology_.members(rank, channel))
+    for (const int key : {member, -1 - topology_.group_of(member)})
+      if (const auto own = tracks_.find({Measure::compute, key});
+          own != tracks_.end() && middle_of(own->second.ratios, window) >= slowdown)
+        return true;
+  return false;
+}
+
 // A node explains a slow channel when it takes part in it; it is spoken for by its own channels to other nodes that are not slow.
 // The node with the best balance is named, with those that have the same; what it does not explain is left to the next.
 void Detector::find_slow_links(std::vector<Finding>& found) const {
@@ -110,7 +112,9 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
     if (key.first < Measure::next || !track.is_lasting || key.second < 0) continue;
     const auto channel = static_cast<Channel>(static_cast<int>(key.first) - static_cast<int>(Measure::next));
     std::vector<int> nodes = topology_.nodes_of(key.second, channel);
-    if (nodes.size() > 1 && is_link_slow(channel, key.second)) slow.push_back({&track, std::move(nodes)});
+    if (nodes.size() > 1 && is_link_slow(channel, key.second) &&
+        !is_explained_by_device(track, channel, key.second))
+      slow.push_back({&track, std::move(nodes)});
   }
   while (!slow.empty()) {
     std::map<int, double> balance;

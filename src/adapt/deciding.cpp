@@ -31,35 +31,18 @@ bool is_answerable(Cause cause) {
          cause == Cause::heavy_stage;
 }
 
-}  // namespace
-
-HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<std::string>& hosts) {
-  std::vector<std::pair<std::string, int>> nodes;
-  for (const std::string& host : hosts)
-    if (nodes.empty() || nodes.back().first != host)
-      nodes.emplace_back(host, 1);
-    else
-      ++nodes.back().second;
-  HardwareProfile profile = one_node;
-  NodeGroup whole = profile.groups.front();
-  whole.num_devices = whole.devices_per_node = whole.devices_per_domain = static_cast<int>(hosts.size());
-  std::vector<std::string> names;
-  for (const auto& [name, count] : nodes) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  const bool is_dealt = std::adjacent_find(names.begin(), names.end()) != names.end();
-  profile.groups = {whole};
-  if (is_dealt || nodes.size() == 1) return profile;
-  profile.groups.clear();
-  for (const auto& [name, count] : nodes) {
-    if (!profile.groups.empty() && profile.groups.back().devices_per_node == count) {
-      profile.groups.back().num_devices += count;
-      continue;
-    }
-    whole.num_devices = whole.devices_per_node = whole.devices_per_domain = count;
-    profile.groups.push_back(whole);
-  }
-  return profile;
+// A plan whose devices are numbered without those that it does without: as ranks.
+Plan on_others(Plan plan, const std::vector<int>& dropped) {
+  if (dropped.empty()) return plan;
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (int& device : stage.devices)
+        for (const int gone : dropped)  // in order
+          if (gone <= device) ++device;
+  return plan;
 }
+
+}  // namespace
 
 Deciding::Deciding(Facts facts, const Plan& plan, Calibration& calibration)
     : facts_(std::move(facts)), calibration_(calibration), plan_(plan) {
@@ -109,9 +92,11 @@ void Deciding::note_how_it_runs() {
 
 std::vector<Condition> Deciding::conditions() const {
   std::vector<Condition> result;
-  for (const Finding& finding : findings_)
-    if (is_answerable(finding.cause) && !finding.where.empty() && finding.factor > kLeastFactor)
-      result.push_back({finding.cause, finding.where.front(), finding.factor});
+  for (const Finding& finding : findings_) {
+    if (!is_answerable(finding.cause) || finding.factor <= kLeastFactor) continue;
+    // Of nodes that cannot be told apart any one may be slow: an answer must be good whichever it is.
+    for (const int where : finding.where) result.push_back({finding.cause, where, finding.factor});
+  }
   return result;
 }
 
@@ -143,6 +128,9 @@ Deciding::Question Deciding::question() const {
   question.seconds = middle_step(recent_), question.since_switch = facts_.clock() - switched_at_;
   question.doubt = calibration_.doubt(BlockRole::layer);
   question.predicted = predicted_, question.realised = realised_;
+  const double layers = calibration_.rate(BlockRole::layer).value_or(1);
+  for (std::size_t role = 0; role < kBlockRoles; ++role)
+    question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
   const std::string key = key_of(question.conditions);
   for (const auto& [ran, seconds] : ran_)
     if (ran.second == key) question.ran[ran.first] = seconds;
@@ -156,33 +144,47 @@ Deciding::Question Deciding::question() const {
   return question;
 }
 
-std::optional<PlanWish> Deciding::weigh(const Question& question) const {
-  const Cluster cluster(question.machines);
+// What the run can go on with, and what it is believed to take: by the cost model, by what kinds of plans took of that before, and by what
+// this very plan took under the same conditions.
+std::vector<PlannedOption> Deciding::priced_options(const Question& question) const {
+  const Cluster cluster(question.machines), now(with_conditions(question.machines, question.conditions));
   ResponseLimits limits = facts_.limits;
   if (question.home) limits.known.push_back(*question.home);
+  std::vector<PlannedOption> options = responses(facts_.demand(cluster, question.plan), question.plan,
+                                                 question.conditions, facts_.costs, limits);
+  for (PlannedOption& one : options) one.plan = on_others(std::move(one.plan), one.dropped);
+  std::erase_if(options, [&](const PlannedOption& one) {
+    return &one != &options.front() && !facts_.can_run(one.plan);
+  });
+  for (PlannedOption& one : options) {
+    const double factor = stage_factor(one.plan, facts_.model, cluster, now, question.rates);
+    one.option.step_seconds *= factor, one.option.usual_seconds *= factor;
+  }
+  memory_.saw(question.plan, options.front().option.step_seconds, question.seconds);
+  for (PlannedOption& one : options) {
+    const PredictionMemory::Trust trust = memory_.trust_in(one.plan, question.plan);
+    one.option.step_seconds *= trust.factor, one.option.usual_seconds *= trust.factor;
+    one.option.doubt = std::hypot(one.option.doubt, question.doubt / std::sqrt(double{kRecent}), trust.doubt);
+    if (question.home && one.plan == *question.home) one.option.response = Response::resume;
+    if (const auto ran = question.ran.find(plan_hash(one.plan)); ran != question.ran.end())
+      one.option.step_seconds = ran->second, one.option.doubt = 0.01;
+  }
+  options.front().option.step_seconds = question.seconds;
+  options.front().option.response = Response::stay;
+  return options;
+}
+
+std::optional<PlanWish> Deciding::weigh(const Question& question) const {
   std::vector<PlannedOption> options;
   try {
-    options = responses(facts_.demand(cluster), question.plan, question.conditions, facts_.costs, limits);
+    options = priced_options(question);
   } catch (const UserError&) {  // nothing else fits
     return std::nullopt;
   }
-  std::erase_if(options, [&](const PlannedOption& one) {
-    return &one != &options.front() && (!one.dropped.empty() || !facts_.can_run(one.plan));
-  });
   Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
   situation.since_switch = question.since_switch;
   situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
-  const double scale = question.seconds / options.front().option.step_seconds;
-  for (PlannedOption& one : options) {
-    one.option.step_seconds *= scale, one.option.usual_seconds *= scale;
-    if (question.home && one.plan == *question.home) one.option.response = Response::resume;
-    one.option.doubt = std::hypot(one.option.doubt, question.doubt / std::sqrt(double{kRecent}));
-    if (const auto ran = question.ran.find(plan_hash(one.plan)); ran != question.ran.end())
-      one.option.step_seconds = ran->second, one.option.doubt = 0.01;
-    situation.options.push_back(one.option);
-  }
-  situation.options.front().step_seconds = question.seconds;
-  situation.options.front().response = Response::stay;
+  for (const PlannedOption& one : options) situation.options.push_back(one.option);
   const Choice choice = choose(facts_.policy, situation);
   if (choice.option == 0) return std::nullopt;
   const PlanOption& chosen = situation.options[choice.option];

@@ -22,6 +22,7 @@
 #include "adapt/calibration.h"
 #include "adapt/decide.h"
 #include "adapt/plan_wish.h"
+#include "adapt/prediction_memory.h"
 #include "adapt/respond.h"
 
 namespace optimus {
@@ -36,9 +37,10 @@ class Deciding {
     Policy policy;
     HardwareProfile machines;  // as the cost model knows them
     RecoveryCosts costs{};
-    std::function<Demand(const Cluster&)> demand;  // what is trained, on a cluster; any thread
-    std::function<bool(const Plan&)> can_run;      // by the engine, and it may be wished for; any thread
-    std::function<double()> clock;                 // seconds
+    // What is trained, on a cluster, with the batch and length of the plan of now; any thread.
+    std::function<Demand(const Cluster&, const Plan& now)> demand;
+    std::function<bool(const Plan&)> can_run;  // by the engine, and it may be wished for; any thread
+    std::function<double()> clock;             // seconds
     ResponseLimits limits{};
   };
   // The calibration is kept by whoever calls: it outlives changes of who takes part.
@@ -71,7 +73,7 @@ class Deciding {
   bool is_seen(const Finding& finding) const;  // by somebody in the plan
   std::vector<Condition> conditions() const;
   std::string key_of(const std::vector<Condition>& conditions) const;
-  // On its thread. Uses nothing of this object that changes.
+  // On its thread. Uses nothing of this object that changes, but for memory_, which is its own.
   struct Question {
     Plan plan;
     std::optional<Plan> home;
@@ -79,11 +81,13 @@ class Deciding {
     std::vector<OngoingCondition> ongoing;
     HardwareProfile machines;
     double seconds = 0, since_switch = 0, doubt = 0;
+    RoleRates rates{};
     std::optional<double> predicted, realised;
     std::map<std::string, double> ran;  // plan -> seconds under the same conditions
     std::string evidence;
   };
   std::optional<PlanWish> weigh(const Question& question) const;
+  std::vector<PlannedOption> priced_options(const Question& question) const;
   Question question() const;
 
   const Facts facts_;
@@ -107,6 +111,7 @@ class Deciding {
   std::string weighed_;                                 // the conditions that were weighed last
   double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
   std::future<std::optional<PlanWish>> weighing_;
+  mutable PredictionMemory memory_;
   bool is_wished_ = false;
   double before_ = 0;  // seconds of a step before the last wish
   std::optional<double> predicted_, realised_;

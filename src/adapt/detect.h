@@ -117,6 +117,8 @@ class Detector {
   void find_slow_links(std::vector<Finding>& found) const;
   // Whoever comes last to a channel sees its own speed; the others wait for it. A link is slow when all of its members say so.
   bool is_link_slow(Channel channel, int rank) const;
+  // A slow device serves its messages slowly, too: what a channel takes is its link's as far as it exceeds what its members' own work does.
+  bool is_explained_by_device(const Track& link, Channel channel, int rank) const;
   void find_heavy_stage(const Observation& observation, std::vector<Finding>& found);
   void find_data_wait(const Observation& observation, std::vector<Finding>& found);
   void find_uneven_lengths(const Observation& observation, std::vector<Finding>& found);

@@ -58,6 +58,17 @@ std::vector<int> microbatches_of(std::int64_t sequences, int size) {
   return all;
 }
 
+// So many sequences of so many replicas in micro-batches of about `size` for each: a share by speed is seldom a multiple of that.
+std::vector<int> even_microbatches_of(std::int64_t sequences, std::int64_t replicas, int size) {
+  const std::int64_t each = sequences / replicas;
+  const auto number = std::max<std::int64_t>(1, (2 * each + size) / (2 * size));
+  std::vector<int> all;
+  for (std::int64_t i = 0; i < number; ++i)
+    all.push_back(static_cast<int>((each / number + (i < each % number ? 1 : 0)) * replicas));
+  all.back() += static_cast<int>(sequences % replicas);
+  return all;
+}
+
 }  // namespace
 
 std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>& speeds) {
@@ -78,13 +89,12 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
        ++it) {  // the slowest first; the quickest takes the rest
     const auto& [speed, replicas] = *it;
     const auto count = static_cast<std::int64_t>(replicas.size());
-    const double share = static_cast<double>(plan.batch) * speed * static_cast<double>(count) / power;
+    const double share = static_cast<double>(plan.batch) * speed / power;  // of one replica
     const bool is_last = std::next(it) == by_speed.rend();
-    const std::int64_t own =
-        is_last ? left : static_cast<std::int64_t>(share) / (count * size) * (count * size);
-    if (own < count) return std::nullopt;  // a replica without a sequence
+    const std::int64_t own = is_last ? left : std::llround(share) * count;
+    if (own < count || own > left) return std::nullopt;  // a replica without a sequence
     Pipeline part = part_of(whole, *shape, replicas);
-    part.microbatches = microbatches_of(own, static_cast<int>(count) * size);
+    part.microbatches = even_microbatches_of(own, count, size);
     result.pipelines.push_back(std::move(part));
     left -= own;
   }
@@ -129,6 +139,28 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
   return result;
 }
 
+namespace {
+
+int layers_of(const Plan& plan, int stage) {
+  int blocks = 0;
+  for (const Chunk& chunk : plan.pipelines.front().stages[static_cast<std::size_t>(stage)].chunks)
+    for (const BlockRun& run : chunk.runs) blocks += run.count;
+  const bool is_last = stage + 1 == std::ssize(plan.pipelines.front().stages);
+  return blocks - (stage == 0 ? 1 : 0) - (is_last ? 1 : 0);
+}
+
+// Interleaved stages become plain ones: layers of different speed are dealt in one piece for each. False: its layers differ.
+bool take_as_one_chunk(Stage& stage) {
+  const LayerStrategy strategy = stage.chunks.front().runs.front().strategy;
+  for (const Chunk& chunk : stage.chunks)
+    for (const BlockRun& run : chunk.runs)
+      if (!(run.strategy == strategy)) return false;
+  stage.chunks.assign(1, Chunk{{BlockRun{.strategy = strategy}}});
+  return true;
+}
+
+}  // namespace
+
 std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,
                                  const std::vector<double>& loads) {
   if (plan.pipelines.size() != 1) return std::nullopt;
@@ -136,8 +168,9 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   Pipeline& pipeline = result.pipelines.front();
   const int num_stages = static_cast<int>(pipeline.stages.size()), layers = static_cast<int>(model.layers);
   if (num_stages < 2 || !grid_of(pipeline)) return std::nullopt;
-  for (const Stage& stage : pipeline.stages)
-    if (stage.chunks.size() != 1 || stage.chunks.front().runs.size() != 1) return std::nullopt;
+  for (Stage& stage : pipeline.stages)
+    if (!take_as_one_chunk(stage)) return std::nullopt;
+  if (result.schedule == Schedule::interleaved) result.schedule = Schedule::one_f_one_b;
   // The head in layers: by its parameters, each of which every token meets once.
   const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
   const double layer =
@@ -147,8 +180,12 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
     double slowest = 1e300;
     for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
       slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
-    const double load = loads.empty() ? 1 : loads[static_cast<std::size_t>(s)];
     const double more = s == num_stages - 1 ? embedding / layer : 0;
+    // Measured against the mean of all stages: beyond what layers and head explain.
+    const double expected = (layers_of(plan, s) + more) * num_stages / (layers + embedding / layer);
+    const double load = loads.empty() || loads[static_cast<std::size_t>(s)] == 1
+                            ? 1
+                            : loads[static_cast<std::size_t>(s)] / expected;
     for (int n = 0; n <= layers; ++n)
       times[static_cast<std::size_t>(s)].push_back(n == 0 ? kNever : (n + more) * load / slowest);
   }

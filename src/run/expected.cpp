@@ -1,6 +1,8 @@
 // See expected.h.
 #include "run/expected.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "cluster/open.h"
 #include "simulate/report.h"
@@ -42,6 +44,15 @@ Constants constants_here(bool is_measured) {
   return constants;
 }
 
+// Devices that the plan does without may lie between those that it has: their numbers go further than there are devices.
+int num_device_numbers(const Plan& plan) {
+  int most = 1;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const int device : stage.devices) most = std::max(most, device + 1);
+  return most;
+}
+
 }  // namespace
 
 std::optional<DeviceType> measured_type(const std::string& name, EventSink& events) {
@@ -79,9 +90,10 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
   const int size = num_devices(plan);
   const std::optional<DeviceType> type = measured_type(name, events);
   const bool is_measured = type && has_measured(*type, plan.precision);
-  const Cluster cluster = is_measured ? measured_cluster(is_gpu ? *type : part_of(*type, size), size)
-                                      : open_cluster(fmt::format("{}x{}", name, size));
-  const DeviceMap map = DeviceMap::identity(size);
+  const int numbers = num_device_numbers(plan);
+  const Cluster cluster = is_measured ? measured_cluster(is_gpu ? *type : part_of(*type, size), numbers)
+                                      : open_cluster(fmt::format("{}x{}", name, numbers));
+  const DeviceMap map = DeviceMap::identity(numbers);
   const StepSimulator simulator({plan, model, cluster, map, our_software(), format_of(plan.precision)});
   const Constants constants = constants_here(is_measured);
   return ExpectedStep{is_measured
@@ -93,7 +105,7 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
 std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,
                                       const Program& program) {
   if (model.is_custom()) return {};
-  const int size = num_devices(plan);
+  const int size = num_device_numbers(plan);
   const Cluster cluster = open_cluster(fmt::format("{}x{}", type, size));
   const DeviceMap map = DeviceMap::identity(size);
   const Software software = our_software();

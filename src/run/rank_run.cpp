@@ -210,7 +210,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
       .policy = policy,
       .machines = profile_of(open_cluster(fmt::format("{}x{}", device.type, size)).profile(), hosts),
       .demand =
-          [this, device](const Cluster& cluster) {
+          [this, device](const Cluster& cluster, const Plan&) {
             TrainOptions options = options_;
             options.batch = settings_.plan.batch, options.sequence_length = settings_.plan.sequence_length;
             options.precision = text(settings_.plan.precision);

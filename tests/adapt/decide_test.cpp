@@ -168,6 +168,34 @@ TEST(Respond, SequencesGoWhereSpeedIs) {
   EXPECT_FALSE(shared_by_speed(run.plan, std::vector<double>(8, 1)));
 }
 
+// Copies with one micro-batch each have no smaller ones to deal: their sizes change.
+TEST(Respond, OneMicrobatchIsSharedToo) {
+  SmallRun run(1, 4);
+  run.plan = uniform_plan(run.model, {.dp = 4, .microbatch = 8, .batch = 32, .sequence_length = 512});
+  const std::optional<Plan> shared = shared_by_speed(run.plan, {1, 1, 0.5, 1});
+  ASSERT_TRUE(shared);
+  EXPECT_EQ(problem_in(*shared, run.model), std::nullopt);
+  ASSERT_EQ(shared->pipelines.size(), 2u);
+  EXPECT_EQ(shared->pipelines[0].microbatches, std::vector<int>{5});  // 32 x 0.5 / 3.5 = 4.6
+  EXPECT_EQ(shared->pipelines[1].microbatches, std::vector<int>{27});
+}
+
+TEST(Respond, InterleavedStagesAreCutIntoPlainOnes) {
+  SmallRun run(2, 1);
+  run.plan = uniform_plan(run.model, {.pp = 2,
+                                      .chunks = 2,
+                                      .microbatch = 1,
+                                      .batch = 64,
+                                      .sequence_length = 512,
+                                      .schedule = Schedule::interleaved});
+  ASSERT_EQ(problem_in(run.plan, run.model), std::nullopt);
+  const std::optional<Plan> cut = cut_by_speed(run.plan, run.model, {1, 0.4}, {});
+  ASSERT_TRUE(cut);
+  EXPECT_EQ(problem_in(*cut, run.model), std::nullopt);
+  EXPECT_EQ(cut->schedule, Schedule::one_f_one_b);
+  EXPECT_GT(cut->pipelines[0].stages[0].chunks[0].end(), run.plan.num_blocks / 2 + 1);
+}
+
 TEST(Respond, LayersGoWhereSpeedIs) {
   const SmallRun run(4, 2);
   std::vector<double> speeds(8, 1);

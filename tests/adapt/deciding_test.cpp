@@ -25,7 +25,7 @@ class DecidingTest : public testing::Test {
                           .policy = {},
                           .machines = machines_,
                           .demand =
-                              [this, shape, dp](const Cluster& cluster) {
+                              [this, shape, dp](const Cluster& cluster, const Plan&) {
                                 Demand demand{model_, cluster, our_software(), fitted_constants()};
                                 demand.batch = shape.batch, demand.sequence_length = shape.sequence_length;
                                 // As a user would who wants stages and copies, and nothing else.
@@ -173,6 +173,18 @@ TEST_F(DecidingTest, ASlowNetworkIsFound) {
   ASSERT_TRUE(wish.has_value()) << text(deciding_->findings().front());
   EXPECT_EQ(wish->cause, "link");
   EXPECT_LT(run_->step_seconds(), slow) << short_text(plan_);
+}
+
+// A ring's time does not say which of its nodes is slow: leaving one out at random is no answer, speaking less is.
+TEST_F(DecidingTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
+  UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024};
+  begin(shape, 4, {4, 4});
+  ASSERT_FALSE(steps(60).has_value());
+  set({{Cause::link, 3, 8}});
+  const auto wish = steps(60);
+  ASSERT_FALSE(deciding_->findings().empty());
+  EXPECT_EQ(deciding_->findings().front().cause, Cause::link);
+  EXPECT_EQ(wish ? num_devices(wish->plan) : 4, 4);
 }
 
 TEST(ProfileOfHosts, EqualNeighboursAreOneGroup) {

@@ -71,6 +71,21 @@ class ReportTest(CommandLineTest):
         run("report", self.run_folder, "--out", out)
         return out.read_text()
 
+    def test_replay_under_other_policies(self):
+        self.decide(self.switch(step=20, evidence="slow link 1: 2.00x since step 11", realised_gain=1.0))
+        never, rule, oracle = as_json("replay", self.run_folder, "--policy", "never,rule,oracle")
+        self.assertEqual([never["policy"], rule["policy"], oracle["policy"]], ["never", "rule", "oracle"])
+        self.assertEqual(never["steps_of_run"], self.steps)
+        self.assertEqual(never["switches"], 0)
+        # All steps of the folder take 0.5 s, on either plan: with its pause of 0.036 s, the run had time for 0.072 steps more.
+        self.assertAlmostEqual(never["useful_steps"], self.steps + 0.072, places=6)
+        self.assertGreaterEqual(oracle["useful_steps"], rule["useful_steps"])
+        shown = run("replay", self.run_folder).stdout
+        self.assertIn("the run: 40 steps in", shown)
+        self.assertIn("always-best", shown)
+        self.assertIn("is not one of never", run("replay", self.run_folder, "--policy", "wise", code=1).stderr)
+        self.assertIn("no such folder", run("replay", self.folder / "nowhere", code=1).stderr)
+
     def test_decisions_with_what_was_gained(self):
         self.assertEqual(as_json("decisions", self.run_folder), [])
         self.assertEqual(run("decisions", self.run_folder).stdout, "no decisions\n")

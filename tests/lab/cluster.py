@@ -21,6 +21,7 @@ import linux
 PREFIX = "optimus-lab-"
 CPU_GROUPS = pathlib.Path("/sys/fs/cgroup/cpu")
 NOBODYS = "02:6c:61:62:ff:ff"  # an Ethernet address that no port has: what is sent there is lost silently, as on a cut cable
+MOST_SHARES = 262144  # of the cpu controller; a process outside has 1024
 PERIOD_US = 10_000  # of a pace: a tenth of the usual, so that a slow device is slow within a step, too
 
 
@@ -213,6 +214,9 @@ class Cluster:
                 raise Unavailable("device speeds need the cpu controller of cgroup v1 at /sys/fs/cgroup/cpu")
             group = CPU_GROUPS / f"{PREFIX}{os.getpid()}" / f"{name}-{device}"
             group.mkdir(parents=True, exist_ok=True)
+            # Before all else that runs on this machine: a device has its pace whatever the others do, and no more.
+            for level in (group.parent, group):
+                (level / "cpu.shares").write_text(str(MOST_SHARES))
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             self._groups[name, device] = group / "cgroup.procs"
             self.set_pace(name, device, speed)

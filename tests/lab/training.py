@@ -13,6 +13,7 @@ import time
 import cluster
 
 PORT = 29400
+PLANS = pathlib.Path(__file__).resolve().parent / "plans"  # that scenarios name: plans/NAME.json
 MOST_SECONDS = 5  # that measuring links may take, whatever they are
 PLANNED = ("--model", "--layers", "--hidden", "--heads", "--seq", "--batch", "--precision")  # what of a training a plan depends on
 BYTE_TOKENS = 257  # the byte tokenizer's
@@ -54,8 +55,9 @@ class Ranks:
     def _words(self):
         run, data = self.run, ["--data", str(self.lab.folder / "text.txt")]
         script = ["--switch-at", ",".join(f"{step}:{self._plan(devices, words)}" for step, devices, words in run.switches)] if run.switches else []
+        own = [str(PLANS.parent / word) if word.startswith("plans/") else word for word in run.words]
         if run.kind == "train":
-            return ["train", *self.scenario.training, *run.words, *data, "--run", str(self.folder), *script]
+            return ["train", *self.scenario.training, *own, *data, "--run", str(self.folder), *script]
         if run.kind == "resume":
             return ["train", "--resume", str(self.folder), *run.words, *script]
         return ["profile", "--links", "--json", *run.words, "--out", str(self.lab.shared / "cluster.json")]

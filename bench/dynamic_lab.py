@@ -1,0 +1,125 @@
+"""One run of a lab scenario for bench/dynamic: the scenario's own hosts and time line, other words, and how long it took. The lab itself: tests/lab."""
+import copy
+import dataclasses
+import json
+import pathlib
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "lab"))
+import cluster  # noqa: E402
+import scenario  # noqa: E402
+import training  # noqa: E402
+
+SCENARIOS = ROOT / "tests" / "lab" / "scenarios"
+SAVED = ["--save-every", "20", "--keep-last", "0"]  # a plan that is kept needs a checkpoint to be started again from
+
+
+@dataclasses.dataclass
+class Result:
+    way: str
+    seconds: float  # from the first step's end to the last one's
+    steps: int
+    losses: list
+    step_seconds: list
+    decisions: list
+    plans: list  # texts of plan files, one an epoch
+
+
+def read(name):
+    return scenario.read_scenario(SCENARIOS / f"{name}.toml")
+
+
+def words_of(one):
+    """Of its first run, without who decides."""
+    words = list(one.runs[0].words)
+    at = words.index("--policy")
+    return words[:at] + words[at + 2:]
+
+
+def steps_of(one):
+    return int(one.training[one.training.index("--steps") + 1])
+
+
+def undisturbed(one):
+    """The same training where nothing happens."""
+    one = copy.deepcopy(one)
+    for run in one.runs:
+        run.events = []
+    return one
+
+
+def with_words(one, words, hosts=None):
+    """The scenario with other words for its run; nothing is expected but an end. hosts: only these take part."""
+    one = copy.deepcopy(one)
+    run = one.runs[0]
+    run.words, run.expected = list(words), scenario.Expected(within=600)
+    if hosts is not None:
+        run.hosts = list(hosts)
+        run.events = [event for event in run.events if event.what not in ("kill", "join") or event.who.split("/")[0] in run.hosts]
+    return one
+
+
+def kept(one, words, hosts=None):
+    """A plan that is kept. Where a host is lost the run ends, and is started again at once on the hosts that are left, from its last checkpoint."""
+    one = with_words(one, [*words, "--static"], hosts)
+    run = one.runs[0]
+    lost = next((i for i, event in enumerate(run.events) if event.what == "kill"), None)
+    if lost is None:
+        return one
+    one.training = one.training + SAVED
+    later = [event for event in run.events[lost + 1:] if event.what != "join"]
+    left = [name for name in run.hosts if name != run.events[lost].who]
+    run.events = run.events[:lost + 1]
+    run.expected = scenario.Expected(exit=1, within=120)
+    devices = sum(one.hosts[name].devices for name in left)
+    again = scenario.Run("resume", ["--static", "--devices", str(devices)], left, later, scenario.Expected(within=600))
+    one.runs = [run, again]
+    return one
+
+
+class Watch(threading.Thread):
+    """When the first and the last step stood in the run's records."""
+
+    def __init__(self, folder, steps):
+        super().__init__(daemon=True)
+        self.path, self.steps = folder / "metrics.jsonl", steps
+        self.first = self.last = None
+        self.is_over = False
+
+    def run(self):
+        while self.last is None and not self.is_over:
+            try:
+                count = self.path.read_bytes().count(b"\n")
+            except OSError:
+                count = 0
+            now = time.monotonic()
+            if count >= 1 and self.first is None:
+                self.first = now
+            if count >= self.steps:
+                self.last = now
+            time.sleep(0.005)
+
+
+def play(one, way, say):
+    """Throws training.Failed and cluster.Unavailable."""
+    hosts = {name: (host.devices, host.speed) for name, host in one.hosts.items()}
+    with cluster.Cluster(hosts) as lab:
+        watch = Watch(lab.shared / "run", steps_of(one))
+        watch.start()
+        try:
+            training.Player(one, lab, say, {}).play()
+        finally:
+            time.sleep(0.05)
+            watch.is_over = True
+            watch.join()
+        folder = lab.shared / "run"
+        rows = training.read_rows(folder)
+        if watch.first is None or watch.last is None:
+            raise training.Failed(f"{way}: {len(rows)} of {steps_of(one)} steps")
+        record = folder / "decisions.jsonl"
+        decisions = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+        plans = [path.read_text() for path in sorted((folder / "plans").glob("*.json"), key=lambda path: int(path.stem))]
+        return Result(way, watch.last - watch.first, len(rows), [row["loss"] for row in rows], [row["seconds"] for row in rows], decisions, plans)

@@ -1,0 +1,78 @@
+// See finding_text.h.
+#include "adapt/finding_text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::string_view kBetween = "–", kTimes = "x since step ";
+
+std::optional<Cause> cause_at(std::string_view words, std::size_t& length) {
+  std::optional<Cause> best;
+  length = 0;
+  for (int i = 0; i <= static_cast<int>(Cause::memory); ++i) {
+    const std::string name = text(static_cast<Cause>(i));
+    if (!starts_with(words, name) || name.size() <= length) continue;
+    best = static_cast<Cause>(i), length = name.size();
+  }
+  return best;
+}
+
+// A number at the begin, which is then taken away.
+template <typename Number>
+std::optional<Number> take(std::string_view& words) {
+  Number value{};
+  const auto [end, problem] = std::from_chars(words.data(), words.data() + words.size(), value);
+  if (problem != std::errc()) return std::nullopt;
+  words.remove_prefix(static_cast<std::size_t>(end - words.data()));
+  return value;
+}
+
+// "slow network of node 0–1: 1.39x since step 60"
+std::optional<Finding> finding_in(std::string_view words) {
+  std::size_t length = 0;
+  const std::optional<Cause> cause = cause_at(words, length);
+  const std::size_t colon = words.find(": ");
+  if (!cause || colon == std::string_view::npos || colon < length) return std::nullopt;
+  Finding finding;
+  finding.cause = *cause;
+  std::string_view places = words.substr(length, colon - length);
+  while (starts_with(places, " ") || starts_with(places, kBetween)) {
+    places.remove_prefix(starts_with(places, " ") ? 1 : kBetween.size());
+    const auto place = take<int>(places);
+    if (!place) break;
+    finding.where.push_back(*place);
+  }
+  words.remove_prefix(colon + 2);
+  const auto factor = take<double>(words);
+  if (!factor || !starts_with(words, kTimes)) return std::nullopt;
+  words.remove_prefix(kTimes.size());
+  const auto since = take<std::int64_t>(words);
+  if (!since) return std::nullopt;
+  finding.factor = *factor, finding.since = *since;
+  return finding;
+}
+
+}  // namespace
+
+std::string text(const Finding& finding) {
+  std::string where;
+  for (const int one : finding.where) where += fmt::format("{}{}", where.empty() ? " " : kBetween, one);
+  if (finding.where.size() > 4)
+    where = fmt::format(" {} and {} others", finding.where[0], finding.where.size() - 1);
+  return fmt::format("{}{}: {:.2f}{}{}", text(finding.cause), where, finding.factor, kTimes, finding.since);
+}
+
+std::vector<Finding> parse_findings(std::string_view evidence) {
+  std::vector<Finding> all;
+  for (const std::string& part : split(std::string(evidence), ','))
+    if (const auto finding = finding_in(trim(part))) all.push_back(*finding);
+  return all;
+}
+
+}  // namespace optimus

@@ -1,0 +1,38 @@
+// How far predictions can be trusted: what plans took of what the cost model said of them.
+//
+// The model errs in common for plans of one kind (which axes they have), because it errs about the same channels and kernels: a kind that
+// has run is believed by what it took then; one that has not, as much as the model was right about the plan that runs. Pure; one thread.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "adapt/calibration.h"
+#include "adapt/condition.h"
+
+namespace optimus {
+
+class PredictionMemory {
+ public:
+  // The plan runs, and takes so much of what was predicted for the machines as they are.
+  void saw(const Plan& plan, double predicted, double measured);
+  struct Trust {
+    double factor = 1;  // seconds, of those predicted
+    double doubt = 0;   // of its logarithm, beside the prediction's own
+  };
+  // now: the plan that runs, of which saw() was told.
+  Trust trust_in(const Plan& plan, const Plan& now) const;
+
+ private:
+  std::map<std::string, double> ratios_;  // by kind
+};
+
+// Blocks of different kind err differently: how much longer the slowest stage takes than the model says, where `rates` are those of
+// embedding, layers and head, of the layers' rate. Devices under conditions are slower.
+using RoleRates = std::array<double, kBlockRoles>;
+double stage_factor(const Plan& plan, const ModelSpec& model, const Cluster& usual, const Cluster& now,
+                    const RoleRates& rates);
+
+}  // namespace optimus

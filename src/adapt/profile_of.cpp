@@ -1,0 +1,36 @@
+// profile_of() of deciding.h: the run's hosts as nodes.
+#include <algorithm>
+
+#include "adapt/deciding.h"
+
+namespace optimus {
+
+HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<std::string>& hosts) {
+  std::vector<std::pair<std::string, int>> nodes;
+  for (const std::string& host : hosts)
+    if (nodes.empty() || nodes.back().first != host)
+      nodes.emplace_back(host, 1);
+    else
+      ++nodes.back().second;
+  HardwareProfile profile = one_node;
+  NodeGroup whole = profile.groups.front();
+  whole.num_devices = whole.devices_per_node = whole.devices_per_domain = static_cast<int>(hosts.size());
+  std::vector<std::string> names;
+  for (const auto& [name, count] : nodes) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  const bool is_dealt = std::adjacent_find(names.begin(), names.end()) != names.end();
+  profile.groups = {whole};
+  if (is_dealt || nodes.size() == 1) return profile;
+  profile.groups.clear();
+  for (const auto& [name, count] : nodes) {
+    if (!profile.groups.empty() && profile.groups.back().devices_per_node == count) {
+      profile.groups.back().num_devices += count;
+      continue;
+    }
+    whole.num_devices = whole.devices_per_node = whole.devices_per_domain = count;
+    profile.groups.push_back(whole);
+  }
+  return profile;
+}
+
+}  // namespace optimus
