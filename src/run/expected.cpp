@@ -44,15 +44,6 @@ Constants constants_here(bool is_measured) {
   return constants;
 }
 
-// Devices that the plan does without may lie between those that it has: their numbers go further than there are devices.
-int num_device_numbers(const Plan& plan) {
-  int most = 1;
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      for (const int device : stage.devices) most = std::max(most, device + 1);
-  return most;
-}
-
 }  // namespace
 
 std::optional<DeviceType> measured_type(const std::string& name, EventSink& events) {
@@ -90,6 +81,7 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
   const int size = num_devices(plan);
   const std::optional<DeviceType> type = measured_type(name, events);
   const bool is_measured = type && has_measured(*type, plan.precision);
+  // Devices that the plan does without may lie between those that it has.
   const int numbers = num_device_numbers(plan);
   const Cluster cluster = is_measured ? measured_cluster(is_gpu ? *type : part_of(*type, size), numbers)
                                       : open_cluster(fmt::format("{}x{}", name, numbers));
