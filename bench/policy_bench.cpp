@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
 #include <list>
 
@@ -82,12 +83,17 @@ AvailabilityTrace thinned(const AvailabilityTrace& trace, int nodes) {
 struct TraceFile {
   const char *family, *name;
 };
-constexpr TraceFile kTraces[] = {{"spot", "bamboo/p3-trace.csv"},         {"spot", "bamboo/v100x1-east1c.txt"},
-                                 {"spot", "oobleck/scale_p3-trace.csv"},  {"shrink", "oobleck/5m.csv"},
-                                 {"shrink", "oobleck/10m.csv"},           {"shrink", "oobleck/30m.csv"},
-                                 {"shrink", "oobleck/1h.csv"},            {"shrink", "oobleck/6h.csv"},
+constexpr TraceFile kTraces[] = {{"spot", "bamboo/p3-trace.csv"},
+                                 {"spot", "bamboo/v100x1-east1c.txt"},
+                                 {"spot", "oobleck/scale_p3-trace.csv"},
+                                 {"shrink", "oobleck/5m.csv"},
+                                 {"shrink", "oobleck/10m.csv"},
+                                 {"shrink", "oobleck/30m.csv"},
+                                 {"shrink", "oobleck/1h.csv"},
+                                 {"shrink", "oobleck/6h.csv"},
                                  {"faults", "infinitehbd/fault_trace.json"},
-                                 {"resize", "sailor/a100_trace_16.json"}, {"resize", "sailor/a100_trace_original.json"},
+                                 {"resize", "sailor/a100_trace_16.json"},
+                                 {"resize", "sailor/a100_trace_original.json"},
                                  {"resize", "tenplex/dynamic_resources_schedule.json"}};
 constexpr int kErrors = 6;  // draws of prediction errors, of each trace
 
@@ -97,8 +103,8 @@ Throughput speeds_of(const Size& size, double& parameters) {
   Demand demand{model, cluster, our_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
   const int nodes = size.devices / size.per_node;
-  const PipelineTemplates templates =
-      PipelineTemplates::build(demand, {.devices_per_node = size.per_node, .most_nodes = nodes, .failures = 1});
+  const PipelineTemplates templates = PipelineTemplates::build(
+      demand, {.devices_per_node = size.per_node, .most_nodes = nodes, .failures = 1});
   Throughput result{.fewest = templates.smallest(), .samples_per_second = {}};
   for (int n = templates.smallest(); n <= nodes; ++n)
     result.samples_per_second.push_back(static_cast<double>(size.batch) / templates.seconds(n));
@@ -132,12 +138,14 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
   Demand demand{model, cluster, our_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
   const SearchResult start = search(demand, Ground(cluster));
-  ResponseLimits limits{.refined_devices = 0};
+  // Without a search for each condition, which takes seconds: plans known before, shares, cuts, and leaving out.
+  ResponseLimits limits{.searched_devices = 0};
   for (const Alternative& other : start.alternatives)
     if (other.fill.fits()) limits.known.push_back(other.plan);
   // As published, but at least some on small clusters: about ten in twelve hours.
   const double more = std::max(1.0, 256.0 / size.devices);
-  const ConditionRates usual, rates{usual.device_per_hour * more, usual.host_per_hour * more, usual.link_per_hour * more};
+  const ConditionRates usual,
+      rates{usual.device_per_hour * more, usual.host_per_hour * more, usual.link_per_hour * more};
   for (std::uint64_t seed = 901; seed <= 902; ++seed) {
     const double hours = size.devices > 4096 ? 2 : 12;
     const TrialCase trial =
@@ -152,7 +160,8 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
 void add_made_up(int count, std::vector<Case>& cases) {
   for (const TrialFamily family : kTrialFamilies)
     for (int i = 0; i < count; ++i)
-      cases.push_back({text(family), 0, random_trial(family, 7'000'000'000'000ULL + static_cast<std::uint64_t>(i))});
+      cases.push_back(
+          {text(family), 0, random_trial(family, 7'000'000'000'000ULL + static_cast<std::uint64_t>(i))});
 }
 
 // Nodes that come and go so that whoever follows them at once pays most: half of them, every two pauses.
@@ -184,7 +193,8 @@ Fractions measure(const std::vector<Contender>& contenders, const std::vector<Ca
       hours += one.trial.segments.back().end / 3600;
     }
     if (who.name == "learned")
-      fmt::print("(learned: {:.0f} simulated hours a second of one core)\n", hours / (processor_seconds() - begin));
+      fmt::print("(learned: {:.0f} simulated hours a second of one core)\n",
+                 hours / (processor_seconds() - begin));
   }
   return result;
 }
@@ -227,6 +237,7 @@ void show(const std::string& title, const std::vector<Contender>& contenders, co
     table.row(row);
   }
   fmt::print("\n{}", table.text());
+  std::fflush(stdout);
 }
 
 void wrong_models(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
@@ -260,13 +271,14 @@ int main(int argc, char** argv) {
     contenders.push_back({parts.front(), {.kind = PolicyKind::learned, .network = &besides.back()}});
   }
   contenders.push_back({"bound", {}, true});
-  std::vector<Case> cases;
+  std::vector<Case> made_up, cases;
+  add_made_up(200, made_up);
+  show("made up", contenders, made_up, measure(contenders, made_up),
+       [](const Case& one) { return one.family; });
   for (const Size& size : kSizes) add_traces(argv[1], size, cases), add_conditions(size, cases);
   const Fractions real = measure(contenders, cases);
   show("unseen, by family", contenders, cases, real, [](const Case& one) { return one.family; });
-  show("unseen, by devices", contenders, cases, real, [](const Case& one) { return fmt::format("{}", one.devices); });
-  std::vector<Case> made_up;
-  add_made_up(200, made_up);
-  show("made up", contenders, made_up, measure(contenders, made_up), [](const Case& one) { return one.family; });
+  show("unseen, by devices", contenders, cases, real,
+       [](const Case& one) { return fmt::format("{}", one.devices); });
   wrong_models(contenders, cases);
 }

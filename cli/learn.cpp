@@ -56,9 +56,8 @@ class Learn final : public Command {
     const Path curve = curve_.empty() ? Path(out_.string() + ".curve.csv") : curve_;
     RealFileSystem files;
     value_or_throw(write_atomically(files, curve, curve_of(points)));
-    const LearningPoint& best = *std::max_element(points.begin(), points.end(), [](const auto& a, const auto& b) {
-      return a.fraction < b.fraction;
-    });
+    const LearningPoint& best = *std::max_element(
+        points.begin(), points.end(), [](const auto& a, const auto& b) { return a.fraction < b.fraction; });
     console.result({{"file", out_.string()},
                     {"curve", curve.string()},
                     {"fraction_of_oracle", best.fraction},
@@ -75,7 +74,8 @@ class Learn final : public Command {
       throw UsageError("--minutes: {} is not from 0.01 to 1,000", options_.minutes);
     if (options_.threads < 1 || options_.threads > 1024)
       throw UsageError("--threads: {} is not from 1 to 1,024", options_.threads);
-    if (seed_ < 0 || seed_ >= (std::int64_t{1} << 31)) throw UsageError("--seed: {} is not from 0 to 2^31", seed_);
+    if (seed_ < 0 || seed_ >= (std::int64_t{1} << 31))
+      throw UsageError("--seed: {} is not from 0 to 2^31", seed_);
     if (!cluster_.empty() && (model_.model.empty() || !speeds_.batch || traces_.empty()))
       throw UsageError("--cluster needs --model M, --batch B and --failures TRACE");
   }
@@ -99,7 +99,8 @@ class Learn final : public Command {
       for (const Decision& one : read_decisions(run))
         if (one.predicted_gain && one.realised_gain && *one.predicted_gain > -1 && *one.realised_gain > -1)
           misses.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.realised_gain)));
-    if (misses.empty()) throw UserError("--history: no decision there has both a predicted and a realised gain");
+    if (misses.empty())
+      throw UserError("--history: no decision there has both a predicted and a realised gain");
     double mean = 0, squares = 0;
     for (const double miss : misses) mean += miss, squares += miss * miss;
     const double num = static_cast<double>(misses.size());
@@ -122,8 +123,8 @@ class Learn final : public Command {
   }
 
   static std::string line_of(const LearningPoint& point) {
-    std::string line = fmt::format("{:<13} {:>3}: {:.2f} % of the oracle;", point.part, point.round,
-                                   100 * point.fraction);
+    std::string line =
+        fmt::format("{:<13} {:>3}: {:.2f} % of the oracle;", point.part, point.round, 100 * point.fraction);
     for (std::size_t f = 0; f < kTrialFamilies.size(); ++f)
       line += fmt::format(" {} {:.2f} ({:+.2f})", text(kTrialFamilies[f]), 100 * point.by_family[f],
                           100 * (point.by_family[f] - point.rule_by_family[f]));
@@ -135,7 +136,8 @@ class Learn final : public Command {
     for (const TrialFamily family : kTrialFamilies)
       text_of_it += fmt::format(",{},best_rule_{}", text(family), text(family));
     for (const LearningPoint& point : points) {
-      text_of_it += fmt::format("\n{},{},{:.6f},{:.6f}", point.part, point.round, point.regret, point.fraction);
+      text_of_it +=
+          fmt::format("\n{},{},{:.6f},{:.6f}", point.part, point.round, point.regret, point.fraction);
       for (std::size_t f = 0; f < kTrialFamilies.size(); ++f)
         text_of_it += fmt::format(",{:.6f},{:.6f}", point.by_family[f], point.rule_by_family[f]);
     }

@@ -14,7 +14,9 @@ class Draw {
   double uniform() { return random_uniform(key_, next_++); }
   double between(double low, double high) { return low + (high - low) * uniform(); }
   double between_logs(double low, double high) { return low * std::pow(high / low, uniform()); }
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_below(key_, next_++, bound)); }
+  std::size_t below(std::size_t bound) {
+    return static_cast<std::size_t>(random_below(key_, next_++, bound));
+  }
   bool chance(double of) { return uniform() < of; }
   double normal() {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));

@@ -50,7 +50,8 @@ class TraceMaker {
 };
 
 void make_spot(TraceMaker& maker, int nodes, Draw& draw) {
-  const double gap = kSpotGap * draw.between_logs(0.4, 6) / 2, burst = nodes * kSpotBurst * draw.between_logs(0.4, 2);
+  const double gap = kSpotGap * draw.between_logs(0.4, 6) / 2,
+               burst = nodes * kSpotBurst * draw.between_logs(0.4, 2);
   maker.come(0, static_cast<int>(nodes * draw.between(kSpotLeast, 1) + 0.5));
   double level = draw.between(0.5, 1);
   for (double at = gap; at < maker.length(); at += gap * std::exp(kSpotSpread * draw.normal())) {
@@ -67,12 +68,14 @@ void make_spot(TraceMaker& maker, int nodes, Draw& draw) {
 void make_shrink(TraceMaker& maker, int nodes, Draw& draw) {
   const double every = maker.length() / (nodes * draw.between(0.3, 0.6));
   maker.come(0, nodes);
-  for (double at = every; at < maker.length(); at += every * (draw.uniform() < 0.5 ? 1 : draw.between(0.5, 1.5)))
+  for (double at = every; at < maker.length();
+       at += every * (draw.uniform() < 0.5 ? 1 : draw.between(0.5, 1.5)))
     if (maker.there() > 1) maker.go(at, 1);
 }
 
 void make_faults(TraceMaker& maker, int nodes, Draw& draw) {
-  const double gap = maker.length() / draw.between_logs(5, 60), repair = kRepair * draw.between_logs(0.003, 1);
+  const double gap = maker.length() / draw.between_logs(5, 60),
+               repair = kRepair * draw.between_logs(0.003, 1);
   std::multimap<double, int> back;
   maker.come(0, nodes);
   for (double at = 0; at < maker.length();) {

@@ -37,8 +37,8 @@ std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<co
     const float low = network.low[first + i], high = network.high[first + i];
     const float slack = kSlack * (high - low) + 0.02F;
     if (values[i] < low - slack || values[i] > high + slack)
-      return fmt::format("{} is {:.2f}, was {:.2f} to {:.2f} in training", feature_names()[first + i], values[i],
-                         low, high);
+      return fmt::format("{} is {:.2f}, was {:.2f} to {:.2f} in training", feature_names()[first + i],
+                         values[i], low, high);
   }
   return std::nullopt;
 }
@@ -77,7 +77,8 @@ std::vector<double> chances_of(std::span<const NetworkPass> passes) {
   double most = -1e30, sum = 0;
   for (const NetworkPass& pass : passes) most = std::max(most, static_cast<double>(pass.score));
   std::vector<double> chances;
-  for (const NetworkPass& pass : passes) chances.push_back(std::exp(pass.score - most)), sum += chances.back();
+  for (const NetworkPass& pass : passes)
+    chances.push_back(std::exp(pass.score - most)), sum += chances.back();
   for (double& chance : chances) chance /= sum;
   return chances;
 }
@@ -87,7 +88,8 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   const FeatureTable table = features_of(situation);
   if (table.rows.empty()) return {0, 0, "nothing can run"};
   const std::vector<double> chances = chances_of(passes_of(network, table));
-  const auto row = static_cast<std::size_t>(std::max_element(chances.begin(), chances.end()) - chances.begin());
+  const auto row =
+      static_cast<std::size_t>(std::max_element(chances.begin(), chances.end()) - chances.begin());
   const std::size_t option = table.options[row];
   const double now = situation.options.front().step_seconds;
   const double other = now > 0 ? now : *std::min_element(table.estimates.begin(), table.estimates.end());
@@ -99,7 +101,8 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
     if (const auto what = unfamiliar(network, table.rows[row], 0))
       return by_the_rule("unfamiliar (" + *what + ")", rule);
     if (table.estimates[row] > kMostSlower * other)
-      return by_the_rule(fmt::format("vetoed (expects {:.2f}x the step)", table.estimates[row] / other), rule);
+      return by_the_rule(fmt::format("vetoed (expects {:.2f}x the step)", table.estimates[row] / other),
+                         rule);
   }
   const double gain = other / table.estimates[row] - 1;
   return {option, 0,

@@ -30,7 +30,8 @@ struct LearnedPolicy {
                                kSecondBias = kSecond + kFirstLayer * kSecondLayer,
                                kLast = kSecondBias + kSecondLayer, kNumbers = kLast + kSecondLayer;
   std::array<float, kNumbers> numbers{};
-  std::array<float, kFeatures> low{}, high{};  // of the features in training; what lies beyond counts as these
+  std::array<float, kFeatures> low{},
+      high{};  // of the features in training; what lies beyond counts as these
   std::map<std::string, std::string> origin{};  // how it came about, for people
 };
 

@@ -18,7 +18,8 @@ struct PolicyTensor {
 };
 
 std::vector<PolicyTensor> policy_tensors() {
-  constexpr auto kInputs = static_cast<std::int64_t>(kFeatures), kOne = static_cast<std::int64_t>(kFirstLayer),
+  constexpr auto kInputs = static_cast<std::int64_t>(kFeatures),
+                 kOne = static_cast<std::int64_t>(kFirstLayer),
                  kTwo = static_cast<std::int64_t>(kSecondLayer);
   return {{"first.weight", LearnedPolicy::kFirst, {kInputs, kOne}},
           {"first.bias", LearnedPolicy::kFirstBias, {kOne}},
@@ -77,13 +78,13 @@ LearnedPolicy read_learned_policy(const Path& path) {
 void write_learned_policy(const LearnedPolicy& network, const Path& path) {
   std::vector<TensorHeader> headers;
   std::vector<std::span<const float>> values;
-  const auto put = [&](const char* name, const std::vector<std::int64_t>& shape, std::span<const float> what) {
+  const auto put = [&](const char* name, const std::vector<std::int64_t>& shape,
+                       std::span<const float> what) {
     headers.push_back({name, ElementType::f32, shape});
     values.push_back(what);
   };
   for (const PolicyTensor& tensor : policy_tensors())
-    put(tensor.name, tensor.shape,
-        std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)));
+    put(tensor.name, tensor.shape, std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)));
   put("low", {static_cast<std::int64_t>(kFeatures)}, network.low);
   put("high", {static_cast<std::int64_t>(kFeatures)}, network.high);
   SafetensorsMetadata metadata = network.origin;
@@ -96,9 +97,10 @@ void write_learned_policy(const LearnedPolicy& network, const Path& path) {
 
 const LearnedPolicy& shipped_policy() {
   static constexpr unsigned char kFile[] = {
-#include "shipped_policy.inc"
+#include "adapt/shipped_policy.inc"
   };
-  static const LearnedPolicy network = parse_learned_policy(std::as_bytes(std::span(kFile)), "the shipped policy");
+  static const LearnedPolicy network =
+      parse_learned_policy(std::as_bytes(std::span(kFile)), "the shipped policy");
   return network;
 }
 

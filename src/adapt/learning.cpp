@@ -11,8 +11,9 @@ namespace optimus {
 namespace {
 
 constexpr float kLeakOfUnits = 0.05F;  // as in learned_policy.cpp
-constexpr double kMostRegret = 20;     // thousandths; a decision in a very short trial must not count for a hundred others
-constexpr int kDecisionsLater = 24;    // that a decision answers for
+constexpr double kMostRegret =
+    20;  // thousandths; a decision in a very short trial must not count for a hundred others
+constexpr int kDecisionsLater = 24;  // that a decision answers for
 
 double slope(float x) { return x > 0 ? 1 : kLeakOfUnits; }
 double output(float x) { return x > 0 ? x : kLeakOfUnits * x; }
@@ -67,7 +68,8 @@ double add_gradient(const LearnedPolicy& network, const Lesson& lesson, double w
   for (std::size_t row = 0; row < chances.size(); ++row) {
     const double of_taken = (row == lesson.taken ? 1 : 0) - chances[row];
     const double by_score = chances[row] * (lesson.regrets[row] - regret) + weight * of_taken;
-    if (std::abs(by_score) > 1e-9) add_row_gradient(network, lesson.seen, row, passes[row], by_score, gradient);
+    if (std::abs(by_score) > 1e-9)
+      add_row_gradient(network, lesson.seen, row, passes[row], by_score, gradient);
   }
   return regret;
 }
@@ -79,7 +81,8 @@ void Improver::step(LearnedPolicy& network, const std::vector<double>& gradient,
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     mean_[i] = 0.9 * mean_[i] + 0.1 * gradient[i];
     square_[i] = 0.999 * square_[i] + 0.001 * gradient[i] * gradient[i];
-    network.numbers[i] -= static_cast<float>(rate * mean_[i] / of_mean / (std::sqrt(square_[i] / of_square) + 1e-8));
+    network.numbers[i] -=
+        static_cast<float>(rate * mean_[i] / of_mean / (std::sqrt(square_[i] / of_square) + 1e-8));
   }
 }
 
@@ -103,9 +106,10 @@ std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, s
       lesson.taken = row_of_option(lesson.seen, choose({.kind = PolicyKind::rule}, situation).option);
     } else {
       const std::vector<double> chances = chances_of(passes_of(*taker.network, lesson.seen));
-      lesson.taken = taker.draws ? drawn_row(chances, draw.uniform())
-                                 : static_cast<std::size_t>(std::max_element(chances.begin(), chances.end()) -
-                                                            chances.begin());
+      lesson.taken =
+          taker.draws
+              ? drawn_row(chances, draw.uniform())
+              : static_cast<std::size_t>(std::max_element(chances.begin(), chances.end()) - chances.begin());
     }
     lessons.push_back(lesson);
     return Choice{lesson.seen.options[lesson.taken], 0, {}};

@@ -52,7 +52,8 @@ std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, s
 
 struct LearningOptions {
   std::uint64_t seed = 1;
-  double minutes = 10;  // of two cores as the shipped policy's were; sets how many trials there are, not when it ends
+  double minutes =
+      10;  // of two cores as the shipped policy's were; sets how many trials there are, not when it ends
   int threads = 2;
   bool imitates = true, reinforces = true;  // for those who want to know what each brings
   EnvironmentOptions environment{};
@@ -63,9 +64,9 @@ struct LearningOptions {
 struct LearningPoint {
   std::string part;  // "imitation", "reinforcement"
   int round = 0;
-  double regret = 0;                  // expected, of lessons, in thousandths
-  double fraction = 0;                // of the oracle's useful steps, mean over families
-  std::vector<double> by_family{};    // [kTrialFamilies]
+  double regret = 0;                // expected, of lessons, in thousandths
+  double fraction = 0;              // of the oracle's useful steps, mean over families
+  std::vector<double> by_family{};  // [kTrialFamilies]
   std::vector<double> rule_by_family{};
 };
 

@@ -13,12 +13,12 @@ namespace {
 
 // Of a training of ten minutes.
 constexpr int kImitationRounds = 6, kReinforcementRounds = 24;
-constexpr double kTrialsOfRound = 120;   // of each family
+constexpr double kTrialsOfRound = 120;    // of each family
 constexpr std::size_t kLessonsKept = 48;  // of a trial; those that are left out are stood for by the others
 constexpr std::size_t kRoundsKept = 3;    // whose lessons are gone through again
 constexpr int kPasses = 3, kBatch = 32;
 constexpr double kImitationRate = 2e-3, kReinforcementRate = 4e-4;
-constexpr int kJudgingTrials = 60;                           // of each family, after each round
+constexpr int kJudgingTrials = 60;                            // of each family, after each round
 constexpr std::uint64_t kJudgingNumbers = 1'000'000'000'000;  // beyond any that lessons come from
 
 void for_each_index(int threads, int count, const std::function<void(int)>& work) {
@@ -151,7 +151,8 @@ class Training {
   }
 
   // Returns the mean regret. `weights`: none, or of each lesson's taken option.
-  double go_through(const std::vector<const Lesson*>& lessons, const std::vector<double>& weights, double rate) {
+  double go_through(const std::vector<const Lesson*>& lessons, const std::vector<double>& weights,
+                    double rate) {
     double sum = 0;
     std::vector<double> gradient(LearnedPolicy::kNumbers);
     for (std::size_t begin = 0; begin < lessons.size(); begin += kBatch) {
@@ -180,9 +181,9 @@ class Training {
     LearningPoint point{part, round, regret, 0, {}, rules_};
     double worth = 0;
     for (std::size_t f = 0; f < kTrialFamilies.size(); ++f) {
-      const double fraction =
-          mean_fraction({.kind = PolicyKind::learned, .network = &network_, .is_guarded = false},
-                        kTrialFamilies[f], kJudgingNumbers, kJudgingTrials, options_.threads, options_.environment);
+      const double fraction = mean_fraction(
+          {.kind = PolicyKind::learned, .network = &network_, .is_guarded = false}, kTrialFamilies[f],
+          kJudgingNumbers, kJudgingTrials, options_.threads, options_.environment);
       point.by_family.push_back(fraction);
       point.fraction += fraction / static_cast<double>(kTrialFamilies.size());
       worth += fraction - std::max(0.0, rules_[f] - fraction);

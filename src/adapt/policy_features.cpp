@@ -110,10 +110,9 @@ std::vector<std::size_t> worth_a_look(const Situation& situation, const Guesses&
   const auto add_best = [&](const std::vector<double>& guess, std::size_t most) {
     std::vector<std::size_t> order = able;
     const std::size_t kept = std::min(most, order.size());
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
-                      [&](std::size_t a, std::size_t b) {
-                        return guess[a] != guess[b] ? guess[a] < guess[b] : a < b;
-                      });
+    std::partial_sort(
+        order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
+        [&](std::size_t a, std::size_t b) { return guess[a] != guess[b] ? guess[a] < guess[b] : a < b; });
     for (std::size_t i = 0; i < kept && chosen.size() < kMostLooked; ++i)
       if (std::find(chosen.begin(), chosen.end(), order[i]) == chosen.end()) chosen.push_back(order[i]);
   };
@@ -126,7 +125,8 @@ std::vector<std::size_t> worth_a_look(const Situation& situation, const Guesses&
 struct Common {
   const Situation& situation;
   const Guesses& guesses;
-  double now, rest, best_own, best_told;  // now: logarithm of the step's seconds that others are compared with
+  double now, rest, best_own,
+      best_told;  // now: logarithm of the step's seconds that others are compared with
   bool is_broken;
   int present;
 };
@@ -188,11 +188,13 @@ std::array<float, kSituationFeatures> shared_row(const Common& common) {
   const Situation& situation = common.situation;
   double worst = 1, newest = 1e7, links = 0;
   for (const OngoingCondition& one : situation.conditions)
-    worst = std::max(worst, one.factor), newest = std::min(newest, one.age), links += one.cause == Cause::link;
+    worst = std::max(worst, one.factor), newest = std::min(newest, one.age),
+    links += one.cause == Cause::link;
   const double num = static_cast<double>(situation.conditions.size()), step = std::exp(common.now);
   const double used = common.is_broken ? 0 : situation.options.front().devices;
-  const double shortfall =
-      situation.predicted_gain && situation.realised_gain ? *situation.predicted_gain - *situation.realised_gain : 0;
+  const double shortfall = situation.predicted_gain && situation.realised_gain
+                               ? *situation.predicted_gain - *situation.realised_gain
+                               : 0;
   const std::array<double, kSituationFeatures> row = {
       common.is_broken ? 1.0 : 0.0,
       digits(situation.since_switch) / 4,
@@ -221,15 +223,46 @@ std::array<float, kSituationFeatures> shared_row(const Common& common) {
 }  // namespace
 
 const std::array<const char*, kFeatures>& feature_names() {
-  static constexpr std::array<const char*, kFeatures> kNames = {
-      "stays",          "gain told",      "gain expected",    "gain by neighbours", "neighbours differ",
-      "doubt",          "times told",     "spread told",      "measured",           "pause of rest",
-      "net in rest",    "net in an hour", "pause in steps",   "usual gain",         "devices",
-      "spare",          "goes back",      "drops",            "shares or recuts",   "behind best expected",
-      "behind best told", "net doubted",  "cannot run",       "since switch",       "since loss",
-      "since arrival",  "losses",         "arrivals",         "conditions",         "worst factor",
-      "age",            "links",          "rest",             "step of rest",       "recovery in steps",
-      "unused",         "switches",       "shortfall",        "miss",               "spread of misses"};
+  static constexpr std::array<const char*, kFeatures> kNames = {"stays",
+                                                                "gain told",
+                                                                "gain expected",
+                                                                "gain by neighbours",
+                                                                "neighbours differ",
+                                                                "doubt",
+                                                                "times told",
+                                                                "spread told",
+                                                                "measured",
+                                                                "pause of rest",
+                                                                "net in rest",
+                                                                "net in an hour",
+                                                                "pause in steps",
+                                                                "usual gain",
+                                                                "devices",
+                                                                "spare",
+                                                                "goes back",
+                                                                "drops",
+                                                                "shares or recuts",
+                                                                "behind best expected",
+                                                                "behind best told",
+                                                                "net doubted",
+                                                                "cannot run",
+                                                                "since switch",
+                                                                "since loss",
+                                                                "since arrival",
+                                                                "losses",
+                                                                "arrivals",
+                                                                "conditions",
+                                                                "worst factor",
+                                                                "age",
+                                                                "links",
+                                                                "rest",
+                                                                "step of rest",
+                                                                "recovery in steps",
+                                                                "unused",
+                                                                "switches",
+                                                                "shortfall",
+                                                                "miss",
+                                                                "spread of misses"};
   return kNames;
 }
 

@@ -17,7 +17,8 @@ const std::array<const char*, kFeatures>& feature_names();
 
 struct FeatureTable {
   std::array<float, kSituationFeatures> situation{};
-  std::vector<std::size_t> options{};  // places in Situation::options; the first is 0, staying, unless the plan cannot run
+  std::vector<std::size_t>
+      options{};  // places in Situation::options; the first is 0, staying, unless the plan cannot run
   std::vector<std::array<float, kOptionFeatures>> rows{};
   std::vector<double> estimates{};  // seconds of a step, of each row, from all that was told
 };

@@ -135,8 +135,7 @@ class TrialRun {
     const RandomKey key = key_.with(at_).with(static_cast<std::uint64_t>(mode));
     double error = one_.prediction_error * normal(key);
     if (one_.lasting_error > 0)
-      error +=
-          one_.lasting_error * normal(key_.with("for good").with(static_cast<std::uint64_t>(mode)));
+      error += one_.lasting_error * normal(key_.with("for good").with(static_cast<std::uint64_t>(mode)));
     known = seconds_in(segment, mode) * std::exp(error) * one_.told_factor;
     const double logarithm = std::log(known);
     ++history.times, history.sum += logarithm, history.squares += logarithm * logarithm;
@@ -201,8 +200,8 @@ class TrialRun {
     told_of.num_missed = misses_.times;
     if (misses_.times > 0) {
       told_of.mean_miss = misses_.sum / misses_.times;
-      told_of.miss_spread = std::sqrt(
-          std::max(0.0, misses_.squares / misses_.times - told_of.mean_miss * told_of.mean_miss));
+      told_of.miss_spread =
+          std::sqrt(std::max(0.0, misses_.squares / misses_.times - told_of.mean_miss * told_of.mean_miss));
     }
     told_of.num_judged = num_judged_, told_of.gain_promised = promised_, told_of.gain_kept = kept_;
   }

@@ -57,7 +57,8 @@ double reference_score(const LearnedPolicy& network, const FeatureTable& table, 
   const std::vector<double> second =
       layer(first, LearnedPolicy::kSecond, LearnedPolicy::kSecondBias, kSecondLayer);
   double score = 0;
-  for (std::size_t u = 0; u < kSecondLayer; ++u) score += second[u] * network.numbers[LearnedPolicy::kLast + u];
+  for (std::size_t u = 0; u < kSecondLayer; ++u)
+    score += second[u] * network.numbers[LearnedPolicy::kLast + u];
   return score;
 }
 
@@ -157,7 +158,8 @@ TEST(LearnedPolicyFile, WhatIsNoneIsRefused) {
   // Bytes of the header at random: refused, or read as the same kind of thing; never anything else.
   for (std::uint64_t i = 0; i < 300; ++i) {
     std::string broken = good;
-    broken[8 + random_below(RandomKey(1), 2 * i, 700)] = static_cast<char>(random_below(RandomKey(1), 2 * i + 1, 256));
+    broken[8 + random_below(RandomKey(1), 2 * i, 700)] =
+        static_cast<char>(random_below(RandomKey(1), 2 * i + 1, 256));
     try {
       (void)parsed(broken);
     } catch (const UserError& error) {
@@ -219,7 +221,8 @@ TEST(LearnedPolicyGuards, TheRuleDecidesWhereItMust) {
 
 TEST(Environment, TheSameNumberIsTheSameTrial) {
   for (const TrialFamily family : kTrialFamilies) {
-    const TrialCase one = random_trial(family, 17), again = random_trial(family, 17), other = random_trial(family, 18);
+    const TrialCase one = random_trial(family, 17), again = random_trial(family, 17),
+                    other = random_trial(family, 18);
     EXPECT_EQ(hindsight(one).useful_steps, hindsight(again).useful_steps);
     EXPECT_NE(hindsight(one).useful_steps, hindsight(other).useful_steps);
     double at = 0;
@@ -254,7 +257,8 @@ TEST(TrialValues, HindsightThatPaysIsBetweenRulesAndTheOracle) {
       const Decider knows = [&](const Situation&, const TrialPoint& point) {
         const std::vector<double> worth = values.of_options(point);
         const auto most = std::max_element(worth.begin(), worth.end());
-        return Choice{*most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
+        return Choice{
+            *most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
       };
       const double best = hindsight(one).useful_steps, own = run_trial(knows, one).useful_steps;
       EXPECT_LE(own, best * (1 + 1e-9));
