@@ -123,6 +123,7 @@ void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) 
         thinned(piece_of(whole, 0.6 * whole.length, whole.length), size.devices / size.per_node);
     ReplayCase replay{.trace = trace, .throughput = throughput, .batch = static_cast<double>(size.batch)};
     replay.costs.join_bytes = 12 * parameters, replay.ready_seconds = 0;
+    replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // each eight devices have a link
     replay.costs.loss_bytes = throughput.fewest > 1 ? 12 * parameters : 0;
     const TrialCase trial = trial_of(replay, size.per_node);
     for (int error = 0; error < kErrors; ++error) {

@@ -15,7 +15,7 @@ constexpr float kLeak = 0.05F;
 constexpr float kSlack = 0.25F;
 // A choice that is expected to take this many times as long as staying, or as the quickest where nothing runs, is not followed.
 constexpr double kMostSlower = 1.1;
-// So many own switches that kept less than this part of what they promised, and the rule decides.
+// So many own switches that kept less than this part of what was to be expected of them, and the rule decides.
 constexpr int kJudged = 4;
 constexpr double kLeastKept = 0.25;
 
@@ -41,6 +41,15 @@ std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<co
                          values[i], low, high);
   }
   return std::nullopt;
+}
+
+// Whether own switches brought much less than they should have, predictions being as far off as is known by now.
+bool has_disappointed(const Situation& situation) {
+  if (situation.num_judged < kJudged) return false;
+  const double num = situation.num_judged;
+  const double known = situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
+  const double expected = 1 - (1 - situation.gain_promised / num) * std::exp(std::max(0.0, known));
+  return situation.gain_kept / num < kLeastKept * expected;
 }
 
 Choice by_the_rule(const std::string& why, const std::function<Choice()>& rule) {
@@ -94,8 +103,7 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   const double now = situation.options.front().step_seconds;
   const double other = now > 0 ? now : *std::min_element(table.estimates.begin(), table.estimates.end());
   if (policy.is_guarded) {
-    if (situation.num_judged >= kJudged && situation.gain_kept < kLeastKept * situation.gain_promised)
-      return by_the_rule("promised gains did not come", rule);
+    if (has_disappointed(situation)) return by_the_rule("promised gains did not come", rule);
     if (const auto what = unfamiliar(network, table.situation, kOptionFeatures))
       return by_the_rule("unfamiliar (" + *what + ")", rule);
     if (const auto what = unfamiliar(network, table.rows[row], 0))
