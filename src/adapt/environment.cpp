@@ -32,8 +32,7 @@ RecoveryCosts random_costs(Draw& draw) {
   costs.recovery_seconds = draw.between_logs(0.2, 20), costs.switch_seconds = draw.between_logs(0.05, 2);
   costs.prepare_seconds = draw.between_logs(0.5, 60);
   costs.link_bytes_per_second = 1;
-  // Seconds, as links do a byte a second; minutes where one link has to bring a large model.
-  costs.join_bytes = draw.chance(0.7) ? draw.between_logs(0.05, 60) : draw.between_logs(20, 1000);
+  costs.join_bytes = draw.between_logs(0.05, 60);  // seconds, as links do a byte a second
   costs.loss_bytes = draw.chance(0.3) ? 0 : costs.join_bytes * draw.between(0.5, 1);
   return costs;
 }
@@ -48,8 +47,8 @@ void set_errors(TrialCase& one, Draw& draw, const EnvironmentOptions& options) {
   // Half as simulate has it, 5 % drawn anew; else any mixture. Predictions of published runs were off by 6 to 12 % (docs/cost-model.md).
   if (draw.chance(0.5)) return;
   one.prediction_error = draw.between(0, 0.1), one.lasting_error = draw.between(0, 0.1);
-  if (draw.chance(0.2)) one.told_factor = draw.between_logs(0.4, 2.5);
-  if (draw.chance(0.2)) one.told_pause_factor = draw.between_logs(0.15, 6);
+  if (draw.chance(0.2)) one.told_factor = draw.between_logs(0.6, 1.5);
+  if (draw.chance(0.2)) one.told_pause_factor = draw.between_logs(0.3, 3);
 }
 
 TrialCase random_node_trial(TrialFamily family, std::uint64_t number, Draw& draw,
@@ -58,7 +57,7 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, Draw& draw
   const int nodes = kNodes[draw.below(kNodes.size())];
   const int spare = draw.chance(0.25) ? static_cast<int>(nodes * draw.between(0, 0.25)) : 0;
   AvailabilityTrace trace = random_trace(family, nodes, number);
-  Throughput throughput = random_throughput(nodes - spare, draw.between_logs(0.1, 100), draw);
+  Throughput throughput = random_throughput(nodes - spare, draw.between_logs(0.3, 60), draw);
   double batch = 1;
   if (!options.traces.empty() && draw.chance(0.33)) {
     const AvailabilityTrace& whole = options.traces[draw.below(options.traces.size())];
@@ -86,7 +85,7 @@ class SlowTrial {
 
   void make() {
     make_line();
-    step_ = draw_.between_logs(0.1, 20), pause_ = draw_.between_logs(0.05, 200);
+    step_ = draw_.between_logs(0.1, 20), pause_ = draw_.between_logs(0.05, 40);
     devices_ = 1 << (3 + draw_.below(12));
     const PlanTraits home{1, draw_.between(0.6, 1), draw_.between_logs(0.02, 0.5)};
     add(home, Response::resume, devices_, 1);

@@ -11,8 +11,8 @@ namespace optimus {
 namespace {
 
 constexpr float kLeakOfUnits = 0.05F;  // as in learned_policy.cpp
-constexpr double kMostRegret =
-    20;  // thousandths; a decision in a very short trial must not count for a hundred others
+// In thousandths; a decision in a very short trial must not count for a hundred others.
+constexpr double kMostRegret = 20;
 constexpr int kDecisionsLater = 24;  // that a decision answers for
 
 double slope(float x) { return x > 0 ? 1 : kLeakOfUnits; }

@@ -58,6 +58,7 @@ struct LearningOptions {
   bool imitates = true, reinforces = true;  // for those who want to know what each brings
   EnvironmentOptions environment{};
   const LearnedPolicy* start = nullptr;  // goes on with this one
+  int judging_trials = 60;               // of each family, after each round
 };
 
 // One line of the learning curve, judged on trials that no lesson comes from.

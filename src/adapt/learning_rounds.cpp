@@ -12,13 +12,12 @@ namespace optimus {
 namespace {
 
 // Of a training of ten minutes.
-constexpr int kImitationRounds = 6, kReinforcementRounds = 24;
+constexpr int kImitationRounds = 6, kReinforcementRounds = 8;
 constexpr double kTrialsOfRound = 120;    // of each family
 constexpr std::size_t kLessonsKept = 48;  // of a trial; those that are left out are stood for by the others
 constexpr std::size_t kRoundsKept = 3;    // whose lessons are gone through again
 constexpr int kPasses = 3, kBatch = 32;
-constexpr double kImitationRate = 2e-3, kReinforcementRate = 4e-4;
-constexpr int kJudgingTrials = 60;                            // of each family, after each round
+constexpr double kImitationRate = 2e-3, kReinforcementRate = 1e-4;
 constexpr std::uint64_t kJudgingNumbers = 1'000'000'000'000;  // beyond any that lessons come from
 
 void for_each_index(int threads, int count, const std::function<void(int)>& work) {
@@ -170,7 +169,7 @@ class Training {
       double best = 0;
       for (const PolicyKind kind : {PolicyKind::always_best, PolicyKind::threshold, PolicyKind::lookahead,
                                     PolicyKind::malleus, PolicyKind::rule})
-        best = std::max(best, mean_fraction({.kind = kind}, family, kJudgingNumbers, kJudgingTrials,
+        best = std::max(best, mean_fraction({.kind = kind}, family, kJudgingNumbers, options_.judging_trials,
                                             options_.threads, options_.environment));
       rules_.push_back(best);
     }
@@ -183,7 +182,7 @@ class Training {
     for (std::size_t f = 0; f < kTrialFamilies.size(); ++f) {
       const double fraction = mean_fraction(
           {.kind = PolicyKind::learned, .network = &network_, .is_guarded = false}, kTrialFamilies[f],
-          kJudgingNumbers, kJudgingTrials, options_.threads, options_.environment);
+          kJudgingNumbers, options_.judging_trials, options_.threads, options_.environment);
       point.by_family.push_back(fraction);
       point.fraction += fraction / static_cast<double>(kTrialFamilies.size());
       worth += fraction - std::max(0.0, rules_[f] - fraction);

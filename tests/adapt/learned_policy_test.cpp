@@ -269,7 +269,7 @@ TEST(TrialValues, HindsightThatPaysIsBetweenRulesAndTheOracle) {
 
 TEST(Learning, AShortTrainingImprovesAndRepeats) {
   LearningOptions options;
-  options.minutes = 0.3, options.reinforces = false, options.seed = 5;
+  options.minutes = 0.3, options.reinforces = false, options.seed = 5, options.judging_trials = 6;
   std::vector<double> curve;
   const LearnedPolicy one =
       learn(options, [&](const LearningPoint& point) { curve.push_back(point.fraction); });
