@@ -34,6 +34,7 @@ std::unique_ptr<Command> make_data_inspect_command();
 std::unique_ptr<Command> make_explain_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_simulate_command();
+std::unique_ptr<Command> make_learn_command();
 std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_checkpoint_list_command();
 std::unique_ptr<Command> make_checkpoint_verify_command();

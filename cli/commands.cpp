@@ -30,6 +30,7 @@ std::span<const CommandEntry> commands() {
        make_checkpoint_clear_command},
       {"simulate", "what a step of a plan takes on a cluster, and how well that meets measured runs",
        make_simulate_command},
+      {"learn", "train the policy that decides about changes of plan, in simulated runs", make_learn_command},
       {"status", "a run: its plan, its step, its workers and how they are", make_status_command},
       {"switch", "let a running training go on with another plan", make_switch_command},
       {"join", "take part in a training that is under way, as a worker more", make_join_command},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "adapt/learned_policy.h"
 #include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -17,8 +18,8 @@ void declare(OptionTable& table, FailureOptions& options) {
             "periodic:NODES,EVERY,AWAY,LENGTH");
   table.add(
       "policy", options.policies, "P[,P…]",
-      "what to do then: never (keeps the plan), always-best, threshold, lookahead, malleus, rule, oracle; "
-      "oobleck, varuna, bamboo, ours");
+      "what to do then: never (keeps the plan), always-best, threshold, lookahead, malleus, rule, learned, "
+      "oracle; oobleck, varuna, bamboo, ours");
   table.add("batch", options.batch, "B", "with --failures: sequences a step");
   table.add("seq", options.sequence_length, "S", "with --failures: tokens of a sequence");
   table.add_word("precision", options.precision, precision_words(), "with --failures: of the model");
@@ -34,6 +35,7 @@ void declare(OptionTable& table, FailureOptions& options) {
   table.add("halts", options.halts, "CSV", "with --throughput: what changes cost others");
   table.add("price", options.price, "X",
             "with --failures: dollars of a device and hour (default: what the cluster's file says)");
+  table.add("learned", options.learned, "FILE", "the policy of learned (default: the one of this program)");
   table.add("recovery-costs", options.recovery_costs, "FILE", "what our own changes cost (JSON)");
 }
 
@@ -155,7 +157,11 @@ std::vector<std::string> policies_in(const std::string& list) {
 // A policy of adapt/decide.h; `best`: what hindsight gets done, in samples.
 PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const FailureOptions& options) {
   const TrialCase trial = trial_of(one, options.devices_per_node);
-  const TrialOutcome outcome = run_trial(parse_policy(policy, "--policy"), trial);
+  Policy decides = parse_policy(policy, "--policy");
+  LearnedPolicy own;
+  if (decides.kind == PolicyKind::learned && !options.learned.empty())
+    own = read_learned_policy(options.learned), decides.network = &own;
+  const TrialOutcome outcome = run_trial(decides, trial);
   const double best = hindsight(trial).useful_steps;
   return {policy,
           outcome.useful_steps * one.batch / one.trace.length,

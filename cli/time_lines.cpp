@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "adapt/learned_policy.h"
 #include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -66,7 +67,10 @@ int try_time_line(Console& console, const TimeLineTask& task, const std::string&
       line.conditions.size(), text(Seconds(line.length)), short_text(start.plan), cluster.name(),
       trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s", "of oracle", "switches",
       "standing", "steps lost");
-  for (const Policy& policy : policies) {
+  LearnedPolicy own;
+  if (!task.options.learned.empty()) own = read_learned_policy(task.options.learned);
+  for (Policy policy : policies) {
+    if (!task.options.learned.empty()) policy.network = &own;
     const TrialOutcome outcome = run_trial(policy, trial);
     const double speed = outcome.useful_steps * tokens / line.length;
     json.push_back({{"policy", text(policy.kind)},

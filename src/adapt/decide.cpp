@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "adapt/learned_policy.h"
 #include "adapt/lifetime.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -12,8 +13,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::array<const char*, 7> kPolicies = {"never",   "always-best", "threshold", "lookahead",
-                                                  "malleus", "rule",        "oracle"};
+constexpr std::array<const char*, 8> kPolicies = {"never",   "always-best", "threshold", "lookahead",
+                                                  "malleus", "rule",        "learned",   "oracle"};
 
 bool can_run(const PlanOption& option) { return option.step_seconds > 0; }
 
@@ -183,6 +184,8 @@ Choice choose(const Policy& policy, const Situation& situation) {
       return by_malleus(policy, situation);
     case PolicyKind::rule:
       return by_rule(policy, situation);
+    case PolicyKind::learned:
+      return learned_choice(policy, situation, [&] { return by_rule(policy, situation); });
     case PolicyKind::oracle:
       return by_oracle(situation);
   }

@@ -8,6 +8,7 @@
 //   malleus      answers slow devices of 1.2 and more with the best uneven plan, and nothing else
 //   rule         ours: gain over the condition's expected rest against pause, way back and doubt; cheapest sufficient answer first;
 //                it goes back when the gain does not come
+//   learned      a small network trained in such trials, guarded by the rule (adapt/learned_policy.h)
 //   oracle       hindsight: adapt/trial.h; here it knows how long the condition will really last
 #pragma once
 
@@ -30,6 +31,11 @@ struct PlanOption {
   double doubt = 0.05;       // of the prediction's logarithm
   double pause_seconds = 0;  // to go there
   int devices = 0;
+  // What was said of this plan under these conditions until now, this time included.
+  double remembered_seconds = 0;  // geometric mean; 0: as step_seconds
+  int times_told = 1;
+  double told_spread = 0;    // of their logarithms
+  bool is_measured = false;  // it ran under these conditions: step_seconds is what it took
 };
 
 struct OngoingCondition {
@@ -48,6 +54,16 @@ struct Situation {
   std::optional<double> predicted_gain{};  // of the last switch, part of the step
   std::optional<double> realised_gain{};   // once enough steps are seen
   std::optional<double> true_rest{};       // told to the oracle alone
+  // What a monitor keeps of the run so far.
+  double since_loss = 1e9, since_arrival = 1e9;  // seconds
+  int losses_last_hour = 0, arrivals_last_hour = 0, switches = 0;
+  int devices_present = 0;  // that the largest plan that can run now would use; 0: not known
+  // Plans that came to run: how much longer their steps were than predicted, of the logarithm.
+  int num_missed = 0;
+  double mean_miss = 0, miss_spread = 0;
+  // Switches of its own will whose gain is known: parts of the step, added up.
+  int num_judged = 0;
+  double gain_promised = 0, gain_kept = 0;
 };
 
 struct Choice {
@@ -56,16 +72,19 @@ struct Choice {
   std::string reason{};
 };
 
-enum class PolicyKind { never, always_best, threshold, lookahead, malleus, rule, oracle };
+enum class PolicyKind { never, always_best, threshold, lookahead, malleus, rule, learned, oracle };
+struct LearnedPolicy;
 struct Policy {
   PolicyKind kind = PolicyKind::rule;
   double threshold = 0.1, condition_threshold = 1.2;
   double lookahead_seconds = 600;
-  double horizon = 36'000;     // no condition is expected to last longer
-  double caution = 1;          // doubts that a gain must exceed
-  double least_gain = 0.02;    // part of the step
-  double payback = 1.5;        // gain, of its cost
-  double settle_seconds = 30;  // between two switches of its own will
+  double horizon = 36'000;                 // no condition is expected to last longer
+  double caution = 1;                      // doubts that a gain must exceed
+  double least_gain = 0.02;                // part of the step
+  double payback = 1.5;                    // gain, of its cost
+  double settle_seconds = 30;              // between two switches of its own will
+  const LearnedPolicy* network = nullptr;  // of learned; none: the one that is shipped. Outlives this
+  bool is_guarded = true;                  // learned asks the rule where it does not know its way
 };
 std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& what);  // throws UserError

@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numbers>
-#include <numeric>
-#include <set>
 
-#include "base/error.h"
 #include "base/random.h"
 
 namespace optimus {
@@ -21,10 +19,33 @@ double pause_between(int devices_before, const TrialMode& mode) {
                                        : mode.pause_seconds;
 }
 
+// What was said of one mode under one set of conditions so far.
+struct Told {
+  int times = 0;
+  double sum = 0, squares = 0;  // of logarithms
+  bool is_measured = false;
+};
+
+// Instants within the last hour.
+class LastHour {
+ public:
+  void add(double at) { instants_.push_back(at), last_ = at; }
+  int count(double now) {
+    while (first_ < instants_.size() && instants_[first_] < now - 3600) ++first_;
+    return static_cast<int>(instants_.size() - first_);
+  }
+  double since(double now) const { return now - last_; }
+
+ private:
+  std::vector<double> instants_;
+  std::size_t first_ = 0;
+  double last_ = -1e9;
+};
+
 class TrialRun {
  public:
-  TrialRun(const Policy& policy, const TrialCase& one)
-      : policy_(policy), one_(one), key_(RandomKey(one.seed)), mode_(one.first_mode) {}
+  TrialRun(const Decider& decider, const TrialCase& one)
+      : decider_(decider), one_(one), key_(RandomKey(one.seed)), mode_(one.first_mode) {}
 
   TrialOutcome run() {
     for (at_ = 0; at_ < one_.segments.size(); ++at_) live_through(one_.segments[at_]);
@@ -45,8 +66,8 @@ class TrialRun {
   void live_through(const TrialSegment& segment) {
     now_ = segment.begin;
     predicted_ = 0;  // what was promised was promised for other conditions
-    if (mode_ != kNone)
-      devices_seconds_ += one_.modes[static_cast<std::size_t>(mode_)].devices * (segment.end - segment.begin);
+    begin_segment(segment);
+    if (mode_ != kNone) devices_seconds_ += devices_now() * (segment.end - segment.begin);
     if (segment.is_loss && mode_ != kNone) {
       ++losses_, ++outcome_.steps_lost;
       outcome_.useful_steps -= std::min(0.5, outcome_.useful_steps);  // half of it, on average
@@ -54,18 +75,26 @@ class TrialRun {
     }
     const bool is_broken = seconds_in(segment, mode_) <= 0;
     if (segment.is_loss && !is_broken) stand_still(segment, one_.costs.recovery_seconds);  // with spare nodes
-    if (is_broken) {
-      decide(segment);
-    } else {
-      // Found after some steps; asked again as the condition grows older.
-      double wait = one_.detection_steps * seconds_in(segment, mode_);
-      for (int asked = 0; asked < 8 && now_ < segment.end; ++asked, wait *= 2) {
-        work(segment, now_ + wait);
-        if (now_ < segment.end) decide(segment);
-        if (seconds_in(segment, mode_) <= 0) break;
-      }
+    if (is_broken) decide(segment);
+    // A slowdown is found after some steps; asked again as the condition grows older.
+    double wait = is_broken ? one_.ask_seconds : one_.detection_steps * seconds_in(segment, mode_);
+    for (int asked = 0; asked < 8 && now_ < segment.end && seconds_in(segment, mode_) > 0; ++asked) {
+      work(segment, now_ + wait);
+      if (now_ < segment.end) decide(segment);
+      wait = std::max(2 * wait, one_.ask_seconds);
     }
     work(segment, segment.end);
+  }
+
+  // What everybody sees of the change.
+  void begin_segment(const TrialSegment& segment) {
+    told_.assign(one_.modes.size(), 0);
+    const int before = present_;
+    present_ = 0;
+    for (std::size_t m = 0; m < one_.modes.size(); ++m)
+      if (segment.step_seconds[m] > 0) present_ = std::max(present_, one_.modes[m].devices);
+    if (present_ > before && at_ > 0) arrivals_.add(now_);
+    if (segment.is_loss) seen_losses_.add(now_);
   }
 
   void stand_still(const TrialSegment& segment, double seconds) {
@@ -79,40 +108,70 @@ class TrialRun {
     if (until <= now_) return;
     const double seconds = seconds_in(segment, mode_);
     if (seconds > 0)
-      outcome_.useful_steps += (until - now_) / seconds, measured_.insert({mode_, seconds});
+      outcome_.useful_steps += (until - now_) / seconds, see_running(seconds);
     else if (has_any(segment))
       outcome_.seconds_lost += until - now_;
     now_ = until;
   }
 
-  // What a policy is told of a mode: as it was measured, where it ran under these conditions before; else wrong by some factor.
-  double told(const TrialSegment& segment, int mode) const {
-    if (measured_.contains({mode, seconds_in(segment, mode)})) return seconds_in(segment, mode);
-    const RandomKey key = key_.with(at_).with(static_cast<std::uint64_t>(mode));
-    const double radius = std::sqrt(-2 * std::log(1 - random_uniform(key, 0)));
-    const double normal = radius * std::cos(2 * std::numbers::pi * random_uniform(key, 1));
-    return seconds_in(segment, mode) * std::exp(one_.prediction_error * normal);
+  // A mode that runs is measured; how far off its prediction was is remembered.
+  void see_running(double seconds) {
+    history_[{mode_, seconds}].is_measured = true;
+    if (expected_ <= 0) return;
+    const double miss = std::log(seconds / expected_);
+    ++misses_.times, misses_.sum += miss, misses_.squares += miss * miss;
+    expected_ = 0;
   }
 
-  Situation situation_in(const TrialSegment& segment, std::vector<int>& modes) const {
+  double normal(const RandomKey& key) const {
+    const double radius = std::sqrt(-2 * std::log(1 - random_uniform(key, 0)));
+    return radius * std::cos(2 * std::numbers::pi * random_uniform(key, 1));
+  }
+
+  // What a policy is told of a mode in this segment, where it has not run under these conditions: wrong by some factor.
+  double told(const TrialSegment& segment, int mode, Told& history) {
+    double& known = told_[static_cast<std::size_t>(mode)];
+    if (known > 0) return known;
+    const RandomKey key = key_.with(at_).with(static_cast<std::uint64_t>(mode));
+    double error = one_.prediction_error * normal(key);
+    if (one_.lasting_error > 0)
+      error += one_.lasting_error * normal(key_.with("for good").with(static_cast<std::uint64_t>(mode)));
+    known = seconds_in(segment, mode) * std::exp(error) * one_.told_factor;
+    const double logarithm = std::log(known);
+    ++history.times, history.sum += logarithm, history.squares += logarithm * logarithm;
+    return known;
+  }
+
+  PlanOption option_of(const TrialSegment& segment, int mode) {
+    const TrialMode& known = one_.modes[static_cast<std::size_t>(mode)];
+    const double truth = seconds_in(segment, mode);
+    PlanOption option{Response::stay, truth, known.usual_seconds, 0.01, 0, known.devices};
+    option.is_measured = mode == mode_;
+    if (mode == mode_) return option;
+    option.response = mode == before_ ? Response::resume : known.response;
+    option.pause_seconds = pause_between(devices_now(), known) * one_.told_pause_factor;
+    Told& history = history_[{mode, truth}];
+    option.is_measured = history.is_measured;
+    if (history.is_measured) return option;
+    option.doubt = std::hypot(one_.prediction_error, one_.lasting_error);
+    option.step_seconds = told(segment, mode, history);
+    option.usual_seconds *= option.step_seconds / truth;  // the same model says both
+    const double mean = history.sum / history.times;
+    option.remembered_seconds = std::exp(mean), option.times_told = history.times;
+    option.told_spread = std::sqrt(std::max(0.0, history.squares / history.times - mean * mean));
+    return option;
+  }
+
+  Situation situation_in(const TrialSegment& segment, std::vector<int>& modes) {
     Situation told_of{.now = now_};
-    const auto put = [&](int mode, Response response, double seconds) {
-      const TrialMode& known = one_.modes[static_cast<std::size_t>(mode)];
-      told_of.options.push_back({response, seconds, known.usual_seconds, one_.prediction_error,
-                                 response == Response::stay ? 0 : pause_between(devices_now(), known),
-                                 known.devices});
-      modes.push_back(mode);
-    };
-    if (mode_ != kNone) {
-      put(mode_, Response::stay, seconds_in(segment, mode_));
-    } else {
+    if (mode_ != kNone)
+      told_of.options.push_back(option_of(segment, mode_));
+    else
       told_of.options.push_back({.response = Response::stay, .step_seconds = 0});
-      modes.push_back(kNone);
-    }
+    modes.push_back(mode_);
     for (int mode = 0; mode < std::ssize(one_.modes); ++mode)
       if (mode != mode_ && seconds_in(segment, mode) > 0)
-        put(mode, mode == before_ ? Response::resume : one_.modes[static_cast<std::size_t>(mode)].response,
-            told(segment, mode));
+        told_of.options.push_back(option_of(segment, mode)), modes.push_back(mode);
     told_of.conditions = segment.conditions;
     for (OngoingCondition& one : told_of.conditions) one.age += now_ - segment.begin;
     told_of.since_switch = now_ - switched_;
@@ -120,130 +179,86 @@ class TrialRun {
         seconds_in(segment, mode_) > 0) {
       told_of.predicted_gain = predicted_;
       told_of.realised_gain = 1 - seconds_in(segment, mode_) / step_before_;
+      if (!is_judged_) judge(*told_of.predicted_gain, *told_of.realised_gain);
     }
     told_of.losses_per_device_second = losses_ / std::max(1.0, devices_seconds_);
     told_of.recovery_seconds = one_.costs.detection_seconds + one_.costs.recovery_seconds;
     told_of.exploration_left = std::max(0.0, 0.01 * now_ - explored_);
-    if (policy_.kind == PolicyKind::oracle) told_of.true_rest = segment.end - now_;
+    add_history(told_of);
     return told_of;
+  }
+
+  void judge(double promised, double kept) {
+    is_judged_ = true;
+    ++num_judged_, promised_ += promised, kept_ += kept;
+  }
+
+  void add_history(Situation& told_of) {
+    told_of.since_loss = seen_losses_.since(now_), told_of.since_arrival = arrivals_.since(now_);
+    told_of.losses_last_hour = seen_losses_.count(now_), told_of.arrivals_last_hour = arrivals_.count(now_);
+    told_of.switches = outcome_.switches, told_of.devices_present = present_;
+    told_of.num_missed = misses_.times;
+    if (misses_.times > 0) {
+      told_of.mean_miss = misses_.sum / misses_.times;
+      told_of.miss_spread =
+          std::sqrt(std::max(0.0, misses_.squares / misses_.times - told_of.mean_miss * told_of.mean_miss));
+    }
+    told_of.num_judged = num_judged_, told_of.gain_promised = promised_, told_of.gain_kept = kept_;
   }
 
   void decide(const TrialSegment& segment) {
     std::vector<int> modes;
     const Situation situation = situation_in(segment, modes);
     ++outcome_.decisions;
-    Choice choice = choose(policy_, situation);
+    const Choice choice = decider_(situation, {at_, now_, outcome_.useful_steps, modes});
     const bool is_broken = situation.options.front().step_seconds <= 0;
-    // Never waits for its own plan; but some plan must be the first.
-    if (policy_.kind == PolicyKind::never && mode_ == kNone)
-      choice = choose({.kind = PolicyKind::always_best}, situation);
     if (choice.option == 0) return;
     const int next = modes[choice.option];
     const PlanOption& option = situation.options[choice.option];
     const bool is_first = mode_ == kNone;
     predicted_ = is_broken ? 0 : 1 - option.step_seconds / situation.options.front().step_seconds;
     step_before_ = situation.options.front().step_seconds;
+    const double change = pause_between(devices_now(), one_.modes[static_cast<std::size_t>(next)]);
     const double pause = is_first    ? one_.costs.start_seconds
-                         : is_broken ? one_.costs.recovery_seconds + option.pause_seconds
-                                     : option.pause_seconds;
-    if (!is_broken) explored_ += option.pause_seconds;
-    before_ = mode_, mode_ = next, switched_ = now_;
+                         : is_broken ? one_.costs.recovery_seconds + change
+                                     : change;
+    if (!is_broken) explored_ += change;
+    before_ = mode_, mode_ = next, switched_ = now_, is_judged_ = false;
+    expected_ = option.is_measured ? 0 : option.step_seconds;
     if (!is_first) ++outcome_.switches;
     stand_still(segment, pause);
   }
 
-  const Policy& policy_;
+  const Decider& decider_;
   const TrialCase& one_;
   const RandomKey key_;
-  int mode_, before_ = kNone;
+  int mode_, before_ = kNone, present_ = 0;
   std::size_t at_ = 0;
   double now_ = 0, switched_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
   double losses_ = 0, devices_seconds_ = 0;
-  std::set<std::pair<int, double>> measured_;
+  double expected_ = 0;  // seconds of a step of the mode that was gone to, until they are seen
+  Told misses_;
+  bool is_judged_ = true;
+  int num_judged_ = 0;
+  double promised_ = 0, kept_ = 0;
+  LastHour seen_losses_, arrivals_;
+  std::map<std::pair<int, double>, Told> history_;  // [mode, true seconds]: the same conditions
+  std::vector<double> told_;                        // [mode], in this segment; 0: not yet
   TrialOutcome outcome_;
 };
 
 }  // namespace
 
+TrialOutcome run_trial(const Decider& decider, const TrialCase& one) { return TrialRun(decider, one).run(); }
+
 TrialOutcome run_trial(const Policy& policy, const TrialCase& one) {
   if (policy.kind == PolicyKind::oracle) return hindsight(one);
-  return TrialRun(policy, one).run();
-}
-
-namespace {
-
-struct Best {
-  double steps = -1;  // -1: not reached
-  int switches = 0;
-};
-
-Best better(const Best& a, const Best& b) { return b.steps > a.steps ? b : a; }
-
-// The best of all modes with more devices than each, and of all with as many or fewer: [mode]. `order`: by devices.
-struct Arrivals {
-  std::vector<Best> from_larger, from_others;
-};
-Arrivals arrivals_of(const std::vector<Best>& best, const std::vector<TrialMode>& modes,
-                     const std::vector<std::size_t>& order) {
-  Arrivals result{std::vector<Best>(modes.size()), std::vector<Best>(modes.size(), best.back())};
-  const auto devices = [&](std::size_t place) { return modes[order[place]].devices; };
-  Best so_far = best.back();
-  for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
-    for (; j < order.size() && devices(j) <= devices(i); ++j) so_far = better(so_far, best[order[j]]);
-    result.from_others[order[i]] = so_far;
-  }
-  so_far = {};
-  for (std::size_t i = order.size(), j = order.size(); i-- > 0;) {
-    for (; j > 0 && devices(j - 1) > devices(i); --j) so_far = better(so_far, best[order[j - 1]]);
-    result.from_larger[order[i]] = so_far;
-  }
-  return result;
-}
-
-}  // namespace
-
-// Best steps so far when in a mode at a segment's end: it stayed, or came from the best of the others and paid the pause at the segment's
-// begin. Losses cost half a step, as they do everybody; standing still is a mode too, the last.
-TrialOutcome hindsight(const TrialCase& one) {
-  const std::size_t num = one.modes.size();
-  std::vector<std::size_t> order(num);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return one.modes[a].devices < one.modes[b].devices; });
-  std::vector<Best> best(num + 1);
-  best[one.first_mode < 0 ? num : static_cast<std::size_t>(one.first_mode)].steps = 0;
-  bool has_started = one.first_mode >= 0;
-  for (const TrialSegment& segment : one.segments) {
-    const double length = segment.end - segment.begin;
-    const Arrivals from = arrivals_of(best, one.modes, order);
-    std::vector<Best> next(num + 1);
-    next[num] = best[num];
-    for (std::size_t m = 0; m < num; ++m) {
-      next[m] = best[m];  // it waits
-      const double seconds = segment.step_seconds[m];
-      if (seconds <= 0) continue;
-      const TrialMode& mode = one.modes[m];
-      const auto come = [&](const Best& before, double pause) {
-        if (before.steps < 0) return;
-        next[m] =
-            better(next[m], {before.steps + std::max(0.0, length - pause) / seconds, before.switches + 1});
-      };
-      come(from.from_others[m], has_started ? mode.pause_seconds : one.costs.start_seconds);
-      come(from.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
-      const double loss = segment.is_loss ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
-      if (best[m].steps >= 0)
-        next[m] = better(next[m], {best[m].steps + length / seconds - loss, best[m].switches});
-    }
-    best = std::move(next);
-    has_started =
-        has_started || std::any_of(best.begin(), best.end() - 1, [](const Best& b) { return b.steps >= 0; });
-  }
-  Best most;
-  for (const Best& b : best) most = better(most, b);
-  TrialOutcome outcome;
-  outcome.useful_steps = most.steps,
-  outcome.switches = std::max(0, most.switches - (one.first_mode < 0 ? 1 : 0));
-  return outcome;
+  const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
+    // Never waits for its own plan; but some plan must be the first.
+    const bool is_first = policy.kind == PolicyKind::never && point.modes.front() < 0;
+    return choose(is_first ? Policy{.kind = PolicyKind::always_best} : policy, situation);
+  };
+  return run_trial(decider, one);
 }
 
 }  // namespace optimus

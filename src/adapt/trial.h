@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "adapt/decide.h"
@@ -35,7 +37,11 @@ struct TrialCase {
   int first_mode = -1;                 // that the run begins in; -1: it has to start
   RecoveryCosts costs{};
   double detection_steps = 10;     // until a slowdown is found
+  double ask_seconds = 5;          // until a policy is asked again; then twice as long, and so on
   double prediction_error = 0.05;  // of the logarithm of what a policy is told of modes that do not run
+  double lasting_error = 0;        // the same, but of a mode for good
+  double told_factor = 1;          // what is told of modes that do not run, besides: a model that is wrong
+  double told_pause_factor = 1;    // and what is told of pauses
   std::uint64_t seed = 1;
 };
 
@@ -46,6 +52,15 @@ struct TrialOutcome {
 };
 
 TrialOutcome run_trial(const Policy& policy, const TrialCase& one);
+
+// The same with whoever decides: it is also told where in the trial it is asked, which is for those who learn, not for those who decide.
+struct TrialPoint {
+  std::size_t segment = 0;
+  double now = 0, useful_steps = 0;
+  std::span<const int> modes;  // [option]; -1: stands still
+};
+using Decider = std::function<Choice(const Situation&, const TrialPoint&)>;
+TrialOutcome run_trial(const Decider& decider, const TrialCase& one);
 
 // The best sequence of modes there is; an upper bound of every policy's useful steps.
 TrialOutcome hindsight(const TrialCase& one);

@@ -1,0 +1,285 @@
+// Every policy on everything that no training has seen: the last 40 % of traces, made-up trials with other numbers, and time lines of
+// conditions answered by the planner, on 8, 64, 1,024 and 16,384 devices:
+//
+//   bench_policy TRACES [NAME=FILE…]     TRACES: a folder with bamboo/, oobleck/, infinitehbd/, sailor/, tenplex/; NAME=FILE: policies besides
+//
+// Figures are parts of the oracle's useful steps, with intervals of 95 % by bootstrap over cases; `bound` knows what is to come and pays
+// what policies pay. docs/policy.md has the tables.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <list>
+
+#include "adapt/environment.h"
+#include "adapt/environment_draw.h"
+#include "adapt/learned_policy.h"
+#include "adapt/scenario.h"
+#include "adapt/trial_values.h"
+#include "base/text.h"
+#include "cluster/open.h"
+#include "model/presets.h"
+#include "model/tensors.h"
+#include "policy/templates.h"
+
+using namespace optimus;
+
+namespace {
+
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+struct Size {
+  int devices, per_node;
+  const char *model, *cluster;
+  std::int64_t batch;
+};
+constexpr Size kSizes[] = {{8, 1, "gpt3-1.3b", "v100x8", 256},
+                           {64, 2, "gpt3-6.7b", "v100x64", 1024},
+                           {1024, 32, "llama3-8b", "h100x1024", 2048},
+                           {16384, 512, "llama3-70b", "h100x16384", 4096}};
+
+struct Case {
+  std::string family;
+  int devices = 0;  // 0: drawn
+  TrialCase trial;
+};
+
+struct Contender {
+  std::string name;
+  Policy policy;
+  bool is_bound = false;
+};
+
+// [contender][case]
+using Fractions = std::vector<std::vector<double>>;
+
+double fraction_of(const Contender& who, const TrialCase& one) {
+  const double best = std::max(1e-9, hindsight(one).useful_steps);
+  if (!who.is_bound) return run_trial(who.policy, one).useful_steps / best;
+  const TrialValues values(one);
+  const Decider knows = [&](const Situation&, const TrialPoint& point) {
+    const std::vector<double> worth = values.of_options(point);
+    const auto most = std::max_element(worth.begin(), worth.end());
+    return Choice{*most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
+  };
+  return run_trial(knows, one).useful_steps / best;
+}
+
+// Nodes of the trace, every so many of them, so that at most `nodes` are there at once.
+AvailabilityTrace thinned(const AvailabilityTrace& trace, int nodes) {
+  int peak = 1;
+  for (const NodeCount& count : node_counts(trace)) peak = std::max(peak, count.nodes);
+  AvailabilityTrace result = trace;
+  if (peak <= nodes) return result;
+  std::erase_if(result.events, [&](const NodeEvent& event) {
+    return static_cast<std::int64_t>(event.node + 1) * nodes / peak ==
+           static_cast<std::int64_t>(event.node) * nodes / peak;
+  });
+  return result;
+}
+
+struct TraceFile {
+  const char *family, *name;
+};
+constexpr TraceFile kTraces[] = {{"spot", "bamboo/p3-trace.csv"},
+                                 {"spot", "bamboo/v100x1-east1c.txt"},
+                                 {"spot", "oobleck/scale_p3-trace.csv"},
+                                 {"shrink", "oobleck/5m.csv"},
+                                 {"shrink", "oobleck/10m.csv"},
+                                 {"shrink", "oobleck/30m.csv"},
+                                 {"shrink", "oobleck/1h.csv"},
+                                 {"shrink", "oobleck/6h.csv"},
+                                 {"faults", "infinitehbd/fault_trace.json"},
+                                 {"resize", "sailor/a100_trace_16.json"},
+                                 {"resize", "sailor/a100_trace_original.json"},
+                                 {"resize", "tenplex/dynamic_resources_schedule.json"}};
+constexpr int kErrors = 6;  // draws of prediction errors, of each trace
+
+Throughput speeds_of(const Size& size, double& parameters) {
+  const ModelSpec model = *find_preset(size.model);
+  const Cluster cluster = open_cluster(size.cluster);
+  Demand demand{model, cluster, our_software(), fitted_constants()};
+  demand.batch = size.batch, demand.sequence_length = 2048;
+  const int nodes = size.devices / size.per_node;
+  const PipelineTemplates templates = PipelineTemplates::build(
+      demand, {.devices_per_node = size.per_node, .most_nodes = nodes, .failures = 1});
+  Throughput result{.fewest = templates.smallest(), .samples_per_second = {}};
+  for (int n = templates.smallest(); n <= nodes; ++n)
+    result.samples_per_second.push_back(static_cast<double>(size.batch) / templates.seconds(n));
+  parameters = static_cast<double>(num_parameters(model)) / templates.smallest();
+  return result;
+}
+
+void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) {
+  double parameters = 0;
+  const Throughput throughput = speeds_of(size, parameters);
+  for (const TraceFile& file : kTraces) {
+    const Path path = folder / file.name;
+    const AvailabilityTrace whole =
+        parse_trace(value_or_throw(read_file(path, Bytes(1 << 26))), path.string());
+    const AvailabilityTrace trace =
+        thinned(piece_of(whole, 0.6 * whole.length, whole.length), size.devices / size.per_node);
+    ReplayCase replay{.trace = trace, .throughput = throughput, .batch = static_cast<double>(size.batch)};
+    replay.costs.join_bytes = 12 * parameters, replay.ready_seconds = 0;
+    replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // each eight devices have a link
+    replay.costs.loss_bytes = throughput.fewest > 1 ? 12 * parameters : 0;
+    const TrialCase trial = trial_of(replay, size.per_node);
+    for (int error = 0; error < kErrors; ++error) {
+      cases.push_back({file.family, size.devices, trial});
+      cases.back().trial.seed = static_cast<std::uint64_t>(100 + error);
+    }
+  }
+}
+
+void add_conditions(const Size& size, std::vector<Case>& cases) {
+  const ModelSpec model = *find_preset(size.model);
+  const Cluster cluster = open_cluster(size.cluster);
+  Demand demand{model, cluster, our_software(), fitted_constants()};
+  demand.batch = size.batch, demand.sequence_length = 2048;
+  const SearchResult start = search(demand, Ground(cluster));
+  // Without a search for each condition, which takes seconds: plans known before, shares, cuts, and leaving out.
+  ResponseLimits limits{.searched_devices = 0};
+  for (const Alternative& other : start.alternatives)
+    if (other.fill.fits()) limits.known.push_back(other.plan);
+  // As published, but at least some on small clusters: about ten in twelve hours.
+  const double more = std::max(1.0, 256.0 / size.devices);
+  const ConditionRates usual,
+      rates{usual.device_per_hour * more, usual.host_per_hour * more, usual.link_per_hour * more};
+  for (std::uint64_t seed = 901; seed <= 902; ++seed) {
+    const double hours = size.devices > 4096 ? 2 : 12;
+    const TrialCase trial =
+        trial_of(random_time_line(cluster, hours * 3600, rates, seed), demand, start.plan, {}, limits);
+    for (int error = 0; error < 2 * kErrors; ++error) {
+      cases.push_back({"slow", size.devices, trial});
+      cases.back().trial.seed = static_cast<std::uint64_t>(100 + error);
+    }
+  }
+}
+
+void add_made_up(int count, std::vector<Case>& cases) {
+  for (const TrialFamily family : kTrialFamilies)
+    for (int i = 0; i < count; ++i)
+      cases.push_back(
+          {text(family), 0, random_trial(family, 7'000'000'000'000ULL + static_cast<std::uint64_t>(i))});
+}
+
+// Nodes that come and go so that whoever follows them at once pays most: half of them, every two pauses.
+void add_oscillation(std::vector<Case>& cases) {
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    TrialCase one = random_trial(TrialFamily::resize, 8'000'000'000'000ULL + i);
+    const double every = 2 * one.modes.front().pause_seconds + 20;
+    const TrialSegment whole = one.segments.front();
+    one.segments.clear();
+    for (int k = 0; k < 400; ++k) {
+      TrialSegment segment = whole;
+      segment.begin = k * every, segment.end = (k + 1) * every, segment.is_loss = k % 2 == 1;
+      if (k % 2 == 1)
+        for (std::size_t m = one.modes.size() / 2; m < one.modes.size(); ++m) segment.step_seconds[m] = 0;
+      one.segments.push_back(segment);
+    }
+    cases.push_back({"oscillation", 0, one});
+  }
+}
+
+Fractions measure(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
+  Fractions result;
+  for (const Contender& who : contenders) {
+    double hours = 0;
+    const double begin = processor_seconds();
+    result.emplace_back();
+    for (const Case& one : cases) {
+      result.back().push_back(fraction_of(who, one.trial));
+      hours += one.trial.segments.back().end / 3600;
+    }
+    if (who.name == "learned")
+      fmt::print("(learned: {:.0f} simulated hours a second of one core)\n",
+                 hours / (processor_seconds() - begin));
+  }
+  return result;
+}
+
+std::string interval(const std::vector<double>& values) {
+  Draw draw(RandomKey(1).with("bootstrap"));
+  std::vector<double> means;
+  for (int i = 0; i < 400; ++i) {
+    double sum = 0;
+    for (std::size_t k = 0; k < values.size(); ++k) sum += values[draw.below(values.size())];
+    means.push_back(100 * sum / static_cast<double>(values.size()));
+  }
+  std::sort(means.begin(), means.end());
+  return fmt::format("{:.2f}–{:.2f}", means[10], means[389]);
+}
+
+// A column of each key that `key_of` gives, and one for all.
+template <typename Key>
+void show(const std::string& title, const std::vector<Contender>& contenders, const std::vector<Case>& cases,
+          const Fractions& fractions, Key key_of) {
+  std::vector<std::string> keys;
+  for (const Case& one : cases)
+    if (std::find(keys.begin(), keys.end(), key_of(one)) == keys.end()) keys.push_back(key_of(one));
+  std::vector<std::string> header = {title};
+  for (const std::string& key : keys) header.push_back(key);
+  header.insert(header.end(), {"all", "95 %"});
+  TextTable table(header);
+  for (std::size_t who = 0; who < contenders.size(); ++who) {
+    std::vector<std::string> row = {contenders[who].name};
+    std::vector<double> all;
+    for (const std::string& key : keys) {
+      double sum = 0, count = 0;
+      for (std::size_t i = 0; i < cases.size(); ++i)
+        if (key_of(cases[i]) == key) sum += fractions[who][i], ++count;
+      row.push_back(fmt::format("{:.2f}", 100 * sum / count)), all.push_back(sum / count);
+    }
+    double mean = 0;
+    for (const double one : all) mean += one / static_cast<double>(all.size());
+    row.insert(row.end(), {fmt::format("{:.2f}", 100 * mean), interval(fractions[who])});
+    table.row(row);
+  }
+  fmt::print("\n{}", table.text());
+  std::fflush(stdout);
+}
+
+void wrong_models(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
+  struct Wrong {
+    const char* name;
+    double told, pause;
+  };
+  std::vector<Case> all;
+  for (const Wrong& wrong : {Wrong{"told 2x", 2, 1}, Wrong{"told 1/2", 0.5, 1}, Wrong{"pause told 5x", 1, 5},
+                             Wrong{"pause told 1/5", 1, 0.2}})
+    for (std::size_t i = 0; i < cases.size(); i += 3) {
+      all.push_back({wrong.name, 0, cases[i].trial});
+      all.back().trial.told_factor = wrong.told, all.back().trial.told_pause_factor = wrong.pause;
+    }
+  add_oscillation(all);
+  show("wrong model", contenders, all, measure(contenders, all), [](const Case& one) { return one.family; });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return fmt::print("bench_policy TRACES [NAME=FILE…]\n"), 2;
+  std::vector<Contender> contenders;
+  for (const std::string& word : policy_words())
+    if (word != "oracle") contenders.push_back({word, parse_policy(word, "policy")});
+  contenders.push_back({"no guards", {.kind = PolicyKind::learned, .is_guarded = false}});
+  std::list<LearnedPolicy> besides;
+  for (int i = 2; i < argc; ++i) {
+    const std::vector<std::string> parts = split(argv[i], '=');
+    besides.push_back(read_learned_policy(parts.back()));
+    contenders.push_back({parts.front(), {.kind = PolicyKind::learned, .network = &besides.back()}});
+  }
+  contenders.push_back({"bound", {}, true});
+  std::vector<Case> made_up, cases;
+  add_made_up(200, made_up);
+  show("made up", contenders, made_up, measure(contenders, made_up),
+       [](const Case& one) { return one.family; });
+  for (const Size& size : kSizes) add_traces(argv[1], size, cases), add_conditions(size, cases);
+  const Fractions real = measure(contenders, cases);
+  show("unseen, by family", contenders, cases, real, [](const Case& one) { return one.family; });
+  show("unseen, by devices", contenders, cases, real,
+       [](const Case& one) { return fmt::format("{}", one.devices); });
+  wrong_models(contenders, cases);
+}

@@ -1,0 +1,159 @@
+// optimus learn: trains the policy that decides about changes of plan, in simulated runs (docs/policy.md).
+#include <algorithm>
+#include <cmath>
+
+#include "adapt/learning.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/failure_speeds.h"
+#include "cost/constants_json.h"
+#include "run/run_records.h"
+
+namespace optimus {
+namespace {
+
+// The rest of a trace is for judging.
+constexpr double kPartForTraining = 0.6;
+
+class Learn final : public Command {
+ public:
+  void declare(OptionTable& table) override {
+    table.add("out", out_, "FILE", "where the policy goes (a safetensors file)").is_required = true;
+    table.add("start", start_, "FILE", "go on with this policy; 'shipped': with the one of this program");
+    table.add("failures", traces_, "TRACE[,TRACE…]",
+              "the own machines' coming and going: the first 60 % of each, besides made-up ones");
+    table.add("history", history_, "RUN[,RUN…]", "runs whose decisions tell how far off predictions are");
+    table.add("cluster", cluster_, "C", "the own cluster, with --model, --batch and --failures");
+    optimus::declare(table, model_);
+    table.add("batch", speeds_.batch, "B", "sequences a step");
+    table.add("seq", speeds_.sequence_length, "S", "tokens of a sequence");
+    table.add("devices-per-node", speeds_.devices_per_node, "N", "devices of a node of the traces");
+    table.add("seed", seed_, "S", "another one gives another policy, about as good");
+    table.add("minutes", options_.minutes, "M", "how much to learn, as two idle cores do it in that time");
+    table.add("threads", options_.threads, "N", "the result does not depend on it");
+    table.add_word("without", without_, {"nothing", "imitation", "reinforcement"}, "leave a part out");
+    table.add("curve", curve_, "FILE", "the learning curve (default: the policy's name and .curve.csv)");
+  }
+
+  int run(Console& console) override {
+    check();
+    options_.seed = static_cast<std::uint64_t>(seed_);
+    if (!traces_.empty()) read_traces();
+    if (!history_.empty()) read_history();
+    LearnedPolicy start;
+    if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
+    if (!start_.empty()) options_.start = &start;
+    options_.imitates = without_ != "imitation", options_.reinforces = without_ != "reinforcement";
+    std::vector<LearningPoint> points;
+    LearnedPolicy learned = learn(options_, [&](const LearningPoint& point) {
+      points.push_back(point);
+      console.check_interrupted();
+      console.line().print(line_of(point));
+    });
+    learned.origin = origin();
+    write_learned_policy(learned, out_);
+    const Path curve = curve_.empty() ? Path(out_.string() + ".curve.csv") : curve_;
+    RealFileSystem files;
+    value_or_throw(write_atomically(files, curve, curve_of(points)));
+    const LearningPoint& best = *std::max_element(
+        points.begin(), points.end(), [](const auto& a, const auto& b) { return a.fraction < b.fraction; });
+    console.result({{"file", out_.string()},
+                    {"curve", curve.string()},
+                    {"fraction_of_oracle", best.fraction},
+                    {"rounds", points.size() - 1}},
+                   fmt::format("{}: {} of the oracle's useful steps in trials that were not learned from; "
+                               "the curve is in {}\n",
+                               out_.string(), percent(best.fraction), curve.string()));
+    return 0;
+  }
+
+ private:
+  void check() const {
+    if (!(options_.minutes >= 0.01 && options_.minutes <= 1000))
+      throw UsageError("--minutes: {} is not from 0.01 to 1,000", options_.minutes);
+    if (options_.threads < 1 || options_.threads > 1024)
+      throw UsageError("--threads: {} is not from 1 to 1,024", options_.threads);
+    if (seed_ < 0 || seed_ >= (std::int64_t{1} << 31))
+      throw UsageError("--seed: {} is not from 0 to 2^31", seed_);
+    if (!cluster_.empty() && (model_.model.empty() || !speeds_.batch || traces_.empty()))
+      throw UsageError("--cluster needs --model M, --batch B and --failures TRACE");
+  }
+
+  void read_traces() {
+    for (const std::string& name : split(traces_, ',')) {
+      const AvailabilityTrace whole = parse_trace(value_or_throw(read_file(name, kLargestTrace)), name);
+      if (!(whole.length > 0)) throw UserError("{}: nothing happens in it", name);
+      if (!cluster_.empty()) {
+        const Speeds speeds = template_speeds(speeds_, model_, cluster_, usual_constants().constants, whole);
+        options_.environment.throughputs.push_back(speeds.throughput);
+        options_.environment.batch = speeds.batch;
+      }
+      options_.environment.traces.push_back(piece_of(whole, 0, kPartForTraining * whole.length));
+    }
+  }
+
+  void read_history() {
+    std::vector<double> misses;
+    for (const std::string& run : split(history_, ','))
+      for (const Decision& one : read_decisions(run))
+        if (one.predicted_gain && one.realised_gain && *one.predicted_gain > -1 && *one.realised_gain > -1)
+          misses.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.realised_gain)));
+    if (misses.empty())
+      throw UserError("--history: no decision there has both a predicted and a realised gain");
+    double mean = 0, squares = 0;
+    for (const double miss : misses) mean += miss, squares += miss * miss;
+    const double num = static_cast<double>(misses.size());
+    mean /= num;
+    // As if two more had been off by the usual 5 %: a few decisions say little about the spread.
+    constexpr double kUsual = 0.05;
+    options_.environment.mean_miss = mean * num / (num + 2);
+    options_.environment.miss_spread =
+        std::sqrt((std::max(0.0, squares - num * mean * mean) + 2 * kUsual * kUsual) / (num + 2));
+  }
+
+  std::map<std::string, std::string> origin() const {
+    return {{"seed", std::to_string(seed_)},
+            {"minutes", fmt::format("{}", options_.minutes)},
+            {"without", without_},
+            {"start", start_},
+            {"failures", traces_},
+            {"history", history_},
+            {"cluster", cluster_}};
+  }
+
+  static std::string line_of(const LearningPoint& point) {
+    std::string line =
+        fmt::format("{:<13} {:>3}: {:.2f} % of the oracle;", point.part, point.round, 100 * point.fraction);
+    for (std::size_t f = 0; f < kTrialFamilies.size(); ++f)
+      line += fmt::format(" {} {:.2f} ({:+.2f})", text(kTrialFamilies[f]), 100 * point.by_family[f],
+                          100 * (point.by_family[f] - point.rule_by_family[f]));
+    return line;
+  }
+
+  static std::string curve_of(const std::vector<LearningPoint>& points) {
+    std::string text_of_it = "part,round,regret,fraction";
+    for (const TrialFamily family : kTrialFamilies)
+      text_of_it += fmt::format(",{},best_rule_{}", text(family), text(family));
+    for (const LearningPoint& point : points) {
+      text_of_it +=
+          fmt::format("\n{},{},{:.6f},{:.6f}", point.part, point.round, point.regret, point.fraction);
+      for (std::size_t f = 0; f < kTrialFamilies.size(); ++f)
+        text_of_it += fmt::format(",{:.6f},{:.6f}", point.by_family[f], point.rule_by_family[f]);
+    }
+    return text_of_it + "\n";
+  }
+
+  Path out_, curve_;
+  std::int64_t seed_ = 1;
+  std::string start_, traces_, history_, cluster_, without_ = "nothing";
+  ModelOptions model_;
+  FailureOptions speeds_;
+  LearningOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_learn_command() { return std::make_unique<Learn>(); }
+
+}  // namespace optimus

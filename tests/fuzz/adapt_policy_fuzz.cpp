@@ -1,0 +1,16 @@
+// Files of learned policies (adapt/learned_policy.h): refused in one line, or read whole.
+#include <cmath>
+#include <span>
+
+#include "adapt/learned_policy.h"
+#include "base/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace optimus;
+  try {
+    const LearnedPolicy network = parse_learned_policy(std::as_bytes(std::span(data, size)), "input");
+    for (const float number : network.numbers) ensure(std::isfinite(number), "a policy with {}", number);
+  } catch (const UserError&) {
+  }
+  return 0;
+}
