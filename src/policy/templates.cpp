@@ -29,6 +29,9 @@ PipelineTemplates PipelineTemplates::build(const Demand& demand, const TemplateO
          options.failures);
   if (demand.model.is_custom())
     throw UserError("{} is made of modules: there are no templates for it", demand.model.name);
+  if (demand.sequence_length > demand.model.max_positions)
+    throw UserError("--seq {} is longer than the {} positions of {}; use at most that",
+                    demand.sequence_length, demand.model.max_positions, demand.model.name);
   PipelineTemplates templates;
   templates.devices_per_node_ = options.devices_per_node;
   Plan& blank = templates.blank_;

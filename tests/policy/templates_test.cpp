@@ -44,6 +44,12 @@ std::unique_ptr<Problem> small_run(int layers, std::int64_t batch) {
   return problem;
 }
 
+TEST(Templates, NoneForSequencesLongerThanTheModels) {
+  const auto problem = make("gpt2", "v100x8", 64, 2048);
+  EXPECT_THROW((void)PipelineTemplates::build(problem->demand(), {.devices_per_node = 1, .most_nodes = 8}),
+               UserError);
+}
+
 TEST(Templates, EveryWorkerOfASmallRunIsUsed) {
   for (const int layers : {1, 2, 5})
     for (const std::int64_t batch : {1, 3, 8, 13}) {
