@@ -75,9 +75,30 @@ void Deciding::see(const Observation& seen) {
   for (const Away& one : away_) findings_.push_back(one.finding);
   if (recent_.size() == kRecent) {
     note_how_it_runs();
-    if (!is_told_ && !realised_) realised_ = before_ / middle_step(recent_) - 1;
+    if (!is_told_ && !realised_) {
+      realised_ = before_ / middle_step(recent_) - 1;
+      judge(*predicted_, *realised_);
+    }
   }
   weigh_if_due();
+}
+
+// Gains are of steps a second here; a situation has parts of the step.
+void Deciding::judge(double predicted, double realised) {
+  const double miss = std::log((1 + predicted) / (1 + realised));
+  ++judged_.count;
+  judged_.promised += predicted / (1 + predicted), judged_.kept += realised / (1 + realised);
+  judged_.misses += miss, judged_.squares += miss * miss;
+}
+
+void Deciding::tell(const Judged& judged, Situation& situation) {
+  situation.switches = judged.switches;
+  situation.num_judged = situation.num_missed = judged.count;
+  situation.gain_promised = judged.promised, situation.gain_kept = judged.kept;
+  if (judged.count == 0) return;
+  situation.mean_miss = judged.misses / judged.count;
+  situation.miss_spread =
+      std::sqrt(std::max(0.0, judged.squares / judged.count - situation.mean_miss * situation.mean_miss));
 }
 
 // What begins is found some steps later: steps count for conditions that stayed the same until then.
@@ -127,7 +148,7 @@ Deciding::Question Deciding::question() const {
   question.machines = calibration_.refreshed(facts_.machines);
   question.seconds = middle_step(recent_), question.since_switch = facts_.clock() - switched_at_;
   question.doubt = calibration_.doubt(BlockRole::layer);
-  question.predicted = predicted_, question.realised = realised_;
+  question.predicted = predicted_, question.realised = realised_, question.judged = judged_;
   const double layers = calibration_.rate(BlockRole::layer).value_or(1);
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
@@ -167,9 +188,9 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     one.option.doubt = std::hypot(one.option.doubt, question.doubt / std::sqrt(double{kRecent}), trust.doubt);
     if (question.home && one.plan == *question.home) one.option.response = Response::resume;
     if (const auto ran = question.ran.find(plan_hash(one.plan)); ran != question.ran.end())
-      one.option.step_seconds = ran->second, one.option.doubt = 0.01;
+      one.option.step_seconds = ran->second, one.option.doubt = 0.01, one.option.is_measured = true;
   }
-  options.front().option.step_seconds = question.seconds;
+  options.front().option.step_seconds = question.seconds, options.front().option.is_measured = true;
   options.front().option.response = Response::stay;
   return options;
 }
@@ -184,12 +205,17 @@ std::optional<PlanWish> Deciding::weigh(const Question& question) const {
   Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
   situation.since_switch = question.since_switch;
   situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
-  for (const PlannedOption& one : options) situation.options.push_back(one.option);
+  tell(question.judged, situation);
+  for (const PlannedOption& one : options) {
+    situation.options.push_back(one.option);
+    situation.devices_present = std::max(situation.devices_present, one.option.devices);
+  }
   const Choice choice = choose(facts_.policy, situation);
   if (choice.option == 0) return std::nullopt;
   const PlanOption& chosen = situation.options[choice.option];
   const auto gain_of = [&](const PlanOption& one) { return question.seconds / one.step_seconds - 1; };
   PlanWish wish{.plan = options[choice.option].plan, .why = question.evidence};
+  if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
   wish.is_placed = !question.conditions.empty();
   wish.predicted_gain = gain_of(chosen);
   wish.payback_steps = chosen.pause_seconds / std::max(1e-9, question.seconds - chosen.step_seconds);
@@ -222,6 +248,7 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
   realised_.reset(), is_told_ = !wish;
+  if (wish) ++judged_.switches;
   begin_plan();
 }
 

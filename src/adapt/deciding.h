@@ -73,6 +73,15 @@ class Deciding {
   bool is_seen(const Finding& finding) const;  // by somebody in the plan
   std::vector<Condition> conditions() const;
   std::string key_of(const std::vector<Condition>& conditions) const;
+  // What came of changes that were wished for.
+  struct Judged {
+    int switches = 0, count = 0;    // all of them; those whose gain is known
+    double promised = 0, kept = 0;  // parts of the step, added up
+    double misses = 0,
+           squares = 0;  // logarithms of seconds over those predicted, and their squares, added up
+  };
+  void judge(double predicted, double realised);
+  static void tell(const Judged& judged, Situation& situation);
   // On its thread. Uses nothing of this object that changes, but for memory_, which is its own.
   struct Question {
     Plan plan;
@@ -83,6 +92,7 @@ class Deciding {
     double seconds = 0, since_switch = 0, doubt = 0;
     RoleRates rates{};
     std::optional<double> predicted, realised;
+    Judged judged;
     std::map<std::string, double> ran;  // plan -> seconds under the same conditions
     std::string evidence;
   };
@@ -115,6 +125,7 @@ class Deciding {
   bool is_wished_ = false;
   double before_ = 0;  // seconds of a step before the last wish
   std::optional<double> predicted_, realised_;
+  Judged judged_;
   bool is_told_ = true;
 };
 

@@ -15,14 +15,14 @@ namespace {
 class DecidingTest : public testing::Test {
  protected:
   // So many nodes of one device.
-  void begin(const UniformPlan& shape, int nodes, Range dp = {}) {
+  void begin(const UniformPlan& shape, int nodes, Range dp = {}, PolicyKind policy = PolicyKind::rule) {
     std::vector<std::string> hosts;
     for (int i = 0; i < nodes; ++i) hosts.push_back("node" + std::to_string(i));
     machines_ = profile_of(standard_cluster("a100x" + std::to_string(nodes)), hosts);
     plan_ = uniform_plan(model_, shape);
     ASSERT_FALSE(problem_in(plan_, model_));
     Deciding::Facts facts{.model = model_,
-                          .policy = {},
+                          .policy = {.kind = policy},
                           .machines = machines_,
                           .demand =
                               [this, shape, dp](const Cluster& cluster, const Plan&) {
@@ -119,6 +119,22 @@ TEST_F(DecidingTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
   EXPECT_EQ(back->cause, "");
   EXPECT_LE(run_->step_seconds(), healthy) << "the first plan, or one that is better: " << short_text(plan_);
   EXPECT_FALSE(steps(200).has_value()) << short_text(plan_);
+}
+
+// It says how sure it was, or that the rule has decided, and why.
+TEST_F(DecidingTest, TheLearnedPolicyDecidesToo) {
+  UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
+  shape.strategy.zero = 1;
+  begin(shape, 4, {4, 4}, PolicyKind::learned);
+  EXPECT_FALSE(steps(60).has_value());
+  const double healthy = run_->step_seconds();
+  set({{Cause::device, 2, 2}});
+  const auto wish = steps(60);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_TRUE(wish->why.find("learned, sure to") != std::string::npos ||
+              wish->why.find("the rule decides") != std::string::npos)
+      << wish->why;
+  EXPECT_LT(run_->step_seconds(), 1.25 * healthy) << short_text(plan_);
 }
 
 // From the begin: the last stage has the head besides its layers.

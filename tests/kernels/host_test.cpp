@@ -332,6 +332,32 @@ TEST_P(HostTest, AdamwFollowsItsTwin) {
   EXPECT_TRUE(at::equal(weight, master.to(type_)));
 }
 
+// Whoever repeats a part of an update, from any element on, gets its bits: state that is sent before the update relies on it.
+TEST_P(HostTest, AdamwOfPiecesIsThatOfTheWhole) {
+  const std::int64_t size = 20011;
+  const at::Tensor gradient = wide("g", {size});
+  at::Tensor master = wide("m", {size}), first = wide("f", {size}), second = wide("s", {size}).abs();
+  at::Tensor weight = random("w", {size});
+  at::Tensor by_pieces[] = {master.clone(), first.clone(), second.clone(), weight.clone()};
+  const at::Tensor numbers = numbers_behind_gate(at::kCPU, 1e-2, 3, 0.25);
+  const AdamOptions options{.weight_decay = 0.1};
+  host_->adamw(options, numbers, gradient, master, first, second, weight);
+  const std::int64_t lengths[] = {1, 3, 7, 16, 100, 4097, 9000};  // vectors begin and end anywhere
+  std::int64_t at = 0;
+  for (std::size_t i = 0; at < size; ++i) {
+    const std::int64_t length = std::min(lengths[i % std::size(lengths)], size - at);
+    const auto piece = [&](const at::Tensor& tensor) { return tensor.narrow(0, at, length); };
+    at::Tensor pieces[] = {piece(by_pieces[0]), piece(by_pieces[1]), piece(by_pieces[2]),
+                           piece(by_pieces[3])};
+    host_->adamw(options, numbers, piece(gradient), pieces[0], pieces[1], pieces[2], pieces[3]);
+    at += length;
+  }
+  EXPECT_TRUE(at::equal(by_pieces[0], master));
+  EXPECT_TRUE(at::equal(by_pieces[1], first));
+  EXPECT_TRUE(at::equal(by_pieces[2], second));
+  EXPECT_TRUE(at::equal(by_pieces[3], weight));
+}
+
 TEST_P(HostTest, AdamwWhereTheWeightIsTheMaster) {
   const at::Tensor gradient = wide("g", {1000});
   at::Tensor master = wide("m", {1000}), first = at::zeros({1000}, master.options()), second = first.clone();
