@@ -29,6 +29,16 @@ Path claim_path(const Path& run, int generation) {
   return run / "logs" / fmt::format("{}{}", kClaim, generation);
 }
 
+// 0, or why not: EEXIST when it is there already. Without hard links it is there, empty, for a moment.
+int put_if_new(const Path& draft, const Path& path) {
+  if (::link(draft.c_str(), path.c_str()) == 0) return 0;
+  if (errno == EEXIST) return EEXIST;
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) return errno;
+  ::close(file);
+  return ::rename(draft.c_str(), path.c_str()) == 0 ? 0 : errno;
+}
+
 double seconds_of_clock() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -127,9 +137,9 @@ Outcome<void> Regrouping::claim(const RegroupOrder& order) const {
   std::filesystem::create_directories(path.parent_path(), error);
   RealFileSystem files;
   if (const Outcome<void> written = write_atomically(files, draft, text(order)); !written) return written;
-  const int linked = ::link(draft.c_str(), path.c_str()), why = errno;
+  const int why = put_if_new(draft, path);
   ::unlink(draft.c_str());
-  if (linked == 0) return {};
+  if (why == 0) return {};
   return why == EEXIST ? failure("others of the run have gone on without these")
                        : failure("{} cannot be made: {}", path.string(), std::strerror(why));
 }
