@@ -21,7 +21,7 @@ constexpr double kSecondsBetweenHellos = 1;
 constexpr Seconds kRefusalPatience{10};
 
 constexpr const char* kGoneKey = "gone";
-// A store that was there and is not any more: rank 0 may only have been stopped, or be started anew.
+// A store that was there and is not any more: rank 0 may only have been stopped, or be started anew. Less where the patience is less.
 constexpr Seconds kReturnPatience{30};
 
 std::string hello_key(int rank) { return fmt::format("hello/{}", rank); }
@@ -66,6 +66,7 @@ struct Gathering::Parts {
   std::shared_ptr<KeyStore> store;
   std::string session = make_token();
   std::map<int, RankHello> here;  // by rank
+  bool is_patient = true;         // not: it has waited for the others in vain
 
   void host();
   void announce();
@@ -149,7 +150,8 @@ std::vector<PresentRank> Gathering::wait_for_others(const std::function<void(con
       throw UserError("{} before the run has begun", *gone);
     if (static_cast<int>(parts_->here.size()) == size) break;
     parts_->options.check_interrupted();
-    if (deadline.has_passed())
+    parts_->is_patient = !deadline.has_passed();
+    if (!parts_->is_patient)
       throw UserError("{}, after {}; is the token the same on all hosts, and can they reach {}?", missing(),
                       text(parts_->options.patience), parts_->place.host);
     if (!is_told && worth_telling.has_passed()) tell(missing()), is_told = true;
@@ -187,7 +189,7 @@ void Gathering::refuse(const std::string& why) {
         if (!is_told[rank])
           is_told[rank] =
               parts_->store->set(welcome_key(hello.nonce), Json{{"refused", why}}.dump()).has_value();
-      if (static_cast<int>(parts_->here.size()) == parts_->options.launch.world_size) break;
+      if (!parts_->is_patient || std::ssize(parts_->here) == parts_->options.launch.world_size) break;
       parts_->options.check_interrupted();
       pause_before_look(look);
     }
@@ -286,7 +288,8 @@ Gathered join_gathering(const GatheringOptions& options) {
       if (joined) return std::move(*joined);
       why = joined.error().why;
     }
-    if (was_there) back = Deadline::after(kReturnPatience, "rank 0");
+    if (was_there)
+      back = Deadline::after(Seconds(std::min(kReturnPatience.value, options.patience.value)), "rank 0");
     if (back && back->has_passed())
       throw UserError("rank {}: rank 0 was there and is gone: {}", options.launch.rank, why);
     if (deadline.has_passed())

@@ -57,6 +57,8 @@ void declare(OptionTable& table, TrainOptions& o) {
       "workers to train with, each a process with a device of its own (default: all GPUs, else as many as "
       "there are cores)");
   table.add("patience", o.patience, "T", "how long a worker that does not answer is waited for");
+  table.add("start-patience", o.start_patience, "T",
+            "how long ranks that their launcher has yet to bring are waited for");
   table.add(
       "notice", o.notice, "FILE|URL",
       "a file that appears, or an http URL that answers, when this machine will be taken: its workers then "

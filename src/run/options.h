@@ -41,10 +41,11 @@ struct TrainOptions {
   std::optional<std::int64_t> devices;
   std::string device;  // cpu, cuda, cuda:N; empty: CUDA where there is one
   std::int64_t threads = 0;
-  Seconds patience{300};  // for workers that do not answer
-  std::string notice;     // where a machine says that it will be taken (notice.h); empty: nowhere
-  std::string store;      // where workers meet: etcd://host:port; empty: a store of our own
-  Path token_file;        // with the run's token, of runs over several hosts
+  Seconds patience{300};        // for workers that do not answer
+  Seconds start_patience{600};  // for ranks of a launcher that have not come yet
+  std::string notice;           // where a machine says that it will be taken (notice.h); empty: nowhere
+  std::string store;            // where workers meet: etcd://host:port; empty: a store of our own
+  Path token_file;              // with the run's token, of runs over several hosts
   Path plan;
   std::string switch_at;                 // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
   WhenEarly precopy = WhenEarly::never;  // whether state is sent before the pause of a change of plan

@@ -43,7 +43,7 @@ GatheringOptions meeting_of(const LaunchedTraining& training) {
                             .token_file = training.options.token_file,
                             .store = training.options.store,
                             .is_interrupted = training.is_interrupted,
-                            .patience = kStartPatience});
+                            .patience = training.options.start_patience});
 }
 
 // Where the launcher gives a rank no card of its own, ranks of a host take one after the other.

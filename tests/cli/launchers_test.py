@@ -206,6 +206,16 @@ class Launchers(LaunchedTest):
             self.end(rank, 130)
         self.assertEqual(self.workers("run"), [])
 
+    def test_a_rank_that_does_not_come(self):
+        """Stopped before it has said a word: nobody can know whether its launcher has started it, but there is an end to that."""
+        for stopped, says in ((1, "1 of 2 ranks are there; not yet: 1, after 3.0 s"), (0, "rank 1")):
+            ranks, _ = self.start_ranks("late", 10, "--dp", 2, "--start-patience", "3s")
+            ranks[stopped].send_signal(signal.SIGSTOP)
+            _, errors = self.end(ranks[1 - stopped], 1, 30)
+            self.assertIn(says, errors)
+            self.assertLessEqual(len([line for line in errors.splitlines() if line.startswith("optimus: ")]), 1, errors)
+            ranks[stopped].kill()
+
     def test_rank_0_is_killed(self):
         """Nobody is there to speak for the others: they do it themselves."""
         ranks, _ = self.start_ranks("run", 100000, "--dp", 2)
