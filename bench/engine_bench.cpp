@@ -1,11 +1,13 @@
-// Steps a second of the engine on random tokens: one line of JSON. bench/engine_bench.py runs it beside PyTorch.
+// Steps a second of the engine, on random tokens or on a text: one line of JSON. bench/engine_bench.py runs it beside PyTorch.
 //
 //   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2 steps=10
 //   engine_bench probe=FILE device=cuda          measures this machine, as `optimus profile --hardware --out FILE`
 //   engine_bench … products=FILE recording=0     where measured products are kept (CUDA); steps are not recorded
 //   engine_bench … plan=FILE                     runs that plan instead of one made from batch, microbatch, seq, recompute
 //   engine_bench … losses=1                      adds the loss of every step
+//   engine_bench … tokens=PREFIX seed=N lr=X     trains on a token file in Megatron's layout; the rate grows for 30 steps and stays
 //   engine_bench … hardware=FILE                 adds what the simulator predicts on that hardware
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #ifdef OPTIMUS_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -20,9 +22,11 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/options.h"
 #include "base/random.h"
 #include "cluster/hardware_json.h"
 #include "cluster/open.h"
+#include "data/samples.h"
 #include "engine/engine.h"
 #include "model/open.h"
 #include "plan/plan_json.h"
@@ -76,6 +80,30 @@ Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) 
   return make_batch(samples, plan, step, step * plan.batch);
 }
 
+// What the steps train on.
+class Batches {
+ public:
+  Batches(const Words& words, const Plan& plan, const ModelSpec& model) : plan_(plan) {
+    const std::string tokens = words.text("tokens", "");
+    if (tokens.empty()) {
+      for (int i = 0; i < 4; ++i) random_.push_back(random_batch(plan, model, i));
+      return;
+    }
+    const std::shared_ptr<const TokenSet> set = open_megatron(tokens);
+    const SampleOptions how{.sequence_length = plan.sequence_length, .seed = words.number("seed", 1)};
+    text_.emplace(std::vector<BlendPart>{{{set, 0, set->num_tokens()}, 1}}, how, model.vocab);
+  }
+  Batch operator[](std::int64_t step) const {
+    if (!text_) return random_[static_cast<std::size_t>(step) % random_.size()];
+    return read_batch(*text_, plan_, step, step * plan_.batch, 0);
+  }
+
+ private:
+  const Plan& plan_;
+  std::vector<Batch> random_;
+  std::optional<Samples> text_;
+};
+
 void synchronize(at::Device device) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda()) at::cuda::getCurrentCUDAStream().synchronize();
@@ -126,7 +154,8 @@ void add_prediction(const std::string& hardware, const Plan& plan, const ModelSp
 }
 
 // Keyed numbers are made on the host, which takes minutes for billions; for speed alone any of the same spread will do.
-void initialize_quickly(Parameters& parameters) {
+void initialize_quickly(Parameters& parameters, std::int64_t seed) {
+  at::manual_seed(static_cast<std::uint64_t>(seed));
   for (const LogicalTensor& tensor : parameters.tensors()) {
     at::Tensor master = parameters.master(tensor.name);
     switch (tensor.init.kind) {
@@ -172,13 +201,16 @@ void run(const Words& words) {
   if (words.number("quick", 0) == 0)
     parameters.initialize(1);
   else
-    initialize_quickly(parameters);
+    initialize_quickly(parameters, words.number("seed", 1));
   Engine engine(plan, model, parameters,
                 {.device = device,
                  .records_steps = words.number("recording", 1) != 0,
                  .product_record = Path(words.text("products", ""))});
-  std::vector<Batch> batches;
-  for (int i = 0; i < 4; ++i) batches.push_back(random_batch(plan, model, i));
+  const Batches batches(words, plan, model);
+  constexpr std::int64_t kWarmUp = 30;
+  double highest = 0;
+  option_value::parse(highest, words.text("lr", "1e-4"), "lr");
+  const bool is_text = !words.text("tokens", "").empty();
   std::vector<double> seconds, losses;
   StepReport report;
   OrderedJson json;
@@ -186,8 +218,11 @@ void run(const Words& words) {
   for (std::int64_t step = 0; step < warm + steps; ++step) {
     synchronize(device);
     if (step == warm) json["warm_peak_bytes"] = peak_bytes(device), forget_peak(device);
+    const Batch batch = batches[step];
+    const double rate =
+        is_text && step < kWarmUp ? highest * static_cast<double>(step + 1) / kWarmUp : highest;
     const auto began = std::chrono::steady_clock::now();
-    report = engine.train_step(batches[static_cast<std::size_t>(step % 4)], {.learning_rate = 1e-4}).value();
+    report = engine.train_step(batch, {.learning_rate = rate}).value();
     synchronize(device);
     losses.push_back(report.loss);
     if (step >= warm)

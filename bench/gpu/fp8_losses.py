@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Loss curves on real text in bf16 and in fp8, from the same initial weights on the same samples: `optimus train` of one case on one GPU.
+"""Loss curves on real text in bf16 and in fp8, from the same initial weights on the same samples: the engine on one GPU.
 
-  fp8_losses.py OPTIMUS TOKENS --out FOLDER [--case gpt2-124m] [--runs bf16:1,bf16:2,all:1,inner:1] [--steps 1000]
+  fp8_losses.py ENGINE_BENCH TOKENS --out FOLDER [--case gpt2-124m] [--runs bf16:1,bf16:2,all:1,inner:1] [--steps 1000]
 
 TOKENS is the prefix of a token file in Megatron's layout. A run is a precision (bf16; fp8 in "all" layers, or in "inner" ones, all but
 the first and the last) and a seed, of the weights and of the order of samples. A row has the mean loss of the last 50 steps, and how far
@@ -12,41 +12,31 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bench_common as bc  # noqa: E402
 import plans  # noqa: E402
 
 SIZES = {"gpt2-124m": dict(micro=8, accum=2, lr=6e-4), "llama-1b-2k": dict(micro=1, accum=2, lr=2e-4)}
-WARMUP, TAIL = 30, 50
+TAIL = 50
 
 
-def train(tool, tokens, case, kind, seed, steps, folder):
-    size, run = SIZES[case], os.path.join(folder, "%s-%s-%s" % (case, kind, seed))
-    plan = plans.write_plan(run + ".json", case, selective=0, micro=size["micro"], accum=size["accum"], fp8=None if kind == "bf16" else kind)
-    words = [tool, "train", "--data", tokens, "--tokenizer", "bytes", "--plan", plan, "--dropout", 0, "--steps", steps, "--lr", size["lr"], "--warmup",
-             WARMUP, "--lr-schedule", "constant", "--validation", 0, "--seed", seed, "--sample", 0, "--run", run, "--device", "cuda", "--devices", 1,
-             "--tied" if bc.CASES[case]["tied"] else "--untied"]
-    for name, value in plans.model_words(case).items():
-        words += ["--" + name, value]
-    losses, path = [], os.path.join(run, "metrics.jsonl")
-    with open(run + ".log", "w") as log:
-        process = subprocess.Popen([str(w) for w in words], stdout=log, stderr=log)
-        while len(losses) < steps and process.poll() is None:  # what is written at the end of a run is not waited for
-            time.sleep(0.2)
-            if os.path.exists(path):
-                losses = [json.loads(line)["loss"] for line in open(path) if line.endswith("\n")]
-        process.kill()
-        process.wait()
-    if len(losses) < steps:
-        raise SystemExit("%s ended after %d steps: %s" % (" ".join(map(str, words)), len(losses), open(run + ".log").read()[-600:]))
-    return losses
+def train(bench, tokens, case, kind, seed, steps, folder):
+    size = SIZES[case]
+    plan = plans.write_plan(os.path.join(folder, "%s-%s.json" % (case, kind)), case, selective=0, micro=size["micro"], accum=size["accum"],
+                            fp8=None if kind == "bf16" else kind)
+    words = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
+    words.update(tied=int(bc.CASES[case]["tied"]), plan=plan, device="cuda", quick=1, warm=0, steps=steps, losses=1, tokens=tokens, seed=seed, lr=size["lr"],
+                 products=os.path.join(folder, "products.json"))
+    run = subprocess.run([bench] + ["%s=%s" % w for w in words.items()], capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit("%s %s: %s" % (case, kind, (run.stderr or run.stdout)[-600:]))
+    return json.loads(run.stdout.splitlines()[-1])["losses"]
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("tool")
+    parser.add_argument("bench")
     parser.add_argument("tokens")
     parser.add_argument("--out", required=True)
     parser.add_argument("--case", default="gpt2-124m")
@@ -59,7 +49,7 @@ def main():
     for case in options.case.split(","):
         usual = {}
         for kind, seed in (run.split(":") for run in options.runs.split(",")):
-            losses = result["%s %s %s" % (case, kind, seed)] = train(options.tool, options.tokens, case, kind, seed, options.steps, options.out)
+            losses = result["%s %s %s" % (case, kind, seed)] = train(options.bench, options.tokens, case, kind, seed, options.steps, options.out)
             last = sum(losses[-TAIL:]) / len(losses[-TAIL:])
             if kind == "bf16":
                 usual[seed] = last

@@ -4,7 +4,9 @@
 The two take turns, so that a card that warms up meets both alike. fp8 is in all layers ("all"), or in all but the first and the last
 ("inner", what --precision fp8 does by itself).
 
-  fp8_steps.py ENGINE_BENCH [--case a,b] [--layers all,inner] [--rounds 2] [--steps 10] [--selective N] [--json FILE]
+  fp8_steps.py ENGINE_BENCH [--case a,b] [--layers all,inner] [--rounds 2] [--steps 10] [--selective N] [--hardware FILE] [--json FILE]
+
+HARDWARE, what `engine_bench probe=FILE device=cuda precision=fp8` or `optimus profile --hardware` has measured of the card, adds the simulator's prediction.
 """
 import argparse
 import json
@@ -24,6 +26,8 @@ def measure(args, folder, case, fp8):
     words = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
     words.update(tied=int(bc.CASES[case]["tied"]), plan=path, device="cuda", quick=1, warm=6, steps=args.steps, losses=1,
                  products=os.path.join(folder, "products.json"))
+    if args.hardware:
+        words["hardware"] = args.hardware
     run = subprocess.run([args.bench] + ["%s=%s" % w for w in words.items()], capture_output=True, text=True)
     if run.returncode:
         return dict(error=(run.stderr or run.stdout)[-300:].strip())
@@ -38,11 +42,12 @@ def main():
     ap.add_argument("--rounds", type=int, default=2)
     ap.add_argument("--steps", type=int, default=10)
     ap.add_argument("--selective", type=int)
+    ap.add_argument("--hardware")
     ap.add_argument("--json")
     args = ap.parse_args()
     kinds = [None] + args.layers.split(",")
     rows = []
-    print("%-14s %-6s %10s %6s %9s %9s %9s" % ("case", "fp8", "tokens/s", "gain", "peak GiB", "loss 1", "last"), flush=True)
+    print("%-14s %-6s %10s %6s %9s %9s %9s %9s" % ("case", "fp8", "tokens/s", "gain", "peak GiB", "loss 1", "last", "predicted"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for case in args.case.split(",") if args.case else bc.REAL_CASES:
             seen = {kind: [] for kind in kinds}
@@ -60,9 +65,10 @@ def main():
                 usual = rows[-1 - kinds.index(kind)].get("tokens_per_second")
                 row["gain"] = row["tokens_per_second"] / usual if usual else None
                 last = seen[kind][-1]
-                print("%-14s %-6s %10.0f %6.3f %9.1f %9.4f %9.4f  %s" % (
+                predicted = "%+.1f %%" % (100 * (last["predicted_seconds"] / last["step_seconds"] - 1)) if args.hardware else ""
+                print("%-14s %-6s %10.0f %6.3f %9.1f %9.4f %9.4f %9s  %s" % (
                     case, kind, row["tokens_per_second"], row["gain"] or 0, last["peak_bytes"] / 2 ** 30, last["losses"][0],
-                    last["losses"][-1], "" if "replayed" in last["recording"] else last["recording"]), flush=True)
+                    last["losses"][-1], predicted, "" if "replayed" in last["recording"] else last["recording"]), flush=True)
             if args.json:
                 with open(args.json, "w") as f:
                     json.dump(rows, f, indent=1)
