@@ -4,7 +4,7 @@
 //   engine_bench probe=FILE device=cuda          measures this machine, as `optimus profile --hardware --out FILE`
 //   engine_bench … products=FILE recording=0     where measured products are kept (CUDA); steps are not recorded
 //   engine_bench … plan=FILE                     runs that plan instead of one made from batch, microbatch, seq, recompute
-//   engine_bench … losses=1                      adds the loss of every step
+//   engine_bench … losses=1                      adds the loss of every step, and its gradient's norm
 //   engine_bench … tokens=PREFIX seed=N lr=X     trains on a token file in Megatron's layout; the rate grows for 30 steps and stays
 //   engine_bench … hardware=FILE                 adds what the simulator predicts on that hardware
 #include <ATen/Context.h>
@@ -211,7 +211,7 @@ void run(const Words& words) {
   double highest = 0;
   option_value::parse(highest, words.text("lr", "1e-4"), "lr");
   const bool is_text = !words.text("tokens", "").empty();
-  std::vector<double> seconds, losses;
+  std::vector<double> seconds, losses, norms;
   StepReport report;
   OrderedJson json;
   const std::int64_t warm = words.number("warm", 2), steps = words.number("steps", 10);
@@ -224,7 +224,7 @@ void run(const Words& words) {
     const auto began = std::chrono::steady_clock::now();
     report = engine.train_step(batch, {.learning_rate = rate}).value();
     synchronize(device);
-    losses.push_back(report.loss);
+    losses.push_back(report.loss), norms.push_back(report.grad_norm);
     if (step >= warm)
       seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   }
@@ -244,7 +244,7 @@ void run(const Words& words) {
   json["engine_bytes"] = engine.bytes().value;
   json["predicted_bytes"] = predicted_memory(plan, model, 0, device).value;
   json["peak_bytes"] = peak_bytes(device);
-  if (words.number("losses", 0) != 0) json["losses"] = losses;
+  if (words.number("losses", 0) != 0) json["losses"] = losses, json["norms"] = norms;
   if (const std::string hardware = words.text("hardware", ""); !hardware.empty())
     add_prediction(hardware, plan, model, json);
   fmt::print("{}\n", json.dump());

@@ -126,8 +126,11 @@ const KernelTimes* DeviceCost::measured(NumberFormat format) const {
   if (const KernelTimes* own = find(format)) return own;
   // Our engine's fp32 is never shortened; bf16 and fp16 are equally wide.
   if (format == NumberFormat::tf32) return find(NumberFormat::fp32);
-  if (format == NumberFormat::fp16) return find(NumberFormat::bf16);
-  return nullptr;
+  const bool is_half = format == NumberFormat::fp16 || format == NumberFormat::bf16;
+  if (!is_half) return nullptr;
+  // Who measures in fp8 measures bf16, too: not all products are in 8 bits.
+  const KernelTimes* const half = find(NumberFormat::bf16);
+  return half != nullptr ? half : find(NumberFormat::fp8);
 }
 
 // Tiles of 128 x 256 elements run side by side, one on each multiprocessor; the last round may leave many of them idle.

@@ -27,9 +27,10 @@ KernelTimes times_of(NumberFormat format) {
   return times;
 }
 
-double step_seconds(const ModelSpec& model, RecomputeMode mode, const Software& software) {
+double step_seconds(const ModelSpec& model, RecomputeMode mode, const Software& software,
+                    NumberFormat measured = NumberFormat::bf16) {
   HardwareProfile hardware = standard_cluster("a100x1");
-  hardware.types[0].kernels = {times_of(NumberFormat::bf16)};
+  hardware.types[0].kernels = {times_of(measured)};
   const Cluster cluster(hardware);
   const DeviceMap map = DeviceMap::identity(1);
   UniformPlan shape{.microbatch = 2, .batch = 4, .sequence_length = 512};
@@ -57,6 +58,16 @@ TEST(MeasuredCost, AddsUpToTheModelsWork) {
     if (op.name != "mlp.down") spared += op.forward_flops * tokens * static_cast<double>(model.layers);
   EXPECT_NEAR(step_seconds(model, RecomputeMode::full, our_software()), (flops + spared) / kRate,
               1e-9 * flops / kRate);
+}
+
+// A probe in fp8 has measured bf16, too: not all products are in 8 bits. One in fp32 has not.
+TEST(MeasuredCost, OfFp8ServesBf16) {
+  const ModelSpec model = *find_preset("gpt2-medium");
+  const auto seconds = [&](NumberFormat measured) {
+    return step_seconds(model, RecomputeMode::none, our_software(), measured);
+  };
+  EXPECT_EQ(seconds(NumberFormat::fp8), seconds(NumberFormat::bf16));
+  EXPECT_NE(seconds(NumberFormat::fp32), seconds(NumberFormat::bf16));
 }
 
 TEST(MeasuredCost, IsOfOurKernelsAlone) {
