@@ -155,6 +155,7 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .port = store.place().port,
                    .is_etcd = store.place().is_etcd,
                    .token = store.place().token,
+                   .long_grace = options.patience,
                    // The others miss it first where they wait for it.
                    .patience = options.is_static ? Seconds(options.patience.value + kStoppedMargin.value)
                                                  : kStoppedPatience});

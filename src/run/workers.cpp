@@ -264,7 +264,7 @@ void Workers::follow_members() {
 
 void Workers::forget_those_out() {
   generation_ = regrouping_->membership().generation;
-  num_failed_ = 0, grace_.reset();
+  num_failed_ = 0, grace_.reset(), long_grace_.reset();
   for (std::size_t seat = 0; seat < all_.size(); ++seat) {
     Worker& worker = all_[seat];
     if (!regrouping_->is_member(static_cast<int>(seat))) worker.is_out = true;
@@ -287,8 +287,7 @@ Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* sal
     if (regrouping_ != nullptr) follow_members();
     if (salvage != nullptr && salvage->look(who_is_gone())) continue;
     if (regrouping_ != nullptr && regrouping_->membership().generation != generation_) forget_those_out();
-    if (num_failed_ > 0 && !grace_) grace_ = Deadline::after(options_.grace, "the other workers");
-    if (grace_ && (grace_->has_passed() || only_missing_run())) end_all();
+    if (num_failed_ > 0 && is_others_time_over()) end_all();
   }
   look(0);
   if (num_failed_ > 0) {
@@ -313,6 +312,17 @@ Json Workers::result_of_first() const {
   if (report->end == WorkerReport::End::interrupted) throw Interrupted{};
   if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", seat, report->why);
   return report->result;
+}
+
+// After the first has failed. Those who may go on without it say themselves when they cannot; a failure of its own they may share.
+bool Workers::is_others_time_over() {
+  const bool is_told = std::any_of(all_.begin(), all_.end(), [](const Worker& worker) {
+    return worker.order >= 0 && worker.report.has_value();
+  });
+  std::optional<Deadline>& grace = regrouping_ != nullptr && !is_told ? long_grace_ : grace_;
+  if (!grace)
+    grace = Deadline::after(&grace == &grace_ ? options_.grace : options_.long_grace, "the other workers");
+  return grace->has_passed() || only_missing_run();
 }
 
 bool Workers::only_missing_run() const {

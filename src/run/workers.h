@@ -30,7 +30,8 @@ struct WorkersOptions {
   int port = 0;
   bool is_etcd = false;
   std::string token{};
-  Seconds grace{10};  // for the others, after the first has failed
+  Seconds grace{10};       // for the others, after the first has failed
+  Seconds long_grace{10};  // where the others may go on without it: they say themselves when they cannot
   Seconds patience{
       600};  // for one that is stopped, before it counts as failed, or as lost where the others go on
 };
@@ -80,6 +81,7 @@ class Workers {
   bool is_over() const;
   // Whether all that still run are those whom the others have missed: there is nothing to wait for.
   bool only_missing_run() const;
+  bool is_others_time_over();
   std::vector<bool> who_is_gone() const;
   std::string why() const;
   std::string describe(int rank) const;
@@ -88,7 +90,7 @@ class Workers {
   RealFileSystem files_;
   std::vector<Worker> all_;  // [seat]
   int num_failed_ = 0;
-  std::optional<Deadline> grace_;
+  std::optional<Deadline> grace_, long_grace_;
   Regrouping* regrouping_ = nullptr;
   int generation_ = 0;  // that the list is of
 };

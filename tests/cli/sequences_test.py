@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""A training on eight workers that are killed, stopped, continued, told to leave, drained and joined, in random sequences at random instants: it goes on, each step stands once,
+what is learned is what one device learns, and nothing is left running. Needs $OPTIMUS (the binary) and nothing but Python's standard library. 30 short sequences a day, 300
+longer ones with OPTIMUS_LONG; OPTIMUS_SEED gives others, OPTIMUS_KEEP names a folder for the runs that fail."""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from command_line import run
+from survive_test import DEVICES, SurvivalTest, process_state
+
+IS_LONG = bool(os.environ.get("OPTIMUS_LONG"))
+SEQUENCES = int(os.environ.get("OPTIMUS_SEQUENCES", 300 if IS_LONG else 30))
+SHARES, SHARE = 4, os.environ.get("OPTIMUS_SHARE")
+# How the workers share the model, and whether all of them have everything: then losses may come as they like. Else one that is not yet answered may have left one copy.
+LAYOUTS = {"--dp 8 --zero 0": True, "": False, "--pp 2 --dp 4 --zero 0": False, "--tp 2 --dp 4 --zero 0": False, "--pp 4 --dp 2 --zero 0": False}
+LOSSES = ("kill", "stop", "notice", "drain")
+
+
+class Sequences(SurvivalTest):
+    steps = 60 if IS_LONG else 24
+
+    def disturb(self, name, chance, stopped, may_lose):
+        """One event; what it was."""
+        workers = self.workers(name)
+        kind = chance.choice(["kill", "kill", "stop", "notice", "drain", "continue", "join"] if may_lose else ["continue", "join"])
+        if kind == "continue" and stopped:
+            os.kill(stopped.pop(), signal.SIGCONT)
+        elif kind == "join" and len(self.joined) < 4:
+            self.join(name)
+        elif kind in LOSSES and len(workers) > 3:
+            worker = chance.choice(workers)
+            if kind == "drain":
+                run("drain", self.folder / name, "--device", worker["rank"], "--patience", "20s", code=None)
+            elif process_state(worker["pid"]) not in ("gone", "Z"):
+                os.kill(worker["pid"], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "notice": signal.SIGTERM}[kind])
+                if kind == "stop":
+                    stopped.append(worker["pid"])
+        else:
+            return None
+        return kind
+
+    def test_anything_at_any_time(self):
+        """Some at once: much of a sequence is waiting."""
+        if SHARE:
+            return self.play(range(int(SHARE), SEQUENCES, SHARES))
+        shares = [subprocess.Popen([sys.executable, __file__], env=dict(os.environ, OPTIMUS_SHARE=str(share))) for share in range(min(SHARES, SEQUENCES))]
+        self.assertEqual([share.wait() for share in shares], [0] * len(shares))
+
+    def play(self, numbers):
+        seed = int(os.environ.get("OPTIMUS_SEED", "1"))
+        for number in numbers:
+            chance = random.Random(seed * 1000 + number)
+            layout = chance.choice(list(LAYOUTS))
+            name, stopped, events, losses = f"run-{number}", [], [], 0
+            with self.subTest(seed=seed, number=number, layout=layout):
+                process = self.start(name, "--devices", DEVICES, *layout.split(), "--save-every", chance.choice([0, 10]))
+                while process.poll() is None and len(self.rows(name)) < 3:
+                    time.sleep(0.02)
+                while process.poll() is None and len(self.rows(name)) < self.steps * 3 // 4:
+                    time.sleep(chance.uniform(0, self.steps / 40))
+                    is_answered = sum(kind != "join" for kind in self.kinds(name)) >= losses
+                    event = self.disturb(name, chance, stopped, may_lose=LAYOUTS[layout] or is_answered)
+                    events += [f"{event}@{len(self.rows(name))}"] if event else []
+                    losses += event in LOSSES
+                for pid in stopped:
+                    if process_state(pid) == "T":
+                        os.kill(pid, signal.SIGCONT)
+                print(f"{name} {layout or 'any'}: {' '.join(events)}", flush=True)
+                try:
+                    self.expect_whole(name, process)
+                except AssertionError:
+                    self.keep(name, f"{seed}-{number}")
+                    raise
+
+    def keep(self, name, as_name):
+        if folder := os.environ.get("OPTIMUS_KEEP"):
+            shutil.copytree(self.folder / name, f"{folder}/{as_name}", dirs_exist_ok=True)
+            shutil.copy(self.folder / f"{name}.log", f"{folder}/{as_name}.log")
+
+
+if __name__ == "__main__":
+    unittest.main()
