@@ -104,14 +104,14 @@ def beside_restart(optimus, options, folder, text):
               f"of {decision['moved_bytes'] / 2**20:.1f} MiB)", flush=True)
 
 
-def move_over_links(optimus, size, speed, precopy, rounds, folder, text):
+def move_over_links(optimus, size, speed, precopy, options, folder, text):
     """Decisions of so many changes from two stages to two replicas, and all steps' rows: one run on two hosts that goes there and back."""
     sys.path.insert(0, str(LAB))
     import cluster  # the lab's
     first, second = plan_of(optimus, folder, size, 2, "--pp 2"), plan_of(optimus, folder, size, 2, "--dp 2")
-    changes = [(BETWEEN * (i + 1), second if i % 2 == 0 else first) for i in range(2 * rounds - 1)]
+    changes = [(BETWEEN * (i + 1), second if i % 2 == 0 else first) for i in range(2 * options.rounds - 1)]
     script = ",".join(f"{step}:{plan}" for step, plan in changes)
-    with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
+    with cluster.Cluster({"host1": (1, options.pace), "host2": (1, options.pace)}) as lab:
         for name in ("host1", "host2"):
             lab.network.shape(name, speed)
         run, token, ranks = lab.shared / "run", secrets.token_hex(16), []
@@ -132,7 +132,7 @@ def on_links(optimus, options, folder, text):
     print(f"{'parameters':<10} {'link':>10} {'precopy':<8} {'over a link':>12} {'early':>10} {'bound':>9} {'pause':>9} {'of its speed':>13} {'step':>8} {'early step':>10}")
     for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
         for speed in (float(word) * 1e6 for word in options.speeds.split(",")):
-            decisions, rows = move_over_links(optimus, size, speed, precopy, options.rounds, folder, text)
+            decisions, rows = move_over_links(optimus, size, speed, precopy, options, folder, text)
             pauses = [one["pause_seconds"] for one in decisions]
             pause, moved, early = statistics.median(pauses), decisions[0]["moved_bytes"] / 2, statistics.median(one["early_bytes"] / 2 for one in decisions)
             # Each host gets what the other has: half of all that moves goes each way, at the same time.
@@ -152,6 +152,7 @@ def main():
     parser.add_argument("--sizes", default="0.1M,1M,10M")
     parser.add_argument("--links", action="store_true")
     parser.add_argument("--speeds", default="100,300,1000", help="of links, in Mbit/s")
+    parser.add_argument("--pace", type=float, default=1, help="of each device on links, as a part of a core that it has to itself; 1: whatever there is")
     parser.add_argument("--precopy", default="never,auto")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -31,7 +31,7 @@ struct MoveOptions {
   Bytes under_way{1 << 26};  // copies for messages, at most; less where there is little room
   WhenEarly early = WhenEarly::never;
   Bytes spare{};  // memory beside what either plan needs that may be used before the pause
-  Bytes early_message{1 << 20};
+  Bytes early_message{1 << 18};
 };
 
 struct MoveReport {
