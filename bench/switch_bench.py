@@ -21,6 +21,7 @@ import time
 LAB = pathlib.Path(__file__).resolve().parents[1] / "tests" / "lab"
 SIZES = {"0.1M": (2, 64, 2), "1M": (4, 128, 4), "10M": (6, 320, 8), "30M": (8, 512, 8), "57M": (8, 720, 12)}  # layers, hidden, heads
 SEQUENCE, BATCH = 64, 16
+BETWEEN = 4  # steps from one change to the next, where there are several
 
 
 def words_of(size):
@@ -103,33 +104,44 @@ def beside_restart(optimus, options, folder, text):
               f"of {decision['moved_bytes'] / 2**20:.1f} MiB)", flush=True)
 
 
-def on_links(optimus, options, folder, text):
+def move_over_links(optimus, size, speed, precopy, options, folder, text):
+    """Decisions of so many changes from two stages to two replicas, and all steps' rows: one run on two hosts that goes there and back."""
     sys.path.insert(0, str(LAB))
     import cluster  # the lab's
+    first, second = plan_of(optimus, folder, size, 2, "--pp 2"), plan_of(optimus, folder, size, 2, "--dp 2")
+    changes = [(BETWEEN * (i + 1), second if i % 2 == 0 else first) for i in range(2 * options.rounds - 1)]
+    script = ",".join(f"{step}:{plan}" for step, plan in changes)
+    with cluster.Cluster({"host1": (1, options.pace), "host2": (1, options.pace)}) as lab:
+        for name in ("host1", "host2"):
+            lab.network.shape(name, speed)
+        run, token, ranks = lab.shared / "run", secrets.token_hex(16), []
+        for rank, name in enumerate(("host1", "host2")):
+            variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": lab.network.address("host1"), "MASTER_PORT": 29400,
+                         "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
+            words = training(size, text, run, "--plan", first, "--steps", changes[-1][0] + 1, "--switch-at", script, "--precopy", precopy)
+            ranks.append(lab.start(name, 0, [optimus, *map(str, words)], {k: str(v) for k, v in variables.items()}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL))
+        for process in ranks:
+            if process.wait(600) != 0:
+                sys.exit(f"a rank of {size} at {speed:.0f} bit/s ended with {process.returncode}")
+        decisions = [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
+        return [one for one in decisions if one["kind"] == "switch"][::2], rows_of(run)
+
+
+def on_links(optimus, options, folder, text):
     print(f"{'parameters':<10} {'link':>10} {'precopy':<8} {'over a link':>12} {'early':>10} {'bound':>9} {'pause':>9} {'of its speed':>13} {'step':>8} {'early step':>10}")
     for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
         for speed in (float(word) * 1e6 for word in options.speeds.split(",")):
-            first = plan_of(optimus, folder, size, 2, "--pp 2")
-            second = plan_of(optimus, folder, size, 2, "--dp 2")
-            with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
-                for name in ("host1", "host2"):
-                    lab.network.shape(name, speed)
-                run, token, ranks = lab.shared / "run", secrets.token_hex(16), []
-                for rank, name in enumerate(("host1", "host2")):
-                    variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": lab.network.address("host1"),
-                                 "MASTER_PORT": 29400, "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
-                    words = training(size, text, run, "--plan", first, "--steps", 10, "--switch-at", f"8:{second}", "--precopy", precopy)
-                    ranks.append(lab.start(name, 0, [optimus, *map(str, words)], {k: str(v) for k, v in variables.items()}, stdin=subprocess.DEVNULL,
-                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-                for process in ranks:
-                    if process.wait(600) != 0:
-                        sys.exit(f"a rank of {size} at {speed:.0f} bit/s ended with {process.returncode}")
-                decision, rows = last_decision(run), rows_of(run)
+            decisions, rows = move_over_links(optimus, size, speed, precopy, options, folder, text)
+            pauses = [one["pause_seconds"] for one in decisions]
+            pause, moved, early = statistics.median(pauses), decisions[0]["moved_bytes"] / 2, statistics.median(one["early_bytes"] / 2 for one in decisions)
             # Each host gets what the other has: half of all that moves goes each way, at the same time.
-            bound = decision["moved_bytes"] / 2 * 8 / speed
-            usual = statistics.median(row["seconds"] for row in rows[1:4])
-            print(f"{size:<10} {speed / 1e6:>5.0f} Mbit {precopy:<8} {decision['moved_bytes'] / 2 / 2**20:>8.1f} MiB {decision['early_bytes'] / 2 / 2**20:>6.1f} MiB {bound:>7.2f} s "
-                  f"{decision['pause_seconds']:>7.2f} s {bound / decision['pause_seconds']:>13.1%} {usual:>6.2f} s {usual / rows[7]['seconds']:>9.1%}", flush=True)
+            bound = moved * 8 / speed
+            # Two steps of two stages between changes; the last of them is the one during which state is sent early.
+            before = [(rows[2 * BETWEEN * i + BETWEEN - 2]["seconds"], rows[2 * BETWEEN * i + BETWEEN - 1]["seconds"]) for i in range(options.rounds)]
+            usual, meanwhile = statistics.median(one for one, _ in before), statistics.median(one / other for one, other in before)
+            print(f"{size:<10} {speed / 1e6:>5.0f} Mbit {precopy:<8} {moved / 2**20:>8.1f} MiB {early / 2**20:>6.1f} MiB {bound:>7.2f} s {pause:>7.3f} s {bound / pause:>13.1%} "
+                  f"{usual:>6.2f} s {meanwhile:>9.1%}   (pauses {min(pauses):.3f} to {max(pauses):.3f} s)", flush=True)
 
 
 def main():
@@ -140,6 +152,7 @@ def main():
     parser.add_argument("--sizes", default="0.1M,1M,10M")
     parser.add_argument("--links", action="store_true")
     parser.add_argument("--speeds", default="100,300,1000", help="of links, in Mbit/s")
+    parser.add_argument("--pace", type=float, default=1, help="of each device on links, as a part of a core that it has to itself; 1: whatever there is")
     parser.add_argument("--precopy", default="never,auto")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -143,18 +143,32 @@ class ProcessComm final : public Comm {
   }
 
  private:
+  // What goes over a group's connections. Messages up, to higher ranks, and down have connections of their own: Gloo sends a message
+  // when its receiver has said that it is ready, and on one connection that word would wait behind all that the receiver itself sends.
+  enum class Use { collectives, messages_up, messages_down };
   struct Key {
     int epoch = 0;
-    bool is_for_messages = false;
+    Use use = Use::collectives;
     Group group;
     bool operator<(const Key& other) const {
-      return std::tie(epoch, is_for_messages, group.role, group.members) <
-             std::tie(other.epoch, other.is_for_messages, other.group.role, other.group.members);
+      return std::tie(epoch, use, group.role, group.members) <
+             std::tie(other.epoch, other.use, other.group.role, other.group.members);
     }
   };
+  static const char* word(Use use) {
+    switch (use) {
+      case Use::collectives:
+        return "";
+      case Use::messages_up:
+        return "up-";
+      case Use::messages_down:
+        return "down-";
+    }
+    std::abort();
+  }
   // What the members of a group meet under.
   std::string meeting_name(const Key& key) const {
-    return fmt::format("{}/{}/{}{}/{}", shared_.generation, key.epoch, key.is_for_messages ? "messages-" : "",
+    return fmt::format("{}/{}/{}{}/{}", shared_.generation, key.epoch, word(key.use),
                        static_cast<int>(key.group.role), fmt::join(key.group.members, "-"));
   }
 
@@ -258,7 +272,7 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
     link = std::make_unique<LoneLink>();
   }
   Members members{std::make_shared<ProcessGroup>(shared_, key.group, key.epoch, std::move(link)), {}};
-  if (!key.is_for_messages && !card_.empty())
+  if (key.use == Use::collectives && !card_.empty())
     if (const auto done = connect_cards(key, deadline, members); !done) {
       close(members, done.error().reason);
       return done;
@@ -303,9 +317,10 @@ void ProcessComm::close(Members& members, const std::string& reason) {
 
 CommOutcome<void> ProcessComm::prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) {
   const Group everybody = with_members({Role::world, {}}, size_);
-  if (const auto done = connect({epoch, true, everybody}, deadline); !done) return done;
+  for (const Use use : {Use::messages_up, Use::messages_down})
+    if (const auto done = connect({epoch, use, everybody}, deadline); !done) return done;
   for (const Group& group : own_groups(groups, rank(), size_))
-    if (const auto done = connect({epoch, false, group}, deadline); !done) return done;
+    if (const auto done = connect({epoch, Use::collectives, group}, deadline); !done) return done;
   return {};
 }
 
@@ -324,7 +339,7 @@ void ProcessComm::regroup(const Membership& membership) {
 
 // The first group that everybody waits for. Who cannot be told waits until the deadline.
 void ProcessComm::decline(int epoch, const std::string& reason) {
-  const Key first{epoch, true, with_members({Role::world, {}}, size_)};
+  const Key first{epoch, Use::messages_up, with_members({Role::world, {}}, size_)};
   (void)store_->set(arrivals_key(meeting_name(first)), fmt::format("{} {}", rank(), reason));
 }
 
@@ -353,7 +368,7 @@ const ProcessComm::Members& ProcessComm::find(const Key& key) const {
 }
 
 std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperation operation) {
-  const Members& found = find({epoch_, false, with_members(group, size_)});
+  const Members& found = find({epoch_, Use::collectives, with_members(group, size_)});
   if (operation.to.is_cuda() && found.cards != nullptr) return found.cards->start(std::move(operation));
   const std::shared_ptr<ProcessGroup>& members = found.messages;
   at::Tensor device_result;
@@ -369,8 +384,10 @@ std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperati
 std::unique_ptr<Pending> ProcessComm::message(int epoch, int peer, int tag, CommOperation operation) {
   ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMostTag,
          "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
+  const bool is_up = (operation.kind == CommKind::send) == (peer > rank());
   const std::shared_ptr<ProcessGroup>& everybody =
-      find({epoch, true, with_members({Role::world, {}}, size_)}).messages;
+      find({epoch, is_up ? Use::messages_up : Use::messages_down, with_members({Role::world, {}}, size_)})
+          .messages;
   at::Tensor device_result;
   if (operation.to.defined() && !operation.to.is_cpu()) device_result = operation.to;
   operation.from = on_host(operation.from), operation.to = on_host(operation.to);

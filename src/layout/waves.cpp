@@ -1,6 +1,6 @@
 // The order in which tensors move, so that no rank exceeds its memory. Tried one after the other, until one
-// keeps the reserve: whole blocks, one wave each, in the order of the model; whole blocks in another order;
-// single tensors.
+// keeps the reserve: whole blocks, one wave each, by turns from here and from there; in the order of the
+// model; in another order; single tensors.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -86,6 +86,21 @@ std::vector<int> model_order(const Units& units) {
   return order;
 }
 
+// Every kind from the first wave to the last, as often as there are units of it. Blocks that come from other
+// ranks, or go to others, are of other kinds: so no link waits until those of another have moved.
+std::vector<int> alternating_order(const Units& units) {
+  std::vector<double> moment(units.tensors.size());
+  for (const MemoryDemandKind& kind : units.problem.kinds)
+    for (std::size_t i = 0; i < kind.things.size(); ++i)
+      moment[static_cast<std::size_t>(kind.things[i])] =
+          (static_cast<double>(i) + 0.5) / static_cast<double>(kind.things.size());
+  std::vector<int> order = model_order(units);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return moment[static_cast<std::size_t>(a)] < moment[static_cast<std::size_t>(b)];
+  });
+  return order;
+}
+
 std::int64_t excess_of(const Units& units, const std::vector<int>& order) {
   return excess_of(units.problem, units.kind_of, order);
 }
@@ -139,6 +154,8 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
   const std::int64_t reserve =
       change.options.reserve ? change.options.reserve->value : std::numeric_limits<std::int64_t>::max();
   const Units blocks = blocks_of(change, demands);
+  const std::vector<int> by_turns = alternating_order(blocks);
+  if (excess_of(blocks, by_turns) <= reserve) return in_waves(demands, blocks, by_turns);
   if (const auto order = find_order(blocks, reserve)) return in_waves(demands, blocks, *order);
   const Units tensors = single_tensors_of(change, demands);
   if (const auto order = find_order(tensors, reserve))

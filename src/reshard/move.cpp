@@ -221,11 +221,12 @@ void StateMover::begin(std::size_t number) {
   while (num_ended_ < turn.waits_for) end_oldest();
   ++num_begun_;
   take_blocks(turn);
-  copy_own(turn);
   if (turn.wave != nullptr) exchange(*turn.wave);
 }
 
+// What stays on the rank is copied while messages are under way.
 void StateMover::end_oldest() {
+  copy_own(turns_[num_ended_]);
   while (!under_way_.empty() && under_way_.front().turn <= num_ended_) end_first();
   if (!options_.keeps_old)
     for (const int block : turns_[num_ended_].released) ends_.old->release(block);

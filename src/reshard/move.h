@@ -24,14 +24,14 @@
 namespace optimus {
 
 struct MoveOptions {
-  Seconds patience{600};     // for any one message
-  bool is_checked = false;   // checksums of all that arrives
-  bool keeps_old = false;    // the old layout stays whole until the caller lets it go: twice the memory
-  Bytes alone{1 << 20};      // larger boxes travel alone
+  Seconds patience{600};    // for any one message
+  bool is_checked = false;  // checksums of all that arrives
+  bool keeps_old = false;   // the old layout stays whole until the caller lets it go: twice the memory
+  Bytes alone{1 << 17};  // larger boxes travel alone: no copies, and their links are busy from the first on
   Bytes under_way{1 << 26};  // copies for messages, at most; less where there is little room
   WhenEarly early = WhenEarly::never;
   Bytes spare{};  // memory beside what either plan needs that may be used before the pause
-  Bytes early_message{1 << 20};
+  Bytes early_message{1 << 18};
 };
 
 struct MoveReport {

@@ -85,11 +85,7 @@ void Precopy::run() {
   const at::AutoDispatchBelowADInplaceOrView no_notes;
   try {
     for (const int block : facts_.blocks) facts_.ends.next->hold_state(block);
-    for (bool goes_on = true; goes_on;) {
-      const auto began = std::chrono::steady_clock::now();
-      goes_on = run_round();
-      pause_after(Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()));
-    }
+    while (const std::optional<Seconds> round = run_round()) pause_after(*round);
     return;
   } catch (const std::exception& error) {
     failure_ = error.what();
@@ -98,8 +94,9 @@ void Precopy::run() {
   facts_.comm.decline(terms_.epoch, failure_), facts_.comm.drop(terms_.epoch);
 }
 
-// Everybody begins all of a round before waiting for any of it, so whoever is in the earliest round can go on.
-bool Precopy::run_round() {
+// Everybody begins all of a round before waiting for any of it, so whoever is in the earliest round can go on. How long messages of state
+// were under way; waiting for others that still pause is no part of it, or each pause would lengthen the next. Nothing: it was the last.
+std::optional<Seconds> Precopy::run_round() {
   std::vector<Turn> turns;
   for (Stream& stream : streams_) {
     if (stream.is_over || stream.num_gone == stream.messages.size()) continue;
@@ -113,6 +110,8 @@ bool Precopy::run_round() {
     turn.stream->is_over = *turn.goes_on.const_data_ptr<std::int64_t>() == 0;
   }
   std::erase_if(turns, [](const Turn& turn) { return turn.stream->is_over; });
+  if (turns.empty()) return std::nullopt;
+  const auto began = std::chrono::steady_clock::now();
   for (Turn& turn : turns) {
     Stream& stream = *turn.stream;
     std::int64_t count = 0;
@@ -126,7 +125,7 @@ bool Precopy::run_round() {
     if (!turn.stream->is_send) put(turn.stream->messages[turn.stream->num_gone], turn.values);
     ++turn.stream->num_gone;
   }
-  return !turns.empty();
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
 }
 
 std::unique_ptr<Pending> Precopy::start(const Stream& stream, const at::Tensor& values, int tag) {

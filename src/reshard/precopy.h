@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,8 +30,10 @@ namespace optimus {
 
 struct PrecopyOptions {
   Seconds patience{600};   // for any one message
-  Bytes message{1 << 20};  // about; the same on all ranks
-  double share = 0.5;      // of the time, at most, that messages are under way in: steps need the links too
+  Bytes message{1 << 18};  // about; the same on all ranks
+  // Of the time, at most, that messages are under way in. The step needs the link and the processor too: it was seen to lose about half
+  // of that time, and more where processors are busy.
+  double share = 0.1;
 };
 
 // What all ranks have agreed on.
@@ -88,7 +91,7 @@ class Precopy {
   struct Exchange;
   void plan_streams();
   void run();
-  bool run_round();
+  std::optional<Seconds> run_round();
   std::unique_ptr<Pending> start(const Stream& stream, const at::Tensor& values, int tag);
   void wait(Pending& pending) const;
   at::Tensor staged(const Message& message);

@@ -109,6 +109,21 @@ TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
             "a reserve of 4 B is too small to move from one layout to the other, 10 B would do");
 }
 
+TEST(Waves, ComeByTurnsFromAllWhoSend) {
+  // Four layers from each of two stages, and an embedding on the first: neither sends all of its own before the other begins.
+  Layout from, to;
+  from.grids = {{1, 1, 1, {Rank{0}}}, {1, 1, 1, {Rank{1}}}};
+  to.grids = {{1, 2, 1, first_ranks(2)}};
+  for (int t = 0; t < 9; ++t) {
+    from.tensors.push_back({"t" + std::to_string(t), {t == 0 ? 30 : 10}, 1, t});
+    from.placements.push_back({{t < 5 ? 0 : 1, -1, {}}});
+    to.placements.push_back({{0, -1, {}}});
+  }
+  to.tensors = from.tensors;
+  EXPECT_EQ(order_waves(LayoutChange(from, to, {}))->waves,
+            (std::vector<std::vector<int>>{{1}, {5}, {2}, {6}, {0}, {3}, {7}, {4}, {8}}));
+}
+
 TEST(Waves, BlocksMoveWholeWhenMemoryIsNoConcern) {
   Layout from{{}, {{1, 1, 1, {Rank{0}}}}, {}}, to{{}, {{1, 1, 1, {Rank{1}}}}, {}};
   for (int t = 0; t < 6; ++t) {
