@@ -74,14 +74,15 @@ class Sequences(SurvivalTest):
                 print(f"{name} {layout or 'any'}: {' '.join(events)}", flush=True)
                 try:
                     self.expect_whole(name, process)
-                except AssertionError:
+                except Exception:
                     self.keep(name, f"{seed}-{number}")
                     raise
 
     def keep(self, name, as_name):
         if folder := os.environ.get("OPTIMUS_KEEP"):
             shutil.copytree(self.folder / name, f"{folder}/{as_name}", dirs_exist_ok=True)
-            shutil.copy(self.folder / f"{name}.log", f"{folder}/{as_name}.log")
+            for log in self.folder.glob(f"{name}*.log"):
+                shutil.copy(log, f"{folder}/{as_name}")
 
 
 if __name__ == "__main__":

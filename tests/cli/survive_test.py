@@ -94,8 +94,11 @@ class SurvivalTest(CommandLineTest):
         for row, own in zip(rows, one):
             # fp64; sums in another order differ by rounding, which 60 steps of this model do not raise to 1e-9.
             self.assertLess(abs(row["loss"] - own["loss"]), 1e-9 * own["loss"], f"step {row['step']}")
-        for joined in self.joined:
-            joined.wait(30)
+        for number, joined in enumerate(self.joined):
+            try:
+                joined.wait(30)
+            except subprocess.TimeoutExpired:
+                self.fail(f"process {joined.pid}, which joined, did not end: {(self.folder / f'{name}-join-{number}.log').read_text()[-800:]}")
         self.joined.clear()
         time.sleep(0.2)
         for pid in self.pids:
