@@ -267,7 +267,10 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   RealFileSystem files;
   if (folder != nullptr) keep_plan(files, settings_.run, part_.plan, epoch_);
   keepers_ = course_.keep(part_);
-  if (!part_.is_empty()) peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
+  if (!part_.is_empty()) {
+    peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
+    done_ = state();  // who had no part has not counted updates
+  }
   const Seconds paused(seconds_since(switch_began_));
   const double steps = last_ ? paused.value / std::max(1e-9, last_->seconds.value) : 0;
   std::string line =

@@ -100,6 +100,26 @@ TEST_F(RegroupTest, KilledInAnyOperationOfAChangeOfPlan) {
   EXPECT_EQ(num_before + num_behind, kOperations);
 }
 
+// A rank without a part in the plan counts no updates; when it gets one and somebody dies before its first step, what it says of the
+// state must be what the others know.
+TEST_F(RegroupTest, WhoHadNoPartStandsForTheOthers) {
+  bool is_behind = false;
+  for (int operation = 6; operation < 14; ++operation) {
+    Story story{
+        .num_ranks = 3, .num_idle = 1, .layout = {{"dp", 2}, {"zero", 0}}, .fates = std::vector<Fate>(3)};
+    story.next_layout = {{"dp", 3}, {"zero", 0}};
+    story.fates[0].fault = {Fault::Kind::dies_before, operation, "who refuses a plan"};
+    const Ran ran = train(fmt::format("idle-{}", operation), story);
+    SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
+    expect_undisturbed(ran);
+    std::string kinds;
+    for (const Json& decision : ran.decisions)
+      kinds += fmt::format("{} {}, ", decision["kind"].get<std::string>(), decision["step"].get<int>());
+    is_behind |= kinds == fmt::format("switch {0}, recover {0}, ", kSwitchStep);
+  }
+  EXPECT_TRUE(is_behind);
+}
+
 // Any seat may die at any operation, also while others regroup, leave at any step, or come.
 TEST_F(RegroupTest, AnythingMayHappen) {
   const char* const seed_text = std::getenv("OPTIMUS_SEED");

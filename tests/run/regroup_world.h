@@ -45,6 +45,7 @@ struct Fate {
 
 struct Story {
   int num_ranks = 4;
+  int num_idle = 0;                     // of them, which have no part in the first plan
   std::map<std::string, int> layout{};  // tp, pp, zero, dp: what the first plan must be
   std::vector<Fate>
       fates{};  // [seat], the first num_ranks from the begin; then in the order in which they come
@@ -77,7 +78,7 @@ class RegroupTest : public testing::Test {
   std::string script_of(const Story& story, const std::string& name) {
     if (story.next_layout.empty()) return "";
     Story next = story;
-    next.layout = story.next_layout;
+    next.layout = story.next_layout, next.num_idle = 0;
     TrainOptions options = options_for(folder_ / (name + "-next"), next);
     OptionTable table;
     declare(table, options);
@@ -94,7 +95,7 @@ class RegroupTest : public testing::Test {
     options.data = {(folder_.path() / "text.txt").string()};
     options.steps = kStepsHere, options.batch = 12, options.sequence_length = 8, options.sample_tokens = 0;
     options.precision = "fp64", options.threads = 1, options.device = "cpu", options.dropout = 0.1;
-    options.run = run, options.devices = story.num_ranks, options.validation = 0;
+    options.run = run, options.devices = story.num_ranks - story.num_idle, options.validation = 0;
     constrain(options, story.layout);
     options.save_every = story.save_every, options.keep_last = 0, options.patience = Seconds(20);
     options.is_static = !story.wants_copies;
