@@ -230,11 +230,12 @@ SwitchReport PlanSwitch::run(PlanPart& part) {
   const bool do_some_leave = there_.num_staying < there_.num_ranks;
   connect(do_some_leave ? std::span(&kAll, 1) : std::span<const Group>(groups_));
   agree_on_numbers(part);
-  part.engine.reset();
+  part.engine.reset(), part.numbers.reset();
+  if (num_updates_ >= 0) part.numbers = {num_updates_, loss_scale_, fp8_history_};
   if (is_early_) mover_->repeat_update(update_, num_updates_);
   if (part.parameters != nullptr) part.parameters->keep_state();
   const MoveReport moved = mover_->run();
-  if (facts_.move.keeps_old) earlier_ = {part.plan, std::move(part.parameters), nullptr};
+  if (facts_.move.keeps_old) earlier_ = {part.plan, std::move(part.parameters)};
   part.parameters = std::move(next_), part.plan = change_.to;
   SwitchReport report = sum_up(moved);
   earlier_ = {};
@@ -247,6 +248,7 @@ SwitchReport PlanSwitch::run(PlanPart& part) {
     part.parameters->complete();
     make_engine(part);
   }
+  part.numbers.reset();
   report.paused = Seconds(seconds_since(began));
   return report;
 }

@@ -18,10 +18,18 @@
 namespace optimus {
 
 // One rank's part in a plan. The engine refers to the parameters.
+// What an engine counts beside the state.
+struct EngineNumbers {
+  std::int64_t num_updates = 0;
+  LossScale loss_scale{};
+  Fp8History fp8{};
+};
+
 struct PlanPart {
   Plan plan;  // its devices are ranks
   std::unique_ptr<Parameters> parameters{};
   std::unique_ptr<Engine> engine{};
+  std::optional<EngineNumbers> numbers{};  // while a change of plan has taken the engine away
   bool is_empty() const { return engine == nullptr; }
 };
 

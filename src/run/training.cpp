@@ -269,7 +269,7 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   keepers_ = course_.keep(part_);
   if (!part_.is_empty()) {
     peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-    done_ = state();  // who had no part has not counted updates
+    done_ = state();  // who had no part has not counted updates so far
   }
   const Seconds paused(seconds_since(switch_began_));
   const double steps = last_ ? paused.value / std::max(1e-9, last_->seconds.value) : 0;
@@ -417,6 +417,10 @@ Standing Training::stand() {
   progress_.finish();
   Standing standing;
   standing.state = done_, standing.epoch = epoch_;
+  if (const auto& numbers = part_.numbers) {  // who had no part has not counted updates
+    standing.state.num_updates = numbers->num_updates, standing.state.fp8 = numbers->fp8;
+    standing.state.loss_scale = {numbers->loss_scale.value, numbers->loss_scale.num_good};
+  }
   // Who has no part in the plan has nothing to save either; who changes plans has nothing whole.
   standing.is_torn =
       part_.parameters == nullptr || (company_.switches != nullptr && company_.switches->is_moving());
