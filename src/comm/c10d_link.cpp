@@ -132,6 +132,13 @@ class GlooLink final : public Wire {
   const at::Tensor empty_;
 };
 
+// Gloo tries five times to reach a peer, each time until the deadline: who dies while all connect would be waited for five times as long
+// as is meant. A variable that the user has set stays.
+void connect_once() {
+  static const int done = ::setenv("GLOO_DISABLE_CONNECTION_RETRIES", "1", /*overwrite=*/0);
+  (void)done;
+}
+
 // Gloo writes to sockets whose other end may be gone. That is a failure like others, told by the write; its signal would end the
 // process, unless somebody has said what to do then.
 void ignore_broken_pipes() {
@@ -197,6 +204,7 @@ StoreClient::~StoreClient() = default;
 
 Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, const Deadline& deadline) {
   ignore_broken_pipes();
+  connect_once();
   auto parts = std::make_unique<Parts>();
   parts->store = place.store, parts->prefix = place.prefix;
   if (parts->store == nullptr) {
