@@ -67,6 +67,7 @@ inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, st
 struct Learned {
   std::vector<double> losses, norms;
   double evaluated = 0;
+  NoiseScale noise{};
   std::map<std::string, std::vector<double>> tensors;
 };
 
@@ -88,7 +89,7 @@ inline void put(const Parameters& parameters, Learned& learned) {
 // What ranks train with: the samples of a step, and what to do in it.
 struct Course {
   std::function<std::vector<Sample>(std::int64_t first, std::int64_t count)> samples{};
-  UpdateOptions update{.learning_rate = 1e-2};
+  UpdateOptions update{.learning_rate = 1e-2, .measures_noise = true};
   int steps = 4;
   int seed = 5;
 };
@@ -111,6 +112,7 @@ inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Co
         value_or_throw(engine.train_step(batch(step, step * plan.batch), course.update));
     learned.losses.push_back(report.loss), learned.norms.push_back(report.grad_norm);
   }
+  learned.noise = engine.noise;
   learned.evaluated = value_or_throw(engine.evaluate(batch(0, 1000))).loss_sum;
   return learned;
 }
@@ -145,6 +147,7 @@ inline Learned train(const ModelSpec& model, const Plan& plan, const Course& cou
   Learned all = ranks[0];
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     EXPECT_EQ(ranks[r].losses, all.losses) << "rank " << r;
+    EXPECT_EQ(ranks[r].noise, all.noise) << "rank " << r;
     if (parameters[r] != nullptr) put(*parameters[r], all);
   }
   return all;
@@ -181,6 +184,13 @@ inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const
     EXPECT_NEAR(one.losses[i], many.losses[i], kTolerance * one.losses[i]) << what << " step " << i;
     EXPECT_NEAR(one.norms[i], many.norms[i], kTolerance * one.norms[i]) << what << " step " << i;
   }
+  // Products of gradients and of means of them: each is as far off as the gradients are, of norms that are at most these.
+  double squares = 0;
+  for (const double norm : one.norms) squares += 2 * norm * norm;
+  EXPECT_EQ(one.noise.num_steps, many.noise.num_steps) << what;
+  EXPECT_NEAR(one.noise.gradient, many.noise.gradient, kTolerance * squares) << what;
+  EXPECT_NEAR(one.noise.noise, many.noise.noise, kTolerance * squares * static_cast<double>(plan.batch))
+      << what;
   for (const auto& [name, values] : one.tensors) {
     const auto found = many.tensors.find(name);
     ASSERT_NE(found, many.tensors.end()) << what << " " << name;
