@@ -110,7 +110,7 @@ class PhaseTest(CommandLineTest):
         alone, _ = self.train("alone", *ramp, "--devices", "1")
         begins = self.state(alone)["ramp"]["begins"]
         folder = self.folder / "lost"
-        process = subprocess.Popen([OPTIMUS, "train", *SMALL, *ramp, "--data", str(self.text), "--run", str(folder), "--dp", "3", "--zero", "0"], stdin=subprocess.DEVNULL,
+        process = subprocess.Popen([OPTIMUS, "train", *SMALL, *ramp, "--data", str(self.text), "--run", str(folder), "--devices", "3", "--dp", "3", "--zero", "0"], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             end = time.monotonic() + 60
