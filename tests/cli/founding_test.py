@@ -20,7 +20,9 @@ class FoundingTest(CommandLineTest):
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         rows = {name: [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()] for name in ("run", "alone")}
         self.assertEqual([row["step"] for row in rows["run"]], list(range(1, STEPS + 1)))
-        self.assertEqual([row["tokens"] for row in rows["run"]], [8 * 16] * 12 + [256 * 16] * 8)
+        self.assertEqual([row["tokens"] for row in rows["run"]], [row["tokens"] for row in rows["alone"]])
+        # The data's last sequence is shorter, and comes in the second phase.
+        self.assertEqual([round(row["tokens"] / 16) for row in rows["run"]], [8] * 12 + [256] * 8)
         for key in ("loss", "grad_norm"):
             for row, one in zip(rows["run"], rows["alone"], strict=True):
                 self.assertAlmostEqual(row[key] / one[key], 1, delta=CLOSE, msg=f"{key} of step {row['step']}")
