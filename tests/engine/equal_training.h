@@ -184,13 +184,6 @@ inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const
     EXPECT_NEAR(one.losses[i], many.losses[i], kTolerance * one.losses[i]) << what << " step " << i;
     EXPECT_NEAR(one.norms[i], many.norms[i], kTolerance * one.norms[i]) << what << " step " << i;
   }
-  // Products of gradients and of means of them: each is as far off as the gradients are, of norms that are at most these.
-  double squares = 0;
-  for (const double norm : one.norms) squares += 2 * norm * norm;
-  EXPECT_EQ(one.noise.num_steps, many.noise.num_steps) << what;
-  EXPECT_NEAR(one.noise.gradient, many.noise.gradient, kTolerance * squares) << what;
-  EXPECT_NEAR(one.noise.noise, many.noise.noise, kTolerance * squares * static_cast<double>(plan.batch))
-      << what;
   for (const auto& [name, values] : one.tensors) {
     const auto found = many.tensors.find(name);
     ASSERT_NE(found, many.tensors.end()) << what << " " << name;
@@ -199,8 +192,19 @@ inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const
   }
 }
 
+// Products of gradients and of means of them: each is as far off as the gradients are, of norms that are at most these.
+inline void expect_same_noise(const Plan& plan, const Learned& one, const Learned& many) {
+  double squares = 0;
+  for (const double norm : one.norms) squares += 2 * norm * norm;
+  const double most = kTolerance * squares;
+  EXPECT_EQ(one.noise.num_steps, many.noise.num_steps) << short_text(plan);
+  EXPECT_NEAR(one.noise.gradient, many.noise.gradient, most) << short_text(plan);
+  EXPECT_NEAR(one.noise.noise, many.noise.noise, most * static_cast<double>(plan.batch)) << short_text(plan);
+}
+
 inline void expect_equal(const ModelSpec& model, const Plan& plan, const Learned& one, const Learned& many) {
   expect_same_learning(model, plan, one, many);
+  expect_same_noise(plan, one, many);
   EXPECT_NEAR(one.evaluated, many.evaluated, kTolerance * one.evaluated) << short_text(plan);
 }
 
