@@ -6,22 +6,6 @@
 
 namespace optimus {
 
-// |G_b|^2 = |G|^2 + S / b for each size b, on average: two sizes tell both. Means of numerator and denominator over steps, apart:
-// their quotient in single steps has no mean.
-void NoiseScale::see(double group_squared, double group_samples, double squared, double samples) {
-  if (!(samples > group_samples) || !(group_samples > 0)) return;
-  constexpr double kRate = 0.02;
-  const double gradient = (samples * squared - group_samples * group_squared) / (samples - group_samples);
-  const double noise = (group_squared - squared) / (1 / group_samples - 1 / samples);
-  gradient_ += kRate * (gradient - gradient_), noise_ += kRate * (noise - noise_);
-  ++steps_;
-}
-
-std::optional<double> NoiseScale::samples() const {
-  if (steps_ < 20 || gradient_ <= 0 || noise_ <= 0) return std::nullopt;
-  return noise_ / gradient_;
-}
-
 void LossPlateau::see(double loss) {
   if (!std::isfinite(loss)) return;
   losses_.push_back(loss);

@@ -48,6 +48,30 @@ Fp8History parse_history(const JsonView& json) {
   return history;
 }
 
+OrderedJson ramp_json(const TrainingState& state) {
+  return {{"gradient", state.noise.gradient},
+          {"noise", state.noise.noise},
+          {"moment", state.noise.moment},
+          {"steps", state.noise.num_steps},
+          {"begins", state.phase_begins}};
+}
+
+void parse_ramp(const JsonView& json, TrainingState& state) {
+  static const std::string keys[] = {"gradient", "noise", "moment", "steps", "begins"};
+  json.allow_only(keys);
+  const auto finite = [&](const char* key) {
+    const double value = json.at(key).number();
+    if (!std::isfinite(value)) json.at(key).refuse("a finite number");
+    return value;
+  };
+  state.noise = {finite("gradient"), finite("noise"), finite("moment"), json.at("steps").integer(0)};
+  for (const JsonView& begin : json.at("begins").elements()) {
+    const std::int64_t least = state.phase_begins.empty() ? 1 : state.phase_begins.back() + 1;
+    state.phase_begins.push_back(begin.integer(least));
+    if (state.phase_begins.size() > 64) begin.refuse("at most 64 phases");
+  }
+}
+
 }  // namespace
 
 std::string training_state_text(const TrainingState& state) {
@@ -62,6 +86,7 @@ std::string training_state_text(const TrainingState& state) {
   json["precision"] = text(state.precision);
   json["loss_scale"] = {{"value", state.loss_scale.value}, {"good_steps", state.loss_scale.num_good}};
   if (!state.fp8.is_empty()) json["fp8"] = history_json(state.fp8);
+  if (state.noise != NoiseScale{} || !state.phase_begins.empty()) json["ramp"] = ramp_json(state);
   return json.dump(1) + "\n";
 }
 
@@ -73,8 +98,8 @@ TrainingState parse_training_state(std::string_view content, const std::string& 
   if (const std::int64_t version = view.at("version").integer(); version != kTrainingStateVersion)
     throw UserError("{}: training state version {}; this program reads version {}", source, version,
                     kTrainingStateVersion);
-  static const std::string keys[] = {"format", "version",    "step",      "updates",    "samples",
-                                     "seed",   "plan_epoch", "precision", "loss_scale", "fp8"};
+  static const std::string keys[] = {"format",     "version",   "step",       "updates", "samples", "seed",
+                                     "plan_epoch", "precision", "loss_scale", "fp8",     "ramp"};
   static const std::string scale_keys[] = {"value", "good_steps"};
   view.allow_only(keys);
   TrainingState state;
@@ -91,6 +116,7 @@ TrainingState parse_training_state(std::string_view content, const std::string& 
     scale.at("value").refuse("a positive number");
   state.loss_scale.num_good = scale.at("good_steps").integer(0);
   if (const auto fp8 = view.find("fp8")) state.fp8 = parse_history(*fp8);
+  if (const auto ramp = view.find("ramp")) parse_ramp(*ramp, state);
   return state;
 }
 

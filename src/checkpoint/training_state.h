@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "plan/fp8.h"
+#include "plan/noise_scale.h"
 #include "plan/plan.h"
 
 namespace optimus {
@@ -24,6 +26,9 @@ struct TrainingState {
     bool operator==(const LossScale&) const = default;
   } loss_scale{};
   Fp8History fp8{};  // of products in 8 bits, else empty
+  // Where batches grow by the gradient's noise (plan/phase.h): what was seen of it, and behind which steps phases begin that are decided.
+  NoiseScale noise{};
+  std::vector<std::int64_t> phase_begins{};
   bool operator==(const TrainingState&) const = default;
 };
 

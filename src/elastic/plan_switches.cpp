@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/describe.h"
+#include "plan/phase.h"
 #include "plan/plan_json.h"
 
 namespace optimus {
@@ -18,6 +19,11 @@ namespace {
 constexpr std::int64_t kStepsAhead = 3;  // with which a script's plan is begun to be prepared
 constexpr Seconds kPatience{60};         // of preparing, for others that do not come
 const Group kEveryone{Role::world, {}};
+
+// What is learned from then on is another thing: decisions say so.
+std::string phase_words(const Plan& from, const Plan& to) {
+  return "phase: " + text(Phase{0, from.batch, from.sequence_length}, Phase{0, to.batch, to.sequence_length});
+}
 
 }  // namespace
 
@@ -28,7 +34,8 @@ PlanSwitches::PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<Script
       script_(std::move(script)),
       outside_(std::move(outside)),
       check_(std::move(check)),
-      asked_(part.plan) {}
+      asked_(part.plan),
+      scripted_(part.plan) {}
 
 PlanSwitches::~PlanSwitches() {
   if (attempt_ && attempt_->prepared.valid()) attempt_->prepared.wait();
@@ -89,7 +96,7 @@ bool PlanSwitches::take_next_request() {
 // One at a time. What is to be chosen is chosen while steps go on.
 void PlanSwitches::take_request() {
   if (!request_ && !take_next_request() && (drain_ || !take_wish())) return;
-  if (!request_->plan && !chosen_.valid()) chosen_ = std::async(std::launch::async, outside_->choose);
+  if (!request_->plan && !chosen_.valid()) chosen_ = std::async(std::launch::async, outside_->choose, asked_);
   if (!request_->plan) {
     if (chosen_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
     try {
@@ -114,24 +121,52 @@ void PlanSwitches::step_ended(std::int64_t step, const StepWord& agreed, const S
   const bool is_due = next.step == step;
   if (are_all_prepared && attempt_ && attempt_->is_scripted && next.step == step + 1) begin_early();
   if (is_due && attempt_ && !attempt_->is_scripted) end(hooks);
-  if (!attempt_ && next.step <= step + kStepsAhead) begin(next.plan, true);
+  if (!attempt_ && next.step - kStepsAhead <= step) begin_scripted(next);
   if (is_due) end(hooks);
 }
 
-void PlanSwitches::begin(const Plan& plan, bool is_scripted, bool is_placed) {
-  const int number = ++num_attempts_;
-  attempt_.emplace(Attempt{number, is_scripted, plan, {}});
-  attempt_->prepared = std::async(
-      std::launch::async, [this, plan, number, is_placed] { return prepare(plan, number, is_placed); });
+// Phases without a step are the last of a script.
+void PlanSwitches::know_phase(std::int64_t begin) {
+  for (ScriptedSwitch& one : script_) {
+    if (one.is_phase && one.step == begin) return;
+    if (one.step != kNotYet) continue;
+    one.step = begin;
+    return;
+  }
 }
 
-PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number, bool is_placed) const {
+// A phase's plan was made for the machines that the run began with: where it has lost some, or has gone to another plan for a reason, it
+// stays there with the new batch.
+void PlanSwitches::begin_scripted(const ScriptedSwitch& next) {
+  const Plan& plan = next.plan;
+  const bool is_usual = asked_ == scripted_ && num_devices(plan) <= facts_.comm.size();
+  if (!next.is_phase || is_usual) return begin(plan, true, false, next.is_phase);
+  begin(with_batch(part_.plan, plan.batch, plan.sequence_length), true, true, true);
+}
+
+void PlanSwitches::begin_phase_as_it_is(const SwitchHooks& hooks) {
+  const Plan& plan = script_[next_scripted_].plan;
+  has_retried_ = true;
+  begin(with_batch(part_.plan, plan.batch, plan.sequence_length), true, true, true);
+  end(hooks);
+}
+
+void PlanSwitches::begin(const Plan& plan, bool is_scripted, bool is_placed, bool is_phase) {
+  const int number = ++num_attempts_;
+  attempt_.emplace(Attempt{number, is_scripted, plan, {}});
+  attempt_->prepared = std::async(std::launch::async, [this, plan, number, is_placed, is_phase] {
+    return prepare(plan, number, is_placed, is_phase);
+  });
+}
+
+PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number, bool is_placed,
+                                             bool is_phase) const {
   const auto began = std::chrono::steady_clock::now();
   Prepared result;
   try {
     SwitchFacts facts = facts_;
     facts.move.keeps_old = false;
-    result.change = std::make_unique<PlanSwitch>(facts, part_, plan, number, is_placed);
+    result.change = std::make_unique<PlanSwitch>(facts, part_, plan, number, is_placed, is_phase);
     check_(*result.change);
     if (facts_.move.keeps_old) result.change->keep_old_within(facts_.move.spare);
     if (const auto done = result.change->prepare(Deadline::after(kPatience, "a plan's groups")); !done)
@@ -230,10 +265,13 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
   Attempt attempt = std::move(*attempt_);
   attempt_.reset();
   Prepared prepared = attempt.ready ? std::move(*attempt.ready) : attempt.prepared.get();
+  const bool is_phase = attempt.is_scripted && script_[next_scripted_].is_phase;
   SwitchEnd end{.why_not = first_refusal(prepared),
-                .why = attempt.is_scripted ? "scripted"
-                       : request_          ? request_->why
-                                           : "",
+                .why = is_phase              ? phase_words(asked_, attempt.plan)
+                       : attempt.is_scripted ? "scripted"
+                       : request_            ? request_->why
+                                             : "",
+                .is_phase = is_phase,
                 .wish = attempt.is_scripted ? std::nullopt : wish_,
                 .from = asked_,
                 .to = std::move(attempt.plan),
@@ -242,10 +280,16 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
     hooks.let_go();
     end.report = move(*prepared.change);
     asked_ = end.to;
+    if (attempt.is_scripted) scripted_ = end.to;
     drop_earlier(attempt.number);
   }
   const std::string line = hooks.done(end);
-  if (attempt.is_scripted) ++next_scripted_;
+  if (is_phase && !end.why_not.empty()) {
+    if (has_retried_)
+      throw UserError("the next phase of the training ({}) cannot begin: {}", end.why, end.why_not);
+    return begin_phase_as_it_is(hooks);
+  }
+  if (attempt.is_scripted) ++next_scripted_, has_retried_ = false;
   if (!attempt.is_scripted && request_) {
     if (!wish_) outside_->requests.answer(request_->name, {end.why_not.empty(), line});
     request_.reset(), wish_.reset();

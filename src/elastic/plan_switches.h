@@ -27,6 +27,7 @@ namespace optimus {
 struct SwitchEnd {
   std::string why_not{};           // refused: by whom and why; empty: it was done
   std::string why{};               // it was made; only rank 0 knows
+  bool is_phase = false;           // another phase of the training began with it
   std::optional<PlanWish> wish{};  // it came from; only rank 0 knows
   Plan from, to;                   // as they were asked for: of their devices only the number counts
   Seconds prepared;                // by this rank
@@ -44,8 +45,9 @@ class PlanSwitches {
   // Rank 0: of those who may ask.
   struct Outside {
     ControlFolder& requests;
-    std::function<Plan()> choose;  // the best plan; on a thread of its own; throws UserError
-    bool can_drain = false;        // ranks may leave
+    // The best plan for the batch and length of this one; on a thread of its own; throws UserError.
+    std::function<Plan(const Plan& now)> choose;
+    bool can_drain = false;                                                       // ranks may leave
     std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
@@ -58,6 +60,8 @@ class PlanSwitches {
   StepWord word();
   // After a step, by all ranks with what they agreed on. Throws PeersLost.
   void step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks);
+  // By all ranks behind the same step: the next phase that has no step yet begins behind this one. Said once or more often.
+  void know_phase(std::int64_t begin);
   // Rank 0: the rank that is to leave, as somebody asked for. It is answered by whoever sees it done.
   const std::optional<DrainRequest>& drain_request() const { return drain_; }
   // Whether masters and moments are on their way: what fails then leaves no state, unless the old one was kept.
@@ -82,8 +86,11 @@ class PlanSwitches {
     std::future<Prepared> prepared;
     std::optional<Prepared> ready{};  // what came of that, where it was looked at before the end
   };
-  void begin(const Plan& plan, bool is_scripted, bool is_placed = false);
-  Prepared prepare(const Plan& plan, int number, bool is_placed) const;
+  void begin(const Plan& plan, bool is_scripted, bool is_placed = false, bool is_phase = false);
+  void begin_scripted(const ScriptedSwitch& next);
+  Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
+  // A phase comes whatever becomes of its plan: else with the devices and layers of now.
+  void begin_phase_as_it_is(const SwitchHooks& hooks);
   void take_request();
   bool take_next_request();
   bool take_wish();
@@ -101,7 +108,7 @@ class PlanSwitches {
 
   const SwitchFacts facts_;
   PlanPart& part_;
-  const std::vector<ScriptedSwitch> script_;
+  std::vector<ScriptedSwitch> script_;
   const std::optional<Outside> outside_;
   const std::function<void(const PlanSwitch&)> check_;
   std::size_t next_scripted_ = 0;
@@ -112,7 +119,9 @@ class PlanSwitches {
   std::int64_t num_asked_ = 0;  // rank 0: requests taken
   std::int64_t num_begun_ = 0;  // of those that were asked for
   int num_attempts_ = 0;
-  Plan asked_;  // that the run is on, as it was asked for
+  Plan asked_;                // that the run is on, as it was asked for
+  Plan scripted_;             // that the run began with, or came to by its script
+  bool has_retried_ = false;  // the phase that is due
   std::optional<Attempt> attempt_;
   bool is_moving_ = false, has_moved_ = false;
   PlanPart earlier_;

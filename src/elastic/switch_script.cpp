@@ -50,15 +50,16 @@ std::string with_whole_paths(const std::string& script) {
 }
 
 std::vector<ScriptedSwitch> read_switch_script(const std::string& script, const Plan& first,
-                                               const ModelSpec& model) {
+                                               const ModelSpec& model, const std::vector<Phase>& phases) {
   std::vector<ScriptedSwitch> result;
   for (const ScriptLine& line : parse_script(script)) {
     Plan plan = read_plan(line.plan);
     validate(plan, model, line.plan.string());
-    if (plan.batch != first.batch || plan.sequence_length != first.sequence_length)
-      throw UserError("--switch-at: {} is for batch {} of {} tokens, the run has {} of {}",
-                      line.plan.string(), plan.batch, plan.sequence_length, first.batch,
-                      first.sequence_length);
+    const Phase then =
+        phases.empty() ? Phase{0, first.batch, first.sequence_length} : phase_at(phases, line.step);
+    if (plan.batch != then.batch || plan.sequence_length != then.sequence_length)
+      throw UserError("--switch-at: {} is for batch {} of {} tokens, the run has {} of {} then",
+                      line.plan.string(), plan.batch, plan.sequence_length, then.batch, then.sequence_length);
     if (plan.precision != first.precision)
       throw UserError("--switch-at: {} is for {}, the run has {}", line.plan.string(), text(plan.precision),
                       text(first.precision));

@@ -130,12 +130,26 @@ Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int6
                   [&](std::int64_t i) -> const Sample& { return samples.at(static_cast<std::size_t>(i)); });
 }
 
+namespace {
+
+// In a phase of shorter sequences: their first tokens.
+Sample first_tokens(Sample sample, std::int64_t most) {
+  if (std::ssize(sample.inputs) <= most) return sample;
+  const auto length = static_cast<std::size_t>(most);
+  sample.inputs.resize(length), sample.targets.resize(length);
+  sample.positions.resize(length), sample.documents.resize(length);
+  sample.num_counted = num_targets(sample);
+  return sample;
+}
+
+}  // namespace
+
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device) {
   std::map<std::int64_t, Sample> known;  // blocks that split differently share most of what they read
   return deal_out(plan, step, first_sample, device, [&](std::int64_t i) -> const Sample& {
     const auto [at, is_new] = known.try_emplace(i);
-    if (is_new) at->second = samples.read(first_sample + i);
+    if (is_new) at->second = first_tokens(samples.read(first_sample + i), plan.sequence_length);
     return at->second;
   });
 }

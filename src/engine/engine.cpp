@@ -55,7 +55,7 @@ CommOutcome<void> Engine::run_whole_step(const Batch& batch) {
   const auto work = [&] { done = run({}); };
   if (can_record(batch))
     recording_.run({scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip,
-                    fp8_ != nullptr && fp8_->is_narrow() ? 1.0 : 0.0},
+                    fp8_ != nullptr && fp8_->is_narrow() ? 1.0 : 0.0, update_.measures_noise ? 1.0 : 0.0},
                    work);
   else
     work();
@@ -147,6 +147,7 @@ StepReport Engine::end_step() {
                     .num_tokens = std::llround(number(numbers, StepNumber::num_tokens)),
                     .num_counted = std::llround(counted),
                     .is_skipped = !is_finite};
+  if (update_.measures_noise && is_finite && !is_asynchronous(plan_.schedule)) see_noise(numbers);
   if (plan_.precision == Precision::fp16) {
     report.loss_scale = scale_;
     if (counted > 0) loss_scale.update(is_finite);
@@ -384,6 +385,7 @@ CommOutcome<void> Engine::pass_gate() {
     for (const StateRun& run : parameters_.counted(block))
       kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
                                square_sum_);
+  if (update_.measures_noise) add_moment_sum();
   progress_ = Progress::at_gate;
   if (CommOutcome<void> done = agree_on_maxima(); !done) return done;
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;

@@ -30,6 +30,7 @@
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
 #include "kernels/step_numbers.h"
+#include "plan/noise_scale.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
 
@@ -40,6 +41,7 @@ struct UpdateOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip = 1;  // the largest gradient norm; 0: any, as asynchronous schedules need it
   PipeMareOptions pipemare{};
+  bool measures_noise = false;  // Engine::noise sees every update; not of asynchronous schedules
 };
 
 // What the updates of a step worked with beside gradients and state: whoever has these can repeat them, bit for bit.
@@ -139,6 +141,7 @@ class Engine {
   // What an update depends on beside parameters: to be saved with them.
   std::int64_t num_updates = 0;
   LossScale loss_scale;
+  NoiseScale noise;
   // Of products in 8 bits; empty where there are none.
   Fp8History fp8_history() const;
   void set_fp8_history(const Fp8History& history);
@@ -179,6 +182,8 @@ class Engine {
   void begin_numbers(bool is_training);
   bool can_record(const Batch& batch) const;
   StepReport end_step();
+  void see_noise(const double* numbers);
+  void add_moment_sum();
   CommOutcome<void> run(const Run& how);
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);

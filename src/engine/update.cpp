@@ -1,4 +1,9 @@
-// Engine: the update of one block, behind the gate: of the own shard, and again of the one that this device keeps a copy of (Plan::buddy).
+// Engine: the update of one block, behind the gate: of the own shard, and again of the one that this device keeps a copy of (Plan::buddy);
+// and what updates tell of the gradients' noise.
+#include <ATen/ops/dot.h>
+
+#include <algorithm>
+
 #include "engine/engine.h"
 
 namespace optimus {
@@ -39,6 +44,33 @@ void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
                first = own(state.first), second = own(state.second);
     kernels_->adamw(adam, numbers, own(what.gradients), masters, first, second, weights);
   }
+}
+
+// In doubles, some of it at a time: what devices add up must not depend on how many they are.
+void Engine::add_moment_sum() {
+  constexpr std::int64_t kAtATime = 1 << 18;
+  at::Tensor sum = numbers_.select(0, static_cast<int>(StepNumber::moment_sum));
+  for (int block = 0; block < parameters_.num_blocks(); ++block) {
+    const BlockState& state = parameters_.block(block);
+    for (const StateRun& run : parameters_.counted(block))
+      for (std::int64_t at = 0; at < run.length; at += kAtATime) {
+        const auto some = [&](const at::Tensor& flat) {
+          return flat.narrow(0, run.shard + at, std::min(kAtATime, run.length - at)).to(at::kDouble);
+        };
+        sum.add_(at::dot(some(state.gradients), some(state.first)));
+      }
+  }
+}
+
+// Gradients are sums over targets, multiplied by the loss scale; moments are of the mean.
+void Engine::see_noise(const double* numbers) {
+  const auto at = [&](StepNumber which) { return numbers[static_cast<int>(which)]; };
+  const double to_mean = at(StepNumber::loss_scale) * at(StepNumber::num_counted);
+  noise.see({.squared = at(StepNumber::grad_norm) * at(StepNumber::grad_norm),
+             .product = at(StepNumber::moment_sum) / to_mean,
+             .samples = static_cast<double>(plan_.batch),
+             .factor = at(StepNumber::factor) * to_mean,
+             .beta1 = update_.beta1});
 }
 
 }  // namespace optimus

@@ -21,17 +21,18 @@ enum class StepNumber {
   num_tokens,
   loss_sum,     // over counted targets
   square_sum,   // of all gradients, each logical element once
+  moment_sum,   // likewise, of gradients times first moments; 0 where nobody asks
   grad_norm,    // of the mean loss
   is_finite,    // 1; 0: no update happens
   factor,       // that gradients are multiplied by: to the mean loss, and clipped
   rate,         // the learning rate, corrected for the first moment's beginning at 0
   inverse_root  // what the root of the second moment is multiplied by, likewise
 };
-constexpr int kNumStepNumbers = 12;
+constexpr int kNumStepNumbers = 13;
 // These lie side by side: devices add theirs up in one collective.
 constexpr StepNumber kFirstSum = StepNumber::num_counted;
-constexpr int kNumSums = 4;
-static_assert(static_cast<int>(StepNumber::square_sum) == static_cast<int>(kFirstSum) + kNumSums - 1);
+constexpr int kNumSums = 5;
+static_assert(static_cast<int>(StepNumber::moment_sum) == static_cast<int>(kFirstSum) + kNumSums - 1);
 
 struct GateOptions {
   double beta1 = 0.9, beta2 = 0.95;

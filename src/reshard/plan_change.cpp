@@ -44,13 +44,13 @@ Plan with_places(Plan plan) {
 }
 
 // What is learned would be another thing.
-void refuse_other_training(const Plan& from, const Plan& to) {
+void refuse_other_training(const Plan& from, const Plan& to, bool is_phase) {
   const auto refuse = [](const char* what, const auto& now, const auto& then) {
     throw UserError("the run has {} {}, the plan {}: a change of plan must not change what is learned", what,
                     now, then);
   };
-  if (from.batch != to.batch) refuse("batch", from.batch, to.batch);
-  if (from.sequence_length != to.sequence_length)
+  if (from.batch != to.batch && !is_phase) refuse("batch", from.batch, to.batch);
+  if (from.sequence_length != to.sequence_length && !is_phase)
     refuse("sequence length", from.sequence_length, to.sequence_length);
   if (from.precision != to.precision) refuse("precision", text(from.precision), text(to.precision));
   if (fp8_text(from) != fp8_text(to)) refuse("products in fp8:", fp8_text(from), fp8_text(to));
@@ -111,7 +111,7 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
 
 PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const RanksThere& there) {
   validate(to, model, "the plan");
-  refuse_other_training(from, to);
+  refuse_other_training(from, to, there.is_phase);
   if (num_devices(to) > there.num_staying)
     throw UserError("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
   PlanChange change;

@@ -51,6 +51,7 @@ struct RanksThere {
   // The devices of `to` are ranks already, as somebody worked out for all. Else they are dealt so that least moves; of equally good ways
   // which one it is depends on how `to` numbers its devices, so dealing twice need not give the same.
   bool is_placed = false;
+  bool is_phase = false;  // another phase of the training begins: batch and length may be others
 };
 
 // Throws UserError, in one sentence, when there cannot be such a change: another model, batch, sequence length or precision, too few

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 
 #include "base/error.h"
 #include "schedule/program.h"
@@ -18,6 +19,7 @@ namespace {
 const Group kAll{Role::world, {}};
 constexpr std::array kReadByUpdates = {StepNumber::learning_rate, StepNumber::is_finite, StepNumber::factor,
                                        StepNumber::rate, StepNumber::inverse_root};
+constexpr std::size_t kNumCounts = 7;  // updates, the loss scale, the noise scale
 constexpr std::size_t kNumUpdateNumbers = 4 + kReadByUpdates.size();
 constexpr int kProbeTag = 0x7fd3;  // no other messages have it
 constexpr std::int64_t kProbeBytes = 1 << 18;
@@ -31,9 +33,12 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 }  // namespace
 
 PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch,
-                       bool is_placed)
+                       bool is_placed, bool is_phase)
     : PlanSwitch(facts, part, to,
-                 {.num_ranks = facts.comm.size(), .num_staying = facts.comm.size(), .is_placed = is_placed},
+                 {.num_ranks = facts.comm.size(),
+                  .num_staying = facts.comm.size(),
+                  .is_placed = is_placed,
+                  .is_phase = is_phase},
                  epoch) {}
 
 PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to,
@@ -133,10 +138,19 @@ std::string PlanSwitch::end_early(PlanPart& part) {
 }
 
 void PlanSwitch::agree_on_numbers(const PlanPart& part) {
-  std::vector<double> numbers(3, -1);
-  if (!part.is_empty())
-    numbers = {static_cast<double>(part.engine->num_updates), part.engine->loss_scale.value,
-               static_cast<double>(part.engine->loss_scale.num_good)};
+  constexpr double kUnknown = -std::numeric_limits<double>::infinity();
+  std::vector<double> numbers(kNumCounts, kUnknown);
+  if (!part.is_empty()) {
+    const LossScale& scale = part.engine->loss_scale;
+    const NoiseScale& noise = part.engine->noise;
+    numbers = {static_cast<double>(part.engine->num_updates),
+               scale.value,
+               static_cast<double>(scale.num_good),
+               noise.gradient,
+               noise.noise,
+               noise.moment,
+               static_cast<double>(noise.num_steps)};
+  }
   add_update(part, numbers);
   add_history(part, numbers);
   at::Tensor all = at::tensor(numbers, at::kDouble);
@@ -145,7 +159,8 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   const double* const found = all.const_data_ptr<double>();
   num_updates_ = std::llround(found[0]);
   loss_scale_ = {found[1], std::llround(found[2])};
-  const std::span<const double> rest(found + 3, static_cast<std::size_t>(all.numel() - 3));
+  noise_ = {found[3], found[4], found[5], std::llround(found[6])};
+  const std::span<const double> rest(found + kNumCounts, static_cast<std::size_t>(all.numel()) - kNumCounts);
   take_update(rest.first(kNumUpdateNumbers));
   fp8_history_ = history_in(rest.subspan(kNumUpdateNumbers));
 }
@@ -197,6 +212,7 @@ void PlanSwitch::make_engine(PlanPart& part) const {
   options.rank = rank_, options.comm = num_devices(change_.to) > 1 ? &facts_.comm : nullptr;
   part.engine = std::make_unique<Engine>(change_.to, facts_.model, *part.parameters, options);
   part.engine->num_updates = num_updates_, part.engine->loss_scale = loss_scale_;
+  part.engine->noise = noise_;
   part.engine->set_fp8_history(fp8_history_);
   done_or_throw(part.engine->gather_weights());
 }

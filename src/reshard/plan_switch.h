@@ -53,9 +53,9 @@ struct SwitchFacts {
 class PlanSwitch {
  public:
   // Works everything out; touches nothing. Throws UserError when there cannot be such a switch. `part` must be the rank's until run().
-  // is_placed: the devices of `to` are ranks.
+  // is_placed: the devices of `to` are ranks. is_phase: of another batch or length.
   PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch,
-             bool is_placed = false);
+             bool is_placed = false, bool is_phase = false);
   // After others were lost, or when some come or leave: `part.plan` has the ranks that they have now, and those who are gone behind them.
   // Who leaves takes part, and is gone from the Comm's world afterwards. facts.move.keeps_old should be set.
   PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there);
@@ -111,6 +111,7 @@ class PlanSwitch {
   std::unique_ptr<StateMover> mover_;
   std::vector<Group> groups_;
   std::int64_t num_updates_ = 0;
+  NoiseScale noise_;
   LossScale loss_scale_;
   Fp8History fp8_history_;
   bool is_early_ = false;

@@ -34,7 +34,11 @@ std::string text(FirstAnswer::Kind kind) {
 }
 
 RanksThere ranks_there(const WhereStateIs& state) {
-  return {.num_ranks = state.num_there, .num_staying = state.num_staying, .copies = MasterCopies::owned};
+  // The plan may have been thought of for another phase: it gets its batch afterwards (regroup.cpp).
+  return {.num_ranks = state.num_there,
+          .num_staying = state.num_staying,
+          .copies = MasterCopies::owned,
+          .is_phase = true};
 }
 
 std::optional<Plan> taken_over(const WhereStateIs& state) {

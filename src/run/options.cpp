@@ -26,6 +26,11 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("batch", o.batch, "B", "sequences a step, over all devices");
   table.add("microbatch", o.microbatch, "b", "sequences computed at a time");
   table.add("seq", o.sequence_length, "S", "tokens of a sequence");
+  table.add("batch-ramp", o.batch_ramp, "FROM:STEPS",
+            "begin with batches of FROM, which double in equal stretches and are --batch behind step STEPS; "
+            "FROM:noise doubles them as the gradient noise scale grows, FROM,NEXT@STEP,… at these steps");
+  table.add("seq-ramp", o.sequence_ramp, "FROM:STEPS",
+            "begin with the first FROM tokens of every sequence; in the same way they become --seq");
   table.add(
       "lr", o.learning_rate, "X",
       "the highest learning rate (default: by the model's size; a tenth of that for a model with weights)");

@@ -26,6 +26,7 @@ struct TrainOptions {
   Path run;
 
   std::optional<std::int64_t> steps, batch, microbatch, sequence_length;
+  std::string batch_ramp, sequence_ramp;  // plan/phase.h has the words; empty: as they are from the begin
   std::optional<double> learning_rate;
   std::optional<std::int64_t> warmup;
   LearningRateShape shape = LearningRateShape::cosine;

@@ -20,6 +20,7 @@
 #include "run/memory.h"
 #include "run/memory_level.h"
 #include "run/observation_record.h"
+#include "run/phases.h"
 #include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/rank_show.h"
@@ -72,7 +73,7 @@ class RankRun {
   PartKeepers keepers(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   Course course();
-  Plan best_plan() const;  // for all ranks that there are
+  Plan best_plan(const Plan& now) const;  // for all ranks that there are, and the batch of this one
   // Rank 0 of a run that decides by itself; else nothing.
   std::unique_ptr<Deciding> decider();
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
@@ -183,11 +184,11 @@ PartKeepers RankRun::keepers(const PlanPart& part) {
   return made;
 }
 
-Plan RankRun::best_plan() const {
+Plan RankRun::best_plan(const Plan& now) const {
   TrainOptions options = options_;
-  options.devices = rank_.comm.size(), options.batch = settings_.plan.batch;
-  options.sequence_length = settings_.plan.sequence_length;
-  options.precision = text(settings_.plan.precision);
+  options.devices = rank_.comm.size(), options.batch = now.batch;
+  options.sequence_length = now.sequence_length;
+  options.precision = text(now.precision);
   return choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
 }
 
@@ -210,10 +211,10 @@ std::unique_ptr<Deciding> RankRun::decider() {
       .policy = policy,
       .machines = profile_of(open_cluster(fmt::format("{}x{}", device.type, size)).profile(), hosts),
       .demand =
-          [this, device](const Cluster& cluster, const Plan&) {
+          [this, device](const Cluster& cluster, const Plan& now) {
             TrainOptions options = options_;
-            options.batch = settings_.plan.batch, options.sequence_length = settings_.plan.sequence_length;
-            options.precision = text(settings_.plan.precision);
+            options.batch = now.batch, options.sequence_length = now.sequence_length;
+            options.precision = text(now.precision);
             return demand_of(options, settings_.model, device, cluster);
           },
       .can_run =
@@ -298,14 +299,16 @@ void RankRun::write_plan_if_missing(std::int64_t epoch) {
 RankRun::End RankRun::train_on(Training& training) {
   std::optional<PlanSwitches::Outside> outside;
   if (number() == 0)
-    outside.emplace(PlanSwitches::Outside{requests_, [&] { return best_plan(); }, rank_.elastic != nullptr});
+    outside.emplace(PlanSwitches::Outside{requests_, [&](const Plan& now) { return best_plan(now); },
+                                          rank_.elastic != nullptr});
   MoveOptions move{
       .patience = options_.patience, .keeps_old = rank_.elastic != nullptr, .early = options_.precopy};
   if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
   const std::unique_ptr<Deciding> deciding = decider();
   if (deciding != nullptr) outside->wish = [&] { return deciding->wish(); };
   PlanSwitches switches(
-      {settings_.model, rank_.comm, engine_options(), move}, part_, run_.script, outside,
+      {settings_.model, rank_.comm, engine_options(), move}, part_,
+      with_begins(run_.script, settings_, training.done().phase_begins), outside,
       [&](const PlanSwitch& next) { refuse_too_large(next, settings_.model, number(), rank_.device); });
   const auto let_go = [&] {
     rank_.agreement.let_go();
@@ -372,9 +375,12 @@ SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) 
   part_.plan = order.from;
   SwitchFacts facts{settings_.model, rank_.comm, engine_options(), {.patience = kRegroupPatience}};
   facts.move.keeps_old = true;
-  PlanSwitch change(
-      facts, part_, order.to,
-      {static_cast<int>(order.membership.seats.size()), order.num_staying, MasterCopies::owned, true});
+  PlanSwitch change(facts, part_, order.to,
+                    {.num_ranks = static_cast<int>(order.membership.seats.size()),
+                     .num_staying = order.num_staying,
+                     .copies = MasterCopies::owned,
+                     .is_placed = true,
+                     .is_phase = true});  // those who are left may stand between two phases
   try {
     return change.run(part_);
   } catch (const PeersLost&) {

@@ -142,6 +142,18 @@ void take_from_files(const RegroupFacts& facts, const std::vector<Standing>& sta
   order.from = order.to;
 }
 
+// Plans are thought of for the phase that the run began with; the state may stand in another one. Who is lost between two phases takes the
+// old one along.
+Plan in_its_phase(const RegroupFacts& facts, const Plan& plan, RegroupOrder& order) {
+  if (facts.phases.empty()) return plan;
+  const std::vector<Phase> phases = with_begins(facts.phases, order.state.phase_begins);
+  const Phase& phase = phase_at(phases, order.state.step);
+  const Phase before{0, order.from.batch, order.from.sequence_length};
+  if (const std::string words = text(before, phase); before.batch > 0 && !words.empty())
+    order.what += fmt::format("; phase: {}", words);
+  return with_batch(plan, phase.batch, phase.sequence_length);
+}
+
 }  // namespace
 
 tl::expected<RegroupOrder, std::string> plan_regroup(const RegroupFacts& facts,
@@ -158,13 +170,15 @@ tl::expected<RegroupOrder, std::string> plan_regroup(const RegroupFacts& facts,
     if (!found) {
       order.to = facts.choose(order.num_staying, std::nullopt);
       take_from_files(facts, standings, order);
+      order.from = {};
+      order.from = order.to = in_its_phase(facts, order.to, order);
       return order;
     }
     order.epoch = found->epoch, order.state = found->state, order.gate = found->salvage.gate;
     order.from = renumbered(facts, *found, order);
     const WhereStateIs state{order.from, static_cast<int>(order.membership.seats.size()), order.num_staying};
-    order.to =
-        change_plan(order.from, facts.choose(order.num_staying, state), facts.model, ranks_there(state)).to;
+    const Plan chosen = in_its_phase(facts, facts.choose(order.num_staying, state), order);
+    order.to = change_plan(order.from, chosen, facts.model, ranks_there(state)).to;
     return order;
   } catch (const UserError& error) {
     return tl::unexpected(std::string(error.what()));

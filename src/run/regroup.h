@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/membership.h"
+#include "plan/phase.h"
 #include "plan/plan.h"
 #include "run/first_answer.h"
 #include "run/salvage.h"
@@ -54,6 +55,7 @@ struct RegroupFacts {
   std::map<std::int64_t, Plan> plans;  // [epoch]: those that state may lie as; devices are its ranks
   std::vector<int> comers;             // new seats
   std::map<int, std::string> lost;     // seats, and what became of them
+  std::vector<Phase> phases{};         // of the training; none: it has one
   // The newest whole checkpoint, if there is one.
   std::function<std::optional<std::pair<Path, TrainingState>>()> find_checkpoint;
   // state: nothing where all of it comes from files. Throws UserError.

@@ -318,6 +318,7 @@ tl::expected<RegroupOrder, std::string> Regrouping::regroup(const std::vector<St
                        .plans = plans_of(standings),
                        .comers = comers,
                        .lost = lost_,
+                       .phases = facts_.phases,
                        .find_checkpoint = [&] { return newest_checkpoint(facts_.run, facts_.memory); },
                        .choose =
                            [&](int size, const std::optional<WhereStateIs>& state) {

@@ -44,7 +44,8 @@ class Regrouping {
     Path run;
     std::optional<Path> memory{};  // a first level of checkpoints (memory_level.h)
     FirstAnswers::Facts answers;
-    RecoveryCosts costs{};  // of going on without somebody, and of letting it in again
+    std::vector<Phase> phases{};  // of the training; none: it has one
+    RecoveryCosts costs{};        // of going on without somebody, and of letting it in again
     // Asks the run for a better plan than the one that it has gone on with; any thread. None: it is left at that.
     std::function<void(const Plan& plan)> improve{};
     // When the others are to go on as the order says; members: as workers.json has them.

@@ -215,6 +215,46 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
   return {std::move(plan), ""};
 }
 
+bool has_ramp(const TrainOptions& options) {
+  return !options.batch_ramp.empty() || !options.sequence_ramp.empty();
+}
+
+// The plan of the phase that the run begins with; those of the others: run/phases.h. A plan that was given is for any of them.
+ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, const DeviceFacts& device,
+                               OptionTable* table, const TrainingState& state) {
+  std::optional<Plan> given;
+  if (!options.plan.empty()) given = read_plan(options.plan);
+  const std::int64_t batch = choose(table, "batch", options.batch, given ? given->batch : 0);
+  const std::int64_t length =
+      choose(table, "seq", options.sequence_length, given ? given->sequence_length : 0);
+  settings.phases = phases_of(options.batch_ramp, batch, options.sequence_ramp, length);
+  const std::vector<Phase> known = with_begins(settings.phases, state.phase_begins);
+  const Phase& now = phase_at(known, state.step);
+  settings.first_phase = static_cast<std::size_t>(&now - known.data());
+  if (given) {
+    Plan plan = with_batch(*std::move(given), now.batch, now.sequence_length);
+    validate(plan, settings.model, fmt::format("{} for batch {}", options.plan.string(), now.batch));
+    choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
+    return {std::move(plan), ""};
+  }
+  const std::optional<std::int64_t> microbatch = options.microbatch;
+  options.batch = now.batch, options.sequence_length = now.sequence_length;
+  if (microbatch) options.microbatch = std::min(*microbatch, now.batch);
+  ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
+  options.batch = batch, options.sequence_length = length;
+  if (microbatch) options.microbatch = microbatch;
+  return chosen;
+}
+
+// Noise is told by the norm of all gradients, which asynchronous updates do not have.
+void refuse_noise(const TrainOptions& options, const Plan& plan) {
+  if (follows_noise(options.batch_ramp) && is_asynchronous(plan.schedule))
+    throw UserError(
+        "--batch-ramp {}: schedule {} updates stages at different times and measures no noise; give "
+        "a number of steps",
+        options.batch_ramp, text(plan.schedule));
+}
+
 Path usual_run_folder(const ModelSpec& model) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -294,7 +334,9 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
     choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, share));
   }
   refuse_layout_of_modules(options);
+  if (has_ramp(options)) throw UserError("a model of modules has no --batch-ramp and no --seq-ramp");
   settings.plan = resolve_plan(options, settings.model, {}, nullptr).plan;
+  settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
   settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
   settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
@@ -302,7 +344,7 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
 }
 
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
-                      const std::optional<Path>& checkpoint) {
+                      const std::optional<Path>& checkpoint, const TrainingState& state) {
   refuse_nonsense(options);
   if (!options.notice.empty()) (void)Notice::parse(options.notice);
   TrainSettings settings;
@@ -331,18 +373,23 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
   const bool is_default = !options.devices && options.plan.empty();
-  ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
+  ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, state)
+                                        : resolve_plan(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
+  if (settings.phases.empty()) settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
+  const std::int64_t longest_phase = settings.phases.back().sequence_length;
+  settings.are_devices_free = is_default;
+  refuse_noise(options, settings.plan);
   leave_unclipped(options, settings.plan, table, events);
-  if (is_default && *options.devices < device.count)
+  if (is_default && *options.devices < device.count && settings.phases.size() == 1)
     settings.devices_note =
         fmt::format("{} of {} devices used: no plan shares batch {} of {} among more", *options.devices,
                     device.count, settings.plan.batch, settings.model.name);
   settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
-  Data data = open_all(options, *settings.tokenizer, settings.plan.sequence_length, events);
+  Data data = open_all(options, *settings.tokenizer, longest_phase, events);
   settings.validation = data.validation, settings.data_name = data.name;
   SampleOptions samples = options.samples;
-  samples.sequence_length = settings.plan.sequence_length, samples.seed = options.seed;
+  samples.sequence_length = longest_phase, samples.seed = options.seed;
   settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
                                                masking(settings.model, *settings.tokenizer));
   // What was learned is to be changed a little, not replaced.

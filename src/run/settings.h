@@ -7,8 +7,10 @@
 #include <optional>
 
 #include "base/event.h"
+#include "checkpoint/training_state.h"
 #include "data/samples.h"
 #include "data/tokenizer.h"
+#include "plan/phase.h"
 #include "plan/plan.h"
 #include "run/learning_rate.h"
 #include "run/open_model.h"
@@ -26,9 +28,14 @@ struct TrainSettings {
   std::optional<StreamRange> validation;  // of the first data set; nothing when it is too short
   Path origin;                            // the folder that the model came from; empty for a preset
   std::string data_name;
-  Plan plan;
-  std::string plan_note;     // why this plan, where the planner chose it
-  std::string devices_note;  // why there are fewer devices than could be; one line, mostly empty
+  std::vector<Phase>
+      phases;  // one, where nothing grows; begins that are decided while it runs: TrainingState
+  std::size_t first_phase = 0;      // that the run begins with, or goes on in
+  std::vector<Plan> phase_plans{};  // [phase] behind that one (phases.h)
+  bool are_devices_free = false;    // nobody has said how many
+  Plan plan;                        // of the first phase
+  std::string plan_note;            // why this plan, where the planner chose it
+  std::string devices_note;         // why there are fewer devices than could be; one line, mostly empty
   std::int64_t steps = 0;
   LearningRate learning_rate;
   Path run;
@@ -46,9 +53,9 @@ struct DeviceFacts {
 };
 
 // Fills in the options that were left open and tells the table where they came from (table may be null). A resumed run has
-// its model and tokenizer from its checkpoint, unless they were named anew. Throws UserError or UsageError.
+// its model and tokenizer from its checkpoint, unless they were named anew, and stands behind `state`. Throws UserError or UsageError.
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
-                      const std::optional<Path>& checkpoint = {});
+                      const std::optional<Path>& checkpoint = {}, const TrainingState& state = {});
 
 // The same for a model of custom blocks: plan, steps, learning rate and folder. Its data and its blocks are the caller's, so
 // options that speak of text or tokens are refused. The precision comes first, because blocks are measured in it.

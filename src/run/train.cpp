@@ -19,6 +19,7 @@
 #include "run/expected.h"
 #include "run/memory.h"
 #include "run/memory_level.h"
+#include "run/phases.h"
 #include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/regrouping.h"
@@ -118,7 +119,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   const at::Device device = choose_device(options.device);
   DeviceFacts facts = facts_of(device);
   if (has_workers) facts.count = num_usual_devices(device, options);
-  run.settings = resolve(options, facts, table, events, run.resumed.checkpoint);
+  run.settings = resolve(options, facts, table, events, run.resumed.checkpoint, run.resumed.state);
   ensure_engine_supports(run.settings.plan, run.settings.model);
   if (run.resumed.checkpoint)
     ensure_same_model(Checkpoint::open(*run.resumed.checkpoint), run.settings.model);
@@ -126,7 +127,8 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);
   options.switch_at = with_whole_paths(options.switch_at);
-  run.script = read_switch_script(options.switch_at, run.settings.plan, run.settings.model);
+  run.settings.phase_plans = plan_phases(options, run.settings, facts);
+  run.script = script_of(options, run.settings);
   for (const ScriptedSwitch& scripted : run.script) ensure_engine_supports(scripted.plan, run.settings.model);
   make_absolute(options.data);
   place_profile(options);

@@ -111,7 +111,7 @@ TrainResult ModuleRankRun::train() {
   std::optional<PlanSwitches::Outside> outside;
   if (keeps_records)
     outside.emplace(PlanSwitches::Outside{
-        requests, [&]() -> Plan {
+        requests, [&](const Plan&) -> Plan {
           throw UserError("no plan is searched for a model of modules; name one with --plan FILE");
         }});
   PlanSwitches switches({settings_.model,

@@ -16,6 +16,7 @@
 #include "run/join.h"
 #include "run/memory_level.h"
 #include "run/notice.h"
+#include "run/phases.h"
 #include "run/plan_files.h"
 #include "run/regrouping.h"
 #include "run/salvage_host.h"
@@ -120,8 +121,10 @@ PreparedRun take_run_over(const Path& folder, const JsonView& view, bool is_gpu,
   options.run = folder;
   options.plan = folder / "plan.json";
   NullSink quiet;  // what is to be said was said by the starting process
-  run.settings = resolve(options, {.is_gpu = is_gpu}, &table, quiet, run.resumed.checkpoint);
-  run.script = read_switch_script(options.switch_at, run.settings.plan, run.settings.model);
+  run.settings =
+      resolve(options, {.is_gpu = is_gpu}, &table, quiet, run.resumed.checkpoint, run.resumed.state);
+  run.settings.phase_plans = read_phase_plans(folder, run.settings);
+  run.script = script_of(options, run.settings);
   return run;
 }
 
@@ -181,13 +184,16 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
                                    const Path& folder) {
   TrainOptions wish = options;
   wish.batch = settings.plan.batch, wish.sequence_length = settings.plan.sequence_length;
+  const bool has_phases = settings.phases.size() > 1;  // its plans are of the phase that the run began with
   wish.precision = text(settings.plan.precision);
   const DeviceFacts device = facts_of(choose_device(options.device));
   return {.model = settings.model,
           .run = folder,
           .memory = find_memory_level(settings.run),
           .answers = first_answers(wish, settings.model, device, kTimesMore * num_devices(settings.plan)),
-          .improve = [folder](const Plan& plan) {
+          .phases = settings.phases,
+          .improve = [folder, has_phases](const Plan& plan) {
+            if (has_phases) return;
             (void)ask(folder, plan_wish(plan, "the planner's plan is there"),
                       Deadline::after(kAskPatience, "a better plan"));
           }};

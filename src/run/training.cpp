@@ -17,6 +17,7 @@
 #include "plan/describe.h"
 #include "plan/plan_json.h"
 #include "run/expected.h"
+#include "run/phases.h"
 #include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/watching.h"
@@ -101,6 +102,7 @@ void begin_run_folder(const TrainSettings& settings, const TrainOptions& options
   }
   value_or_throw(write_atomically(files, run / "settings.toml", resolved));
   keep_plan(files, run, settings.plan, options.resume.empty() ? 0 : next_epoch(run, settings.plan));
+  keep_phase_plans(files, run, settings);
 }
 
 RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
@@ -120,6 +122,14 @@ void say_how_it_runs(const TrainSettings& settings, at::Device device, int threa
                          settings.plan.batch, microbatches.size(), microbatches[0],
                          text(settings.plan.precision),
                          workers > 1 && device.is_cuda() ? "cuda" : device.str(), how));
+  for (std::size_t i = settings.first_phase + 1; i < settings.phase_plans.size(); ++i) {
+    const Phase& phase = settings.phases[i];
+    const std::string when = phase.after == kNotYet
+                                 ? fmt::format("when the gradient noise scale is {} samples", phase.batch)
+                                 : fmt::format("behind step {}", phase.after);
+    line.print(fmt::format("{}: {}, {}", when, text(settings.phases[i - 1], phase),
+                           short_text(settings.phase_plans[i])));
+  }
   line.print(fmt::format("run {}", settings.run.string()));
 }
 
@@ -132,7 +142,6 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
       company_(company),
       events_(events),
       progress_(line, settings.steps),
-      flops_per_token_(model_flops_per_token(settings.model, settings.plan.sequence_length)),
       save_rule_(parse_save_rule(options.save_every, "--save-every")),
       line_(line),
       step_(start.step),
@@ -140,12 +149,8 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, C
       epoch_(company.epoch),
       done_(start),
       last_save_(std::chrono::steady_clock::now()) {
-  if (part_.is_empty()) return;
-  peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-  part_.engine->num_updates = start.num_updates;
-  part_.engine->loss_scale = {start.loss_scale.value, start.loss_scale.num_good};
-  part_.engine->set_fp8_history(start.fp8);
-  done_ = state();
+  take_state(start);
+  if (!part_.is_empty()) done_ = state();
 }
 
 Training::~Training() = default;
@@ -192,6 +197,7 @@ void Training::end_of_step(RunFolder* folder) {
   if (agreed.ends || !agreed.stays) throw Interrupted{};
   if (agreed.meets || agreed.drained >= 0) throw RegroupAsked{agreed.drained, has_said_to_leave_};
   if (company_.watching != nullptr) company_.watching->receive();
+  know_phase(agreed.phase);
   StepWord word;
   if (company_.switches != nullptr) {
     company_.switches->step_ended(
@@ -204,6 +210,7 @@ void Training::end_of_step(RunFolder* folder) {
   word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
   word.stays = !company_.leaves();
   word.collects = company_.watching != nullptr && company_.watching->wants_to_collect();
+  word.phase = phase_begins_.empty() ? 0 : phase_begins_.back();
   has_said_to_leave_ = !word.stays;
   company_.agreement.say(word);
 }
@@ -243,11 +250,21 @@ void Training::drop_part_keepers() {
 
 void Training::go_on_from(const TrainingState& state, std::int64_t epoch) {
   step_ = state.step, next_sample_ = state.num_samples, epoch_ = epoch, done_ = state;
+  take_state(state);
+}
+
+void Training::take_state(const TrainingState& state) {
+  phase_begins_ = state.phase_begins;
   if (part_.is_empty()) return;
-  peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-  part_.engine->num_updates = state.num_updates;
-  part_.engine->loss_scale = {state.loss_scale.value, state.loss_scale.num_good};
-  part_.engine->set_fp8_history(state.fp8);
+  Engine& engine = *part_.engine;
+  peak_flops_ = peak_flops(engine.device(), part_.plan.precision);
+  engine.num_updates = state.num_updates;
+  engine.loss_scale = {state.loss_scale.value, state.loss_scale.num_good};
+  engine.set_fp8_history(state.fp8);
+  engine.noise = state.noise;
+  // Moments of a run that did not measure noise: their weight, had nothing been clipped.
+  if (state.noise.moment == 0)
+    engine.noise.moment = 1 - std::pow(options_.beta1, static_cast<double>(state.num_updates));
 }
 
 std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
@@ -283,6 +300,8 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
                        short_text(end.to), 100 * wished_gain_, std::ceil(end.wish->payback_steps),
                        line.substr(line.find(": ") + 2));
   }
+  const std::string why = evidence_of(end);
+  if (end.is_phase) line = fmt::format("step {}: {}; {}", step_, why, line.substr(line.find(": ") + 2));
   if (end.report.early.value > 0)
     line += fmt::format(", pre-copied {} ({} again)", text(end.report.early), text(end.report.precopied));
   if (folder == nullptr) return line;
@@ -290,7 +309,7 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   line_.print(line);
   Decision decision{.step = step_,
                     .kind = "switch",
-                    .evidence = end.why,
+                    .evidence = why,
                     .from = from,
                     .to = to,
                     .epoch = epoch_,
@@ -308,12 +327,21 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   return line;
 }
 
+// What is learned changes with a phase: what that was decided by belongs to it.
+std::string Training::evidence_of(const SwitchEnd& end) const {
+  if (!end.is_phase || !follows_noise(options_.batch_ramp) || part_.is_empty()) return end.why;
+  const std::optional<double> noise = part_.engine->noise.samples();
+  return noise ? fmt::format("{}, gradient noise scale {:.3g} samples", end.why, *noise) : end.why;
+}
+
 TrainingState Training::state() const {
   TrainingState state;
   state.step = step_, state.num_updates = part_.engine->num_updates, state.num_samples = next_sample_;
   state.seed = options_.seed, state.precision = settings_.plan.precision;
   state.loss_scale = {part_.engine->loss_scale.value, part_.engine->loss_scale.num_good};
   state.fp8 = part_.engine->fp8_history();
+  if (follows_noise(options_.batch_ramp)) state.noise = part_.engine->noise;
+  state.phase_begins = phase_begins_;
   return state;
 }
 
@@ -368,7 +396,7 @@ StepMetrics Training::one_step() {
   const Batch batch = next_.valid() ? next_.get() : course_.read(part_.plan, step_, next_sample_);
   const double data_wait = seconds_since(step_began_);
   rate_ = learning_rate_at(settings_.learning_rate, ++step_);
-  next_sample_ += settings_.plan.batch;
+  next_sample_ += part_.plan.batch;
   if (!is_last)  // read while this step is computed
     next_ = std::async(std::launch::async, [this, step = step_, sample = next_sample_] {
       return course_.read(part_.plan, step, sample);
@@ -385,8 +413,10 @@ StepMetrics Training::one_step() {
                                                       .epsilon = options_.epsilon,
                                                       .weight_decay = options_.weight_decay,
                                                       .clip = options_.clip,
-                                                      .pipemare = {.num_rescheduled = num_rescheduled}}));
+                                                      .pipemare = {.num_rescheduled = num_rescheduled},
+                                                      .measures_noise = follows_noise(options_.batch_ramp)}));
   StepMetrics metrics = metrics_of(report);
+  decide_phase();
   done_ = state(), last_ = metrics;
   if (company_.watching != nullptr)
     company_.watching->end_step(*part_.engine,
@@ -405,7 +435,7 @@ StepMetrics Training::metrics_of(const StepReport& report) const {
   metrics.tokens = report.num_tokens;
   metrics.seconds = Seconds(seconds_since(step_began_));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
-  metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
+  metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
   if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / *peak_flops_;
   metrics.memory = part_.parameters->bytes() + part_.engine->bytes();
   metrics.is_skipped = report.is_skipped;
@@ -437,11 +467,33 @@ Standing Training::stand() {
 
 void Training::follow(const std::vector<double>& gate) {
   last_ = metrics_of(part_.engine->finish_step(gate));
+  decide_phase();
   done_ = state();
+}
+
+// Behind every step, from what all ranks of the plan have alike: what is learned next must not depend on who decides. Ranks without a part
+// hear of it with the steps' agreement.
+void Training::decide_phase() {
+  if (!follows_noise(options_.batch_ramp)) return;
+  if (const auto begin = next_begin(settings_.phases, phase_begins_, step_, part_.engine->noise.samples()))
+    phase_begins_.push_back(*begin);
+}
+
+// All ranks, behind the same step.
+void Training::know_phase(std::int64_t begin) {
+  if (begin == 0) return;
+  if (phase_begins_.empty() || phase_begins_.back() < begin) phase_begins_.push_back(begin);
+  done_.phase_begins = phase_begins_;
+  if (company_.switches != nullptr) company_.switches->know_phase(begin);
 }
 
 void Training::end_writing() {
   if (keepers_.memory != nullptr) keepers_.memory->end_writing();
+}
+
+// Of the phase that the run is in.
+double Training::flops_per_token() const {
+  return model_flops_per_token(settings_.model, part_.plan.sequence_length);
 }
 
 bool Training::is_told_by_others() const { return !has_device(part_.plan, 0); }
@@ -461,7 +513,7 @@ void Training::tell_first(const StepMetrics& metrics) {
 
 // A rank without a part in the plan: counts, and at rank 0 is told.
 StepMetrics Training::step_of_others() {
-  ++step_, next_sample_ += settings_.plan.batch;
+  ++step_, next_sample_ += part_.plan.batch;
   done_.step = step_, done_.num_samples = next_sample_;
   StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(settings_.learning_rate, step_)};
   metrics.epoch = epoch_;
@@ -473,7 +525,7 @@ StepMetrics Training::step_of_others() {
   metrics.loss = told[0], metrics.grad_norm = told[1], metrics.tokens = std::llround(told[2]);
   metrics.seconds = Seconds(told[3]), metrics.is_skipped = told[4] != 0;
   metrics.tokens_per_second = told[2] / std::max(1e-9, told[3]);
-  metrics.tflops = metrics.tokens_per_second * flops_per_token_ / 1e12;
+  metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
   if (told[5] > 0) metrics.loss_scale = told[5];
   if (!std::isnan(told[6])) metrics.validation_loss = told[6];
   metrics.memory = Bytes(std::llround(told[7]));

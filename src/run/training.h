@@ -119,6 +119,12 @@ class Training {
 
  private:
   void let_go_of_part();
+  double flops_per_token() const;
+  // The engine goes on from there, and so do phases.
+  void take_state(const TrainingState& state);
+  void decide_phase();
+  void know_phase(std::int64_t begin);
+  std::string evidence_of(const SwitchEnd& end) const;
   StepMetrics one_step();
   StepMetrics step_of_others();
   void tell_first(const StepMetrics& metrics);
@@ -143,13 +149,13 @@ class Training {
   Company company_;
   EventSink& events_;
   TrainingProgress progress_;
-  const double flops_per_token_;
   std::optional<double> peak_flops_;
   const SaveRule save_rule_;
   StatusLine& line_;
   PartKeepers keepers_;
-  std::int64_t step_, next_sample_;  // done, or under way; not yet seen
-  std::int64_t epoch_;               // of the plan
+  std::int64_t step_, next_sample_;         // done, or under way; not yet seen
+  std::int64_t epoch_;                      // of the plan
+  std::vector<std::int64_t> phase_begins_;  // as in TrainingState
   TrainingState done_;
   std::optional<StepMetrics> last_;  // of done_
   std::chrono::steady_clock::time_point step_began_;

@@ -20,7 +20,7 @@ std::string state_refusal(const std::string& from, const std::string& to) {
 TEST(TrainingStateProperty, ReadsBackExactly) {
   EXPECT_TRUE(holds("state", 100, [] {
     const auto count = [] { return *rc::gen::inRange<std::int64_t>(0, INT64_MAX); };
-    TrainingState state{count(), count(), count(), *rc::gen::arbitrary<std::int64_t>(), count(), {}, {}, {}};
+    TrainingState state{count(), count(), count(), *rc::gen::arbitrary<std::int64_t>(), count()};
     state.precision =
         *rc::gen::element(Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16, Precision::fp8);
     state.loss_scale = {std::ldexp(1 + *rc::gen::inRange(0, 1 << 30) * 0x1p-30, *rc::gen::inRange(-300, 300)),
@@ -32,6 +32,15 @@ TEST(TrainingStateProperty, ReadsBackExactly) {
         if (*rc::gen::arbitrary<bool>())
           maximum = std::ldexp(1 + static_cast<float>(*rc::gen::inRange(0, 1 << 23)) * 0x1p-23f,
                                *rc::gen::inRange(-140, 127));
+    }
+    if (*rc::gen::arbitrary<bool>()) {
+      const auto number = [&] {
+        return std::ldexp(*rc::gen::inRange(-1000, 1000), *rc::gen::inRange(-300, 300));
+      };
+      state.noise = {number(), number(), number(), count()};
+      for (int i = *rc::gen::inRange(0, 4); i > 0; --i)
+        state.phase_begins.push_back((state.phase_begins.empty() ? 1 : state.phase_begins.back() + 1) +
+                                     *rc::gen::inRange(0, 1000));
     }
     RC_ASSERT(parse_training_state(training_state_text(state), "s") == state);
   }));
@@ -51,6 +60,26 @@ TEST(TrainingState, RefusesWhatCannotBe) {
   EXPECT_NE(state_refusal("256.0", "1e999"), "");
   EXPECT_NE(state_refusal("fp32", "fp31"), "");
   EXPECT_NE(state_refusal("{", "["), "");
+}
+
+TEST(TrainingState, RefusesRampsThatCannotBe) {
+  const auto refusal = [](const std::string& ramp) {
+    std::string content = training_state_text({});
+    content.replace(content.rfind('}'), 1, ", \"ramp\": " + ramp + "}");
+    return message_of([&] { parse_training_state(content, "state.json"); });
+  };
+  const auto ramp = [](const std::string& gradient, const std::string& begins) {
+    return R"({"gradient": )" + gradient + R"(, "noise": 1, "moment": 0.5, "steps": 3, "begins": )" + begins +
+           "}";
+  };
+  EXPECT_EQ(refusal(ramp("-1.5", "[24, 60]")), "");
+  EXPECT_EQ(refusal(ramp("1", "[24, 24]")),
+            "state.json: ramp.begins[1] must be a whole number of at least 25, found '24'");
+  EXPECT_NE(refusal(ramp("1", "[0]")), "");
+  EXPECT_NE(refusal(ramp("1", "7")), "");
+  EXPECT_NE(refusal(ramp("\"x\"", "[]")), "");
+  EXPECT_NE(refusal(ramp("1e999", "[]")), "");
+  EXPECT_NE(refusal(R"({"gradient": 1})"), "");
 }
 
 TEST(TrainingState, RefusesMaximaThatCannotBe) {

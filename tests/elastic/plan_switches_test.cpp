@@ -48,7 +48,7 @@ std::vector<SeenEnd> run_rank(const ModelSpec& model, Comm& comm, const AskedRun
   std::optional<PlanSwitches::Outside> outside;
   if (run.requests && comm.rank() == 0) {
     requests.emplace(*run.requests);
-    outside.emplace(PlanSwitches::Outside{*requests, [&] { return part.plan; }});
+    outside.emplace(PlanSwitches::Outside{*requests, [&](const Plan&) { return part.plan; }});
   }
   std::atomic<int> num_attempts = 0;
   std::atomic<std::int64_t> step = 0, begun = 0;

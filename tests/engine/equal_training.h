@@ -67,6 +67,7 @@ inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, st
 struct Learned {
   std::vector<double> losses, norms;
   double evaluated = 0;
+  NoiseScale noise{};
   std::map<std::string, std::vector<double>> tensors;
 };
 
@@ -88,7 +89,7 @@ inline void put(const Parameters& parameters, Learned& learned) {
 // What ranks train with: the samples of a step, and what to do in it.
 struct Course {
   std::function<std::vector<Sample>(std::int64_t first, std::int64_t count)> samples{};
-  UpdateOptions update{.learning_rate = 1e-2};
+  UpdateOptions update{.learning_rate = 1e-2, .measures_noise = true};
   int steps = 4;
   int seed = 5;
 };
@@ -111,6 +112,7 @@ inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Co
         value_or_throw(engine.train_step(batch(step, step * plan.batch), course.update));
     learned.losses.push_back(report.loss), learned.norms.push_back(report.grad_norm);
   }
+  learned.noise = engine.noise;
   learned.evaluated = value_or_throw(engine.evaluate(batch(0, 1000))).loss_sum;
   return learned;
 }
@@ -145,6 +147,7 @@ inline Learned train(const ModelSpec& model, const Plan& plan, const Course& cou
   Learned all = ranks[0];
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     EXPECT_EQ(ranks[r].losses, all.losses) << "rank " << r;
+    EXPECT_EQ(ranks[r].noise, all.noise) << "rank " << r;
     if (parameters[r] != nullptr) put(*parameters[r], all);
   }
   return all;
@@ -189,8 +192,19 @@ inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const
   }
 }
 
+// Products of gradients and of means of them: each is as far off as the gradients are, of norms that are at most these.
+inline void expect_same_noise(const Plan& plan, const Learned& one, const Learned& many) {
+  double squares = 0;
+  for (const double norm : one.norms) squares += 2 * norm * norm;
+  const double most = kTolerance * squares;
+  EXPECT_EQ(one.noise.num_steps, many.noise.num_steps) << short_text(plan);
+  EXPECT_NEAR(one.noise.gradient, many.noise.gradient, most) << short_text(plan);
+  EXPECT_NEAR(one.noise.noise, many.noise.noise, most * static_cast<double>(plan.batch)) << short_text(plan);
+}
+
 inline void expect_equal(const ModelSpec& model, const Plan& plan, const Learned& one, const Learned& many) {
   expect_same_learning(model, plan, one, many);
+  expect_same_noise(plan, one, many);
   EXPECT_NEAR(one.evaluated, many.evaluated, kTolerance * one.evaluated) << short_text(plan);
 }
 

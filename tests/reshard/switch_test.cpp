@@ -137,7 +137,10 @@ Switched travel(const ModelSpec& model, const std::vector<Plan>& plans, WhenEarl
       take(first + 2, traveller.losses_meanwhile);
     }
     const std::lock_guard lock(mutex);
-    if (!traveller.part().is_empty()) put(*traveller.part().parameters, all.learned);
+    if (!traveller.part().is_empty()) {
+      put(*traveller.part().parameters, all.learned);
+      all.learned.noise = traveller.part().engine->noise;
+    }
     if (comm.rank() == 0) all.reports = reports;
   });
   all.problems.insert(all.problems.end(), problems.begin(), problems.end());
@@ -152,6 +155,7 @@ void expect_equal_to_one_device(const ModelSpec& model, const std::vector<Plan>&
   one.fp8 = plans.front().fp8;
   const Learned alone = train(model, one, steps_of(plans.size(), early));
   expect_same_learning(model, plans.back(), alone, switched.learned);
+  expect_same_noise(plans.back(), alone, switched.learned);
   ASSERT_EQ(switched.reports.size(), plans.size() - 1);
   for (const SwitchReport& report : switched.reports) EXPECT_EQ(report.moved, report.minimum);
 }

@@ -53,6 +53,26 @@ TEST(PlanRegroup, WhoHasGivenItsPartAwayHasKeptIt) {
   EXPECT_EQ(without->num_steps_lost, 7);
 }
 
+// Who is lost behind step 7, where a phase begins: the others go on in that, with the devices and layers that were chosen for the first one.
+TEST(PlanRegroup, SurvivorsGoOnInThePhaseOfTheirStep) {
+  Two two;
+  two.facts.plans = {{0, stages(two.model, 1)}};
+  const auto batch_behind = [&](std::vector<Phase> phases, const std::vector<std::int64_t>& begins) {
+    two.facts.phases = std::move(phases);
+    Standing alone = standing_at(0, 0);
+    alone.state.phase_begins = begins;
+    const auto order = plan_regroup(two.facts, {alone});
+    EXPECT_TRUE(order.has_value()) << order.error();
+    EXPECT_EQ(order->what.find("; phase: batch 16 → 32") != std::string::npos, order->to.batch == 32);
+    return order->to.batch;
+  };
+  EXPECT_EQ(batch_behind({{0, 16, 16}, {8, 32, 16}}, {}), 16);
+  EXPECT_EQ(batch_behind({{0, 16, 16}, {7, 32, 16}}, {}), 32);
+  EXPECT_EQ(batch_behind({{0, 16, 16}, {kNotYet, 32, 16}}, {}), 16);
+  EXPECT_EQ(batch_behind({{0, 16, 16}, {kNotYet, 32, 16}}, {8}), 16);
+  EXPECT_EQ(batch_behind({{0, 16, 16}, {kNotYet, 32, 16}}, {7}), 32);
+}
+
 // Those who were told to leave are gone, or about to be, when the others have their state.
 TEST(PlanRegroup, LeaversAreWaitedForUntilStateHasMoved) {
   const Two two;

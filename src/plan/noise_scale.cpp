@@ -1,0 +1,34 @@
+// See noise_scale.h.
+#include "plan/noise_scale.h"
+
+namespace optimus {
+
+// Means of numerator and denominator over steps, apart: their quotient in single steps has no mean. Both begin at 0 alike, so the
+// quotient of the means is right from the first step on.
+void NoiseScale::add(double gradient_squared, double covariance) {
+  constexpr double kRate = 0.02;
+  gradient += kRate * (gradient_squared - gradient), noise += kRate * (covariance - noise);
+  ++num_steps;
+}
+
+// |G_b|^2 = |G|^2 + S / b for each size b, on average: two sizes tell both.
+void NoiseScale::see(double group_squared, double group_samples, double squared, double samples) {
+  if (!(samples > group_samples) || !(group_samples > 0)) return;
+  add((samples * squared - group_samples * group_squared) / (samples - group_samples),
+      (group_squared - squared) / (1 / group_samples - 1 / samples));
+}
+
+void NoiseScale::see(const SeenUpdate& update) {
+  if (moment > 0) {
+    const double gradient_squared = update.product / moment;
+    add(gradient_squared, (update.squared - gradient_squared) * update.samples);
+  }
+  moment = update.beta1 * moment + (1 - update.beta1) * update.factor;
+}
+
+std::optional<double> NoiseScale::samples() const {
+  if (num_steps < 20 || gradient <= 0 || noise <= 0) return std::nullopt;
+  return noise / gradient;
+}
+
+}  // namespace optimus

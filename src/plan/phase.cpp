@@ -1,0 +1,211 @@
+// See phase.h.
+#include "plan/phase.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kMost = 1'000'000'000;
+constexpr std::int64_t kNotice =
+    4;  // steps between a decision and its phase: all ranks hear of it, and prepare
+constexpr std::int64_t kLeastSteps = 20;  // of a phase, before the next is thought of
+
+struct RampStep {
+  std::int64_t after = 0, value = 0;
+};
+
+// What a ramp is called, and what it grows to.
+struct RampEnd {
+  const char* name;
+  std::int64_t whole = 0;
+};
+
+std::optional<std::int64_t> parse_count(const std::string& word) {
+  std::int64_t value = 0;
+  const char* const end = word.data() + word.size();
+  const auto [rest, problem] = std::from_chars(word.data(), end, value);
+  const bool is_count = problem == std::errc() && rest == end && value >= 1 && value <= kMost;
+  return is_count ? std::optional(value) : std::nullopt;
+}
+
+[[noreturn]] void refuse(const RampEnd& end, const std::string& words) {
+  const bool is_batch = end.name == std::string("batch");
+  throw UsageError("--{}-ramp: {} is not FROM:STEPS, as in 8:3000{}", end.name, words,
+                   is_batch ? ", FROM:noise, or FROM,NEXT@STEP,… as in 8,16@700" : "");
+}
+
+void refuse_not_less(const RampEnd& end, const std::string& words, std::int64_t from) {
+  if (from >= end.whole)
+    throw UsageError(
+        "--{}-ramp {}: it begins with {}, which is not less than the {} of --{} that it grows to", end.name,
+        words, from, end.whole, end.name);
+}
+
+std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t whole) {
+  std::vector<std::int64_t> values;
+  for (std::int64_t value = from; value < whole; value *= 2) values.push_back(value);
+  values.push_back(whole);
+  return values;
+}
+
+// FROM:STEPS and FROM:noise.
+std::vector<RampStep> doubling(const RampEnd& end, const std::string& words) {
+  const std::vector<std::string> parts = split(words, ':');
+  if (parts.size() != 2) refuse(end, words);
+  const bool is_noise = end.name == std::string("batch") && parts[1] == "noise";
+  const std::optional<std::int64_t> from = parse_count(parts[0]),
+                                    steps = is_noise ? std::optional(kNotYet) : parse_count(parts[1]);
+  if (!from || !steps) refuse(end, words);
+  refuse_not_less(end, words, *from);
+  const std::vector<std::int64_t> values = doubled(*from, end.whole);
+  const std::int64_t num_changes = std::ssize(values) - 1;
+  if (*steps < num_changes)
+    throw UsageError("--{}-ramp {}: it grows {} times, which {} steps have no room for", end.name, words,
+                     num_changes, *steps);
+  std::vector<RampStep> result;
+  for (std::int64_t i = 0; i <= num_changes; ++i)
+    result.push_back({is_noise && i > 0 ? kNotYet
+                      : is_noise        ? 0
+                                        : *steps * i / num_changes,
+                      values[static_cast<std::size_t>(i)]});
+  return result;
+}
+
+// FROM,NEXT@STEP,…
+std::vector<RampStep> listed(const RampEnd& end, const std::string& words) {
+  std::vector<RampStep> result;
+  for (const std::string& entry : split(words, ',')) {
+    const std::vector<std::string> parts = split(entry, '@');
+    const std::optional<std::int64_t> value = parse_count(parts[0]);
+    const std::optional<std::int64_t> after =
+        parts.size() == 2 ? parse_count(parts[1]) : std::optional(std::int64_t{0});
+    if (!value || !after || parts.size() != (result.empty() ? 1 : 2)) refuse(end, words);
+    if (!result.empty() && (*value <= result.back().value || *after <= result.back().after))
+      throw UsageError("--{}-ramp {}: {} does not grow, or does not come behind what is before it", end.name,
+                       words, entry);
+    result.push_back({*after, *value});
+  }
+  refuse_not_less(end, words, result.front().value);
+  if (result.back().value != end.whole)
+    throw UsageError("--{}-ramp {}: it ends with {}, not with the {} of --{}", end.name, words,
+                     result.back().value, end.whole, end.name);
+  return result;
+}
+
+std::vector<RampStep> steps_of(const RampEnd& end, const std::string& words) {
+  if (words.empty()) return {{0, end.whole}};
+  const bool is_list = end.name == std::string("batch") && words.find(',') != std::string::npos;
+  return is_list ? listed(end, words) : doubling(end, words);
+}
+
+std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t done) {
+  std::int64_t value = steps.front().value;
+  for (const RampStep& one : steps)
+    if (one.after <= done) value = one.value;
+  return value;
+}
+
+// `total` in so many parts that differ by one at most.
+std::vector<int> even_parts(std::int64_t total, std::int64_t number) {
+  std::vector<int> parts;
+  for (std::int64_t i = 0; i < number; ++i)
+    parts.push_back(static_cast<int>(total / number + (i < total % number ? 1 : 0)));
+  return parts;
+}
+
+}  // namespace
+
+std::string text(const Phase& from, const Phase& to) {
+  std::string words;
+  if (from.batch != to.batch) words = fmt::format("batch {} → {}", from.batch, to.batch);
+  if (from.sequence_length != to.sequence_length)
+    words += fmt::format("{}sequences of {} → {} tokens", words.empty() ? "" : ", ", from.sequence_length,
+                         to.sequence_length);
+  return words;
+}
+
+bool follows_noise(const std::string& batch_ramp) {
+  const std::size_t colon = batch_ramp.find(':');
+  return colon != std::string::npos && batch_ramp.substr(colon) == ":noise";
+}
+
+std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
+                             const std::string& sequence_ramp, std::int64_t sequence_length) {
+  const std::vector<RampStep> batches = steps_of({"batch", batch}, batch_ramp),
+                              lengths = steps_of({"seq", sequence_length}, sequence_ramp);
+  if (follows_noise(batch_ramp)) {
+    if (!sequence_ramp.empty())
+      throw UsageError(
+          "--batch-ramp {} and --seq-ramp {}: noise is measured in sequences of one length; leave "
+          "one of them away",
+          batch_ramp, sequence_ramp);
+    std::vector<Phase> phases;
+    for (const RampStep& one : batches) phases.push_back({one.after, one.value, sequence_length});
+    return phases;
+  }
+  std::set<std::int64_t> begins;
+  for (const RampStep& one : batches) begins.insert(one.after);
+  for (const RampStep& one : lengths) begins.insert(one.after);
+  std::vector<Phase> phases;
+  for (const std::int64_t after : begins)
+    phases.push_back({after, value_at(batches, after), value_at(lengths, after)});
+  return phases;
+}
+
+std::vector<Phase> with_begins(std::vector<Phase> phases, const std::vector<std::int64_t>& begins) {
+  auto begin = begins.begin();
+  for (Phase& phase : phases)
+    if (phase.after == kNotYet && begin != begins.end()) phase.after = *begin++;
+  return phases;
+}
+
+std::optional<std::int64_t> next_begin(const std::vector<Phase>& phases,
+                                       const std::vector<std::int64_t>& begins, std::int64_t done,
+                                       std::optional<double> noise) {
+  const std::vector<Phase> known = with_begins(phases, begins);
+  const auto next =
+      std::find_if(known.begin(), known.end(), [](const Phase& one) { return one.after == kNotYet; });
+  if (next == known.end() || !noise || *noise < static_cast<double>(next->batch)) return std::nullopt;
+  if (done < std::prev(next)->after + kLeastSteps) return std::nullopt;
+  return done + kNotice;
+}
+
+const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t done) {
+  ensure(!phases.empty() && phases.front().after == 0, "phases begin with step 0");
+  std::size_t at = 0;
+  while (at + 1 < phases.size() && phases[at + 1].after <= done) ++at;
+  return phases[at];
+}
+
+Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length) {
+  plan.sequence_length = sequence_length;
+  if (plan.batch == batch) return plan;
+  std::int64_t left = batch, left_before = plan.batch;
+  for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
+    std::vector<int>& sizes = plan.pipelines[p].microbatches;
+    const std::int64_t before = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    const std::int64_t others = std::ssize(plan.pipelines) - 1 - static_cast<std::int64_t>(p);
+    // Each of the pipelines behind it gets a sequence at least.
+    const std::int64_t share =
+        std::clamp<std::int64_t>((2 * left * before + left_before) / (2 * left_before),
+                                 std::min<std::int64_t>(1, left), std::max<std::int64_t>(1, left - others));
+    // Interleaved schedules go round all stages: they keep their number of micro-batches.
+    const std::int64_t usual = plan.schedule == Schedule::interleaved
+                                   ? std::ssize(sizes)
+                                   : (share + sizes.front() - 1) / sizes.front();
+    left -= share, left_before = std::max<std::int64_t>(1, left_before - before);
+    sizes = even_parts(share, std::clamp<std::int64_t>(usual, 1, share));
+  }
+  plan.batch = batch;
+  return plan;
+}
+
+}  // namespace optimus

@@ -1,0 +1,68 @@
+// The gradient noise scale, from gradients whose noise is known.
+#include "plan/noise_scale.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace optimus {
+namespace {
+
+// Gradients of 50 numbers whose mean and noise are known: |G|^2 = 50 x 0.1^2 = 0.5, trace of the covariance 50.
+TEST(NoiseScale, OfTwoSizesOfGroups) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal;
+  NoiseScale scale;
+  const int group = 8, groups = 8;
+  for (int step = 0; step < 2000; ++step) {
+    double group_squared = 0, squared = 0;
+    std::vector<double> whole(50, 0);
+    for (int g = 0; g < groups; ++g)
+      for (double& sum : whole) {
+        const double value = 0.1 + normal(random) / std::sqrt(double{group});
+        group_squared += value * value / groups, sum += value / groups;
+      }
+    for (const double value : whole) squared += value * value;
+    scale.see(group_squared, group, squared, group * groups);
+  }
+  ASSERT_TRUE(scale.samples());
+  // Of one step |G|^2 has a deviation of about 0.35 (2 |G| sqrt(S / 50 / 64) and what noise^2 adds); the mean of the last 50 steps, a tenth
+  // of that, against 0.5: 7 %; four of these.
+  EXPECT_NEAR(*scale.samples(), 100, 28);
+}
+
+// The same gradients, in batches of 16 that grow to 64, clipped in every second step: |G|^2 = 0.5, scale 100.
+TEST(NoiseScale, OfATrainingsOwnUpdates) {
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  NoiseScale scale;
+  std::vector<double> moment(50, 0), gradient(50);
+  for (int step = 0; step < 4000; ++step) {
+    SeenUpdate seen{.samples = step < 2000 ? 16.0 : 64.0, .factor = step % 2 == 0 ? 1.0 : 0.5};
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      gradient[i] = 0.1 + normal(random) / std::sqrt(seen.samples);
+      seen.squared += gradient[i] * gradient[i], seen.product += gradient[i] * moment[i];
+      moment[i] = seen.beta1 * moment[i] + (1 - seen.beta1) * seen.factor * gradient[i];
+    }
+    scale.see(seen);
+    if (step == 19) {
+      EXPECT_EQ(scale.samples(), std::nullopt) << "the first update has no moment before it";
+    }
+  }
+  EXPECT_EQ(scale.num_steps, 3999);
+  ASSERT_TRUE(scale.samples());
+  // One step's product has a deviation of sqrt(|G|^2 (1 + 1/19) / 64 + 50 / 64^2 / 19) = 0.094 around 0.5 (the moment's noise is that of 19
+  // batches); that of the moment lasts for 19 steps, so the mean of the last 50 has at most 0.094 x sqrt(20 / 50) = 0.06: 12 %. Four.
+  EXPECT_NEAR(*scale.samples(), 100, 48);
+}
+
+TEST(NoiseScale, NothingIsSaidWhereNoiseHidesTheGradient) {
+  NoiseScale scale;
+  for (int step = 0; step < 100; ++step) scale.see({.squared = 1, .product = -0.1, .samples = 8});
+  EXPECT_EQ(scale.samples(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace optimus
