@@ -157,9 +157,10 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   done_or_throw(facts_.comm.all_reduce(kAll, all, Sum::maximum, "what engines count")
                     ->wait(Deadline::after(facts_.move.patience, "a change of plan")));
   const double* const found = all.const_data_ptr<double>();
-  num_updates_ = std::llround(found[0]);
-  loss_scale_ = {found[1], std::llround(found[2])};
-  noise_ = {found[3], found[4], found[5], std::llround(found[6])};
+  const bool is_known = found[0] >= 0;  // else the state says it: nobody has an engine
+  num_updates_ = is_known ? std::llround(found[0]) : -1;
+  loss_scale_ = is_known ? LossScale{found[1], std::llround(found[2])} : LossScale{};
+  noise_ = is_known ? NoiseScale{found[3], found[4], found[5], std::llround(found[6])} : NoiseScale{};
   const std::span<const double> rest(found + kNumCounts, static_cast<std::size_t>(all.numel()) - kNumCounts);
   take_update(rest.first(kNumUpdateNumbers));
   fp8_history_ = history_in(rest.subspan(kNumUpdateNumbers));
@@ -247,7 +248,7 @@ SwitchReport PlanSwitch::run(PlanPart& part) {
   connect(do_some_leave ? std::span(&kAll, 1) : std::span<const Group>(groups_));
   agree_on_numbers(part);
   part.engine.reset(), part.numbers.reset();
-  if (num_updates_ >= 0) part.numbers = {num_updates_, loss_scale_, fp8_history_};
+  if (num_updates_ >= 0) part.numbers = {num_updates_, loss_scale_, noise_, fp8_history_};
   if (is_early_) mover_->repeat_update(update_, num_updates_);
   if (part.parameters != nullptr) part.parameters->keep_state();
   const MoveReport moved = mover_->run();

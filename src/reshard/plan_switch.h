@@ -22,6 +22,7 @@ namespace optimus {
 struct EngineNumbers {
   std::int64_t num_updates = 0;
   LossScale loss_scale{};
+  NoiseScale noise{};
   Fp8History fp8{};
 };
 

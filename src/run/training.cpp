@@ -450,6 +450,7 @@ Standing Training::stand() {
   if (const auto& numbers = part_.numbers) {  // who had no part has not counted updates
     standing.state.num_updates = numbers->num_updates, standing.state.fp8 = numbers->fp8;
     standing.state.loss_scale = {numbers->loss_scale.value, numbers->loss_scale.num_good};
+    standing.state.noise = numbers->noise;
   }
   // Who has no part in the plan has nothing to save either; who changes plans has nothing whole.
   standing.is_torn =
