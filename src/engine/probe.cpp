@@ -75,8 +75,7 @@ class Probe {
 
   void probe_products() {
     const Axis rows = is_cuda() ? Axis{256, 1024, 4096, 16384, 65536} : Axis{64, 256, 1024, 4096};
-    const Axis widths =
-        is_cuda() ? Axis{256, 1024, 2048, 4096, 8192, 32768} : Axis{64, 256, 1024, 4096};
+    const Axis widths = is_cuda() ? Axis{256, 1024, 2048, 4096, 8192, 32768} : Axis{64, 256, 1024, 4096};
     RateTable* const tables[] = {&times_.tables["product"], &times_.tables["product.add"],
                                  &times_.tables["product.input"], &times_.tables["product.weight"]};
     for (RateTable* table : tables) table->axes = {rows, widths, widths};

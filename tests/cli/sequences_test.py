@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A training on eight workers that are killed, stopped, continued, told to leave, drained and joined, in random sequences at random instants: it goes on, each step stands once,
-what is learned is what one device learns, and nothing is left running. Needs $OPTIMUS (the binary) and nothing but Python's standard library. Six short sequences a day, 300
+what is learned is what one device learns, and nothing is left running. Needs $OPTIMUS (the binary) and nothing but Python's standard library. Four short sequences a day, 300
 longer ones with OPTIMUS_LONG; OPTIMUS_SEED gives others, OPTIMUS_KEEP names a folder for the runs that fail."""
 import os
 import random
@@ -15,7 +15,7 @@ from command_line import run
 from survive_test import DEVICES, SurvivalTest, process_state
 
 IS_LONG = bool(os.environ.get("OPTIMUS_LONG"))
-SEQUENCES = int(os.environ.get("OPTIMUS_SEQUENCES", 300 if IS_LONG else 6))
+SEQUENCES = int(os.environ.get("OPTIMUS_SEQUENCES", 300 if IS_LONG else 4))
 SHARES, SHARE = 4, os.environ.get("OPTIMUS_SHARE")
 LAYOUTS = ["--dp 8 --zero 0", "", "--pp 2 --dp 4 --zero 0", "--tp 2 --dp 4 --zero 0", "--pp 4 --dp 2 --zero 0"]
 MANY = 5  # copies of everything, of copies: so many that two may be lost at once
