@@ -1,0 +1,185 @@
+// Training: how it goes on under another plan, in another phase, or without others that are lost.
+#include <chrono>
+#include <cmath>
+
+#include "base/file.h"
+#include "cluster/standard.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "run/expected.h"
+#include "run/phases.h"
+#include "run/plan_files.h"
+#include "run/training.h"
+#include "run/watching.h"
+
+namespace optimus {
+namespace {
+
+// Of products of this precision: the maker's figure, or what was measured of a device whose maker we do not know.
+std::optional<double> peak_flops(at::Device device, Precision precision) {
+  NullSink quiet;  // whoever predicts the step has warned
+  std::optional<DeviceType> type = find_type_in(device_name(device));
+  if (!type) type = measured_type(type_name(device), quiet);
+  if (!type) return std::nullopt;
+  const double peak = precision == Precision::bf16   ? type->peak.bf16
+                      : precision == Precision::fp16 ? type->peak.fp16
+                      : precision == Precision::fp64 ? type->peak.fp64
+                                                     : type->peak.fp32;
+  return peak > 0 ? std::optional(peak) : std::nullopt;
+}
+
+}  // namespace
+
+// A save under way is of the old plan, a batch that was read is in its order.
+void Training::let_go_of_part() {
+  switch_began_ = std::chrono::steady_clock::now();
+  finish_saves();
+  keepers_ = {};
+}
+
+void Training::finish_saves() {
+  if (next_.valid()) next_.get();
+  for (Saver* saver : {keepers_.saver.get(), keepers_.memory.get()})
+    if (saver != nullptr) saver->take_ended(true);
+}
+
+void Training::drop_part_keepers() {
+  if (next_.valid()) next_.get();
+  for (Saver* saver : {keepers_.saver.get(), keepers_.memory.get()})
+    if (saver != nullptr) saver->end_writing();
+  keepers_ = {};
+}
+
+void Training::go_on_from(const TrainingState& state, std::int64_t epoch) {
+  step_ = state.step, next_sample_ = state.num_samples, epoch_ = epoch, done_ = state;
+  take_state(state);
+}
+
+void Training::take_state(const TrainingState& state) {
+  phase_begins_ = state.phase_begins;
+  if (part_.is_empty()) return;
+  Engine& engine = *part_.engine;
+  peak_flops_ = peak_flops(engine.device(), part_.plan.precision);
+  engine.num_updates = state.num_updates;
+  engine.loss_scale = {state.loss_scale.value, state.loss_scale.num_good};
+  engine.set_fp8_history(state.fp8);
+  engine.noise = state.noise;
+  // Moments of a run that did not measure noise: their weight, had nothing been clipped.
+  if (state.noise.moment == 0)
+    engine.noise.moment = 1 - std::pow(options_.beta1, static_cast<double>(state.num_updates));
+}
+
+std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
+  const std::string from = plan_hash(end.from), to = plan_hash(end.to);
+  const std::string hashes = fmt::format("plan {} → {}", from.substr(0, 4), to.substr(0, 4));
+  if (!end.why_not.empty()) {
+    const std::string line = fmt::format("step {}: {}: refused: {}", step_, hashes, end.why_not);
+    if (folder != nullptr) events_.report(Warning{line});
+    if (end.wish && company_.watching != nullptr) company_.watching->deciding()->refused();
+    return line;
+  }
+  ++epoch_;
+  if (company_.watching != nullptr) {
+    company_.watching->took(part_);
+    if (Deciding* const deciding = company_.watching->deciding()) deciding->took(part_.plan, end.wish, step_);
+  }
+  RealFileSystem files;
+  if (folder != nullptr) keep_plan(files, settings_.run, part_.plan, epoch_);
+  keepers_ = course_.keep(part_);
+  if (!part_.is_empty()) {
+    peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
+    done_ = state();  // who had no part has not counted updates so far
+  }
+  const Seconds paused(
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - switch_began_).count());
+  const double steps = last_ ? paused.value / std::max(1e-9, last_->seconds.value) : 0;
+  std::string line =
+      fmt::format("step {}: {} ({} → {}), prepared {}, paused {} ({:.1f} steps), moved {} (bound {})", step_,
+                  hashes, short_text(end.from), short_text(end.to), text(end.prepared), text(paused), steps,
+                  text(end.report.moved), text(end.report.minimum));
+  if (end.wish) {
+    wished_gain_ = end.wish->predicted_gain;
+    line = fmt::format("step {}: {} → {}, predicted {:+.0f} %, paid back in {:.0f} steps; {}", step_, end.why,
+                       short_text(end.to), 100 * wished_gain_, std::ceil(end.wish->payback_steps),
+                       line.substr(line.find(": ") + 2));
+  }
+  const std::string why = evidence_of(end);
+  if (end.is_phase) line = fmt::format("step {}: {}; {}", step_, why, line.substr(line.find(": ") + 2));
+  if (end.report.early.value > 0)
+    line += fmt::format(", pre-copied {} ({} again)", text(end.report.early), text(end.report.precopied));
+  if (folder == nullptr) return line;
+  progress_.finish();
+  line_.print(line);
+  Decision decision{.step = step_,
+                    .kind = "switch",
+                    .evidence = why,
+                    .from = from,
+                    .to = to,
+                    .epoch = epoch_,
+                    .pause = paused,
+                    .prepare = end.prepared,
+                    .moved = end.report.moved,
+                    .minimum = end.report.minimum,
+                    .early = end.report.early,
+                    .precopied = end.report.precopied};
+  if (end.wish)
+    decision.predicted_gain = end.wish->predicted_gain, decision.cause = end.wish->cause,
+    decision.alternatives = end.wish->alternatives;
+  const Outcome<void> kept = folder->decisions.append_line(decision_line(decision));
+  if (!kept) events_.report(Warning{kept.error().why});
+  return line;
+}
+
+// What is learned changes with a phase: what that was decided by belongs to it.
+std::string Training::evidence_of(const SwitchEnd& end) const {
+  if (!end.is_phase || !follows_noise(options_.batch_ramp) || part_.is_empty()) return end.why;
+  const std::optional<double> noise = part_.engine->noise.samples();
+  return noise ? fmt::format("{}, gradient noise scale {:.3g} samples", end.why, *noise) : end.why;
+}
+
+Standing Training::stand() {
+  progress_.finish();
+  Standing standing;
+  standing.state = done_, standing.epoch = epoch_;
+  if (const auto& numbers = part_.numbers) {  // who had no part has not counted updates
+    standing.state.num_updates = numbers->num_updates, standing.state.fp8 = numbers->fp8;
+    standing.state.loss_scale = {numbers->loss_scale.value, numbers->loss_scale.num_good};
+    standing.state.noise = numbers->noise;
+  }
+  // Who has no part in the plan has nothing to save either; who changes plans has nothing whole.
+  standing.is_torn =
+      part_.parameters == nullptr || (company_.switches != nullptr && company_.switches->is_moving());
+  if (standing.is_torn || part_.engine == nullptr) return standing;
+  Engine& engine = *part_.engine;
+  engine.let_go();
+  if (engine.progress() == Engine::Progress::updating) follow({});
+  standing.state = done_;
+  standing.is_torn = engine.progress() == Engine::Progress::torn;
+  standing.is_at_gate = engine.progress() == Engine::Progress::at_gate;
+  standing.gate = engine.gate_sums();
+  return standing;
+}
+
+void Training::follow(const std::vector<double>& gate) {
+  last_ = metrics_of(part_.engine->finish_step(gate));
+  decide_phase();
+  done_ = state();
+}
+
+// Behind every step, from what all ranks of the plan have alike: what is learned next must not depend on who decides. Ranks without a part
+// hear of it with the steps' agreement.
+void Training::decide_phase() {
+  if (!follows_noise(options_.batch_ramp)) return;
+  if (const auto begin = next_begin(settings_.phases, phase_begins_, step_, part_.engine->noise.samples()))
+    phase_begins_.push_back(*begin);
+}
+
+// All ranks, behind the same step.
+void Training::know_phase(std::int64_t begin) {
+  if (begin == 0) return;
+  if (phase_begins_.empty() || phase_begins_.back() < begin) phase_begins_.push_back(begin);
+  done_.phase_begins = phase_begins_;
+  if (company_.switches != nullptr) company_.switches->know_phase(begin);
+}
+
+}  // namespace optimus
