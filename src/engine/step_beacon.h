@@ -26,7 +26,11 @@ class StepBeacon {
   }
   void work(const Instruction& at, double usual, double allowed) {
     const std::lock_guard lock(mutex_);
-    sight_ = {false, at.op, at.block, 0, usual, allowed}, since_ = Clock::now();
+    sight_ = {false, at.op, at.block, 0, usual, allowed}, since_ = Clock::now(), has_worked_ = true;
+  }
+  bool has_worked() const {
+    const std::lock_guard lock(mutex_);
+    return has_worked_;
   }
   Sight look() const {
     const std::lock_guard lock(mutex_);
@@ -40,6 +44,7 @@ class StepBeacon {
   mutable std::mutex mutex_;
   Sight sight_;
   Clock::time_point since_ = Clock::now();
+  bool has_worked_ = false;
 };
 
 }  // namespace optimus

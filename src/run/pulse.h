@@ -10,6 +10,8 @@ namespace optimus {
 
 // Under which a rank shows its pulse (rank_watch.h): a process that is stopped does not.
 inline std::string pulse_key(int seat) { return fmt::format("pulse/{}", seat); }
+// Set by whoever has begun a step: all have found each other then.
+inline constexpr const char* kBegunKey = "begun";
 // Set by its will, when the process ends, or by the run's host, when it hangs.
 inline std::string gone_key(int seat) { return fmt::format("gone/{}", seat); }
 // Where its own store is, for when the run's is gone: "host:port".

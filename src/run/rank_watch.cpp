@@ -68,6 +68,8 @@ bool RankWatch::look() {
   }
   const Pulse now = pulse();
   if (!store_->set(prefix_ + pulse_key(seat_), text(now))) return false;
+  if (!has_said_begun_ && beacon_.has_worked())
+    has_said_begun_ = store_->set(prefix_ + kBegunKey, "").has_value();
   end_if_given_up(now);
   const auto somebody = store_->find(prefix_ + SalvageKeys{generation}.somebody());
   const auto meet = store_->find(prefix_ + meet_key(generation));

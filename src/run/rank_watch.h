@@ -44,6 +44,7 @@ class RankWatch {
   std::mutex mutex_;
   int generation_;
   std::int64_t num_looks_ = 0;
+  bool has_said_begun_ = false;
   StepBeacon beacon_;
   std::optional<Deadline> last_chance_;
   std::atomic<bool> wants_to_meet_ = false, is_told_to_end_ = false, is_over_ = false;

@@ -178,6 +178,12 @@ std::vector<WorkerEntry> Regrouping::members() const {
   return result;
 }
 
+bool Regrouping::has_begun() {
+  if (has_begun_) return true;
+  const auto said = board_.find(kBegunKey);
+  return has_begun_ = said && said->has_value();
+}
+
 std::string Regrouping::what_hangs(int seat) const {
   const auto found = hung_.find(seat);
   return found == hung_.end() ? "" : found->second;

@@ -67,6 +67,8 @@ class Regrouping {
   const std::vector<WorkerEntry>& workers() const { return workers_; }
   // As workers.json has them.
   std::vector<WorkerEntry> members() const;
+  // Whether a step has begun: before, who is lost is nobody's peer yet, and the others wait for it in vain.
+  bool has_begun();
   // What hangs there, for people, while its process lives and all others wait for it; empty: nothing does.
   std::string what_hangs(int seat) const;
   // What became of one that is gone, for people.
@@ -103,7 +105,8 @@ class Regrouping {
   std::vector<WorkerEntry> workers_;
   std::map<std::int64_t, Plan>
       plans_;  // [epoch]: of this generation's begin; later ones are in the run's folder
-  std::map<int, std::string> lost_;       // seats that are gone since
+  std::map<int, std::string> lost_;  // seats that are gone since
+  bool has_begun_ = false;
   std::map<int, std::string> hung_;       // seats whose work does not go on, though their processes live
   std::map<std::int64_t, Comer> comers_;  // by number
   std::int64_t next_comer_ = 1;

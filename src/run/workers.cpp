@@ -319,7 +319,8 @@ bool Workers::is_others_time_over() {
   const bool is_told = std::any_of(all_.begin(), all_.end(), [](const Worker& worker) {
     return worker.order >= 0 && worker.report.has_value();
   });
-  std::optional<Deadline>& grace = regrouping_ != nullptr && !is_told ? long_grace_ : grace_;
+  const bool may_go_on = regrouping_ != nullptr && regrouping_->has_begun() && !is_told;
+  std::optional<Deadline>& grace = may_go_on ? long_grace_ : grace_;
   if (!grace)
     grace = Deadline::after(&grace == &grace_ ? options_.grace : options_.long_grace, "the other workers");
   return grace->has_passed() || only_missing_run();
