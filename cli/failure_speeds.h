@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cli/failures.h"
+#include "cluster/cluster.h"
 #include "policy/published.h"
 #include "policy/replay.h"
 

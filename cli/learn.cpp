@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/failure_speeds.h"
 #include "cost/constants_json.h"
+#include "cost/history_json.h"
 #include "run/run_records.h"
 
 namespace optimus {
@@ -23,7 +24,9 @@ class Learn final : public Command {
     table.add("start", start_, "FILE", "go on with this policy; 'shipped': with the one of this program");
     table.add("failures", traces_, "TRACE[,TRACE…]",
               "the own machines' coming and going: the first 60 % of each, besides made-up ones");
-    table.add("history", history_, "RUN[,RUN…]", "runs whose decisions tell how far off predictions are");
+    table.add("history", history_, "RUN[,RUN…]",
+              "how far off predictions are: runs, whose decisions tell; a history file, or here, which tells "
+              "of whole runs");
     table.add("cluster", cluster_, "C", "the own cluster, with --model, --batch and --failures");
     optimus::declare(table, model_);
     table.add("batch", speeds_.batch, "B", "sequences a step");
@@ -40,7 +43,7 @@ class Learn final : public Command {
     check();
     options_.seed = static_cast<std::uint64_t>(seed_);
     if (!traces_.empty()) read_traces();
-    if (!history_.empty()) read_history();
+    if (!history_.empty()) read_past();
     LearnedPolicy start;
     if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
     if (!start_.empty()) options_.start = &start;
@@ -93,12 +96,29 @@ class Learn final : public Command {
     }
   }
 
-  void read_history() {
+  static void add_decisions(const std::string& run, std::vector<double>& misses) {
+    for (const Decision& one : read_decisions(run))
+      if (one.predicted_gain && one.realised_gain && *one.predicted_gain > -1 && *one.realised_gain > -1)
+        misses.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.realised_gain)));
+  }
+
+  // A factor that all runs share is in every plan's prediction alike, and in no gain: only what they differ by counts.
+  static void add_runs(const std::string& file, std::vector<double>& misses) {
+    const History history = optimus::read_history(file);
+    const std::vector<Residual> known = residuals(history);
+    for (const PastRun& run : history.runs)
+      for (const Evidence& one : run.evidence)
+        if (one.kind == ResidualKind::layers)
+          misses.push_back(std::log(factor_of(known, one.kind, one.where)) - one.log_factor);
+  }
+
+  void read_past() {
     std::vector<double> misses;
-    for (const std::string& run : split(history_, ','))
-      for (const Decision& one : read_decisions(run))
-        if (one.predicted_gain && one.realised_gain && *one.predicted_gain > -1 && *one.realised_gain > -1)
-          misses.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.realised_gain)));
+    for (const std::string& name : split(history_, ','))
+      if (name == "here" || ends_with(name, ".json"))
+        add_runs(name, misses);
+      else
+        add_decisions(name, misses);
     if (misses.empty())
       throw UserError("--history: no decision there has both a predicted and a realised gain");
     double mean = 0, squares = 0;

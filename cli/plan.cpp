@@ -29,6 +29,8 @@ class PlanCommand final : public Command {
     table.add("software", software_, "NAME", "which trainer will run it (default: optimus)");
     table.add("constants", constants_file_, "FILE",
               "constants of the cost model, as simulate --refit writes them");
+    table.add("history", history_, "FILE|here",
+              "correct predictions by what past runs took; here: this machine's");
     optimus::declare(table, constraints_);
     optimus::declare(table, failures_);
     table.add_choice("goal", goal_,
@@ -82,7 +84,8 @@ class PlanCommand final : public Command {
   // What the imported plan takes on the cluster, and what the planner would do with as much.
   void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& shown) {
     check(constraints_);
-    const Cluster cluster = open_cluster(cluster_);
+    const KnownGround known = ground_asked(cluster_, history_, constants_);
+    const Cluster& cluster = known.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     if (num_devices(imported.plan) > map.size())
       throw UserError("{}: is for {} devices, but {} has {}", import_.file.string(),
@@ -93,10 +96,10 @@ class PlanCommand final : public Command {
                       map,
                       software_asked(software_),
                       format_of(imported.plan.precision)};
-    const StepPrediction step = StepSimulator(setup).run(constants_);
+    const StepPrediction step = StepSimulator(setup).run(known.constants);
     json["predicted"] = prediction_json(step, setup);
-    shown += "\n" + prediction_text(step, setup);
-    Demand demand{imported.model, cluster, software_asked(software_), constants_};
+    shown += "\n" + prediction_text(step, setup) + known.words;
+    Demand demand{imported.model, cluster, software_asked(software_), known.constants};
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
     const Ground ground(cluster);
@@ -128,8 +131,9 @@ class PlanCommand final : public Command {
     const auto began = std::chrono::steady_clock::now();
     model_.model = model_place(model_.model);
     const ModelSpec model = resolve(model_);
-    const Cluster cluster = open_cluster(cluster_);
-    Demand demand{model, cluster, software_asked(software_), constants_};
+    const KnownGround known = ground_asked(cluster_, history_, constants_);
+    const Cluster& cluster = known.cluster;
+    Demand demand{model, cluster, software_asked(software_), known.constants};
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
@@ -142,7 +146,8 @@ class PlanCommand final : public Command {
 
     OrderedJson json = search_json(demand, ground, result);
     json["search"]["seconds"] = took.count();
-    std::string shown = search_text(demand, ground, result);
+    std::string shown = search_text(demand, ground, result) + known.words;
+    if (!history_.empty()) json["history"] = to_json(known.used);
     if (wants_timeline_) shown += "\n" + draw_step(result.step, terminal_columns(130) - 9);
     if (tokens_) add_run(demand, ground, result, json, shown);
     if (!svg_.empty()) {
@@ -178,7 +183,7 @@ class PlanCommand final : public Command {
   }
 
   ModelOptions model_;
-  std::string cluster_, software_, precision_ = "bf16";
+  std::string cluster_, software_, history_, precision_ = "bf16";
   std::optional<std::int64_t> batch_, sequence_length_, tokens_;
   std::optional<double> price_, watts_, days_;
   Constraints constraints_;

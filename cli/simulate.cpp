@@ -30,6 +30,8 @@ class Simulate final : public Command {
     table.add("timeline", wants_timeline_, "draw the stages in time");
     table.add("trace", trace_, "FILE", "write stages, lanes and single instructions in time for Perfetto");
     table.add("constants", constants_file_, "FILE", "constants of the cost model, as --refit writes them");
+    table.add("history", history_, "FILE|here",
+              "correct the prediction by what past runs took; here: this machine's");
     table.add("refit", refit_, "RUN[,RUN…]", "learn constants from runs' own steps, on --cluster");
     table.add("out", out_, "FILE", "where --refit writes them (default: constants.json in the first run)");
     table.add("runs", runs_, "CSV", "predict measured runs and compare");
@@ -75,24 +77,27 @@ class Simulate final : public Command {
     model_.model = model_place(model_.model);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
-    const Cluster cluster = open_cluster(cluster_);
+    const KnownGround known = ground_asked(cluster_, history_, named_.constants);
+    const Cluster& cluster = known.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     refuse_missing_devices(plan, plan_, cluster, map);
     const Setup setup{plan, model, cluster, map, software_asked(software_), format_of(plan.precision)};
     const StepSimulator simulator(setup);
-    const StepPrediction step = simulator.run(named_.constants);
+    const StepPrediction step = simulator.run(known.constants);
     if (!failures_.trace.empty()) return replay_plan(console, failures_, plan, step.seconds);
-    std::string shown = prediction_text(step, setup) + fmt::format("constants: {}\n", named_.origin);
+    std::string shown =
+        prediction_text(step, setup) + fmt::format("constants: {}\n{}", named_.origin, known.words);
     if (wants_timeline_) shown += "\n" + draw_step(step, terminal_columns(130) - 9);
     if (!trace_.empty()) {
       RealFileSystem files;
       const std::vector<TracedInstruction> instructions =
-          simulator.instructions(named_.constants, kMostTraced);
+          simulator.instructions(known.constants, kMostTraced);
       value_or_throw(write_atomically(files, trace_, perfetto_text(step, instructions)));
       shown += fmt::format("\n{} opens in ui.perfetto.dev\n", trace_.string());
     }
     OrderedJson json = prediction_json(step, setup);
     json["constants"] = named_.origin;
+    if (!history_.empty()) json["history"] = to_json(known.used);
     console.result(json, shown);
     return 0;
   }
@@ -144,7 +149,7 @@ class Simulate final : public Command {
   }
 
   Path plan_, trace_, runs_, constants_file_, out_;
-  std::string cluster_, software_, refit_;
+  std::string cluster_, software_, refit_, history_;
   FailureOptions failures_;
   NamedConstants named_;
   ModelOptions model_;

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cluster/open.h"
+#include "cost/history_json.h"
 
 namespace optimus {
 
@@ -15,6 +17,15 @@ const Software& software_asked(const std::string& name) {
   for (const Software& known : all_software()) names.emplace_back(known.name);
   throw UserError("--software: {} is not known{}; known are {}", in_quotes(name), did_you_mean(name, names),
                   join(names, ", "));
+}
+
+KnownGround ground_asked(const std::string& cluster, const std::string& history, const Constants& constants) {
+  Cluster known = open_cluster(cluster);
+  if (history.empty()) return {std::move(known), constants, "", {}};
+  Corrected by_runs = corrected(known.profile(), constants, residuals(read_history(history)));
+  std::string words = text(by_runs) + "\n";
+  return {Cluster(std::move(by_runs.profile), cluster), by_runs.constants, std::move(words),
+          std::move(by_runs.used)};
 }
 
 }  // namespace optimus

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Loss curves on real text in bf16 and in fp8, from the same initial weights on the same samples: the engine on one GPU.
 
-  fp8_losses.py ENGINE_BENCH TOKENS --out FOLDER [--case gpt2-124m] [--runs bf16:1,bf16:2,all:1,inner:1] [--steps 1000]
+  fp8_losses.py ENGINE_BENCH TOKENS --out FOLDER [--case gpt2-124m] [--runs bf16:1,bf16:2,all:1,inner:1] [--steps 1000] [--lr RATE]
 
 TOKENS is the prefix of a token file in Megatron's layout. A run is a precision (bf16; fp8 in "all" layers, or in "inner" ones, all but
 the first and the last) and a seed, of the weights and of the order of samples. A row has the mean loss of the last 50 steps, and how far
-that is from bf16 with the same seed; bf16's seeds tell its spread.
+that is from bf16 with the same seed; bf16's seeds tell its spread. RATE is SIZES' unless told.
 """
 import argparse
 import json
@@ -21,14 +21,14 @@ SIZES = {"gpt2-124m": dict(micro=8, accum=2, lr=6e-4), "llama-1b-2k": dict(micro
 TAIL = 50
 
 
-def train(bench, tokens, case, kind, seed, steps, folder):
-    size = SIZES[case]
+def train(options, case, kind, seed):
+    size, folder = SIZES[case], options.out
     plan = plans.write_plan(os.path.join(folder, "%s-%s.json" % (case, kind)), case, selective=0, micro=size["micro"], accum=size["accum"],
                             fp8=None if kind == "bf16" else kind)
     words = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
-    words.update(tied=int(bc.CASES[case]["tied"]), plan=plan, device="cuda", quick=1, warm=0, steps=steps, losses=1, tokens=tokens, seed=seed, lr=size["lr"],
-                 products=os.path.join(folder, "products.json"))
-    run = subprocess.run([bench] + ["%s=%s" % w for w in words.items()], capture_output=True, text=True)
+    words.update(tied=int(bc.CASES[case]["tied"]), plan=plan, device="cuda", quick=1, warm=0, steps=options.steps, losses=1,
+                 tokens=options.tokens, seed=seed, lr=options.lr or size["lr"], products=os.path.join(folder, "products.json"))
+    run = subprocess.run([options.bench] + ["%s=%s" % w for w in words.items()], capture_output=True, text=True)
     if run.returncode:
         raise SystemExit("%s %s: %s" % (case, kind, (run.stderr or run.stdout)[-600:]))
     return json.loads(run.stdout.splitlines()[-1])["losses"]
@@ -42,6 +42,7 @@ def main():
     parser.add_argument("--case", default="gpt2-124m")
     parser.add_argument("--runs", default="bf16:1,bf16:2,all:1,inner:1")
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--lr", type=float)
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
     result = {}
@@ -49,7 +50,7 @@ def main():
     for case in options.case.split(","):
         usual = {}
         for kind, seed in (run.split(":") for run in options.runs.split(",")):
-            losses = result["%s %s %s" % (case, kind, seed)] = train(options.bench, options.tokens, case, kind, seed, options.steps, options.out)
+            losses = result["%s %s %s" % (case, kind, seed)] = train(options, case, kind, seed)
             last = sum(losses[-TAIL:]) / len(losses[-TAIL:])
             if kind == "bf16":
                 usual[seed] = last

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -36,6 +37,14 @@ std::vector<std::string> split(std::string_view text, char separator) {
 
 std::string join(std::span<const std::string> parts, std::string_view separator) {
   return fmt::format("{}", fmt::join(parts, separator));
+}
+
+std::vector<int> numbered(std::span<const std::string> words) {
+  std::map<std::string_view, int> numbers;
+  std::vector<int> result;
+  for (const std::string& word : words)
+    result.push_back(numbers.emplace(word, static_cast<int>(numbers.size())).first->second);
+  return result;
 }
 
 bool starts_with(std::string_view text, std::string_view prefix) { return text.starts_with(prefix); }

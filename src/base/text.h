@@ -15,6 +15,9 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 bool starts_with(std::string_view text, std::string_view prefix);
 bool ends_with(std::string_view text, std::string_view suffix);
 
+// The number of each word among the different ones, in the order in which they first come.
+std::vector<int> numbered(std::span<const std::string> words);
+
 // For error messages: the text in quotes, control bytes escaped, cut after `limit` bytes. Always one line.
 std::string in_quotes(std::string_view text, std::size_t limit = 60);
 

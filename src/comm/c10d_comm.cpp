@@ -265,7 +265,8 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   if (size > 1) {
     const auto began = Deadline::Clock::now();
     if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;
-    auto made = store_->link(meeting_name(key), place_of(rank(), key.group), size, deadline);
+    auto made = store_->link(meeting_name(key), place_of(rank(), key.group), size, deadline,
+                             [this] { return shared_.abandoned(); });
     if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
     link = std::move(*made);
   } else {

@@ -6,9 +6,12 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <deque>
+#include <future>
 #include <mutex>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -19,7 +22,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kCheckTag = 0x7fffffff;  // nobody receives it
+constexpr int kCheckTag = 0x7fffffff;        // nobody receives it
+constexpr milliseconds kLookForGivenUp{20};  // for whoever gives up
 
 milliseconds remaining(const Deadline& deadline) {
   return milliseconds(
@@ -151,19 +155,22 @@ using RawBytes = std::vector<std::uint8_t>;
 // What Gloo asks of a store while ranks connect: values that others are about to set.
 class GlooStore final : public c10d::Store {
  public:
-  // store: shared with groups, which may end later than the rank's client.
-  GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline)
-      : c10d::Store(remaining(deadline)), store_(std::move(store)), prefix_(std::move(prefix)) {}
+  // store: shared with groups, which may end later than the rank's client. is_left: nobody waits for the group any more.
+  GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline,
+            std::shared_ptr<const std::atomic<bool>> is_left)
+      : c10d::Store(remaining(deadline)),
+        store_(std::move(store)),
+        prefix_(std::move(prefix)),
+        is_left_(std::move(is_left)) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override {
-    return c10::make_intrusive<GlooStore>(store_, prefix_, deadline_of(timeout_));
+    return c10::make_intrusive<GlooStore>(store_, prefix_, deadline_of(timeout_), is_left_);
   }
   void set(const std::string& key, const RawBytes& value) override {
     value_or_throw(store_->set(prefix_ + key, std::string(value.begin(), value.end())));
   }
   RawBytes get(const std::string& key) override {
-    const std::string value =
-        value_or_throw(wait_for_key(*store_, prefix_ + key, deadline_of(timeout_), [] {}));
+    const std::string value = wait_for(key, deadline_of(timeout_));
     return {value.begin(), value.end()};
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
@@ -178,7 +185,7 @@ class GlooStore final : public c10d::Store {
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
     const Deadline deadline = deadline_of(timeout);
-    for (const std::string& key : keys) value_or_throw(wait_for_key(*store_, prefix_ + key, deadline, [] {}));
+    for (const std::string& key : keys) wait_for(key, deadline);
   }
   bool deleteKey(const std::string&) override { return false; }
   std::int64_t getNumKeys() override { return 0; }
@@ -187,8 +194,16 @@ class GlooStore final : public c10d::Store {
   static Deadline deadline_of(milliseconds timeout) {
     return Deadline::after(Seconds(static_cast<double>(timeout.count()) / 1000), "connecting");
   }
+  std::string wait_for(const std::string& key, const Deadline& deadline) const {
+    const auto goes_on = [this] {
+      if (*is_left_) throw std::runtime_error("nobody waits for it");
+    };
+    return value_or_throw(wait_for_key(*store_, prefix_ + key, deadline, goes_on));
+  }
+
   const std::shared_ptr<KeyStore> store_;
   const std::string prefix_;
+  const std::shared_ptr<const std::atomic<bool>> is_left_;
 };
 
 }  // namespace
@@ -230,16 +245,37 @@ Outcome<std::int64_t> StoreClient::count(const std::string& key) {
   return parts_->store->count(parts_->prefix + key);
 }
 
+// Gloo connects in one call that cannot be ended from outside. It has a thread of its own, which is left behind when somebody gives up, and
+// ends when its wait for a key does, or Gloo's for a peer.
 Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int place, int size,
-                                                 const Deadline& deadline) {
-  return outcome_of("connecting", [&]() -> std::unique_ptr<Wire> {
-    auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
-    options->devices = {parts_->device};
-    options->threads = 1;
-    const auto store = c10::make_intrusive<GlooStore>(parts_->store, parts_->prefix + key + "/", deadline);
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, options);
-    return std::make_unique<GlooLink>(std::move(group));
-  });
+                                                 const Deadline& deadline, const GivenUp& given_up) {
+  using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+  const auto is_left = std::make_shared<std::atomic<bool>>(false);
+  const auto store =
+      c10::make_intrusive<GlooStore>(parts_->store, parts_->prefix + key + "/", deadline, is_left);
+  std::packaged_task<Outcome<GlooGroup>()> connecting(
+      [store, place, size, deadline, device = parts_->device] {
+        return outcome_of("connecting", [&] {
+          auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
+          options->devices = {device};
+          options->threads = 1;
+          return c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, options);
+        });
+      });
+  std::future<Outcome<GlooGroup>> group = connecting.get_future();
+  // Gloo waits for each peer anew; a little longer, because it says best who is missing.
+  const Deadline late = Deadline::after(Seconds(deadline.remaining().value + 1), "connecting");
+  std::thread(std::move(connecting)).detach();
+  while (group.wait_for(kLookForGivenUp) != std::future_status::ready) {
+    std::optional<std::string> reason = given_up();
+    if (!reason && late.has_passed()) reason = "the others do not connect in time";
+    if (!reason) continue;
+    *is_left = true;
+    return failure("connecting: {}", *reason);
+  }
+  Outcome<GlooGroup> made = group.get();
+  if (!made) return tl::unexpected(made.error());
+  return std::make_unique<GlooLink>(std::move(*made));
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,8 +40,11 @@ class StoreClient {
   // One more of those who come under this key; how many there are then.
   Outcome<std::int64_t> count(const std::string& key);
 
-  // Connects to the other members under a key that they all use, each once. All must be about to call this.
-  Outcome<std::unique_ptr<Wire>> link(const std::string& key, int place, int size, const Deadline& deadline);
+  // Connects to the other members under a key that they all use, each once. All must be about to call this. given_up is asked meanwhile:
+  // when it has a reason, that is the failure, at once.
+  using GivenUp = std::function<std::optional<std::string>()>;
+  Outcome<std::unique_ptr<Wire>> link(const std::string& key, int place, int size, const Deadline& deadline,
+                                      const GivenUp& given_up);
 
  private:
   struct Parts;

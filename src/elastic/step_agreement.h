@@ -16,7 +16,7 @@ struct StepWord {
   std::int64_t prepared = 0;  // how many plans it has prepared, or refused
   bool meets = false;         // somebody comes or leaves: all are to regroup (run/regroup.h)
   int drained = -1;           // a rank that is to leave
-  bool stays = true;          // it does not leave; of all: somebody stays
+  bool stays = true;          // it does not leave; of all: somebody stays who is not drained
   bool collects = false;      // what ranks have seen is to be collected (observation_tree.h)
   std::int64_t phase = 0;     // behind which step the newest phase begins that was decided (plan/phase.h)
 };

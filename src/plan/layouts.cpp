@@ -267,4 +267,64 @@ std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain
   return fewest;
 }
 
+namespace {
+
+// Devices of a stage between which state is dealt out, and into how many shards.
+struct ShardedStage {
+  const Stage* stage;
+  int tp, shards;
+  bool operator==(const ShardedStage&) const = default;
+};
+
+std::vector<ShardedStage> sharded_stages(const Plan& plan) {
+  std::vector<ShardedStage> result;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs) {
+          const ShardedStage one{&stage, run.strategy.tp,
+                                 shards_of(stage, run.strategy, StateKind::optimizer)};
+          const bool is_known = !result.empty() && result.back() == one;
+          if (has_buddy(plan, run.strategy) && !is_known) result.push_back(one);
+        }
+  return result;
+}
+
+// Copies that would be lost with what they are copies of.
+std::int64_t num_beside(const ShardedStage& sharded, int distance, const std::vector<int>& domain_of) {
+  const std::vector<int>& devices = sharded.stage->devices;
+  const auto group = static_cast<std::size_t>(sharded.tp * sharded.shards);
+  const auto step = static_cast<std::size_t>(sharded.tp * distance);
+  const auto domain = [&](std::size_t place) {
+    return domain_of.at(static_cast<std::size_t>(devices.at(place)));
+  };
+  std::int64_t result = 0;
+  for (std::size_t first = 0; first < devices.size(); first += group)
+    for (std::size_t i = 0; i < group; ++i) result += domain(first + i) == domain(first + (i + step) % group);
+  return result;
+}
+
+}  // namespace
+
+Plan with_copies_apart(Plan plan, const std::vector<int>& domain_of) {
+  const std::vector<ShardedStage> all = sharded_stages(plan);
+  const auto beside = [&](int distance) {
+    std::int64_t result = 0;
+    for (const ShardedStage& one : all) result += num_beside(one, distance, domain_of);
+    return result;
+  };
+  int most_shards = 1;
+  for (const ShardedStage& one : all) most_shards = std::max(most_shards, one.shards);
+  std::int64_t fewest = beside(plan.buddy);
+  int best = plan.buddy;
+  for (int distance = 1; distance < most_shards && fewest > 0; ++distance) {
+    const bool means_itself =
+        std::any_of(all.begin(), all.end(), [&](const auto& one) { return distance % one.shards == 0; });
+    if (means_itself) continue;
+    if (const std::int64_t count = beside(distance); count < fewest) fewest = count, best = distance;
+  }
+  plan.buddy = best;
+  return plan;
+}
+
 }  // namespace optimus

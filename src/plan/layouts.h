@@ -33,6 +33,9 @@ bool has_buddy(const Plan& plan, const LayerStrategy& strategy);
 std::vector<int> fewest_holders(const Plan& plan);
 // The same for what fails together: domain_of[device] is its host, say. The domains that have to be lost, all of them.
 std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain_of);
+// The plan with the distance between shards and their copies (Plan::buddy) that leaves fewest copies in the domain of what they are copies
+// of; its own where no other is better.
+Plan with_copies_apart(Plan plan, const std::vector<int>& domain_of);
 
 // What each of tp parts holds of a dimension cut in `unit`, in elements: heads, ffn columns and vocabulary
 // rows evenly, whole experts evenly, key/value heads as the part's query heads need them (so several parts may hold the same ones).

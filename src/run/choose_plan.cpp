@@ -4,10 +4,12 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/open.h"
+#include "cost/correction.h"
 #include "plan/describe.h"
 #include "plan/validate.h"
 #include "policy/recovery_costs.h"
 #include "reshard/plan_change.h"
+#include "run/run_history.h"
 #include "run/save_rule.h"
 #include "run/status.h"
 #include "search/search.h"
@@ -31,11 +33,12 @@ Constraints runnable(const TrainOptions& options, bool is_recompute_given) {
 
 // What the planner is asked for so many devices.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                 const Cluster& cluster, const Constraints& constraints) {
+                 const Cluster& cluster, const Constraints& constraints,
+                 const Constants& constants = fitted_constants()) {
   Demand demand{.model = model,
                 .cluster = cluster,
                 .software = our_software(),
-                .constants = fitted_constants(),
+                .constants = constants,
                 .batch = *options.batch,
                 .sequence_length = *options.sequence_length,
                 .precision = parse_precision(options.precision, "--precision"),
@@ -69,17 +72,45 @@ std::string note_of(const SearchResult& found) {
                      100 * (next.seconds / found.step.seconds - 1), next.why);
 }
 
+// What is wrong with the history, for the line about the plan.
+class Complaint final : public EventSink {
+ public:
+  void report(const Event& event) override {
+    if (const Warning* warning = std::get_if<Warning>(&event)) words = "; " + warning->text;
+  }
+  std::string words;
+};
+
+// The devices as past runs have found them.
+struct KnownMachines {
+  Corrected by_history;
+  Cluster cluster;
+  std::string note;
+  const Constants& constants() const { return by_history.constants; }
+};
+
+KnownMachines machines_known(const TrainOptions& options, const std::string& name) {
+  Complaint complaint;
+  const std::vector<Residual> found = residuals(known_history(options.history, complaint));
+  Corrected machines = corrected(open_cluster(name).profile(), fitted_constants(), found);
+  Cluster cluster(machines.profile, "cluster " + name);
+  std::string note = complaint.words;
+  if (!machines.used.empty()) note += "; " + text(machines);
+  return {std::move(machines), std::move(cluster), std::move(note)};
+}
+
 // The planner's best. It may leave devices out, because a small model is quicker on fewer; who wants devices used gets copies of
 // the model on all of them, if `may_copy` and constraints let them be.
 ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                    bool is_recompute_given, bool may_copy) {
-  const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, size));
+  const KnownMachines known = machines_known(options, fmt::format("{}x{}", device.type, size));
   const Constraints constraints = runnable(options, is_recompute_given);
-  const Demand demand = demand_of(options, model, device, cluster, constraints);
-  const SearchResult found = search(demand, Ground(cluster), {.refines = false, .is_uniform = true});
+  const Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
+  const SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
   const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
-  if (num_devices(found.plan) == size || !is_free || !may_copy) return {found.plan, note_of(found)};
+  if (num_devices(found.plan) == size || !is_free || !may_copy)
+    return {found.plan, note_of(found) + known.note};
   return {copies_on(size, demand, options, is_recompute_given),
           fmt::format("copies on all {} devices; the planner would use {} of them", size,
                       num_devices(found.plan))};

@@ -1,6 +1,8 @@
 // See hello.h.
 #include "run/hello.h"
 
+#include "base/text.h"
+
 namespace optimus {
 
 std::string text(const RankHello& hello) {
@@ -22,6 +24,12 @@ RankHello parse_hello(const std::string& text) {
   hello.rank.pid = static_cast<int>(view.at("pid").integer(0, INT32_MAX));
   hello.rank.local_rank = static_cast<int>(view.at("local_rank").integer(0, INT32_MAX));
   return hello;
+}
+
+std::vector<int> host_numbers(const std::vector<PresentRank>& ranks) {
+  std::vector<std::string> names;
+  for (const PresentRank& rank : ranks) names.push_back(rank.host + " " + rank.address);
+  return numbered(names);
 }
 
 Json ranks_json(const std::vector<PresentRank>& ranks) {

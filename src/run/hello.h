@@ -23,6 +23,9 @@ std::string text(const RankHello& hello);
 // Throws UserError when it is no such text.
 RankHello parse_hello(const std::string& text);
 
+// Hosts in the order of their first ranks.
+std::vector<int> host_numbers(const std::vector<PresentRank>& ranks);
+
 Json ranks_json(const std::vector<PresentRank>& ranks);
 std::vector<PresentRank> parse_present_ranks(const JsonView& view);
 

@@ -122,6 +122,12 @@ HostMemory HostMemory::of_ranks(const std::vector<int>& some) const {
   return result;
 }
 
+HostMemory HostMemory::of_seats(const std::vector<int>& seats) const {
+  HostMemory result = of_ranks(seats);
+  result.ranks.clear();
+  return result;
+}
+
 int HostMemory::num_hosts() const {
   return host_of.empty() ? 0 : *std::max_element(host_of.begin(), host_of.end()) + 1;
 }
@@ -165,16 +171,29 @@ Bytes HostMemory::kept_on(int host, Bytes state) const {
   return Bytes(static_cast<std::int64_t>(static_cast<double>(state.value) * kept / num_writers()));
 }
 
+namespace {
+
+void write_list(FileSystem& files, const Path& run, const HostMemory& memory) {
+  const Json document = {
+      {"run", memory_owner(run)}, {"folder", memory.folder.string()}, {"hosts", memory.host_of}};
+  value_or_throw(write_atomically(files, run / kMemoryFile, document.dump(2) + "\n"));
+}
+
+}  // namespace
+
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of) {
   HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + make_token()), std::move(host_of)};
   // What is left of the run on hosts lies there, and is removed with the new.
   if (const auto before = find_host_memory(run); before && before->folder.parent_path() == fs::absolute(base))
     memory.folder = before->folder;
-  const Json document = {
-      {"run", memory_owner(run)}, {"folder", memory.folder.string()}, {"hosts", memory.host_of}};
-  value_or_throw(write_atomically(files, run / kMemoryFile, document.dump(2) + "\n"));
+  write_list(files, run, memory);
   return memory;
+}
+
+void write_hosts(FileSystem& files, const Path& run, const std::vector<int>& host_of) {
+  if (const std::optional<HostMemory> memory = find_host_memory(run))
+    write_list(files, run, {memory->folder, host_of});
 }
 
 std::optional<HostMemory> find_host_memory(const Path& run) {
@@ -201,18 +220,30 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
   return memory;
 }
 
-void open_host_memory(const HostMemory& memory, int rank, Bytes kept) {
-  const Path base = memory.folder.parent_path();
+void make_memory_folder(const HostMemory& memory) {
   // One that somebody else has made is found out below.
   if (::mkdir(memory.folder.c_str(), 0700) != 0 && errno != EEXIST)
-    throw UserError("--memory-folder {}: no folder can be made there: {}", base.string(),
-                    std::strerror(errno));
+    throw UserError("--memory-folder {}: no folder can be made there: {}",
+                    memory.folder.parent_path().string(), std::strerror(errno));
   if (!is_own_folder(memory.folder))
     throw UserError("{} is not a folder of this user alone: give another --memory-folder",
                     memory.folder.string());
+}
+
+void open_host_memory(const HostMemory& memory, int rank, Bytes kept) {
+  make_memory_folder(memory);
   if (!memory.is_first_of_host(rank)) return;
   remove_inside(memory.folder);
-  refuse_too_small(base, {kept});
+  refuse_too_small(memory.folder.parent_path(), {kept});
+}
+
+void remove_brought(const Path& run) {
+  std::error_code error;
+  fs::remove_all(run / kBrought, error);
+}
+
+void remove_steps(const HostMemory& memory) {
+  if (is_own_folder(memory.folder)) remove_inside(memory.folder);
 }
 
 Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
@@ -264,8 +295,7 @@ std::optional<std::int64_t> take_host_memory(FileSystem& files, const Path& run)
   std::optional<std::int64_t> taken;
   for (auto step = steps.rbegin(); step != steps.rend() && memory && !taken; ++step)
     if (commit_brought(files, run, step->first, step->second)) taken = step->first;
-  std::error_code error;
-  fs::remove_all(run / kBrought, error);
+  remove_brought(run);
   return taken;
 }
 

@@ -6,7 +6,8 @@
 //   own: ranks 0 1, copies: 4 5    own: ranks 2 3, copies: 0 1    own: ranks 4 5, copies: 2 3
 //
 // Who stores are the ranks that the plan uses. They are numbered among each other: writers. A run that changes its plan has others then.
-// RUN/memory.json names the folder, the same on every host, and the host of each rank:  FOLDER/host-0/step-41.tmp-part/rank-00000.safetensors …
+// RUN/memory.json names the folder, the same on every host, and the host of each rank that the run began with, then of those who came
+// (a process's place there is its seat, regroup.h):  FOLDER/host-0/step-41.tmp-part/rank-00000.safetensors …
 // A resume takes it through the run's folder, which all share: each host brings what it has to RUN/memory (bring_host_memory),
 // and when all boxes of a step are there they become a checkpoint like any other (take_host_memory).
 #pragma once
@@ -27,6 +28,8 @@ struct HostMemory {
   std::vector<int> host_of;  // [writer]
   std::vector<int> ranks{};  // [writer]; none listed: writers are the run's ranks
 
+  // Of a membership: the seats of its ranks.
+  HostMemory of_seats(const std::vector<int>& seats) const;
   // A plan's ranks, in their order: they are the writers. Others have nothing to store.
   HostMemory of_ranks(const std::vector<int>& ranks) const;
   int rank_of(int writer) const {
@@ -52,15 +55,23 @@ std::vector<int> storing_ranks(const Plan& plan);
 // Rank 0, before the others know of the run. The folder is one of a random name in `base`.
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of);
+// Others have come: the hosts of all seats. Nothing where the run has no such memory.
+void write_hosts(FileSystem& files, const Path& run, const std::vector<int>& host_of);
 // Nothing when the run has none, or is a copy of the one that has.
 std::optional<HostMemory> find_host_memory(const Path& run);
-// On each rank: makes the folder, for its owner alone, and removes what earlier attempts left there. kept: by this host, of a step. Throws
-// UserError when there is not enough room for two steps, or the folder is somebody else's.
+// Makes the folder, for its owner alone. Throws UserError when it cannot, or the folder is somebody else's.
+void make_memory_folder(const HostMemory& memory);
+// On each rank that the run begins with: makes the folder, and removes what earlier attempts left there. kept: by this host, of a step. Throws
+// UserError also when there is not enough room for two steps.
 void open_host_memory(const HostMemory& memory, int rank, Bytes kept);
 // Small files of a step, and how many write it, by the first writer of a host; and steps before it go.
 Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
                                int num_writers);
 void remove_steps_before(const Path& step_folder);
+// What was brought to the run's folder, and not taken.
+void remove_brought(const Path& run);
+// All steps that this host has: the run has gone back behind them.
+void remove_steps(const HostMemory& memory);
 // What this host has of the run. With memory.json: by rank 0.
 void remove_host_memory(const HostMemory& memory);
 void remove_host_memory(const Path& run, bool with_list);

@@ -13,6 +13,7 @@
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
 #include "run/folder_lock.h"
+#include "run/launched_memory.h"
 #include "run/launched_seat.h"
 #include "run/notice.h"
 #include "run/pulse.h"
@@ -26,6 +27,18 @@
 #include "store/socket.h"
 
 namespace optimus {
+
+std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& membership) {
+  std::vector<WorkerEntry> result;
+  for (const WorkerEntry& entry : listed_workers(run)) {
+    if (entry.rank >= std::ssize(membership.seats)) continue;
+    const auto seat = static_cast<std::size_t>(membership.seats[static_cast<std::size_t>(entry.rank)]);
+    if (seat >= result.size()) result.resize(seat + 1);
+    result[seat] = entry;
+  }
+  return result;
+}
+
 namespace {
 
 constexpr Seconds kStorePatience{30}, kTryPatience{1};
@@ -72,7 +85,9 @@ struct OpenStore {
 // Of the run as its folder says; it may be another's by the time that it is reached. Nothing: the run has ended meanwhile.
 std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& signals) {
   if (!join.was_in) (void)read_store_file(join.run);  // a run that nobody can join is told so at once
-  const Seconds patience = join.was_in ? join.patience : kStorePatience;
+  // Several hosts may be lost one after the other; one that is only stopped is given up after some 16 s.
+  constexpr Seconds kHostPatience{90};
+  const Seconds patience = join.was_in ? join.patience : kHostPatience;
   const Deadline deadline = Deadline::after(patience, "the run's store");
   std::optional<Deadline> next_host;
   while (!deadline.has_passed()) {
@@ -94,18 +109,6 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& 
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
   throw UserError("{}: its store was not reached within {}", join.run.string(), text(patience));
-}
-
-// Workers by seat, as the run's folder has those that are in it.
-std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& membership) {
-  std::vector<WorkerEntry> result;
-  for (const WorkerEntry& entry : listed_workers(run)) {
-    if (entry.rank >= std::ssize(membership.seats)) continue;
-    const auto seat = static_cast<std::size_t>(membership.seats[static_cast<std::size_t>(entry.rank)]);
-    if (seat >= result.size()) result.resize(seat + 1);
-    result[seat] = entry;
-  }
-  return result;
 }
 
 // All must outlive what is made of it.
@@ -166,9 +169,10 @@ int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable
                                         parse_device(device).is_cuda(), options, table);
   const WorkerSignals told = with_notice(signals, options.notice, process_environment());
   set_num_threads(join.threads);
+  make_memory_of_comer(options, join.run);
   Welcome welcome = ask_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, told);
   line.print(fmt::format("joined {} as worker {}", join.run.string(), welcome.seat));
-  (void)store->set_will(where.prefix + gone_key(welcome.seat), "");
+  (void)store->set_will(where.prefix + gone_key(welcome.seat), kEnded);
   std::optional<LaunchedSeat> moving;
   if (where.may_move) moving.emplace(seat_facts_of_comer(*found, join, run, options, told, welcome));
   const std::shared_ptr<KeyStore> own = moving ? moving->store() : store;
@@ -185,8 +189,10 @@ int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable
       const RankElastic* const elastic = moving->begin(comm, said);
       const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });  // before the Comm does
       const auto board = [&] { return moving->open_board(); };
-      return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic}, comm,
-                        said);
+      return removing_memory(join.run, [&] {
+        return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic}, comm,
+                          said);
+      });
     }
     const ElasticSeat elastic(where, comm, welcome.seat, told, said, std::move(welcome.order));
     const auto board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };

@@ -13,6 +13,7 @@
 #include "run/rank_watch.h"
 #include "run/store_file.h"
 #include "run/train_rank.h"
+#include "run/worker_protocol.h"
 #include "run/worker_signals.h"
 #include "store/key_store.h"
 
@@ -31,6 +32,9 @@ class ElasticSeat {
   RankWatch watch_;
   RankElastic elastic_;
 };
+
+// Workers by seat, as the run's folder has those that are in it.
+std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& membership);
 
 struct JoinOptions {
   Path run;

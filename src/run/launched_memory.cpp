@@ -1,6 +1,8 @@
 // See launched_memory.h.
 #include "run/launched_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,24 +12,9 @@
 #include "plan/plan.h"
 #include "run/host_memory.h"
 #include "run/memory_level.h"
+#include "run/status.h"
 
 namespace optimus {
-namespace {
-
-// Hosts in the order of their first ranks.
-std::vector<int> hosts_of_ranks(const std::vector<PresentRank>& ranks) {
-  std::vector<std::pair<std::string, std::string>> hosts;
-  std::vector<int> result;
-  for (const PresentRank& at : ranks) {
-    const std::pair host(at.host, at.address);
-    const auto found = std::find(hosts.begin(), hosts.end(), host);
-    result.push_back(static_cast<int>(found - hosts.begin()));
-    if (found == hosts.end()) hosts.push_back(host);
-  }
-  return result;
-}
-
-}  // namespace
 
 void announce_memory(const TrainOptions& options, const Path& run, const std::vector<PresentRank>& ranks) {
   if (options.memory_every == 0) return;
@@ -37,7 +24,7 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
         "it there (optimus train --resume {}), or remove that state (optimus checkpoint clear {})",
         run.string(), run.string());
   RealFileSystem files;
-  announce_host_memory(files, run, options.memory_folder, hosts_of_ranks(ranks));
+  announce_host_memory(files, run, options.memory_folder, host_numbers(ranks));
 }
 
 Json with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
@@ -49,12 +36,40 @@ Json with_memory(const TrainSettings& settings, const TrainOptions& options, con
     const int host = memory->host_of.at(static_cast<std::size_t>(rank));
     open_host_memory(*memory, rank, memory->of_ranks(storing_ranks(settings.plan)).kept_on(host, state));
   }
+  return removing_memory(run, work);
+}
+
+namespace {
+
+bool has_others_here(const Path& run) {
+  const std::vector<WorkerEntry> workers = listed_workers(run);
+  return std::any_of(workers.begin(), workers.end(), [](const WorkerEntry& other) {
+    return other.host == host_name() && other.pid != ::getpid();
+  });
+}
+
+}  // namespace
+
+void make_memory_of_comer(const TrainOptions& options, const Path& run) {
+  const std::optional<HostMemory> memory = find_host_memory(run);
+  if (!memory || options.memory_every == 0) return;
+  make_memory_folder(*memory);
+  if (!has_others_here(run)) remove_steps(*memory);  // of processes that are gone: the run has gone on since
+}
+
+// Where the folder is, is known from before: whoever ends first takes the list away.
+Json removing_memory(const Path& run, const std::function<Json()>& work) {
+  const std::optional<HostMemory> memory = find_host_memory(run);
+  if (!memory) return work();
   try {
     Json result = work();
-    if (memory) remove_host_memory(*memory);
+    const bool has_left = result.at("run") == "";
+    if (!has_left || !has_others_here(run)) remove_host_memory(*memory);
+    if (!has_left) remove_host_memory(run, true);
     return result;
   } catch (const Interrupted&) {
-    if (memory) remove_host_memory(*memory);
+    remove_host_memory(*memory);
+    remove_host_memory(run, true);
     throw;
   }
 }

@@ -2,6 +2,8 @@
 #include "run/launched_seat.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <thread>
 
 #include "base/error.h"
@@ -41,7 +43,7 @@ std::string LaunchedSeat::own_standby() const {
 const RankElastic* LaunchedSeat::begin(Comm& comm, StatusLine& line) {
   const std::string& prefix = facts_.where.prefix;
   if (standby_ != nullptr) (void)store_->set(prefix + standby_key(facts_.seat), own_standby());
-  (void)store_->set_will(prefix + gone_key(facts_.seat), "");
+  (void)store_->set_will(prefix + gone_key(facts_.seat), kEnded);
   watch_ = std::make_unique<RankWatch>(store_, prefix, comm, facts_.seat,
                                        facts_.order ? facts_.order->membership.generation : 0);
   elastic_ = {.seat = facts_.seat,
@@ -78,7 +80,7 @@ void LaunchedSeat::regrouped(const RegroupOrder& order) {
   seats_.assign(order.membership.seats.begin(), order.membership.seats.begin() + order.num_staying);
   // The store may be another one by now.
   if (standby_ != nullptr) (void)store_->set(facts_.where.prefix + standby_key(facts_.seat), own_standby());
-  (void)store_->set_will(facts_.where.prefix + gone_key(facts_.seat), "");
+  (void)store_->set_will(facts_.where.prefix + gone_key(facts_.seat), kEnded);
   // All are here at about the same time. Who did not know where to turn when this store is lost would host the run by itself.
   const Deadline deadline = Deadline::after(kStandbyPatience, "the others' stores");
   while (standby_ != nullptr && !learn_standbys() && !deadline.has_passed())
@@ -118,27 +120,27 @@ void LaunchedSeat::take_lock() {
 }
 
 // Nobody before this one in the list is there.
-void LaunchedSeat::take_over(const std::vector<int>& unreached) {
+void LaunchedSeat::take_over(const std::map<int, std::string>& unreached) {
   fmt::print(stderr, "{}the run's host is gone: this process hosts it from here on\n", time_stamp());
   has_taken_over_ = true;
   take_lock();
   auto own = open_store({.port = standby_->port(), .token = facts_.where.place.token},
                         Deadline::after(Seconds(10), "the own store"));
   store_->move_to(value_or_throw(std::move(own)));
-  for (const int seat : unreached) (void)store_->set(facts_.where.prefix + gone_key(seat), "");
+  for (const auto& [seat, how] : unreached) (void)store_->set(facts_.where.prefix + gone_key(seat), how);
   host();
 }
 
 bool LaunchedSeat::find_store() {
   if (store_->find(facts_.where.prefix + pulse_key(facts_.seat))) return true;
-  std::vector<int> unreached;
+  std::map<int, std::string> unreached;
   for (const int seat : seats_) {
     if (seat == facts_.seat) {
       if (host_ != nullptr || standby_ == nullptr) return false;
       take_over(unreached);
       return true;
     }
-    unreached.push_back(seat);
+    unreached[seat] = "";
     const auto known = standbys_.find(seat);
     if (known == standbys_.end()) {
       fmt::print(stderr, "{}worker {}: it is not known where its store is\n", time_stamp(), seat);
@@ -151,6 +153,8 @@ bool LaunchedSeat::find_store() {
                                 Deadline::after(kAnswerPatience, "another's store"));
     if (!found) {
       fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), seat, found.error().why);
+      // Its machine answers that nobody listens there any more.
+      if (found.error().why.find(std::strerror(ECONNREFUSED)) != std::string::npos) unreached[seat] = kEnded;
       continue;
     }
     store_->move_to(std::move(*found));

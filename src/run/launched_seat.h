@@ -55,7 +55,7 @@ class LaunchedSeat {
   void regrouped(const RegroupOrder& order);
   bool learn_standbys();
   bool find_store();
-  void take_over(const std::vector<int>& unreached);
+  void take_over(const std::map<int, std::string>& unreached);
   void take_lock();
   void clear_after_host();
   std::string own_standby() const;

@@ -87,6 +87,10 @@ void declare(OptionTable& table, TrainOptions& o) {
       "whether state is sent early, before training stands still for another plan");
   declare_layout(table, o.layout);
   declare(table, o.failures);
+  table.add(
+      "history", o.history, "FILE|here|none",
+      "what past runs took, of what was predicted: corrects what plans are chosen by, and this run adds "
+      "its own; here: this machine's file");
   table.add("static", o.is_static, "no decisions of its own while it runs");
   table.add(
       "policy", o.policy, "P",

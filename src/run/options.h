@@ -53,6 +53,7 @@ struct TrainOptions {
   Constraints layout;                    // of the plan that is chosen
   Failures failures;                     // what it reckons with
   bool is_static = false;
+  std::string history = "none";  // of past runs (run_history.h): a file, here, none
   std::string
       policy;  // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted
 

@@ -13,6 +13,8 @@ inline std::string pulse_key(int seat) { return fmt::format("pulse/{}", seat); }
 // Set by whoever has begun a step: all have found each other then.
 inline constexpr const char* kBegunKey = "begun";
 // Set by its will, when the process ends, or by the run's host, when it hangs.
+// Set when it is; with kEnded when it is sure that its process is, not only that nobody hears of it.
+inline constexpr const char* kEnded = "ended";
 inline std::string gone_key(int seat) { return fmt::format("gone/{}", seat); }
 // Where its own store is, for when the run's is gone: "host:port".
 inline std::string standby_key(int seat) { return fmt::format("standby/{}", seat); }

@@ -1,22 +1,19 @@
-// One rank of a run of text, from its first part to the end: steps, changes of plan, and what it does when others are lost, come or leave.
-// Read next: training.h (the loop over steps), elastic/plan_switches.h, regroup.h.
+// See rank_run.h.
+#include "run/rank_run.h"
+
 #include <algorithm>
-#include <chrono>
 #include <thread>
-#include <variant>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/open.h"
 #include "cluster/standard.h"
-#include "elastic/plan_switches.h"
-#include "observe/decisions.h"
 #include "plan/describe.h"
 #include "plan/layouts.h"
-#include "plan/plan_json.h"
 #include "run/choose_plan.h"
 #include "run/evaluate.h"
 #include "run/expected.h"
+#include "run/host_memory.h"
 #include "run/memory.h"
 #include "run/memory_level.h"
 #include "run/observation_record.h"
@@ -25,19 +22,13 @@
 #include "run/profile.h"
 #include "run/rank_show.h"
 #include "run/regrouping.h"
-#include "run/saver.h"
+#include "run/run_history.h"
 #include "run/status.h"
-#include "run/survivor.h"
-#include "run/train_rank.h"
-#include "run/training.h"
-#include "run/watching.h"
 #include "run/weights.h"
 #include "run/worker.h"
 
 namespace optimus {
 namespace {
-
-constexpr Seconds kRegroupPatience{20};  // for the others to connect anew
 
 // Mean validation loss over the first windows of the held-out part: at most a few batches.
 std::optional<double> validation_loss(const PlanPart& part, const TrainSettings& settings, int rank) {
@@ -49,76 +40,7 @@ std::optional<double> validation_loss(const PlanPart& part, const TrainSettings&
   return total.count > 0 ? std::optional(total.mean()) : std::nullopt;
 }
 
-class RankRun {
- public:
-  RankRun(const PreparedRun& run, const TrainOptions& options, const RankPart& rank)
-      : run_(run),
-        settings_(run.settings),
-        options_(options),
-        rank_(rank),
-        small_files_(small_files(run.settings)),
-        requests_(run.settings.run) {}
-
-  TrainResult train();
-
- private:
-  // How the steps have come to an end: all are done, or how to go on.
-  using End = std::variant<TrainResult, RegroupOrder>;
-
-  EngineOptions engine_options() const;
-  // As the run began, or from a checkpoint.
-  void fill(Parameters& parameters, const std::optional<Path>& checkpoint) const;
-  // The rank's part in a plan, from there; its groups are connected.
-  void take_part(const Plan& plan, const std::optional<Path>& checkpoint);
-  PartKeepers keepers(const PlanPart& part);
-  Agreement ranks_of(const PlanPart& part) const;
-  Course course();
-  Plan best_plan(const Plan& now) const;  // for all ranks that there are, and the batch of this one
-  // Rank 0 of a run that decides by itself; else nothing.
-  std::unique_ptr<Deciding> decider();
-  bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
-
-  // The first part; how to go on when others are lost meanwhile.
-  std::optional<RegroupOrder> begin(Training& training);
-  End train_on(Training& training);
-  // What the others decide when some are lost, come or leave; nothing: the run ends.
-  std::optional<RegroupOrder> meet(Training& training, const SurvivorWords& words,
-                                   const std::function<void()>& let_go);
-  std::optional<RegroupOrder> meet_at(Board& board, Training& training, SurvivorWords words,
-                                      const std::function<void()>& let_go);
-  void write_plan_if_missing(std::int64_t epoch);
-  // Another order when that fails, too.
-  std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
-  void take_up(const RegroupOrder& order, Training& training);
-  SwitchReport move_state(const RegroupOrder& order, Training& training);
-  void open_records_after(const RegroupOrder& order, const Training& training);
-  std::string line_of(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
-                      const Training& training) const;
-  void tell(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
-            const Training& training, const std::string& line);
-  Seconds since_failure() const {
-    return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - failed_).count());
-  }
-  bool is_leaving(const RegroupOrder& order) const { return number() >= order.num_staying; }
-  void show_result(TrainResult& result);
-  int number() const { return rank_.comm.rank(); }
-
-  const PreparedRun& run_;
-  const TrainSettings& settings_;
-  const TrainOptions& options_;
-  const RankPart& rank_;
-  RealFileSystem files_;
-  std::vector<SmallFile> small_files_;  // some are in a checkpoint that will be gone
-  PlanPart part_;
-  PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
-  ControlFolder requests_;
-  Calibration calibration_;            // at rank 0
-  std::optional<RunFolder> records_;   // at rank 0
-  std::optional<DrainRequest> drain_;  // that is done with the next order
-  int generation_ = 0;
-  bool has_profiled_ = false, has_left_ = false;
-  std::chrono::steady_clock::time_point failed_;
-};
+}  // namespace
 
 EngineOptions RankRun::engine_options() const {
   EngineOptions options{.device = rank_.device, .seed = options_.seed};
@@ -140,15 +62,17 @@ void RankRun::fill(Parameters& parameters, const std::optional<Path>& checkpoint
     parameters.initialize(options_.seed);
 }
 
-void RankRun::take_part(const Plan& plan, const std::optional<Path>& checkpoint) {
+void RankRun::take_part(const Plan& plan, const std::optional<Path>& checkpoint, const TrainingState& state,
+                        std::int64_t epoch, Training& training) {
   part_ = {.plan = plan};
-  if (!has_device(plan, number())) return;
+  if (!has_device(plan, number())) return training.go_on_from(state, epoch);
   part_.parameters = std::make_unique<Parameters>(plan, settings_.model, number(), rank_.device);
   fill(*part_.parameters, checkpoint);
   EngineOptions options = engine_options();
   const bool is_alone = num_devices(plan) == 1;
   if (!is_alone) options.comm = &rank_.comm;
   part_.engine = std::make_unique<Engine>(plan, settings_.model, *part_.parameters, options);
+  training.go_on_from(state, epoch);  // should others be lost while it connects, this is what it has
   if (!is_alone)
     done_or_throw(
         rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.patience, "connecting")));
@@ -172,10 +96,10 @@ PartKeepers RankRun::keepers(const PlanPart& part) {
   made.saver = saver(settings_.run, {options_.keep_last, options_.keep_every});
   if (const std::optional<Path> level = find_memory_level(settings_.run); options_.memory_every > 0 && level)
     made.memory = saver(*level, {.keep_last = 1});
-  // Which host keeps whose copy was agreed on for the ranks that the run began with.
-  if (const auto hosts = find_host_memory(settings_.run);
-      options_.memory_every > 0 && hosts && generation_ == 0)
-    made.memory = saver(settings_.run, {}, hosts->of_ranks(storing_ranks(part.plan)));
+  if (const auto hosts = find_host_memory(settings_.run); options_.memory_every > 0 && hosts)
+    made.memory =
+        saver(settings_.run, {},
+              (seats_.empty() ? *hosts : hosts->of_seats(seats_)).of_ranks(storing_ranks(part.plan)));
   // Of the first plan only: its steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(
@@ -189,22 +113,40 @@ Plan RankRun::best_plan(const Plan& now) const {
   options.devices = rank_.comm.size(), options.batch = now.batch;
   options.sequence_length = now.sequence_length;
   options.precision = text(now.precision);
-  return choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
+  Plan plan = choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
+  if (plan.buddy > 0) plan = with_copies_apart(std::move(plan), numbered(hosts_of_ranks()));
+  return plan;
+}
+
+std::vector<std::string> RankRun::hosts_of_ranks() const {
+  std::vector<std::string> hosts(static_cast<std::size_t>(rank_.comm.size()));
+  for (const WorkerEntry& worker : listed_workers(settings_.run))
+    if (worker.rank < rank_.comm.size()) hosts[static_cast<std::size_t>(worker.rank)] = worker.host;
+  return hosts;
+}
+
+bool RankRun::shares_cores(const std::vector<std::string>& hosts) const {
+  const auto on_this = std::count(hosts.begin(), hosts.end(), hosts.front());
+  return !facts_of(rank_.device).is_gpu &&
+         on_this * rank_.threads > static_cast<std::int64_t>(std::thread::hardware_concurrency());
+}
+
+void RankRun::remember() const {
+  if (options_.history == "none" || settings_.model.is_custom() || shares_cores(hosts_of_ranks())) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  (void)remember_run(options_.history,
+                     {settings_.run, part_.plan, settings_.model, facts_of(rank_.device).type,
+                      std::chrono::duration_cast<std::chrono::seconds>(now).count()},
+                     rank_.events);
 }
 
 std::unique_ptr<Deciding> RankRun::decider() {
   if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
   const DeviceFacts device = facts_of(rank_.device);
   const int size = rank_.comm.size();
-  std::vector<std::string> hosts(static_cast<std::size_t>(size));
-  for (const WorkerEntry& worker : listed_workers(settings_.run))
-    if (worker.rank < size) hosts[static_cast<std::size_t>(worker.rank)] = worker.host;
+  const std::vector<std::string> hosts = hosts_of_ranks();
   Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
-  // What takes how long says little of devices that take turns on one core.
-  const auto on_this = std::count(hosts.begin(), hosts.end(), hosts.front());
-  const bool is_shared = !device.is_gpu && on_this * rank_.threads >
-                                               static_cast<std::int64_t>(std::thread::hardware_concurrency());
-  if (options_.policy.empty() && is_shared) policy.kind = PolicyKind::never;
+  if (options_.policy.empty() && shares_cores(hosts)) policy.kind = PolicyKind::never;
   const bool has_copies = rank_.elastic != nullptr && can_lose(part_.plan) > 0;
   Deciding::Facts facts{
       .model = settings_.model,
@@ -255,47 +197,6 @@ Course RankRun::course() {
   };
 }
 
-// --- others are lost, come or leave
-
-std::optional<RegroupOrder> RankRun::meet(Training& training, const SurvivorWords& words,
-                                          const std::function<void()>& let_go) {
-  constexpr int kMostHosts = 8;  // that are lost one after the other, each while the others turn to it
-  failed_ = std::chrono::steady_clock::now();
-  for (int i = 0; i < kMostHosts; ++i) {
-    const std::unique_ptr<Board> board = rank_.open_board ? rank_.open_board() : nullptr;
-    if (board == nullptr && rank_.elastic != nullptr) throw LeftBehind{};
-    if (board == nullptr) return std::nullopt;
-    try {
-      return meet_at(*board, training, words, let_go);
-    } catch (const BoardGone&) {
-      if (rank_.elastic == nullptr) return std::nullopt;
-    }
-  }
-  throw LeftBehind{};
-}
-
-std::optional<RegroupOrder> RankRun::meet_at(Board& board, Training& training, SurvivorWords words,
-                                             const std::function<void()>& let_go) {
-  words.earlier_epoch = earlier_.parameters != nullptr ? training.epoch() - 1 : -1;
-  const Layout layout = layout_with_buddies(part_.plan, settings_.model, StateKind::optimizer);
-  Survivor self{generation_, number(), layout, training, training.saver()};
-  if (rank_.elastic == nullptr) return survive(self, board, words, let_go);
-  self.is_left_behind = [&] { return is_left_out(settings_.run, generation_ + 1, rank_.elastic->seat); };
-  std::optional<RegroupOrder> order = survive(self, board, words, let_go);
-  const auto has_seat = [&](const std::vector<int>& seats) {
-    return std::find(seats.begin(), seats.end(), rank_.elastic->seat) != seats.end();
-  };
-  if (order ? !has_seat(order->membership.seats) : self.is_left_behind()) throw LeftBehind{};
-  return order;
-}
-
-// Rank 0 writes it behind a change of plan. Should it be lost before, the others would not know how their state lies.
-void RankRun::write_plan_if_missing(std::int64_t epoch) {
-  std::error_code error;
-  if (rank_.elastic == nullptr || std::filesystem::exists(plan_path(settings_.run, epoch), error)) return;
-  (void)write_atomically(files_, plan_path(settings_.run, epoch), plan_text(part_.plan));
-}
-
 RankRun::End RankRun::train_on(Training& training) {
   std::optional<PlanSwitches::Outside> outside;
   if (number() == 0)
@@ -332,6 +233,9 @@ RankRun::End RankRun::train_on(Training& training) {
     } catch (const PeersLost& lost) {
       words.missing = lost.failure.missing;
     }
+  } catch (const Interrupted&) {
+    if (number() == 0) requests_.close("the run has ended");
+    throw;
   } catch (const PeersLost& lost) {
     failure = std::current_exception(), words.missing = lost.failure.missing;
     words.leaves = rank_.elastic != nullptr && rank_.elastic->leaves();
@@ -349,139 +253,11 @@ RankRun::End RankRun::train_on(Training& training) {
   throw UserError("nobody has said how to go on");
 }
 
-std::optional<RegroupOrder> RankRun::go_on(const RegroupOrder& order, Training& training) {
-  const auto let_go = [&] { rank_.comm.drop(0); };
-  SurvivorWords words;
-  try {
-    take_up(order, training);
-    return std::nullopt;
-  } catch (const PeersLost& error) {
-    words.missing = error.failure.missing, words.leaves = is_leaving(order);
-    std::optional<RegroupOrder> next = meet(training, words, let_go);
-    if (!next) throw;
-    return next;
-  } catch (const std::exception& error) {
-    words.why_failed = error.what();
-    (void)meet(training, words, let_go);
-    throw;
-  }
-}
-
-// What this rank has of use lies as the order says; then it moves. Until all have all of it, the old is kept.
-SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) {
-  if (training.epoch() != order.epoch && earlier_.parameters != nullptr) part_ = std::move(earlier_);
-  earlier_ = {};
-  if (!has_device(order.from, number())) part_ = {};
-  part_.plan = order.from;
-  SwitchFacts facts{settings_.model, rank_.comm, engine_options(), {.patience = kRegroupPatience}};
-  facts.move.keeps_old = true;
-  PlanSwitch change(facts, part_, order.to,
-                    {.num_ranks = static_cast<int>(order.membership.seats.size()),
-                     .num_staying = order.num_staying,
-                     .copies = MasterCopies::owned,
-                     .is_placed = true,
-                     .is_phase = true});  // those who are left may stand between two phases
-  try {
-    return change.run(part_);
-  } catch (const PeersLost&) {
-    const bool has_moved = part_.plan == order.to;
-    earlier_ = std::move(change.earlier());
-    training.go_on_from(order.state, has_moved ? order.epoch + 1 : order.epoch);
-    throw;
-  }
-}
-
-void RankRun::take_up(const RegroupOrder& order, Training& training) {
-  const bool is_behind = order.source == RegroupOrder::Source::live && part_.engine != nullptr &&
-                         training.done().step + 1 == order.state.step;
-  if (is_behind) training.follow(order.gate);
-  training.drop_part_keepers();
-  const Plan before = part_.plan;
-  rank_.elastic->regrouped(order);
-  rank_.comm.regroup(order.membership);
-  generation_ = order.membership.generation;
-  SwitchReport report;
-  if (order.source == RegroupOrder::Source::live) {
-    report = move_state(order, training);
-  } else {
-    part_ = {}, earlier_ = {};
-    rank_.comm.shrink(order.num_staying);
-    const Group world{Role::world, {}};
-    if (!is_leaving(order))
-      done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kRegroupPatience, "the others")));
-    if (!is_leaving(order))
-      take_part(order.to, order.source == RegroupOrder::Source::checkpoint ? std::optional(order.checkpoint)
-                                                                           : run_.resumed.checkpoint);
-  }
-  training.go_on_from(order.state, order.epoch + 1);
-  has_left_ = is_leaving(order);
-  if (!has_left_) open_records_after(order, training);
-  if (has_left_) records_.reset();
-  const std::string line = line_of(order, before, report, training);
-  if (drain_) requests_.answer(drain_->name, {true, line});
-  drain_.reset();
-  if (number() == 0 && !has_left_)
-    requests_.refuse_drains("the ranks have new numbers since it was asked: optimus status shows them");
-  if (records_) tell(order, before, report, training, line);
-}
-
-// Whoever is rank 0 now keeps the records. The one before may have been lost between a step and its line; or it was only stopped, and
-// must not put old records in the place of the new ones when it wakes: it looks for the next generation's claim when its files are
-// complete, and that one's rank 0, which comes behind the claim, takes away files that wait to be put in place.
-void RankRun::open_records_after(const RegroupOrder& order, const Training& training) {
-  records_.reset();
-  if (number() != 0) return;
-  rank_.elastic->speak_to_people();
-  const Path metrics = settings_.run / "metrics.jsonl";
-  for (const Path& path : {metrics, settings_.run / "decisions.jsonl"}) remove_temporaries(files_, path);
-  const auto check = [&] {
-    if (has_claim(settings_.run, generation_ + 1)) throw LeftBehind{};
-  };
-  const std::string last = training.last_line();
-  try {
-    if (order.source == RegroupOrder::Source::live && !last.empty())
-      (void)complete_metrics(files_, metrics, order.state.step, last, check);
-    records_ = open_records(settings_.run, files_, order.state.step, check);
-  } catch (const UserError&) {
-    check();
-    throw;
-  }
-  keep_plan(files_, settings_.run, part_.plan, training.epoch());
-}
-
-std::string RankRun::line_of(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
-                             const Training& training) const {
-  const Seconds paused = since_failure();
-  const double step = training.step_seconds().value;
-  const std::int64_t lost = order.num_steps_lost;
-  return fmt::format("step {}: {}; {} worker{} on ({} → {}), paused {}{}, moved {}, {}", order.state.step,
-                     order.what, order.num_staying, order.num_staying == 1 ? " goes" : "s go",
-                     short_text(before), short_text(order.to), text(paused),
-                     step > 0 ? fmt::format(" ({:.1f} steps)", paused.value / step) : "", text(report.moved),
-                     lost == 0 ? "no step lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s"));
-}
-
-void RankRun::tell(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
-                   const Training& training, const std::string& line) {
-  rank_.line.print(line);
-  const Outcome<void> kept = records_->decisions.append_line(decision_line({.step = order.state.step,
-                                                                            .kind = order.kind,
-                                                                            .evidence = order.what,
-                                                                            .from = plan_hash(before),
-                                                                            .to = plan_hash(part_.plan),
-                                                                            .epoch = training.epoch(),
-                                                                            .pause = since_failure(),
-                                                                            .moved = report.moved,
-                                                                            .minimum = report.minimum}));
-  if (!kept) rank_.events.report(Warning{kept.error().why});
-}
-
 std::optional<RegroupOrder> RankRun::begin(Training& training) {
   try {
     const Group world{Role::world, {}};
     done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
-    take_part(settings_.plan, run_.resumed.checkpoint);
-    training.go_on_from(run_.resumed.state, training.epoch());
+    take_part(settings_.plan, run_.resumed.checkpoint, run_.resumed.state, training.epoch(), training);
     if (!part_.is_empty()) say_what_runs(settings_, rank_);
     if (number() == 0) records_ = open_records(settings_.run, files_, run_.resumed.state.step);
     return std::nullopt;
@@ -519,13 +295,12 @@ TrainResult RankRun::train() {
       if (number() != 0) return *result;
       requests_.close("the run has ended");
       show_result(*result);
+      remember();
       return *result;
     }
     order = std::get<RegroupOrder>(std::move(end));
   }
 }
-
-}  // namespace
 
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part) {
   return RankRun(run, options, part).train();

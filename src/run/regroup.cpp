@@ -134,7 +134,8 @@ void take_from_files(const RegroupFacts& facts, const std::vector<Standing>& sta
     order.state.seed = standing.state.seed, order.state.precision = standing.state.precision;
   }
   order.source = RegroupOrder::Source::begin;
-  if (const auto kept = facts.find_checkpoint()) {
+  // One that is newer than what all stand at is of another way that the run has gone.
+  if (const auto kept = facts.find_checkpoint(); kept && kept->second.step <= newest) {
     order.source = RegroupOrder::Source::checkpoint;
     order.checkpoint = kept->first, order.state = kept->second;
   }
@@ -192,6 +193,7 @@ std::string text(const RegroupOrder& order) {
   const OrderedJson json{{"generation", order.membership.generation},
                          {"seats", order.membership.seats},
                          {"staying", order.num_staying},
+                         {"seats_taken", order.num_seats},
                          {"from", to_json(order.from)},
                          {"to", to_json(order.to)},
                          {"source", source},
@@ -215,6 +217,7 @@ RegroupOrder parse_regroup_order(const std::string& text) {
     order.membership.seats.push_back(static_cast<int>(seat.integer(0, kMostSeats)));
   const auto size = std::ssize(order.membership.seats);
   order.num_staying = static_cast<int>(view.at("staying").integer(1, size));
+  order.num_seats = static_cast<int>(view.at("seats_taken").integer(0, kMostSeats + 1));
   order.from = parse_plan(view.at("from").raw().dump(), where);
   order.to = parse_plan(view.at("to").raw().dump(), where);
   bool is_known = false;

@@ -1,6 +1,6 @@
 // When ranks of a run are lost, come or leave, the others go on without a restart: who they are then, which plan they are on, and where
 // its state comes from. Decided by the process that hosts the run's store, from what the ranks say of themselves (salvage.h), and done
-// by all of them alike (run/rank_run.cpp). Pure.
+// by all of them alike (run/rank_regroup.cpp). Pure.
 //
 //   generation 0     seats 0 1 2 3 = ranks 0 1 2 3        dp4
 //   seat 2 is killed
@@ -30,6 +30,7 @@ struct RegroupOrder {
 
   Membership membership;  // those who leave come last
   int num_staying = 0;
+  int num_seats = 0;  // that were ever taken: the next to come has this one, whoever hosts the run then
   // State lies as `from` says, whose devices are ranks of the new membership; those of who is gone, or has nothing of use, come behind
   // all ranks. `to` has the places that all agree on.
   Plan from, to;

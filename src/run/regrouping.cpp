@@ -15,9 +15,12 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoints.h"
+#include "plan/layouts.h"
 #include "plan/plan_json.h"
+#include "run/host_memory.h"
 #include "run/plan_files.h"
 #include "run/pulse.h"
+#include "store/key_store.h"
 
 namespace optimus {
 namespace {
@@ -124,8 +127,14 @@ Regrouping::Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>
       workers_(workers),
       plans_{{order.epoch, order.from}, {order.epoch + 1, order.to}},
       answers_(facts_.answers) {
-  const int most = *std::max_element(membership_.seats.begin(), membership_.seats.end());
-  if (most >= static_cast<int>(workers_.size())) workers_.resize(static_cast<std::size_t>(most) + 1);
+  know_seats(order);
+}
+
+// Of those who are gone nothing is known but that they were.
+void Regrouping::know_seats(const RegroupOrder& order) {
+  const int most = *std::max_element(order.membership.seats.begin(), order.membership.seats.end());
+  const auto count = static_cast<std::size_t>(std::max(order.num_seats, most + 1));
+  if (count > workers_.size()) workers_.resize(count);
 }
 
 // Two parts of a run that do not see each other may both want to go on. The run's folder lets one: it keeps the order, whole from the
@@ -152,8 +161,7 @@ tl::expected<RegroupOrder, std::string> Regrouping::adopt(RegroupOrder order,
     if (std::find(seats.begin(), seats.end(),
                   membership_.seats.at(static_cast<std::size_t>(standing.rank))) == seats.end())
       return tl::unexpected(std::string("others of the run have gone on without these"));
-  const int most = *std::max_element(seats.begin(), seats.end());
-  if (most >= static_cast<int>(workers_.size())) workers_.resize(static_cast<std::size_t>(most) + 1);
+  know_seats(order);
   begin_generation(order);
   return order;
 }
@@ -176,6 +184,12 @@ std::vector<WorkerEntry> Regrouping::members() const {
     result.push_back(std::move(entry));
   }
   return result;
+}
+
+std::vector<int> Regrouping::hosts_of(const std::vector<int>& seats) const {
+  std::vector<std::string> names;
+  for (const int seat : seats) names.push_back(workers_.at(static_cast<std::size_t>(seat)).host);
+  return numbered(names);
 }
 
 bool Regrouping::has_begun() {
@@ -254,8 +268,9 @@ std::optional<WorkerReport> Regrouping::wait_for_report(int seat) const {
 
 void Regrouping::improve() {
   if (!answers_.is_settled(num_staying_)) return;
-  const std::optional<Plan> better = answers_.improvement(*answer_, num_staying_);
+  std::optional<Plan> better = answers_.improvement(*answer_, num_staying_);
   answer_.reset();
+  if (better && better->buddy > 0) better = with_copies_apart(*better, hosts_of(staying()));
   if (better && facts_.improve) improving_ = std::async(std::launch::async, facts_.improve, *better);
 }
 
@@ -295,6 +310,52 @@ bool Regrouping::waits_for_lost(const std::vector<Standing>& standings) {
   return !wait_->has_passed();
 }
 
+// It takes as long as copying does. Who is asked is waited for while its process shows that it lives.
+void Regrouping::collect_memory(const std::vector<Standing>& standings) {
+  if (!find_host_memory(facts_.run)) return;
+  const SalvageKeys keys{membership_.generation};
+  (void)board_.set(keys.bring(), "");
+  const Deadline deadline = Deadline::after(kBringPatience, "what hosts have in memory");
+  for (const Standing& standing : standings) wait_for_memory(standing.rank, deadline);
+  RealFileSystem files;
+  (void)take_host_memory(files, facts_.run);
+}
+
+void Regrouping::wait_for_memory(int rank, const Deadline& deadline) const {
+  constexpr Seconds kSilence{5};
+  const int seat = membership_.seats.at(static_cast<std::size_t>(rank));
+  const auto has = [&](const std::string& key) {
+    const auto said = board_.find(key);
+    return !said || said->has_value();  // or nobody can be asked any more
+  };
+  std::string last;
+  Deadline silence = Deadline::after(kSilence, "a pulse");
+  for (int look = 0; !deadline.has_passed() && !silence.has_passed(); ++look) {
+    if (has(SalvageKeys{membership_.generation}.brought(rank)) || has(gone_key(seat))) return;
+    const auto pulse = board_.find(pulse_key(seat));
+    if (pulse && *pulse && **pulse != last) last = **pulse, silence = Deadline::after(kSilence, "a pulse");
+    pause_before_look(look);
+  }
+}
+
+// A host that was there before keeps its number.
+void Regrouping::add_comers_to_memory(const std::vector<int>& comers) const {
+  const auto memory = find_host_memory(facts_.run);
+  if (!memory || comers.empty()) return;
+  std::vector<int> hosts = memory->host_of;
+  hosts.resize(static_cast<std::size_t>(comers.front()));
+  for (const int seat : comers) {
+    const auto is_there = [&](const WorkerEntry& other) {
+      return other.host == workers_[static_cast<std::size_t>(seat)].host;
+    };
+    const auto same = std::find_if(workers_.begin(), workers_.begin() + seat, is_there) - workers_.begin();
+    hosts.push_back(same < seat ? hosts[static_cast<std::size_t>(same)]
+                                : *std::max_element(hosts.begin(), hosts.end()) + 1);
+  }
+  RealFileSystem files;
+  write_hosts(files, facts_.run, hosts);
+}
+
 // Who comes ends the outage that has lasted longest.
 void Regrouping::note_outages(int num_lost, int num_come) {
   const double now = seconds_of_clock();
@@ -325,7 +386,11 @@ tl::expected<RegroupOrder, std::string> Regrouping::regroup(const std::vector<St
                        .comers = comers,
                        .lost = lost_,
                        .phases = facts_.phases,
-                       .find_checkpoint = [&] { return newest_checkpoint(facts_.run, facts_.memory); },
+                       .find_checkpoint =
+                           [&] {
+                             collect_memory(standings);
+                             return newest_checkpoint(facts_.run, facts_.memory);
+                           },
                        .choose =
                            [&](int size, const std::optional<WhereStateIs>& state) {
                              answer_ = answers_.answer(size, state);
@@ -333,9 +398,12 @@ tl::expected<RegroupOrder, std::string> Regrouping::regroup(const std::vector<St
                            }};
     tl::expected<RegroupOrder, std::string> order = plan_regroup(facts, standings);
     if (!order) return order;
+    order->num_seats = static_cast<int>(workers_.size());
+    if (order->to.buddy > 0) order->to = with_copies_apart(order->to, hosts_of(order->membership.seats));
     if (answer_->kind != FirstAnswer::Kind::planned) order->what += fmt::format(" ({})", text(answer_->kind));
     if (const Outcome<void> claimed = claim(*order); !claimed) return tl::unexpected(claimed.error().why);
     note_outages(num_staying_ - static_cast<int>(standings.size()), static_cast<int>(comers.size()));
+    add_comers_to_memory(comers);
     begin_generation(*order);
     welcome(*order, seats);
     if (facts_.done) facts_.done(*order, members());

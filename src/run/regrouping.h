@@ -89,12 +89,18 @@ class Regrouping {
   tl::expected<RegroupOrder, std::string> regroup(const std::vector<Standing>& standings);
 
  private:
+  // What is newest may be in hosts' memory, which only their own processes see.
+  void collect_memory(const std::vector<Standing>& standings);
+  void wait_for_memory(int rank, const Deadline& deadline) const;
+  void add_comers_to_memory(const std::vector<int>& comers) const;
+  std::vector<int> hosts_of(const std::vector<int>& seats) const;
   std::map<std::int64_t, Plan> plans_of(const std::vector<Standing>& standings) const;
   void improve();
   void note_outages(int num_lost, int num_come);
   Outcome<void> claim(const RegroupOrder& order) const;
   tl::expected<RegroupOrder, std::string> adopt(RegroupOrder order, const std::vector<Standing>& standings);
   void begin_generation(const RegroupOrder& order);
+  void know_seats(const RegroupOrder& order);
   void look_for_hangs();
   void welcome(const RegroupOrder& order, const std::map<std::int64_t, int>& seats);
 

@@ -128,6 +128,10 @@ std::string SalvageKeys::standing(int rank) const {
   return fmt::format("salvage/{}/standing/{}", generation, rank);
 }
 std::string SalvageKeys::part(int rank) const { return fmt::format("salvage/{}/part/{}", generation, rank); }
+std::string SalvageKeys::bring() const { return fmt::format("salvage/{}/bring", generation); }
+std::string SalvageKeys::brought(int rank) const {
+  return fmt::format("salvage/{}/brought/{}", generation, rank);
+}
 std::string SalvageKeys::order() const { return fmt::format("salvage/{}/order", generation); }
 std::string SalvageKeys::regroup() const { return fmt::format("salvage/{}/regroup", generation); }
 

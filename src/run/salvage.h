@@ -70,11 +70,14 @@ std::string text(const SalvagePart& part);
 SalvagePart parse_salvage_part(const std::string& text);
 
 // Where these lie on the board, for each generation of a run's membership (regroup.h).
+inline constexpr Seconds kBringPatience{600};  // for hosts to bring what they have in memory
 struct SalvageKeys {
   int generation = 0;
   std::string somebody() const;  // when the first stands
   std::string standing(int rank) const;
   std::string part(int rank) const;
+  std::string bring() const;  // what hosts have in their memory is asked for (host_memory.h)
+  std::string brought(int rank) const;
   std::string order() const;    // what is to be stored
   std::string regroup() const;  // or how it goes on
 };

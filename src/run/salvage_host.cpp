@@ -35,6 +35,7 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
       if (!somebody || !*somebody) return false;
       come_ = Deadline::after(facts_.come, "where ranks stand");
       slow_ = Deadline::after(facts_.slow, "where slow ranks stand");
+      cut_ = Deadline::after(facts_.cut, "the larger part");
       stage_ = Stage::coming;
       [[fallthrough]];
     }
@@ -45,7 +46,7 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
         if (!go_on()) refuse("others of the run have gone on without these");  // else: as was decided before
         break;
       }
-      if (!are_all_here(is_gone) || !(are_enough() || come_->has_passed())) break;
+      if (!are_all_here(is_gone) || !are_enough()) break;
       if (facts_.regrouping != nullptr && facts_.regrouping->waits_for_lost(all_standings())) break;
       decide();
       break;
@@ -118,8 +119,15 @@ bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
 
 // Half of the run or less may be the part that was cut off: the larger one goes first.
 bool SalvageHost::are_enough() const {
-  if (facts_.regrouping == nullptr || !facts_.may_be_cut_off) return true;
-  return 2 * std::ssize(standings_) > std::ssize(facts_.regrouping->staying());
+  if (facts_.regrouping == nullptr || !facts_.may_be_cut_off || is_in_haste_ || cut_->has_passed())
+    return true;
+  std::ptrdiff_t num_unknown = 0;
+  const std::vector<int> staying = facts_.regrouping->staying();
+  for (int rank = 0; rank < static_cast<int>(staying.size()); ++rank) {
+    const auto gone = board_.find(gone_key(staying[static_cast<std::size_t>(rank)]));
+    num_unknown += !standings_.contains(rank) && !(gone && *gone && **gone == kEnded);
+  }
+  return std::ssize(standings_) > num_unknown;
 }
 
 void SalvageHost::refuse(const std::string& why) {

@@ -25,6 +25,9 @@ struct SalvageFacts {
   Seconds come{10};                      // for all who can to say where they stand, from the first on
   Seconds settle{2};  // for those whom somebody has missed and who may yet come, from the last on
   Seconds slow{45};   // for those whose process shows that it lives: less than ranks wait for an order
+  // For the larger part of a run that has fallen apart to find itself, before half of it or less goes on: longer than its ranks need
+  // to see that the store does not answer, and to agree on another.
+  Seconds cut{25};
   Seconds write{300};
   Regrouping* regrouping = nullptr;  // the ranks go on where they can; none: what is left is saved
   bool may_be_cut_off = false;       // whom nobody hears may live, and go on, too
@@ -72,7 +75,7 @@ class SalvageHost {
   std::int64_t epoch_ = 0;  // of the plan that the newest of them lie as
   Layout layout_;           // of masters and moments under it
   std::size_t num_holders_ = 0;
-  std::optional<Deadline> come_, settle_, slow_, write_;
+  std::optional<Deadline> come_, settle_, slow_, cut_, write_;
   std::map<int, std::pair<std::string, Deadline>>
       beats_;  // by rank: its last pulse, and until when the next must come
   SalvagePlan plan_;

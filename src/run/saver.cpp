@@ -111,7 +111,13 @@ void Saver::keep_on_hosts(const TrainingState& state) {
   const int writer = ranks_.place();
   const Path folder = memory.step_folder(writer, state.step);
   const bool is_first = memory.is_first_of_host(writer);
-  Outcome<void> kept = target_.files.create_folders(folder);
+  Outcome<void> kept;
+  try {
+    make_memory_folder(memory);  // who left last on this host has taken it away
+    kept = target_.files.create_folders(folder);
+  } catch (const UserError& error) {
+    kept = failure("{}", error.what());
+  }
   Outcome<Bytes> bytes = Bytes(0);
   if (kept) bytes = write_part(own_boxes(layout_, rank_), folder, Rank{writer});
   if (!bytes) kept = tl::unexpected(bytes.error());

@@ -18,9 +18,16 @@ constexpr Seconds kLeftMoment{5};  // between a claim and the order that follows
 // What is to be stored, or how to go on.
 std::variant<SalvageOrder, RegroupOrder> wait_for_order(const Survivor& self, Board& board) {
   const SalvageKeys keys{self.generation};
-  const Deadline deadline = Deadline::after(self.patience, "what to do");
+  Deadline deadline = Deadline::after(self.patience, "what to do");
   std::optional<Deadline> left;
+  bool has_brought = false;
   while (true) {
+    if (!has_brought && value_or_throw(board.find(keys.bring()))) {
+      self.bring_memory();
+      value_or_throw(board.set(keys.brought(self.rank), ""));
+      has_brought = true;
+      deadline = Deadline::after(kBringPatience, "what to do");  // others may have more to bring
+    }
     if (const auto said = value_or_throw(board.find(keys.regroup()))) return parse_regroup_order(*said);
     if (const auto said = value_or_throw(board.find(keys.order()))) return parse_salvage_order(*said);
     if (!left && self.is_left_behind()) left = Deadline::after(kLeftMoment, "an order");

@@ -17,6 +17,8 @@ struct Survivor {
   Training& training;
   Saver* saver = nullptr;  // null: the rank has no part in the plan
   Seconds patience{60};    // for an answer; writing has none, the host has
+  // Copies what this host has in its memory to where all see it.
+  std::function<void()> bring_memory = [] {};
   // Whether others have gone on without this rank; one that is about to be told how to go on sees that a moment before.
   std::function<bool()> is_left_behind = [] { return false; };
 };

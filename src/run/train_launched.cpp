@@ -11,6 +11,7 @@
 
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
+#include "plan/layouts.h"
 #include "run/end_watch.h"
 #include "run/failure_line.h"
 #include "run/gathering.h"
@@ -119,6 +120,18 @@ Prepared prepare(const LaunchedTraining& training) {
   return prepared;
 }
 
+// Sharded state has its second copy on another host, where there is one. A plan that was given is left as it is.
+void part_copies(const LaunchedTraining& training, const std::vector<PresentRank>& ranks,
+                 Prepared& prepared) {
+  Plan& plan = prepared.run.settings.plan;
+  if (plan.buddy == 0 || !training.options.plan.empty()) return;
+  const int before = plan.buddy;
+  plan = with_copies_apart(std::move(plan), host_numbers(ranks));
+  RealFileSystem files;
+  if (plan.buddy != before)
+    keep_plan(files, prepared.folder, plan, newest_epoch(prepared.folder).value_or(0));
+}
+
 std::vector<EndOfRank> ends_of(const Gathered& run, const Path& folder) {
   std::vector<EndOfRank> ends;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
@@ -186,6 +199,12 @@ std::vector<WorkerEntry> entries_of(const Gathered& run, const std::string& kind
   return result;
 }
 
+// Those that the run did not begin with.
+void add_comers(const std::vector<WorkerEntry>& by_seat, std::vector<WorkerEntry>& workers) {
+  if (by_seat.size() > workers.size())
+    workers.insert(workers.end(), by_seat.begin() + std::ssize(workers), by_seat.end());
+}
+
 LaunchedSeatFacts seat_facts(const LaunchedTraining& training, const Gathered& run,
                              const PreparedRun& prepared, const Path& folder, const std::string& kind) {
   std::vector<int> seats(run.ranks.size());
@@ -198,9 +217,10 @@ LaunchedSeatFacts seat_facts(const LaunchedTraining& training, const Gathered& r
           .folder = folder,
           .signals = training.signals,
           .host_facts =
-              [&training, &prepared, run, folder, kind](const std::optional<RegroupOrder>&) {
+              [&training, &prepared, run, folder, kind](const std::optional<RegroupOrder>& last) {
                 RunHostFacts facts = host_facts_of(prepared, training.options, folder);
                 facts.workers = entries_of(run, kind);
+                if (last) add_comers(workers_by_seat(folder, last->membership), facts.workers);
                 return facts;
               },
           .is_one_host = training.launch.is_one_host};
@@ -282,7 +302,6 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
     note_failure(prepared.folder, line);
     throw UserError("{}", line);
   }
-  remove_host_memory(prepared.folder, true);
   if (report.end == WorkerReport::End::interrupted) throw Interrupted{};
   TrainResult result = parse_result(report.result);
   result.run = prepared.run.settings.run.string();  // as the user called it
@@ -302,6 +321,7 @@ LaunchedEnd lead(const LaunchedTraining& training) {
     if (has_memory) wait();
     prepared = prepare(training);
     if (!has_memory) wait();
+    part_copies(training, ranks, *prepared);
     announce_memory(training.options, prepared->folder, ranks);
   } catch (const UserError& error) {
     gathering.refuse(error.what());

@@ -254,11 +254,12 @@ void Workers::follow_members() {
   for (const int seat : regrouping_->staying()) {
     if (!is_gone[static_cast<std::size_t>(seat)]) continue;
     note_lost(seat);
-    const bool is_child = seat < static_cast<int>(all_.size());
-    is_anybody_lost |= is_child ? all_[static_cast<std::size_t>(seat)].stopped.has_value()
-                                : !regrouping_->report_of(seat).has_value();
+    const Worker* const child =
+        seat < static_cast<int>(all_.size()) ? &all_[static_cast<std::size_t>(seat)] : nullptr;
+    is_anybody_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
+                                        : !regrouping_->report_of(seat).has_value();
   }
-  // Whose connections stay open although it does nothing: nobody else would tell the others.
+  // Of one whose connections stay open although it does nothing, or that had none yet, nobody else would tell the others.
   if (is_anybody_lost) regrouping_->rouse();
 }
 

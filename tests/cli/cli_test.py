@@ -2,6 +2,7 @@
 """The command line from outside, as a script uses it: results, messages, exit codes, files. Needs $OPTIMUS (the binary) and nothing
 but Python's standard library."""
 import json
+import math
 import os
 import pathlib
 import pty
@@ -383,6 +384,25 @@ class CommandLine(CommandLineTest):
         self.refused("simulate", "--refit", self.folder / "run", code=2, says=["--cluster"])
         self.write("bad.json", '{"format": "optimus-constants", "version": 1, "constants": {"residual.computer": 1}}')
         self.refused("simulate", "--plan", plan, "--cluster", "h200x1", "--constants", self.folder / "bad.json", says=["residual.compute"])
+
+    def test_predictions_are_corrected_by_past_runs(self):
+        strategy = {"pp": 1, "tp": 1, "cp": 1, "dp": 8, "chunks": 1, "microbatch": 1, "zero": 1, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"}
+        runs = [{"when": 1000 + i, "device": "h100", "devices": 8, "parameters": 10**9, "layers": 24, "batch": 64, "sequence": 1024, "step_seconds": 1.5, "strategy": strategy,
+                 "evidence": [{"kind": "layers", "where": "h100", "log_factor": math.log(1.5), "doubt": 0, "steps": 50}]} for i in range(10)]
+        past = self.write("history.json", json.dumps({"format": "optimus-history", "version": 1, "runs": runs}))
+        words = ["plan", "--model", "llama3-8b", "--batch", 64, "--seq", 4096]
+        before, after = as_json(*words, "--cluster", "h100x8"), as_json(*words, "--cluster", "h100x8", "--history", past)
+        (found,) = after["history"]
+        self.assertEqual((found["kind"], found["where"], found["runs"]), ("layers", "h100", 10))
+        self.assertLess(found["low"], 1.5)
+        self.assertGreater(found["high"], 1.5)
+        # Some 2 % of such a step is something else, which is not corrected: that moves the ratio by 0.01.
+        self.assertAlmostEqual(after["predicted"]["step_seconds"] / before["predicted"]["step_seconds"], found["factor"], delta=0.03)
+        self.assertIn("history: seconds of layers on h100 x 1.49", run(*words, "--cluster", "h100x8", "--history", past).stdout)
+        self.assertIn("says nothing", run(*words, "--cluster", "a100x8", "--history", past).stdout)
+        broken = self.write("broken.json", json.dumps({"format": "optimus-history", "version": 1, "runs": [{"when": -3}]}))
+        self.refused(*words, "--cluster", "h100x8", "--history", broken, says=["broken.json", "when"])
+        self.refused(*words, "--cluster", "h100x8", "--history", self.folder / "none.json", says=["none.json"])
 
     def test_trace_of_single_instructions(self):
         self.simple_plan()

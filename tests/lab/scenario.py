@@ -47,6 +47,8 @@ class Expected:
     exit: int = 0  # of every rank that was left in peace
     says: list = dataclasses.field(default_factory=list)  # each in the last line of errors of one of these
     prints: list = dataclasses.field(default_factory=list)  # each anywhere in the errors of one of these
+    most_lost: int = -1  # steps that were lost at once, as ranks say; -1: any number
+    times_lost: int = -1  # how often steps were lost; -1: any number
     keeps_memory: bool = False  # state of the run lies in the hosts' memory afterwards
     losses: str = ""  # "as one device": every step, within 1e-9 of the same training on one device
     slower: float = 0  # steps after the first event take at least so many times as long as before

@@ -3,6 +3,7 @@ what comes out with what is expected. Says what it does, line by line. The clust
 import json
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import signal
@@ -57,7 +58,8 @@ class Ranks:
         script = ["--switch-at", ",".join(f"{step}:{self._plan(devices, words)}" for step, devices, words in run.switches)] if run.switches else []
         own = [str(PLANS.parent / word) if word.startswith("plans/") else word for word in run.words]
         if run.kind == "train":
-            return ["train", *self.scenario.training, *own, *data, "--run", str(self.folder), *script]
+            # Emulated machines are none that this one's history should learn from, or be planned by.
+            return ["train", "--history", "none", *self.scenario.training, *own, *data, "--run", str(self.folder), *script]
         if run.kind == "resume":
             return ["train", "--resume", str(self.folder), *run.words, *script]
         return ["profile", "--links", "--json", *run.words, "--out", str(self.lab.shared / "cluster.json")]
@@ -277,6 +279,11 @@ class Player:
         for text in expected.prints:
             if not any(text in one for one in everything):
                 raise Failed(f"nobody prints {text!r}")
+        lost = [int(count) for one in everything for count in re.findall(r"(\d+) steps? lost", one)]
+        if expected.most_lost >= 0 and max(lost, default=0) > expected.most_lost:
+            raise Failed(f"{max(lost)} steps were lost at once, {expected.most_lost} may be")
+        if expected.times_lost >= 0 and len(lost) != expected.times_lost:
+            raise Failed(f"steps were lost {len(lost)} times, not {expected.times_lost}")
         if expected.exit != 0 and lines:
             self.say(f"    {next((line for line in lines if line), 'no line')}")
         if expected.losses:
@@ -321,7 +328,7 @@ class Player:
         words = tuple(self.scenario.training)
         if words not in self.alone:
             folder = self.lab.folder / "alone"
-            done = subprocess.run([binary(), "train", *self.scenario.training, "--devices", "1", "--data", str(self.lab.folder / "text.txt"), "--run", str(folder)],
+            done = subprocess.run([binary(), "train", "--history", "none", *self.scenario.training, "--devices", "1", "--data", str(self.lab.folder / "text.txt"), "--run", str(folder)],
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
             if done.returncode != 0:
                 raise Failed(f"one device: {done.stderr}")

@@ -1,5 +1,6 @@
 // What has to be lost together for state to be lost: devices, and hosts.
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include "plan/layouts.h"
 #include "plan/random_plan.h"
@@ -38,6 +39,39 @@ TEST(Holders, HostsOfOneDeviceAreDevices) {
   for (const Plan& plan :
        {plan_of(1, 4, 1, 0, 0), plan_of(2, 2, 1, 0, 0), plan_of(1, 4, 1, 3, 1), plan_of(1, 2, 2, 0, 0)})
     EXPECT_EQ(num_hosts_to_lose(plan, {0, 1, 2, 3}), fewest_holders(plan).size());
+}
+
+// No distance leaves fewer copies beside what they are copies of, and what was good enough stays.
+TEST(Holders, CopiesAreApart) {
+  const std::vector<int> two_and_two = {0, 0, 1, 1, 2, 2, 3, 3};
+  EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 1), two_and_two).buddy, 2);
+  EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 3), two_and_two).buddy, 3);
+  EXPECT_EQ(with_copies_apart(plan_of(1, 4, 2, 2, 1), two_and_two).buddy, 1);  // two tensor parts a host
+  EXPECT_EQ(with_copies_apart(plan_of(2, 4, 1, 1, 1), two_and_two).buddy, 2);  // shards of each stage
+  EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 0), two_and_two).buddy, 0);  // none are asked for
+  EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 0, 1), two_and_two).buddy, 1);  // nothing is sharded
+  EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 1), std::vector<int>(8, 0)).buddy, 1);
+}
+
+RC_GTEST_PROP(Holders, NoDistanceKeepsCopiesFurtherApart, ()) {
+  const int dp = *rc::gen::inRange(2, 9), tp = *rc::gen::element(1, 2), pp = *rc::gen::inRange(1, 3);
+  const Plan plan = plan_of(pp, dp, tp, *rc::gen::inRange(1, 4), *rc::gen::inRange(1, dp));
+  const auto hosts = *rc::gen::container<std::vector<int>>(static_cast<std::size_t>(num_devices(plan)),
+                                                           rc::gen::inRange(0, 4));
+  const auto num_lost_with_a_host = [&](const Plan& one) {
+    int result = 0;
+    for (const Stage& stage : one.pipelines.front().stages)
+      for (int place = 0; place < dp * tp; ++place) {
+        const auto host = [&](int at) {
+          return hosts.at(static_cast<std::size_t>(stage.devices.at(static_cast<std::size_t>(at))));
+        };
+        result += host(place) == host((place + one.buddy * tp) % (dp * tp));
+      }
+    return result;
+  };
+  const int found = num_lost_with_a_host(with_copies_apart(plan, hosts));
+  Plan other = plan;
+  for (other.buddy = 1; other.buddy < dp; ++other.buddy) RC_ASSERT(found <= num_lost_with_a_host(other));
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace optimus::test {
 
 // What becomes of one operation of a rank.
 struct Fault {
-  enum class Kind { none, dies_before, dies_after, fails } kind = Kind::none;
+  // dies_connecting: counted from the first regrouping on.
+  enum class Kind { none, dies_before, dies_after, fails, dies_connecting } kind = Kind::none;
   int operation = -1;
   std::string_view from{};  // it is counted from the first operation of this name on; empty: from all
 };
@@ -47,13 +48,15 @@ class FaultyComm final : public Comm {
   int size() const override { return size_; }
   void regroup(const Membership& membership) override {
     inner_->regroup(membership);
-    rank_ = inner_->rank(), size_ = inner_->size();
+    rank_ = inner_->rank(), size_ = inner_->size(), has_regrouped_ = true;
   }
   void shrink(int size) override {
     inner_->shrink(size);
     size_ = size;
   }
   CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
+    if (fault_.kind == Fault::Kind::dies_connecting && has_regrouped_ && num_connects_++ == fault_.operation)
+      throw Killed{};
     return inner_->connect(epoch, groups, deadline);
   }
   CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
@@ -125,6 +128,8 @@ class FaultyComm final : public Comm {
   std::unique_ptr<Comm> inner_;
   int rank_, size_;
   const Fault fault_;
+  bool has_regrouped_ = false;
+  int num_connects_ = 0;  // since then
   bool is_counting_ = false;
 };
 

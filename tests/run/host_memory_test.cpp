@@ -78,6 +78,21 @@ TEST_F(HostMemoryTest, PlansThatLeaveRanksIdleHaveTheirOwnWriters) {
   EXPECT_FALSE(all.of_ranks({4, 5}).keeper_of(0));
 }
 
+// Seats are processes, of which some are gone; ranks are those who are there.
+TEST_F(HostMemoryTest, OthersComeAndGo) {
+  announce_host_memory(files, run, base, {0, 0, 1, 1});
+  write_hosts(files, run, {0, 0, 1, 1, 2, 0});
+  const HostMemory all = *find_host_memory(run);
+  EXPECT_EQ(all.host_of, (std::vector<int>{0, 0, 1, 1, 2, 0}));
+  const HostMemory now = all.of_seats({1, 3, 4});
+  EXPECT_EQ(now.host_of, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(now.rank_of(1), 1);
+  const HostMemory some = now.of_ranks({0, 2});
+  EXPECT_EQ(some.rank_of(1), 2);
+  EXPECT_EQ(some.keeper_of(0), 1);
+  EXPECT_EQ(some.step_folder(1, 7), all.step_folder(4, 7));
+}
+
 // As many parts as its own plan had writers, whatever the run began with.
 TEST_F(HostMemoryTest, AStepSaysHowManyHaveWrittenIt) {
   const HostMemory memory = announce_host_memory(files, run, base, {0, 0, 1, 1});

@@ -43,6 +43,23 @@ TEST_F(RegroupTest, LostStateComesFromTheNewestCheckpoint) {
   EXPECT_EQ(ran.decisions[0]["step"].get<int>() % 2, 0);
 }
 
+// Another dies before those who are left are connected, or when they have the checkpoint's state and are not.
+TEST_F(RegroupTest, KilledWhileTheOthersTakeACheckpoint) {
+  for (const int connect : {0, 1, 2}) {
+    Story story{.num_ranks = 4,
+                .layout = {{"dp", 4}, {"zero", 3}},
+                .fates = std::vector<Fate>(4),
+                .save_every = "2",
+                .wants_copies = false};
+    story.fates[1].fault = {Fault::Kind::dies_before, 100};
+    story.fates[2].fault = {Fault::Kind::dies_connecting, connect};
+    const Ran ran = train(fmt::format("again-{}", connect), story);
+    SCOPED_TRACE(fmt::format("connect {}: {}", connect, fmt::join(ran.ends, ", ")));
+    expect_undisturbed(ran);
+    EXPECT_EQ(ran.ends[2], connect < 2 ? "killed" : "done");
+  }
+}
+
 TEST_F(RegroupTest, SomeLeaveAndSomeCome) {
   Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(5)};
   story.fates[1].leaves_after = 1;  // it has what nobody else has, and gives it away
@@ -69,6 +86,17 @@ TEST_F(RegroupTest, AllLeaveButNotAtOnce) {
   ASSERT_EQ(ran.decisions.size(), 1U);
   EXPECT_EQ(ran.decisions[0]["kind"], "drain");
   const auto newest = newest_whole(folder_ / "one by one");
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_EQ(newest->step, std::ssize(ran.losses));
+}
+
+// A rank is drained, and the machine of the others is taken: nobody is left to go on, so the run is saved and ends as one that was asked to.
+TEST_F(RegroupTest, AllOthersLeaveWhileOneIsDrained) {
+  Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(3), .drained = 1};
+  story.fates[0].stays_for = story.fates[2].stays_for = 0;
+  const Ran ran = train("drained", story);
+  for (const std::size_t seat : {0, 1, 2}) EXPECT_EQ(ran.ends[seat], "interrupted");
+  const auto newest = newest_whole(folder_ / "drained");
   ASSERT_TRUE(newest.has_value());
   EXPECT_EQ(newest->step, std::ssize(ran.losses));
 }

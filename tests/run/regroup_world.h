@@ -48,7 +48,8 @@ struct Story {
   int num_idle = 0;                     // of them, which have no part in the first plan
   std::map<std::string, int> layout{};  // tp, pp, zero, dp: what the first plan must be
   std::vector<Fate>
-      fates{};  // [seat], the first num_ranks from the begin; then in the order in which they come
+      fates{};       // [seat], the first num_ranks from the begin; then in the order in which they come
+  int drained = -1;  // a rank that somebody wants to leave from the begin; -1: nobody
   std::string save_every = "0";
   bool wants_copies = true;  // of state, in plans that are chosen
   bool is_planner_late = false;
@@ -193,6 +194,8 @@ class RegroupTest : public testing::Test {
     NullSink quiet;
     const PreparedRun run = prepare_run(options, &table, files_, quiet, false);
     begin_run_folder(run.settings, options, &table, files_);
+    if (story.drained >= 0)
+      folder_.write(name + "/control/1-1.request", Json{{"drain", story.drained}}.dump() + "\n");
     World world{run, options};
     StoreBoard board(world.store);
     std::vector<std::thread> threads;
@@ -256,6 +259,9 @@ class RegroupTest : public testing::Test {
       is_under_way = is_meeting;
       for (const int seat : regrouping.membership().seats)
         is_under_way |= !gone[static_cast<std::size_t>(seat)];
+      for (const int seat : regrouping.membership().seats)  // as RunHost does
+        if (gone[static_cast<std::size_t>(seat)] && world.ends[static_cast<std::size_t>(seat)] == "killed")
+          regrouping.rouse();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     world.is_over = true;

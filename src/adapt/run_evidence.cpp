@@ -1,0 +1,169 @@
+// See run_evidence.h.
+#include "adapt/run_evidence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "adapt/calibration.h"
+#include "adapt/step_meter.h"
+#include "cost/instruction_cost.h"
+#include "simulate/simulate.h"
+
+namespace optimus {
+namespace {
+
+double median_value(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// What the cost model says of one rank of a stage beside its layers (StageWork has these).
+struct StageSaid {
+  double optimizer = 0, host = 0;
+  std::array<double, kChannels> bytes{};  // of the largest message
+};
+
+std::vector<StageSaid> said_of_stages(const RunSeen& seen, const Setup& setup) {
+  const ModelWork work = work_of(seen.model, seen.plan.sequence_length);
+  std::vector<StageSaid> result;
+  for (const Pipeline& pipeline : seen.plan.pipelines)
+    for (const Stage& stage : pipeline.stages) {
+      const int device = stage.devices.front();
+      const PricedProgram priced(setup, work, compile_without_buffers(seen.plan, seen.model, device),
+                                 Device{device});
+      const std::vector<double> seconds = priced.price(fitted_constants());
+      const StepMeter meter(priced.program(), seen.plan, seen.model, seconds);
+      StageSaid& own = result.emplace_back();
+      for (std::size_t i = 0; i < seconds.size(); ++i) {
+        const Op op = priced.program().instructions[i].op;
+        if (op == Op::optimizer) own.optimizer += seconds[i];
+        if (op == Op::load_batch) own.host += seconds[i];
+        const auto [channel, bytes] = meter.message(i);
+        double& largest = own.bytes[static_cast<std::size_t>(channel)];
+        largest = std::max(largest, bytes);
+      }
+    }
+  return result;
+}
+
+class Collector {
+ public:
+  explicit Collector(const RunSeen& seen)
+      : seen_(seen),
+        map_(DeviceMap::identity(seen.cluster.num_devices())),
+        setup_{seen.plan, seen.model, seen.cluster, map_, our_software(), format_of(seen.plan.precision)},
+        topology_(seen.plan, seen.cluster, map_) {}
+
+  std::vector<Evidence> from_instructions() {
+    const std::vector<StageSaid> said = said_of_stages(seen_, setup_);
+    const std::vector<StageWork> work = stage_work(seen_.plan, seen_.model, seen_.cluster);
+    for (const Observation& one : seen_.observations) {
+      see_rates(one);
+      see_measure(one, Measure::optimizer, ResidualKind::optimizer, said, &StageSaid::optimizer);
+      see_measure(one, Measure::host, ResidualKind::host, said, &StageSaid::host);
+      see_links(one, said, work);
+    }
+    std::vector<Evidence> result;
+    for (const auto& [key, logs] : logs_)
+      if (std::ssize(logs) >= kLeastObservations)
+        result.push_back({key.first, key.second, std::clamp(median_value(logs), -kMost, kMost), 0,
+                          static_cast<int>(logs.size())});
+    return result;
+  }
+
+  // Nobody has timed instructions: all that a step takes is put down to layers, and doubted by what it is beside them.
+  std::vector<Evidence> from_steps() const {
+    const StepPrediction step = StepSimulator(setup_).run(fitted_constants());
+    double compute = 0;
+    for (const StagePrediction& stage : step.stages) compute = std::max(compute, stage.split.compute);
+    if (!(step.seconds > 0)) return {};
+    constexpr double kSurely = 0.05;
+    const double rest = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
+    const double log = std::log(median_value(seen_.step_seconds) / step.seconds);
+    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kSurely + rest,
+             static_cast<int>(seen_.step_seconds.size())}};
+  }
+
+ private:
+  static constexpr double kMost = 5;  // e^5: something else is wrong
+
+  void put(ResidualKind kind, const std::string& where, double measured, double predicted) {
+    if (measured > 0 && predicted > 0) logs_[{kind, where}].push_back(std::log(measured / predicted));
+  }
+
+  void see_rates(const Observation& one) {
+    constexpr ResidualKind kRoles[] = {ResidualKind::embedding, ResidualKind::layers, ResidualKind::head};
+    static_assert(std::size(kRoles) == kBlockRoles);
+    for (std::size_t role = 0; role < kBlockRoles; ++role)
+      put(kRoles[role], seen_.device, one.rates[role].seconds, one.rates[role].predicted);
+  }
+
+  // Of all stages together, so that one with little of it counts little.
+  void see_measure(const Observation& one, Measure measure, ResidualKind kind,
+                   const std::vector<StageSaid>& said, double StageSaid::*member) {
+    double measured = 0, predicted = 0;
+    for (const auto& [group, steps] : one.groups)
+      if (group >= 0 && group < std::ssize(said) && steps.of(measure).count > 0)
+        measured += steps.of(measure).median(), predicted += said[static_cast<std::size_t>(group)].*member;
+    put(kind, seen_.device, measured, predicted);
+  }
+
+  void see_links(const Observation& one, const std::vector<StageSaid>& said,
+                 const std::vector<StageWork>& work) {
+    for (const auto& [group, steps] : one.groups) {
+      if (group < 0 || group >= std::ssize(said) || group >= topology_.num_groups()) continue;
+      const auto g = static_cast<std::size_t>(group);
+      for (std::size_t c = 0; c < kChannels; ++c) {
+        const auto channel = static_cast<Channel>(c);
+        const int rank = topology_.ranks_of_group(group).front();
+        const bool is_far = topology_.nodes_of(rank, channel).size() > 1;
+        const Spread& spread = steps.of(measure_of(channel));
+        if (spread.count == 0) continue;
+        constexpr double kSmall =
+            256 << 10;  // bytes: above, latency is a small part of what any shipped link takes
+        put(said[g].bytes[c] < kSmall ? ResidualKind::small_messages : ResidualKind::large_messages,
+            seen_.device + (is_far ? "/network" : "/domain"), spread.median(), work[g].links[c]);
+      }
+    }
+  }
+
+  const RunSeen& seen_;
+  const DeviceMap map_;
+  const Setup setup_;
+  const Topology topology_;
+  std::map<std::pair<ResidualKind, std::string>, std::vector<double>>
+      logs_;  // one for each observation, links more
+};
+
+}  // namespace
+
+std::vector<Evidence> evidence_of(const RunSeen& seen) {
+  const double seconds = std::accumulate(seen.step_seconds.begin(), seen.step_seconds.end(), 0.0);
+  if (seen.model.is_custom() || std::ssize(seen.step_seconds) < kLeastSteps || seconds < kLeastRunSeconds)
+    return {};
+  const auto is_timed = [](const Observation& one) {
+    return one.rates[static_cast<std::size_t>(BlockRole::layer)].seconds > 0;
+  };
+  Collector collector(seen);
+  if (std::count_if(seen.observations.begin(), seen.observations.end(), is_timed) >= kLeastObservations)
+    return collector.from_instructions();
+  return collector.from_steps();
+}
+
+PastStrategy strategy_of(const Plan& plan) {
+  const Pipeline& pipeline = plan.pipelines.front();
+  const Stage& stage = pipeline.stages.front();
+  const LayerStrategy& layer = stage.chunks.front().runs.back().strategy;
+  PastStrategy past;
+  past.pp = static_cast<int>(pipeline.stages.size()), past.tp = layer.tp, past.cp = layer.cp;
+  past.dp = data_parallel(stage, layer), past.chunks = static_cast<int>(stage.chunks.size());
+  past.microbatch = std::max(1, pipeline.microbatches.front() / std::max(1, past.dp));
+  past.zero = layer.zero, past.sequence_parallel = layer.sequence_parallel;
+  past.recompute = text(layer.recompute), past.schedule = text(plan.schedule);
+  return past;
+}
+
+}  // namespace optimus

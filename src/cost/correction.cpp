@@ -1,0 +1,123 @@
+// See correction.h.
+#include "cost/correction.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "cluster/standard.h"
+
+namespace optimus {
+namespace {
+
+class Corrector {
+ public:
+  Corrector(Corrected& result, const std::vector<Residual>& residuals)
+      : result_(result), residuals_(residuals) {}
+
+  void run() {
+    const std::vector<DeviceType>& types = result_.profile.types;
+    const bool is_first_shipped = is_as_shipped(types[static_cast<std::size_t>(first_type())]);
+    // Constants are one set. Where all devices are alike layers go there, so that shares of the peak stay those of the real one.
+    if (types.size() == 1 && is_first_shipped) {
+      const double slower = factor(ResidualKind::layers, types.front().name);
+      result_.constants.compute_residual *= slower, result_.constants.memory_residual *= slower;
+    } else {
+      for (DeviceType& type : result_.profile.types)
+        if (is_as_shipped(type)) correct(type);
+    }
+    if (is_first_shipped) correct_constants(types[static_cast<std::size_t>(first_type())].name);
+    for (NodeGroup& group : result_.profile.groups) correct(group);
+  }
+
+ private:
+  int first_type() const { return result_.profile.groups.front().type; }
+
+  void correct_constants(const std::string& name) {
+    result_.constants.host_residual *= factor(ResidualKind::host, name);
+    // An update's bytes go through the memory whose bandwidth layers have corrected.
+    const double layers =
+        std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMostCorrection, kMostCorrection);
+    if (const Residual* known = find(ResidualKind::optimizer, name))
+      result_.constants.optimizer_traffic *= use(*known) / layers;
+  }
+
+  static bool is_as_shipped(const DeviceType& type) {
+    const std::optional<DeviceType> shipped = find_device_type(type.name);
+    return shipped && type.kernels.empty() && shipped->peak == type.peak &&
+           shipped->memory_bytes_per_second == type.memory_bytes_per_second;
+  }
+
+  void correct(DeviceType& type) {
+    const double slower = factor(ResidualKind::layers, type.name);
+    for (double* rate : {&type.peak.fp64, &type.peak.fp32, &type.peak.tf32, &type.peak.bf16, &type.peak.fp16,
+                         &type.peak.fp8, &type.peak.fp4, &type.memory_bytes_per_second})
+      *rate /= slower;
+  }
+
+  void correct(NodeGroup& group) {
+    const std::string name = result_.profile.types[static_cast<std::size_t>(group.type)].name;
+    if (!find_device_type(name)) return;
+    const NodeGroup shipped = standard_group(name, group.type, group.num_devices);
+    const auto correct_link = [&](LinkSpec& link, const LinkSpec& usual, const std::string& kind) {
+      if (!(link == usual)) return;
+      link.bytes_per_second /= factor(ResidualKind::large_messages, name + "/" + kind);
+      link.latency.value *= factor(ResidualKind::small_messages, name + "/" + kind);
+    };
+    correct_link(group.domain_link, shipped.domain_link, "domain");
+    correct_link(group.network.nic, shipped.network.nic, "network");
+  }
+
+  const Residual* find(ResidualKind kind, const std::string& where) const {
+    for (const Residual& one : residuals_)
+      if (one.kind == kind && one.where == where) return &one;
+    return nullptr;
+  }
+
+  double use(const Residual& one) {
+    const bool is_told = std::any_of(result_.used.begin(), result_.used.end(), [&](const Residual& other) {
+      return other.kind == one.kind && other.where == one.where;
+    });
+    if (!is_told) result_.used.push_back(one);
+    return std::clamp(one.factor, 1 / kMostCorrection, kMostCorrection);
+  }
+
+  double factor(ResidualKind kind, const std::string& where) {
+    const Residual* const known = find(kind, where);
+    return known == nullptr ? 1 : use(*known);
+  }
+
+  Corrected& result_;
+  const std::vector<Residual>& residuals_;
+};
+
+}  // namespace
+
+Corrected corrected(HardwareProfile profile, const Constants& constants,
+                    const std::vector<Residual>& residuals) {
+  Corrected result{std::move(profile), constants, {}};
+  Corrector(result, residuals).run();
+  return result;
+}
+
+std::string text(const Corrected& corrected) {
+  if (corrected.used.empty()) return "history: says nothing of these devices and links";
+  std::vector<std::string> parts;
+  for (const Residual& one : corrected.used)
+    parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(one.kind), one.where,
+                                one.factor, one.low, one.high, one.num_runs, one.num_runs == 1 ? "" : "s"));
+  return "history: seconds of " + join(parts, "; ");
+}
+
+OrderedJson to_json(const std::vector<Residual>& residuals) {
+  OrderedJson json = OrderedJson::array();
+  for (const Residual& one : residuals)
+    json.push_back({{"kind", text(one.kind)},
+                    {"where", one.where},
+                    {"factor", one.factor},
+                    {"low", one.low},
+                    {"high", one.high},
+                    {"runs", one.num_runs}});
+  return json;
+}
+
+}  // namespace optimus

@@ -1,0 +1,123 @@
+// See history.h.
+#include "cost/history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace optimus {
+namespace {
+
+// One run's word, with its weight by age.
+struct Told {
+  double log = 0, variance = 0, age_weight = 1;
+};
+
+struct Sums {
+  double weight = 0, weighted = 0;
+  double mean() const { return weighted / weight; }
+};
+
+Sums sums_of(const std::vector<Told>& all, double run_variance) {
+  Sums sums;
+  for (const Told& one : all) {
+    const double weight = one.age_weight / (run_variance + one.variance);
+    sums.weight += weight, sums.weighted += weight * one.log;
+  }
+  return sums;
+}
+
+// Of Student's distribution, 97.5 %: Cornish and Fisher's expansion around the normal quantile; 10 % short at two degrees of freedom.
+double quantile(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedom * freedom); }
+
+// How much runs differ beside what steps explain: what is believed beforehand counts as kRunWeight runs.
+double run_variance_of(const std::vector<Told>& all, double num_others) {
+  double variance = kRunSpread * kRunSpread;
+  constexpr int kRounds = 3;  // the mean's weights depend on it
+  for (int round = 0; round < kRounds; ++round) {
+    const double mean = sums_of(all, variance).mean();
+    double beyond = 0;
+    for (const Told& one : all)
+      beyond += one.age_weight * ((one.log - mean) * (one.log - mean) - one.variance);
+    variance = (kRunWeight * kRunSpread * kRunSpread + std::max(0.0, beyond)) / (kRunWeight + num_others);
+  }
+  return variance;
+}
+
+Residual residual_of(const std::vector<Told>& all) {
+  double count = 0;
+  for (const Told& one : all) count += one.age_weight;
+  const double num_others = std::max(0.0, count - 1), variance = run_variance_of(all, num_others);
+  const Sums sums = sums_of(all, variance);
+  const double precision = 1 / (kPriorSpread * kPriorSpread) + sums.weight;
+  const double middle = sums.weighted / precision;
+  const double width = quantile(kRunWeight + num_others) / std::sqrt(precision);
+  Residual result;
+  result.factor = std::exp(middle), result.low = std::exp(middle - width),
+  result.high = std::exp(middle + width);
+  result.run_spread = std::sqrt(variance), result.num_runs = static_cast<int>(all.size());
+  return result;
+}
+
+}  // namespace
+
+std::string text(ResidualKind kind) {
+  switch (kind) {
+    case ResidualKind::embedding:
+      return "embedding";
+    case ResidualKind::layers:
+      return "layers";
+    case ResidualKind::head:
+      return "head";
+    case ResidualKind::optimizer:
+      return "optimizer";
+    case ResidualKind::host:
+      return "host";
+    case ResidualKind::small_messages:
+      return "small messages";
+    case ResidualKind::large_messages:
+      return "large messages";
+  }
+  return "";
+}
+
+void remember(History& history, PastRun run) {
+  const auto place = std::upper_bound(history.runs.begin(), history.runs.end(), run.when,
+                                      [](std::int64_t when, const PastRun& one) { return when < one.when; });
+  history.runs.insert(place, std::move(run));
+  if (history.runs.size() > kMostPastRuns) history.runs.erase(history.runs.begin());
+}
+
+std::vector<Residual> residuals(const History& history) {
+  std::map<std::pair<ResidualKind, std::string>, std::vector<std::pair<std::int64_t, const Evidence*>>> told;
+  for (const PastRun& run : history.runs)
+    for (const Evidence& one : run.evidence) told[{one.kind, one.where}].emplace_back(run.when, &one);
+  std::vector<Residual> result;
+  for (auto& [key, all] : told) {
+    // Sums are made in one order, whatever the order of the runs is.
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+      const auto order = [](const auto& one) {
+        return std::tuple(one.first, one.second->log_factor, one.second->doubt, one.second->steps);
+      };
+      return order(a) < order(b);
+    });
+    std::vector<Told> words;
+    for (const auto& [when, one] : all) {
+      const double age = static_cast<double>(all.back().first) - static_cast<double>(when);
+      words.push_back({one->log_factor, one->doubt * one->doubt + kStepSpread * kStepSpread / one->steps,
+                       std::exp2(-age / kHalfLife)});
+    }
+    Residual& found = result.emplace_back(residual_of(words));
+    found.kind = key.first, found.where = key.second;
+  }
+  return result;
+}
+
+double factor_of(const std::vector<Residual>& residuals, ResidualKind kind, const std::string& where) {
+  for (const Residual& one : residuals)
+    if (one.kind == kind && one.where == where) return one.factor;
+  return 1;
+}
+
+}  // namespace optimus

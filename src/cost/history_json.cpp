@@ -1,0 +1,159 @@
+// See history_json.h.
+#include "cost/history_json.h"
+
+#include <climits>
+#include <cmath>
+
+#include "base/error.h"
+#include "cluster/open.h"
+#include "plan/plan.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kHistoryVersion = 1;
+constexpr Bytes kLargestHistory{std::int64_t{4} << 20};
+constexpr double kMostLog = 10;  // e^10: no run is so far from its prediction
+constexpr std::int64_t kMostNumber = std::int64_t{1} << 60;
+constexpr std::size_t kLongestName = 100;
+
+ResidualKind kind_of(const JsonView& word) {
+  for (std::size_t i = 0; i < kResidualKinds; ++i)
+    if (const auto kind = static_cast<ResidualKind>(i); text(kind) == word.text()) return kind;
+  word.refuse("a kind of work, as in \"layers\"");
+}
+
+double number_within(const JsonView& value, double low, double high) {
+  const double number = value.number();
+  if (!(number >= low && number <= high)) value.refuse(fmt::format("a number from {} to {}", low, high));
+  return number;
+}
+
+std::string name_in(const JsonView& value) {
+  if (value.text().empty() || value.text().size() > kLongestName) value.refuse("a name of 1 to 100 letters");
+  return value.text();
+}
+
+OrderedJson to_json(const Evidence& one) {
+  return {{"kind", text(one.kind)},
+          {"where", one.where},
+          {"log_factor", one.log_factor},
+          {"doubt", one.doubt},
+          {"steps", one.steps}};
+}
+
+Evidence evidence_in(const JsonView& json) {
+  static const std::vector<std::string> keys = {"kind", "where", "log_factor", "doubt", "steps"};
+  json.allow_only(keys);
+  return {.kind = kind_of(json.at("kind")),
+          .where = name_in(json.at("where")),
+          .log_factor = number_within(json.at("log_factor"), -kMostLog, kMostLog),
+          .doubt = number_within(json.at("doubt"), 0, kMostLog),
+          .steps = static_cast<int>(json.at("steps").integer(1, INT_MAX))};
+}
+
+// [numbers of PastStrategy]: how the file names them.
+constexpr std::pair<const char*, int PastStrategy::*> kParts[] = {
+    {"pp", &PastStrategy::pp},         {"tp", &PastStrategy::tp},
+    {"cp", &PastStrategy::cp},         {"dp", &PastStrategy::dp},
+    {"chunks", &PastStrategy::chunks}, {"microbatch", &PastStrategy::microbatch},
+    {"zero", &PastStrategy::zero}};
+
+OrderedJson to_json(const PastStrategy& strategy) {
+  OrderedJson json;
+  for (const auto& [name, member] : kParts) json[name] = strategy.*member;
+  json["sequence_parallel"] = strategy.sequence_parallel;
+  json["recompute"] = strategy.recompute, json["schedule"] = strategy.schedule;
+  return json;
+}
+
+PastStrategy strategy_in(const JsonView& json) {
+  static const std::vector<std::string> keys = {
+      "pp", "tp", "cp", "dp", "zero", "chunks", "microbatch", "sequence_parallel", "recompute", "schedule"};
+  json.allow_only(keys);
+  PastStrategy strategy;
+  for (const auto& [name, member] : kParts) {
+    const bool is_zero = member == &PastStrategy::zero;
+    strategy.*member =
+        static_cast<int>(json.at(name).integer(is_zero ? 0 : 1, is_zero ? 3 : kMostPlanDevices));
+  }
+  strategy.sequence_parallel = json.at("sequence_parallel").boolean();
+  strategy.recompute = json.at("recompute").text(), strategy.schedule = json.at("schedule").text();
+  (void)parse_recompute(strategy.recompute, json.at("recompute").where());
+  (void)parse_schedule(strategy.schedule, json.at("schedule").where());
+  return strategy;
+}
+
+OrderedJson to_json(const PastRun& run) {
+  OrderedJson json = {{"when", run.when},
+                      {"device", run.device},
+                      {"devices", run.devices},
+                      {"parameters", run.parameters},
+                      {"layers", run.layers},
+                      {"batch", run.batch},
+                      {"sequence", run.sequence_length},
+                      {"step_seconds", run.step_seconds},
+                      {"strategy", to_json(run.strategy)}};
+  json["evidence"] = OrderedJson::array();
+  for (const Evidence& one : run.evidence) json["evidence"].push_back(to_json(one));
+  return json;
+}
+
+PastRun run_in(const JsonView& json) {
+  static const std::vector<std::string> keys = {"when",     "device",  "devices",  "parameters",
+                                                "layers",   "batch",   "sequence", "step_seconds",
+                                                "strategy", "evidence"};
+  json.allow_only(keys);
+  PastRun run;
+  run.when = json.at("when").integer(0, kMostNumber), run.device = name_in(json.at("device"));
+  run.devices = static_cast<int>(json.at("devices").integer(1, kMostPlanDevices));
+  run.parameters = json.at("parameters").integer(1, kMostNumber);
+  run.layers = json.at("layers").integer(1, kMostNumber),
+  run.batch = json.at("batch").integer(1, kMostNumber);
+  run.sequence_length = json.at("sequence").integer(1, kMostNumber);
+  run.step_seconds = number_within(json.at("step_seconds"), 1e-9, 1e9);
+  run.strategy = strategy_in(json.at("strategy"));
+  const std::vector<JsonView> evidence = json.at("evidence").elements();
+  if (evidence.size() > kMostEvidence) json.at("evidence").refuse("at most 64 of them");
+  for (const JsonView& one : evidence) run.evidence.push_back(evidence_in(one));
+  return run;
+}
+
+}  // namespace
+
+OrderedJson to_json(const History& history) {
+  OrderedJson json = {{"format", "optimus-history"}, {"version", kHistoryVersion}};
+  json["runs"] = OrderedJson::array();
+  for (const PastRun& run : history.runs) json["runs"].push_back(to_json(run));
+  return json;
+}
+
+History parse_history(std::string_view text, const std::string& source) {
+  const Json document = parse_json(text, source);
+  const JsonView json(document, source);
+  if (json.at("format").text() != "optimus-history") json.at("format").refuse("\"optimus-history\"");
+  if (const auto version = json.at("version").integer(); version != kHistoryVersion)
+    throw UserError("{}: version {}, this program reads version {}", source, version, kHistoryVersion);
+  static const std::vector<std::string> keys = {"format", "version", "runs"};
+  json.allow_only(keys);
+  const std::vector<JsonView> runs = json.at("runs").elements();
+  if (runs.size() > kMostPastRuns) json.at("runs").refuse("at most 256 of them");
+  History history;
+  for (const JsonView& run : runs) remember(history, run_in(run));
+  return history;
+}
+
+Path history_path() { return measured_cluster_path().parent_path() / "history.json"; }
+
+History read_history(const std::string& name) {
+  const Path path = name == "here" ? history_path() : Path(name);
+  return parse_history(value_or_throw(read_file(path, kLargestHistory)), path.string());
+}
+
+Outcome<void> write_history(FileSystem& files, const Path& path, const History& history) {
+  if (!path.parent_path().empty())
+    if (const Outcome<void> made = files.create_folders(path.parent_path()); !made) return made;
+  return write_atomically(files, path, to_json(history).dump(1) + "\n");
+}
+
+}  // namespace optimus
