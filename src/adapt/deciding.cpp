@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kRecent = 10;                   // steps whose median is the step's time
 constexpr double kLeastFactor = 1.08;                 // what is found and less than this is about to end
+constexpr double kSlowNetwork = 1.3;                  // of what the usual node has, when links were probed
 constexpr int kSettling = 3;                          // observations behind a change of plan that say little
 constexpr int kHeld = 14;                             // until a new plan's detector has seen enough
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
@@ -69,6 +70,7 @@ void Deciding::see(const Observation& seen) {
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
   if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
+  name_nodes();
   if (num_seen_ > kHeld) held_.clear();
   if (findings_.empty()) calibration_.learn(seen, work_, detector_->topology());
   std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock(); });
@@ -81,6 +83,54 @@ void Deciding::see(const Observation& seen) {
     }
   }
   weigh_if_due();
+}
+
+// Members of one ring all see its slowest link. Two nodes have only each other to compare with.
+void Deciding::name_nodes() {
+  constexpr double kFirstLook = 30, kLongestLook = 600;  // seconds between two
+  constexpr int kPatience = 10;                          // observations; then nobody will look
+  if (probing_ != Probing::no && ++probe_->num_waited > kPatience) probing_ = Probing::no;
+  for (Finding& one : findings_) {
+    if (one.cause != Cause::link || one.where.size() < 2 || detector_->topology().num_nodes() < 3) continue;
+    const bool is_known = probe_ && probe_->where == one.where;
+    if (probing_ == Probing::no && (!is_known || facts_.clock() >= probe_->next)) {
+      const double wait = is_known ? std::min(kLongestLook, 2 * probe_->wait) : kFirstLook;
+      probe_ = {one.where, is_known ? probe_->slower : std::map<int, double>(), facts_.clock() + wait, wait, 0};
+      probing_ = Probing::wanted;
+    }
+    if (!is_known || probe_->slower.empty()) continue;
+    one.where.clear();
+    for (const auto& [node, factor] : probe_->slower) one.where.push_back(node), one.factor = std::max(one.factor, factor);
+  }
+}
+
+bool Deciding::wants_to_probe() {
+  if (probing_ != Probing::wanted) return false;
+  probing_ = Probing::under_way;
+  return true;
+}
+
+std::vector<int> Deciding::nodes() const {
+  const Cluster cluster(facts_.machines);
+  std::vector<int> result;
+  for (int device = 0; device < cluster.num_devices(); ++device)
+    result.push_back(cluster.node_of(Device{device}));
+  return result;
+}
+
+void Deciding::probed(const std::vector<double>& seconds) {
+  if (std::exchange(probing_, Probing::no) == Probing::no || !probe_) return;
+  std::vector<double> known;
+  for (const double one : seconds)
+    if (one > 0) known.push_back(one);
+  probe_->slower.clear();
+  if (known.size() < 3) return;
+  const auto middle = known.begin() + static_cast<std::ptrdiff_t>((known.size() - 1) / 2);
+  std::nth_element(known.begin(), middle, known.end());
+  for (const int node : probe_->where)
+    if (node < std::ssize(seconds))
+      if (const double slower = seconds[static_cast<std::size_t>(node)] / *middle; slower >= kSlowNetwork)
+        probe_->slower[node] = slower;
 }
 
 // Gains are of steps a second here; a situation has parts of the step.
@@ -130,7 +180,7 @@ std::string Deciding::key_of(const std::vector<Condition>& conditions) const {
 }
 
 void Deciding::weigh_if_due() {
-  if (weighing_.valid() || is_wished_ || recent_.size() < kRecent) return;
+  if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < kRecent) return;
   const std::vector<Condition> now = conditions();
   const bool has_disappointed = predicted_ && realised_ && *realised_ < 0.25 * *predicted_;
   if (now.empty() && !home_ && !has_disappointed) return;
@@ -195,12 +245,13 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
   return options;
 }
 
-std::optional<PlanWish> Deciding::weigh(const Question& question) const {
+Deciding::Answer Deciding::weigh(const Question& question) const {
+  const std::string cause = question.conditions.empty() ? "" : word_of(question.conditions.front().cause);
   std::vector<PlannedOption> options;
   try {
     options = priced_options(question);
-  } catch (const UserError&) {  // nothing else fits
-    return std::nullopt;
+  } catch (const UserError&) {
+    return {.stay = PlanStay{question.evidence, "nothing else fits", cause}};
   }
   Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
   situation.since_switch = question.since_switch;
@@ -211,29 +262,40 @@ std::optional<PlanWish> Deciding::weigh(const Question& question) const {
     situation.devices_present = std::max(situation.devices_present, one.option.devices);
   }
   const Choice choice = choose(facts_.policy, situation);
-  if (choice.option == 0) return std::nullopt;
-  const PlanOption& chosen = situation.options[choice.option];
   const auto gain_of = [&](const PlanOption& one) { return question.seconds / one.step_seconds - 1; };
+  std::vector<WeighedPlan> others;
+  for (std::size_t i = 1; i < options.size(); ++i)
+    if (i != choice.option)
+      others.push_back(
+          {short_text(options[i].plan), text(situation.options[i].response), gain_of(situation.options[i])});
+  if (choice.option == 0)
+    return {.stay = PlanStay{question.evidence, choice.reason, cause, std::move(others)}};
+  const PlanOption& chosen = situation.options[choice.option];
   PlanWish wish{.plan = options[choice.option].plan, .why = question.evidence};
   if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
   wish.is_placed = !question.conditions.empty();
   wish.predicted_gain = gain_of(chosen);
   wish.payback_steps = chosen.pause_seconds / std::max(1e-9, question.seconds - chosen.step_seconds);
-  if (!question.conditions.empty()) wish.cause = word_of(question.conditions.front().cause);
-  for (std::size_t i = 1; i < options.size(); ++i)
-    if (i != choice.option)
-      wish.alternatives.push_back(
-          {short_text(options[i].plan), text(situation.options[i].response), gain_of(situation.options[i])});
-  return wish;
+  wish.cause = cause, wish.alternatives = std::move(others);
+  return {.wish = std::move(wish)};
 }
 
 std::optional<PlanWish> Deciding::wish() {
   if (!weighing_.valid() || weighing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return std::nullopt;
-  std::optional<PlanWish> wish = weighing_.get();
-  if (!wish || recent_.empty()) return std::nullopt;
+  Answer answer = weighing_.get();
+  if (answer.stay) note_stay(std::move(*answer.stay));
+  if (!answer.wish || recent_.empty()) return std::nullopt;
   is_wished_ = true, before_ = middle_step(recent_);
-  return wish;
+  return std::move(answer.wish);
+}
+
+// Once while the same is in force, however often it is weighed.
+void Deciding::note_stay(PlanStay stay) {
+  std::string told;
+  for (const Condition& one : conditions()) told += fmt::format("{} {} ", word_of(one.cause), one.where);
+  if (told.empty() || told == told_) return;
+  told_ = std::move(told), stay_ = std::move(stay);
 }
 
 void Deciding::refused() { is_wished_ = false, wait_ = kLongestWait; }
@@ -244,10 +306,11 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
+  probe_.reset(), probing_ = Probing::no;
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
-  realised_.reset(), is_told_ = !wish;
+  realised_.reset(), is_told_ = !wish, stay_.reset(), told_.clear();
   if (wish) ++judged_.switches;
   begin_plan();
 }

@@ -49,6 +49,12 @@ class Deciding {
 
   // In the order of steps.
   void see(const Observation& seen);
+  // Where a ring's time does not say whose network is slow: whether all ranks are to look (elastic/link_probe.h). True once; probed() follows.
+  bool wants_to_probe();
+  // Of each rank.
+  std::vector<int> nodes() const;
+  // Seconds a byte of each node; 0: nobody has measured it.
+  void probed(const std::vector<double>& seconds);
   // What is in force.
   const std::vector<Finding>& findings() const { return findings_; }
   // Whether answers are being worked out.
@@ -57,6 +63,8 @@ class Deciding {
   }
   // Once, when there is one.
   std::optional<PlanWish> wish();
+  // Once for conditions that were weighed and have brought no wish.
+  std::optional<PlanStay> stay() { return std::exchange(stay_, std::nullopt); }
   // The run is on this plan from here on; wish: as it was wished for, or not.
   void took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step);
   void refused();
@@ -69,6 +77,8 @@ class Deciding {
   void begin_plan();
   void weigh_if_due();
   void note_how_it_runs();
+  void note_stay(PlanStay stay);
+  void name_nodes();
   void hold(std::vector<Finding> findings);
   bool is_seen(const Finding& finding) const;  // by somebody in the plan
   std::vector<Condition> conditions() const;
@@ -96,7 +106,11 @@ class Deciding {
     std::map<std::string, double> ran;  // plan -> seconds under the same conditions
     std::string evidence;
   };
-  std::optional<PlanWish> weigh(const Question& question) const;
+  struct Answer {
+    std::optional<PlanWish> wish{};
+    std::optional<PlanStay> stay{};
+  };
+  Answer weigh(const Question& question) const;
   std::vector<PlannedOption> priced_options(const Question& question) const;
   Question question() const;
 
@@ -114,13 +128,24 @@ class Deciding {
   std::map<std::pair<Cause, int>, double> tries_;
   std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
   std::deque<double> recent_;             // seconds of steps on this plan
+  // What was measured of nodes that a ring cannot tell apart; then the ring is believed for a while.
+  struct Probe {
+    std::vector<int> where;        // the nodes in question
+    std::map<int, double> slower;  // those of them that are, by how much; none: all alike
+    double next = 0, wait = 0;     // when it is worth another look
+    int num_waited = 0;            // observations, since it was asked for
+  };
+  std::optional<Probe> probe_;
+  enum class Probing { no, wanted, under_way } probing_ = Probing::no;
   int num_seen_ = 0;
   std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
   std::map<RanKey, double> ran_;                        // seconds of a step
   std::string weighed_;                                 // the conditions that were weighed last
   double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
-  std::future<std::optional<PlanWish>> weighing_;
+  std::future<Answer> weighing_;
+  std::optional<PlanStay> stay_;
+  std::string told_;  // the conditions that stay_ was told of last
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
   double before_ = 0;  // seconds of a step before the last wish

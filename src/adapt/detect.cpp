@@ -30,12 +30,12 @@ double last_median(const std::deque<double>& values, int window) {
   return median_of({values.end() - number, values.end()});
 }
 
-// All but one of the last steps are at least this.
-double least_of_last(const std::deque<double>& values, int window) {
+// All but so many of the last steps are at least this.
+double least_of_last(const std::deque<double>& values, int window, int num_others) {
   if (std::ssize(values) < window) return 0;
   std::vector<double> last(values.end() - window, values.end());
-  std::nth_element(last.begin(), last.begin() + 1, last.end());
-  return last[1];
+  std::nth_element(last.begin(), last.begin() + num_others, last.end());
+  return last[static_cast<std::size_t>(num_others)];
 }
 
 }  // namespace
@@ -90,8 +90,8 @@ double Detector::common_factor(const Observation& observation) const {
   return ratios.back().first;
 }
 
-bool Detector::is_steady(const Track& track) const {
-  const auto number = std::min<std::ptrdiff_t>(options_.short_window, std::ssize(track.ratios));
+bool Detector::is_steady(const Track& track, int window) const {
+  const auto number = std::min<std::ptrdiff_t>(window, std::ssize(track.ratios));
   std::vector<double> last(track.ratios.end() - number, track.ratios.end());
   std::sort(last.begin(), last.end());
   const auto at = [&](double part) {
@@ -110,11 +110,14 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const bool is_high = ratio >= end;
   track.quiet = is_high ? 0 : track.quiet + 1;
   track.high_seconds = track.quiet >= 2 ? 0 : track.high_seconds + step_seconds_;
-  const bool has_short = least_of_last(track.ratios, options_.short_window) >= least;
+  const bool has_quick = least_of_last(track.ratios, options_.quick_window, 0) >= options_.quick_factor;
+  const bool has_short = least_of_last(track.ratios, options_.short_window, 1) >= least;
   const bool has_long = std::ssize(track.ratios) >= options_.long_window &&
                         last_median(track.ratios, options_.long_window) >= least_long;
-  const bool begins = (has_short || has_long) && track.high_seconds >= options_.least_seconds &&
-                      (track.high_seconds >= options_.unsteady_seconds || is_steady(track));
+  const int window = has_quick ? options_.quick_window : options_.short_window;
+  const bool begins = (has_quick || has_short || has_long) &&
+                      track.high_seconds >= options_.least_seconds &&
+                      (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
   track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
   if (!track.is_lasting && track.quiet >= 2) track.since = step_ + 1;
 }

@@ -68,6 +68,8 @@ struct DetectorOptions {
   int warm_up = 12;  // steps before anything is compared with before
   int short_window = 10, long_window = 60;
   double short_factor = 1.15, long_factor = 1.12;
+  int quick_window = 7;       // all of these, where so much is lost that each step counts
+  double quick_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
   double least_seconds = 1;    // other work on a machine takes milliseconds: no condition
   double data_share = 0.05;    // of the step, waiting for data
@@ -107,7 +109,7 @@ class Detector {
   double common_factor(const Observation& observation) const;
   void follow(const Observation& observation, double common);
   void follow_one(Track& track, double ratio, bool is_link) const;
-  bool is_steady(const Track& track) const;
+  bool is_steady(const Track& track, int window) const;
   void learn(const Observation& observation, double common);
   bool is_slow(Measure measure, int rank) const;
   Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;

@@ -26,4 +26,11 @@ struct PlanWish {
   std::vector<WeighedPlan> alternatives{};
 };
 
+// Why the run keeps its plan, though something slows it down.
+struct PlanStay {
+  std::string why, reason;  // what was found; what speaks against a change: "nothing pays"
+  std::string cause{};
+  std::vector<WeighedPlan> alternatives{};
+};
+
 }  // namespace optimus

@@ -9,7 +9,7 @@
 namespace optimus {
 
 StepAgreement::StepAgreement(Comm& comm, Seconds patience)
-    : comm_(comm), patience_(patience), words_(at::zeros({9}, at::kLong)) {}
+    : comm_(comm), patience_(patience), words_(at::zeros({10}, at::kLong)) {}
 
 StepAgreement::~StepAgreement() = default;
 
@@ -27,6 +27,7 @@ StepWord StepAgreement::take() {
           static_cast<int>(drained) - 1,
           last_staying > 0 && !is_only_drained,
           words[6] != 0,
+          words[9] != 0,
           words[7]};
 }
 
@@ -37,7 +38,7 @@ void StepAgreement::say(const StepWord& own) {
   words[3] = own.meets ? 1 : 0, words[4] = own.drained + 1;
   const std::int64_t number = comm_.rank() + 1;  // 0: nobody
   words[5] = own.stays ? number : 0, words[6] = own.collects ? 1 : 0;
-  words[7] = own.phase;
+  words[7] = own.phase, words[9] = own.probes ? 1 : 0;
   words[8] = -(own.stays ? number : std::numeric_limits<std::int32_t>::max());
   under_way_ = comm_.all_reduce({Role::world, {}}, words_, Sum::maximum, "whether to go on");
 }

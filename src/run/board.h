@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -16,6 +17,16 @@ class Board {
   virtual Outcome<void> set(const std::string& key, const std::string& value) = 0;
   // Nothing when the key is not there.
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
+  // The same of many, in their order.
+  virtual Outcome<std::vector<std::optional<std::string>>> find_all(const std::vector<std::string>& keys) {
+    std::vector<std::optional<std::string>> result;
+    for (const std::string& key : keys) {
+      Outcome<std::optional<std::string>> found = find(key);
+      if (!found) return tl::unexpected(found.error());
+      result.push_back(std::move(*found));
+    }
+    return result;
+  }
 };
 
 }  // namespace optimus

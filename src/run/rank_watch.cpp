@@ -67,19 +67,19 @@ bool RankWatch::look() {
     generation = generation_;
   }
   const Pulse now = pulse();
-  if (!store_->set(prefix_ + pulse_key(seat_), text(now))) return false;
+  const auto found = store_->look({{{prefix_ + pulse_key(seat_), text(now)}},
+                                   {prefix_ + SalvageKeys{generation}.somebody(),
+                                    prefix_ + meet_key(generation), prefix_ + kEndKey}});
+  if (!found) return false;
+  const bool is_somebody_lost = (*found)[0].has_value(), are_to_meet = (*found)[1].has_value();
+  if ((*found)[2]) is_told_to_end_ = true;
   if (!has_said_begun_ && beacon_.has_worked())
     has_said_begun_ = store_->set(prefix_ + kBegunKey, "").has_value();
   end_if_given_up(now);
-  const auto somebody = store_->find(prefix_ + SalvageKeys{generation}.somebody());
-  const auto meet = store_->find(prefix_ + meet_key(generation));
-  const auto end = store_->find(prefix_ + kEndKey);
-  if (!somebody || !meet || !end) return false;
-  if (*end) is_told_to_end_ = true;
   const std::lock_guard lock(mutex_);
   if (generation != generation_) return true;
-  if (*somebody) comm_.abandon("others were lost");
-  if (*meet) wants_to_meet_ = true;
+  if (is_somebody_lost) comm_.abandon("others were lost");
+  if (are_to_meet) wants_to_meet_ = true;
   return true;
 }
 

@@ -226,6 +226,13 @@ void Regrouping::look_for_hangs() {
   rouse();
 }
 
+std::vector<std::string> Regrouping::watched_keys() const {
+  std::vector<std::string> keys = {JoinKeys{next_comer_}.comer(),
+                                   SalvageKeys{membership_.generation}.somebody()};
+  for (const int seat : staying()) keys.push_back(pulse_key(seat)), keys.push_back(end_key(seat));
+  return keys;
+}
+
 void Regrouping::look() {
   if (hung_.empty()) look_for_hangs();
   answers_.think_ahead(num_staying_);

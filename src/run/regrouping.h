@@ -74,6 +74,8 @@ class Regrouping {
   // What became of one that is gone, for people.
   void note_lost(int seat, const std::string& how) { lost_[seat] = how; }
 
+  // What is looked for now and then while all is well.
+  std::vector<std::string> watched_keys() const;
   // Now and then: sees who wants to come, and asks the ranks to meet when there is somebody.
   void look();
   // The run is to end: those who joined have nobody else who would tell them.

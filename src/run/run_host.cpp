@@ -23,10 +23,10 @@ RunHost::RunHost(Board& board, FileSystem& files, RunHostFacts facts)
     : board_(board),
       silence_(facts.silence),
       is_in_haste_(std::move(facts.is_in_haste)),
-      regrouping_(facts.last ? Regrouping(board, std::move(facts.regrouping), facts.workers, *facts.last)
-                             : Regrouping(board, std::move(facts.regrouping), facts.workers, facts.plan,
+      regrouping_(facts.last ? Regrouping(board_, std::move(facts.regrouping), facts.workers, *facts.last)
+                             : Regrouping(board_, std::move(facts.regrouping), facts.workers, facts.plan,
                                           facts.epoch)),
-      salvage_(board, files, with_regrouping(std::move(facts.salvage), regrouping_)),
+      salvage_(board_, files, with_regrouping(std::move(facts.salvage), regrouping_)),
       thread_([this] { watch(); }) {}
 
 RunHost::~RunHost() { stop(); }
@@ -48,6 +48,14 @@ void RunHost::watch() {
   }
 }
 
+// All that a usual look asks for: the store may be on a device's own core, and ranks may be many.
+void RunHost::fetch() {
+  std::vector<std::string> keys = regrouping_.watched_keys();
+  for (int seat = 0; seat < static_cast<int>(regrouping_.workers().size()); ++seat)
+    keys.push_back(gone_key(seat));
+  board_.fetch(keys);
+}
+
 void RunHost::take_pulses() {
   const auto now = Deadline::Clock::now();
   for (const int seat : regrouping_.staying()) {
@@ -64,7 +72,7 @@ double RunHost::silent_for(int seat) const {
   return std::chrono::duration<double>(Deadline::Clock::now() - found->second.since).count();
 }
 
-std::vector<bool> RunHost::who_is_gone() const {
+std::vector<bool> RunHost::who_is_gone() {
   std::vector<bool> result;
   for (int seat = 0; seat < static_cast<int>(regrouping_.workers().size()); ++seat) {
     const auto gone = board_.find(gone_key(seat));
@@ -74,6 +82,7 @@ std::vector<bool> RunHost::who_is_gone() const {
 }
 
 bool RunHost::look() {
+  fetch();
   take_pulses();
   regrouping_.look();
   const std::vector<bool> is_gone = who_is_gone();

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "run/fresh_board.h"
 #include "run/regrouping.h"
 #include "run/salvage_host.h"
 
@@ -51,11 +52,12 @@ class RunHost {
   bool look();
   void watch();
   void stop();
+  void fetch();
   void take_pulses();
   double silent_for(int seat) const;
-  std::vector<bool> who_is_gone() const;
+  std::vector<bool> who_is_gone();
 
-  Board& board_;
+  FreshBoard board_;
   const Seconds silence_;
   const std::function<bool()> is_in_haste_;
   Regrouping regrouping_;

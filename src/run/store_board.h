@@ -24,6 +24,11 @@ class StoreBoard final : public Board {
   Outcome<std::optional<std::string>> find(const std::string& key) override {
     return store_->find(prefix_ + key);
   }
+  Outcome<std::vector<std::optional<std::string>>> find_all(const std::vector<std::string>& keys) override {
+    KeyStore::Look look;
+    for (const std::string& key : keys) look.asks.push_back(prefix_ + key);
+    return store_->look(look);
+  }
 
  private:
   const std::shared_ptr<KeyStore> store_;

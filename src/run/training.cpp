@@ -197,6 +197,7 @@ void Training::end_of_step(RunFolder* folder) {
   word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
   word.stays = !company_.leaves();
   word.collects = company_.watching != nullptr && company_.watching->wants_to_collect();
+  word.probes = company_.watching != nullptr && company_.watching->wants_to_probe();
   word.phase = phase_begins_.empty() ? 0 : phase_begins_.back();
   has_said_to_leave_ = !word.stays;
   company_.agreement.say(word);
@@ -205,13 +206,32 @@ void Training::end_of_step(RunFolder* folder) {
 // All ranks. Rank 0 says afterwards what became of a plan that it wished for.
 void Training::watch(RunFolder* folder, const StepWord& agreed) {
   if (agreed.collects) company_.watching->collect(step_);
+  if (agreed.probes) company_.watching->probe();
   Deciding* const deciding = company_.watching->deciding();
-  const std::optional<double> gain = deciding != nullptr ? deciding->realised() : std::nullopt;
-  if (!gain || folder == nullptr) return;
+  if (deciding == nullptr || folder == nullptr) return;
+  if (const std::optional<PlanStay> stay = deciding->stay()) tell_stay(*folder, *stay);
+  const std::optional<double> gain = deciding->realised();
+  if (!gain) return;
   progress_.finish();
   line_.print(fmt::format("step {}: the plan of epoch {} has realised {:+.0f} % ({:+.0f} % predicted)", step_,
                           epoch_, 100 * *gain, 100 * wished_gain_));
   const Outcome<void> kept = folder->decisions.append_line(realised_line(step_, epoch_, *gain));
+  if (!kept) events_.report(Warning{kept.error().why});
+}
+
+void Training::tell_stay(RunFolder& folder, const PlanStay& stay) {
+  const std::string plan = plan_hash(part_.plan);
+  progress_.finish();
+  line_.print(fmt::format("step {}: {}; the plan stays: {}", step_, stay.why, stay.reason));
+  const Outcome<void> kept = folder.decisions.append_line(
+      decision_line({.step = step_,
+                     .kind = "stay",
+                     .evidence = fmt::format("{}; {}", stay.why, stay.reason),
+                     .from = plan,
+                     .to = plan,
+                     .epoch = epoch_,
+                     .cause = stay.cause,
+                     .alternatives = stay.alternatives}));
   if (!kept) events_.report(Warning{kept.error().why});
 }
 

@@ -1,6 +1,8 @@
 // See watching.h.
 #include "run/watching.h"
 
+#include "elastic/link_probe.h"
+
 namespace optimus {
 
 Watching::Watching(Facts facts, const PlanPart& part)
@@ -35,6 +37,13 @@ void Watching::collect(std::int64_t step) {
   if (!seen || facts_.deciding == nullptr) return;
   facts_.deciding->see(*seen);
   if (facts_.keep) facts_.keep(*seen, facts_.deciding->findings());
+}
+
+void Watching::probe() {
+  Deciding* const deciding = facts_.deciding;
+  const std::vector<double> seconds =
+      probe_links(facts_.comm, deciding != nullptr ? deciding->nodes() : std::vector<int>(), facts_.patience);
+  if (deciding != nullptr) deciding->probed(seconds);
 }
 
 bool Watching::wants_to_collect() {

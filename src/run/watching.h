@@ -38,6 +38,10 @@ class Watching {
   void collect(std::int64_t step);
   // What this rank says about that for the next step.
   bool wants_to_collect();
+  // Whether all are to look whose network is slow; said once.
+  bool wants_to_probe() { return facts_.deciding != nullptr && facts_.deciding->wants_to_probe(); }
+  // After the same step, by all ranks.
+  void probe();
   // The part is of another plan.
   void took(const PlanPart& part);
 

@@ -13,6 +13,18 @@ void pause_before_look(int num_looks) {
   std::this_thread::sleep_for(std::chrono::milliseconds(std::min(50, 1 << std::min(num_looks, 6))));
 }
 
+Outcome<std::vector<std::optional<std::string>>> KeyStore::look(const Look& look) {
+  for (const auto& [key, value] : look.says)
+    if (const auto is_set = set(key, value); !is_set) return tl::unexpected(is_set.error());
+  std::vector<std::optional<std::string>> result;
+  for (const std::string& key : look.asks) {
+    auto found = find(key);
+    if (!found) return tl::unexpected(found.error());
+    result.push_back(std::move(*found));
+  }
+  return result;
+}
+
 StorePlace parse_store(const std::string& text, const std::string& token) {
   const std::string scheme = "etcd://";
   if (!starts_with(text, scheme))

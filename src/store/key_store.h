@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/deadline.h"
 #include "base/error.h"
@@ -19,6 +21,12 @@ class KeyStore {
   virtual Outcome<void> set(const std::string& key, const std::string& value) = 0;
   // Nothing when the key is not there.
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
+  // Sets keys, then finds others, in their order; one journey for all, where the store can do that.
+  struct Look {
+    std::vector<std::pair<std::string, std::string>> says{};
+    std::vector<std::string> asks{};
+  };
+  virtual Outcome<std::vector<std::optional<std::string>>> look(const Look& look);
   // One more of those who come under this key; how many there are then.
   virtual Outcome<std::int64_t> count(const std::string& key) = 0;
   // A last will: when this process ends, however that is, the key gets the value, unless it has one. Another will replaces it, one

@@ -20,6 +20,9 @@ class MovableStore final : public KeyStore {
     return now()->set(key, value);
   }
   Outcome<std::optional<std::string>> find(const std::string& key) override { return now()->find(key); }
+  Outcome<std::vector<std::optional<std::string>>> look(const Look& look) override {
+    return now()->look(look);
+  }
   Outcome<std::int64_t> count(const std::string& key) override { return now()->count(key); }
   Outcome<void> set_will(const std::string& key, const std::string& value) override {
     return now()->set_will(key, value);

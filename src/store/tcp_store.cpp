@@ -1,7 +1,10 @@
 // The client of a StoreServer (store_protocol.h).
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <mutex>
+#include <span>
+#include <string_view>
 
 #include "store/key_store.h"
 #include "store/socket.h"
@@ -33,6 +36,26 @@ Deadline soon(const Deadline& deadline) {
                          deadline.name());
 }
 
+// What comes in answer to one journey: read as it comes, taken piece by piece.
+struct Incoming {
+  Socket& socket;
+  const Deadline& deadline;
+  std::string bytes{};
+  std::size_t taken = 0;
+
+  Outcome<std::string> take(std::size_t size) {
+    constexpr std::size_t kAtOnce = std::size_t{1} << 16;
+    while (bytes.size() - taken < size) {
+      const Outcome<std::string> some = socket.receive_some(kAtOnce, deadline);
+      if (!some) return some;
+      if (some->empty()) return failure("the other end has closed the connection");
+      bytes += *some;
+    }
+    taken += size;
+    return bytes.substr(taken - size, size);
+  }
+};
+
 class TcpStore final : public KeyStore {
  public:
   TcpStore(StorePlace place, Socket socket)
@@ -47,6 +70,14 @@ class TcpStore final : public KeyStore {
     return {};
   }
   Outcome<std::optional<std::string>> find(const std::string& key) override { return ask(kFind, key, ""); }
+  Outcome<std::vector<std::optional<std::string>>> look(const Look& look) override {
+    std::vector<Request> requests;
+    for (const auto& [key, value] : look.says) requests.push_back({kSet, key, value});
+    for (const std::string& key : look.asks) requests.push_back({kFind, key, ""});
+    auto answers = ask(requests);
+    if (answers) answers->erase(answers->begin(), answers->begin() + std::ssize(look.says));
+    return answers;
+  }
   Outcome<std::int64_t> count(const std::string& key) override {
     const auto answer = ask(kCount, key, "");
     if (!answer) return tl::unexpected(answer.error());
@@ -66,7 +97,7 @@ class TcpStore final : public KeyStore {
       if (!connected) return failure("the store: {}", connected.error().why);
       will_ = std::move(*connected);
     }
-    const auto answer = exchange(will_, kWill, key, value, deadline);
+    const auto answer = exchange(will_, std::vector<Request>{{kWill, key, value}}, deadline);
     if (!answer) return failure("the store: {}", answer.error().why);
     return {};
   }
@@ -75,12 +106,27 @@ class TcpStore final : public KeyStore {
   std::string store_address() const override { return store_address_; }
 
  private:
+  struct Request {
+    char what;
+    std::string_view key, value;
+  };
+  using Answers = std::vector<std::optional<std::string>>;
+  // Of one journey: the store reads on only while its answers are read, too.
+  static constexpr std::size_t kMostRequests = 1000;
+
   Seconds patience() const { return was_silent_ ? kSecondPatience : kAnswerPatience; }
 
-  // A connection that has failed once is not used again: an answer that comes late would be taken for another's.
   Outcome<std::optional<std::string>> ask(char what, const std::string& key, const std::string& value) {
-    if (key.size() > kLongestKey || value.size() > kLongestValue)
-      return failure("the store: {} bytes under {} are too many", value.size(), key.substr(0, 60));
+    auto answers = ask({{what, key, value}});
+    if (!answers) return tl::unexpected(answers.error());
+    return std::move(answers->front());
+  }
+
+  // A connection that has failed once is not used again: an answer that comes late would be taken for another's.
+  Outcome<Answers> ask(const std::vector<Request>& requests) {
+    for (const auto& [what, key, value] : requests)
+      if (key.size() > kLongestKey || value.size() > kLongestValue)
+        return failure("the store: {} bytes under {} are too many", value.size(), key.substr(0, 60));
     const std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::after(patience(), "the store");
     was_silent_ = true;
@@ -89,26 +135,45 @@ class TcpStore final : public KeyStore {
       if (!again) return failure("the store: {}", again.error().why);
       socket_ = std::move(*again);
     }
-    auto answer = exchange(socket_, what, key, value, deadline);
-    was_silent_ = !answer;
-    if (answer) return answer;
-    socket_ = Socket();
-    return failure("the store: {}", answer.error().why);
+    Answers all;
+    for (std::size_t first = 0; first < requests.size(); first += kMostRequests) {
+      auto some = exchange(socket_, std::span(requests).subspan(first).first(std::min(kMostRequests, requests.size() - first)), deadline);
+      if (!some) {
+        socket_ = Socket();
+        return failure("the store: {}", some.error().why);
+      }
+      std::move(some->begin(), some->end(), std::back_inserter(all));
+    }
+    was_silent_ = false;
+    return all;
   }
 
-  static Outcome<std::optional<std::string>> exchange(Socket& socket, char what, const std::string& key,
-                                                      const std::string& value, const Deadline& deadline) {
-    std::string request(1, what);
-    put_size(request, key.size());
-    put_size(request, value.size());
-    request += key;
-    request += value;
-    if (const auto sent = socket.send(request, deadline); !sent) return tl::unexpected(sent.error());
-    const auto header = socket.receive(kAnswerHeader, deadline);
+  static Outcome<Answers> exchange(Socket& socket, std::span<const Request> requests,
+                                   const Deadline& deadline) {
+    std::string bytes;
+    for (const auto& [what, key, value] : requests) {
+      bytes += what;
+      put_size(bytes, key.size());
+      put_size(bytes, value.size());
+      bytes.append(key).append(value);
+    }
+    if (const auto sent = socket.send(bytes, deadline); !sent) return tl::unexpected(sent.error());
+    Answers answers;
+    Incoming incoming{socket, deadline};
+    for (const Request& request : requests) {
+      auto answer = receive_answer(incoming, request.key);
+      if (!answer) return tl::unexpected(answer.error());
+      answers.push_back(std::move(*answer));
+    }
+    return answers;
+  }
+
+  static Outcome<std::optional<std::string>> receive_answer(Incoming& incoming, std::string_view key) {
+    const auto header = incoming.take(kAnswerHeader);
     if (!header) return tl::unexpected(header.error());
     const std::size_t size = size_at(*header, 1);
     if (size > kLongestValue) return failure("an answer of {} bytes", size);
-    auto bytes = socket.receive(size, deadline);
+    auto bytes = incoming.take(size);
     if (!bytes) return tl::unexpected(bytes.error());
     if ((*header)[0] == kNothing) return std::optional<std::string>();
     if ((*header)[0] == kValue) return std::optional<std::string>(std::move(*bytes));

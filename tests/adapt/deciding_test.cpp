@@ -56,6 +56,7 @@ class DecidingTest : public testing::Test {
       seen.step = ++step_;
       now_ += std::max(1.0, seen.seconds);
       deciding_->see(seen);
+      if (are_probes_answered_ && deciding_->wants_to_probe()) deciding_->probed(probe());
       if (const auto gain = deciding_->realised()) realised_ = gain;
       if (std::optional<PlanWish> wish = wait_for_wish()) {
         plan_ = wish->plan;
@@ -65,6 +66,18 @@ class DecidingTest : public testing::Test {
       }
     }
     return std::nullopt;
+  }
+
+  // Seconds a byte of each node's network, within 2 %.
+  std::vector<double> probe() {
+    ++num_probes_;
+    std::vector<double> seconds;
+    for (const int node : deciding_->nodes()) {
+      seconds.resize(static_cast<std::size_t>(node) + 1, 1e-9 * (1 + 0.02 * (node % 2)));
+      for (const Condition& one : conditions_)
+        if (one.cause == Cause::link && one.where == node) seconds.back() *= one.factor;
+    }
+    return seconds;
   }
 
   // Its thread may take a while; nothing happens meanwhile.
@@ -84,6 +97,8 @@ class DecidingTest : public testing::Test {
   double now_ = 0;
   std::int64_t step_ = 0;
   std::uint64_t seed_ = 0;
+  int num_probes_ = 0;
+  bool are_probes_answered_ = true;
   std::optional<double> realised_;
 };
 
@@ -191,10 +206,28 @@ TEST_F(DecidingTest, ASlowNetworkIsFound) {
   EXPECT_LT(run_->step_seconds(), slow) << short_text(plan_);
 }
 
-// A ring's time does not say which of its nodes is slow: leaving one out at random is no answer, speaking less is.
+// A ring's time does not say which of its nodes is slow; messages between pairs do.
+TEST_F(DecidingTest, ARingsSlowNodeIsLookedFor) {
+  begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {3, 4});
+  ASSERT_FALSE(steps(60).has_value());
+  EXPECT_EQ(num_probes_, 0);
+  set({{Cause::link, 2, 8}});
+  const double slow = run_->step_seconds();
+  const auto wish = steps(60);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(num_probes_, 1);
+  EXPECT_NE(wish->why.find("slow network of node 2:"), std::string::npos) << wish->why;
+  EXPECT_EQ(num_devices(wish->plan), 3) << short_text(plan_);
+  for (const Stage& stage : wish->plan.pipelines.front().stages)
+    for (const int device : stage.devices) EXPECT_NE(device, 2);
+  EXPECT_LT(run_->step_seconds(), slow);
+}
+
+// Where nobody looks, leaving one out at random is no answer, speaking less is.
 TEST_F(DecidingTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024};
   begin(shape, 4, {4, 4});
+  are_probes_answered_ = false;
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::link, 3, 8}});
   const auto wish = steps(60);

@@ -95,8 +95,8 @@ class Sequences(SurvivalTest):
             event = self.disturb(name, chance, stopped, may_lose)
             events += [f"{event}@{len(self.rows(name))}"] if event else []
             losses += event in LOSSES
-        for pid in stopped:
-            if process_state(pid) == "T":
+        for pid in stopped:  # also one that has not stopped yet: a signal takes a while to reach all threads
+            if process_state(pid) not in ("gone", "Z"):
                 os.kill(pid, signal.SIGCONT)
         return events
 

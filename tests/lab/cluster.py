@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 import linux
@@ -22,7 +23,7 @@ PREFIX = "optimus-lab-"
 CPU_GROUPS = pathlib.Path("/sys/fs/cgroup/cpu")
 NOBODYS = "02:6c:61:62:ff:ff"  # an Ethernet address that no port has: what is sent there is lost silently, as on a cut cable
 MOST_SHARES = 262144  # of the cpu controller; a process outside has 1024
-PERIOD_US = 10_000  # of a pace: a tenth of the usual, so that a slow device is slow within a step, too
+LEAST_QUOTA_US = 1_000  # that the kernel allows: the shortest turns, so that a slow device is slow within a step, too
 
 
 class Unavailable(Exception):
@@ -165,7 +166,8 @@ class Cluster:
     def __init__(self, hosts):
         self.hosts = dict(hosts)
         self._children = []
-        self._groups = {}
+        self._groups = {}  # (host, device) -> its control group
+        self._sorter = None
         self._disk = None
 
     def __enter__(self):
@@ -194,6 +196,8 @@ class Cluster:
             if child.poll() is None:
                 child.kill()
                 child.wait()
+        if self._sorter is not None:
+            self._sorter.stop()
         if hasattr(self, "network"):
             self.network.close()
         for mounted in self.mounts():
@@ -212,20 +216,26 @@ class Cluster:
                 continue
             if not has_paces():
                 raise Unavailable("device speeds need the cpu controller of cgroup v1 at /sys/fs/cgroup/cpu")
-            group = CPU_GROUPS / f"{PREFIX}{os.getpid()}" / f"{name}-{device}"
-            group.mkdir(parents=True, exist_ok=True)
+            lab = CPU_GROUPS / f"{PREFIX}{os.getpid()}"
+            group, host = lab / f"{name}-{device}", lab / name
             # Before all else that runs on this machine: a device has its pace whatever the others do, and no more.
-            for level in (group.parent, group):
+            for level in (lab, host, group):
+                level.mkdir(parents=True, exist_ok=True)
                 (level / "cpu.shares").write_text(str(MOST_SHARES))
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            self._groups[name, device] = group / "cgroup.procs"
+            self._groups[name, device] = group
             self.set_pace(name, device, speed)
+        if self._groups:
+            self._sorter = Sorter([(group, group.parent / name) for (name, _), group in self._groups.items()])
+            self._sorter.start()
 
     def set_pace(self, name, device, speed):
         """From now on. Only of devices that began with less than a whole core: others are in no group."""
         if (name, device) not in self._groups:
             raise Unavailable(f"{name}/{device} has a whole core; give its host a speed below 1, so that it can be changed")
-        (self._groups[name, device].parent / "cpu.cfs_quota_us").write_text(str(max(1000, int(speed * PERIOD_US))))
+        group = self._groups[name, device]
+        (group / "cpu.cfs_quota_us").write_text("-1")  # until both are set: the kernel refuses some pairs
+        (group / "cpu.cfs_period_us").write_text(str(int(LEAST_QUOTA_US / speed)))
+        (group / "cpu.cfs_quota_us").write_text(str(LEAST_QUOTA_US))
 
     def start(self, name, device, words, environment=None, **how):
         """A process on a host, at the pace of one of its devices. It ends with this one at the latest."""
@@ -233,7 +243,7 @@ class Cluster:
 
         def become():
             if group is not None:
-                group.write_text(str(os.getpid()))
+                (group / "cgroup.procs").write_text(str(os.getpid()))
             self.network.enter(name)
             linux.unshare(linux.NEW_MOUNTS | linux.NEW_NAMES)
             pathlib.Path("/proc/sys/kernel/hostname").write_text(name)
@@ -281,6 +291,40 @@ class Cluster:
         for name in self.hosts:
             found += [f"shared memory {entry.name} on {name}" for entry in (self.folder / "memory" / name).iterdir()]
         return found
+
+
+class Sorter(threading.Thread):
+    """A device is the thread of a process that computes, its first. What its other threads do (connections, the run's store, watching, deciding) is the host's business, as
+    it is where devices are cards: they leave the device's control group for the host's, soon after they begin."""
+
+    def __init__(self, groups):
+        super().__init__(daemon=True)
+        self.groups = groups  # (of the device, of its host)
+        self.is_over = threading.Event()
+
+    def run(self):
+        while not self.is_over.wait(0.05):
+            for device, host in self.groups:
+                for thread in (device / "tasks").read_text().split():
+                    if _is_first(thread):
+                        continue
+                    try:
+                        (host / "tasks").write_text(thread)
+                    except OSError:
+                        pass  # it has just ended
+
+    def stop(self):
+        self.is_over.set()
+        self.join()
+
+
+def _is_first(thread):
+    """Of its process."""
+    try:
+        status = pathlib.Path(f"/proc/{thread}/status").read_text()
+    except OSError:
+        return True  # it has just ended
+    return re.search(r"^Tgid:\s*(\d+)$", status, re.MULTILINE)[1] == thread
 
 
 def _remove(folder):

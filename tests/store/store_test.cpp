@@ -51,6 +51,32 @@ TEST(Store, KeepsValues) {
   EXPECT_EQ(value_or_throw(other->find("large")), large);
 }
 
+TEST(Store, LooksAtManyInOneJourney) {
+  const StoreServer server({.token = kToken});
+  const auto one = client_of(server);
+  KeyStore::Look look{{{"a", "1"}, {"b", ""}}, {"b", "c", "a"}};
+  using Values = std::vector<std::optional<std::string>>;
+  EXPECT_EQ(value_or_throw(one->look(look)), (Values{"", std::nullopt, "1"}));
+  look = {{{"a", "2"}}, {}};
+  EXPECT_TRUE(value_or_throw(one->look(look)).empty());
+  EXPECT_EQ(value_or_throw(one->find("a")), "2");
+  EXPECT_TRUE(value_or_throw(one->look({})).empty());
+  // More than are on the way at once, with more of an answer than the server sends before it is read.
+  const std::string large(3000, 'l');
+  look = {};
+  for (int i = 0; i < 3000; ++i) {
+    if (i % 2 == 0) look.says.emplace_back(std::to_string(i), large);
+    look.asks.push_back(std::to_string(i));
+  }
+  const Values found = value_or_throw(one->look(look));
+  ASSERT_EQ(found.size(), 3000u);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_EQ(found[i], i % 2 == 0 ? std::optional(large) : std::nullopt) << i;
+  look = {{{std::string(5000, 'k'), ""}}, {}};
+  EXPECT_FALSE(one->look(look));
+  EXPECT_EQ(value_or_throw(one->find("a")), "2");
+}
+
 TEST(Store, Counts) {
   const StoreServer server({.token = kToken});
   std::vector<std::thread> threads;

@@ -1,0 +1,98 @@
+// See link_probe.h.
+#include "elastic/link_probe.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace optimus {
+namespace {
+
+constexpr int kMeetTag = 0x7fb3, kMessageTag = 0x7fb4;  // no other messages have these
+// What a link lends to a short burst is a part of a larger message only.
+constexpr std::int64_t kSmallest = 1 << 17, kLargest = 1 << 25, kGrowth = 4;
+constexpr double kLongEnough = 8e-3;  // seconds
+
+// Both ways at once; what the other sends is written over `there`.
+void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& there, int tag,
+              const Deadline& deadline) {
+  const auto sent = comm.send(peer, here, tag, "a message that probes a link");
+  const auto got = comm.receive(peer, there, tag, "a message that probes a link");
+  done_or_throw(got->wait(deadline));
+  done_or_throw(sent->wait(deadline));
+}
+
+// Seconds a byte, by the slower of the two who measure it: both come to the same.
+double probe_pair(Comm& comm, int peer, const Deadline& deadline) {
+  at::Tensor own = at::zeros({1}, at::kDouble), others = at::zeros({1}, at::kDouble);
+  double& took = *own.data_ptr<double>();
+  for (std::int64_t bytes = kSmallest;; bytes *= kGrowth) {
+    const at::Tensor here = at::zeros({bytes}, at::kByte), there = at::zeros({bytes}, at::kByte);
+    exchange(comm, peer, own, others, kMeetTag, deadline);  // both are here
+    const auto began = Deadline::Clock::now();
+    exchange(comm, peer, here, there, kMessageTag, deadline);
+    took = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    exchange(comm, peer, own, others, kMeetTag, deadline);
+    const double slower = std::max(took, *others.const_data_ptr<double>());
+    if (slower >= kLongEnough || bytes >= kLargest) return slower / static_cast<double>(bytes);
+  }
+}
+
+// The first rank of each node.
+std::vector<int> speakers_of(const std::vector<int>& node_of_rank) {
+  std::vector<int> speakers(
+      static_cast<std::size_t>(*std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1), -1);
+  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank)
+    if (int& speaker = speakers[static_cast<std::size_t>(node_of_rank[rank])]; speaker < 0)
+      speaker = static_cast<int>(rank);
+  return speakers;
+}
+
+}  // namespace
+
+int num_probe_rounds(int num_nodes) {
+  if (num_nodes < 2) return 0;
+  const int all = num_nodes + num_nodes % 2 - 1;
+  return std::min(all, 2 + static_cast<int>(std::bit_width(static_cast<unsigned>(num_nodes - 1))));
+}
+
+// A tournament in which everybody meets everybody (the circle method), of which the first rounds are played.
+std::optional<int> probe_partner(int node, int round, int num_nodes) {
+  const int others = num_nodes + num_nodes % 2 - 1;  // all but the one in the middle of the circle
+  int partner = 0;
+  if (node == others) {
+    // Who would meet itself meets the middle: 2 i = round, where others is odd.
+    partner = (round % 2 == 0 ? round : round + others) / 2;
+  } else {
+    partner = ((round - node) % others + others) % others;
+    if (partner == node) partner = others;
+  }
+  return partner < num_nodes ? std::optional(partner) : std::nullopt;
+}
+
+std::vector<double> probe_links(Comm& comm, const std::vector<int>& node_of_rank, Seconds patience) {
+  const Deadline deadline = Deadline::after(patience, "probing links");
+  const Group world{Role::world, {}};
+  at::Tensor told = at::zeros({comm.size()}, at::kLong);
+  auto* const nodes = told.data_ptr<std::int64_t>();
+  if (comm.rank() == 0)
+    for (std::size_t i = 0; i < node_of_rank.size(); ++i) nodes[i] = node_of_rank[i];
+  done_or_throw(comm.broadcast(world, told, 0, "which node each rank is on")->wait(deadline));
+  const std::vector<int> speakers = speakers_of({nodes, nodes + comm.size()});
+  const int num_nodes = static_cast<int>(speakers.size());
+  const int own = static_cast<int>(nodes[comm.rank()]);
+  at::Tensor quickest = at::zeros({num_nodes}, at::kDouble);
+  double& best = quickest.data_ptr<double>()[own];
+  if (speakers[static_cast<std::size_t>(own)] == comm.rank())
+    for (int round = 0; round < num_probe_rounds(num_nodes); ++round)
+      if (const auto partner = probe_partner(own, round, num_nodes)) {
+        const double seconds = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
+        best = best == 0 ? seconds : std::min(best, seconds);
+      }
+  done_or_throw(comm.all_reduce(world, quickest, Sum::sum, "what links take")->wait(deadline));
+  const auto* const all = quickest.const_data_ptr<double>();
+  return {all, all + num_nodes};
+}
+
+}  // namespace optimus

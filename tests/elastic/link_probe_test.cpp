@@ -1,0 +1,58 @@
+#include "elastic/link_probe.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "comm/thread_comm.h"
+
+namespace optimus::test {
+namespace {
+
+TEST(LinkProbe, MeetsSomebodyElseInEachRound) {
+  for (int nodes = 2; nodes <= 40; ++nodes) {
+    std::vector<std::set<int>> met(static_cast<std::size_t>(nodes));
+    for (int round = 0; round < num_probe_rounds(nodes); ++round)
+      for (int node = 0; node < nodes; ++node) {
+        const std::optional<int> partner = probe_partner(node, round, nodes);
+        if (!partner) continue;
+        EXPECT_NE(*partner, node);
+        EXPECT_EQ(probe_partner(*partner, round, nodes), node) << nodes << " nodes, round " << round;
+        EXPECT_TRUE(met[static_cast<std::size_t>(node)].insert(*partner).second);
+      }
+    // Enough that a slow partner, or two, hides nobody's own speed.
+    for (const std::set<int>& partners : met) EXPECT_GE(std::ssize(partners), std::min(nodes - 1, 3));
+  }
+  EXPECT_EQ(num_probe_rounds(1), 0);
+  EXPECT_LE(num_probe_rounds(100'000), 19);
+}
+
+std::vector<std::vector<double>> probe(int num_ranks, const std::vector<int>& node_of_rank) {
+  ThreadWorld world(num_ranks);
+  std::vector<std::vector<double>> result(static_cast<std::size_t>(num_ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Comm> comm = world.comm(rank);
+      const Group everyone{Role::world, {}};
+      done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
+      // Others do not know who is where.
+      result[static_cast<std::size_t>(rank)] =
+          probe_links(*comm, rank == 0 ? node_of_rank : std::vector<int>(), Seconds(60));
+    });
+  for (std::thread& thread : threads) thread.join();
+  return result;
+}
+
+TEST(LinkProbe, MeasuresEachNode) {
+  const auto seen = probe(7, {0, 0, 1, 2, 2, 3, 4});
+  ASSERT_EQ(seen[0].size(), 5U);
+  for (const double seconds : seen[0]) EXPECT_GT(seconds, 0);
+  for (const auto& one : seen) EXPECT_EQ(one, seen[0]);
+}
+
+TEST(LinkProbe, OneNodeMeetsNobody) { EXPECT_EQ(probe(2, {0, 0})[1], std::vector<double>{0}); }
+
+}  // namespace
+}  // namespace optimus::test
