@@ -106,6 +106,8 @@ double net_gain(const Situation& situation, std::size_t i, double rest, double c
 // A cheaper answer that gains this part of the best is preferred.
 constexpr double kSufficient = 0.9;
 
+constexpr double kJudgedSteps = 25;  // in which a gain shows
+
 Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
   if (!can_run(now)) return quickest(situation);
@@ -117,7 +119,8 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
     for (std::size_t i = 1; i < situation.options.size(); ++i)
       if (situation.options[i].response == Response::resume && can_run(situation.options[i]))
         return {i, 0, "the gain did not come"};
-  if (situation.since_switch < policy.settle_seconds) return {0, 0, "just switched"};
+  // Until it is known what has come of the last one.
+  if (situation.since_switch < std::min(policy.settle_seconds, kJudgedSteps * now.step_seconds)) return {0, 0, "just switched"};
   const bool explores = situation.exploration_left > 0;
   std::vector<double> gains(situation.options.size(), 0);
   double most = 0;

@@ -127,9 +127,14 @@ void Deciding::probed(const std::vector<double>& seconds) {
   if (known.size() < 3) return;
   const auto middle = known.begin() + static_cast<std::ptrdiff_t>((known.size() - 1) / 2);
   std::nth_element(known.begin(), middle, known.end());
+  double worst = 1;
+  for (const int node : probe_->where)
+    if (node < std::ssize(seconds)) worst = std::max(worst, seconds[static_cast<std::size_t>(node)] / *middle);
+  // Who is slower by far less than the worst has had a bad moment.
+  const double least = std::max(kSlowNetwork, std::sqrt(worst));
   for (const int node : probe_->where)
     if (node < std::ssize(seconds))
-      if (const double slower = seconds[static_cast<std::size_t>(node)] / *middle; slower >= kSlowNetwork)
+      if (const double slower = seconds[static_cast<std::size_t>(node)] / *middle; slower >= least)
         probe_->slower[node] = slower;
 }
 
@@ -202,6 +207,8 @@ Deciding::Question Deciding::question() const {
   const double layers = calibration_.rate(BlockRole::layer).value_or(1);
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
+  if (const auto usual = ran_.find({plan_hash(plan_), ""}); usual != ran_.end() && !question.conditions.empty())
+    question.usual = usual->second;
   const std::string key = key_of(question.conditions);
   for (const auto& [ran, seconds] : ran_)
     if (ran.second == key) question.ran[ran.first] = seconds;
@@ -229,12 +236,25 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
   });
   for (PlannedOption& one : options) {
     const double factor = stage_factor(one.plan, facts_.model, cluster, now, question.rates);
-    one.option.step_seconds *= factor, one.option.usual_seconds *= factor;
+    one.option.step_seconds *= factor;
+    one.option.usual_seconds *= stage_factor(one.plan, facts_.model, cluster, cluster, question.rates);
   }
-  memory_.saw(question.plan, options.front().option.step_seconds, question.seconds);
+  const PlanOption& now_runs = options.front().option;
+  // What a step takes without conditions and what these add err differently: each is corrected by what was measured of it.
+  double more = 1;
+  const double predicted_more = now_runs.step_seconds - now_runs.usual_seconds;
+  if (question.usual && predicted_more > 0.02 * now_runs.usual_seconds && question.seconds > *question.usual) {
+    memory_.saw(question.plan, now_runs.usual_seconds, *question.usual);
+    const double factor = memory_.trust_in(question.plan, question.plan).factor;
+    more = std::clamp((question.seconds - *question.usual) / (factor * predicted_more), 0.25, 4.0);
+  } else {
+    memory_.saw(question.plan, now_runs.step_seconds, question.seconds);
+  }
   for (PlannedOption& one : options) {
     const PredictionMemory::Trust trust = memory_.trust_in(one.plan, question.plan);
-    one.option.step_seconds *= trust.factor, one.option.usual_seconds *= trust.factor;
+    const double added = std::max(0.0, one.option.step_seconds - one.option.usual_seconds);
+    one.option.usual_seconds *= trust.factor;
+    one.option.step_seconds = one.option.usual_seconds + added * trust.factor * more;
     one.option.doubt = std::hypot(one.option.doubt, question.doubt / std::sqrt(double{kRecent}), trust.doubt);
     if (question.home && one.plan == *question.home) one.option.response = Response::resume;
     if (const auto ran = question.ran.find(plan_hash(one.plan)); ran != question.ran.end())
@@ -268,6 +288,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
     if (i != choice.option)
       others.push_back(
           {short_text(options[i].plan), text(situation.options[i].response), gain_of(situation.options[i])});
+  if (choice.option == 0 && question.since_switch < facts_.policy.settle_seconds) return {};
   if (choice.option == 0)
     return {.stay = PlanStay{question.evidence, choice.reason, cause, std::move(others)}};
   const PlanOption& chosen = situation.options[choice.option];

@@ -100,6 +100,7 @@ class Deciding {
     std::vector<OngoingCondition> ongoing;
     HardwareProfile machines;
     double seconds = 0, since_switch = 0, doubt = 0;
+    std::optional<double> usual{};  // of this plan, without conditions, if it has run so
     RoleRates rates{};
     std::optional<double> predicted, realised;
     Judged judged;

@@ -23,20 +23,28 @@ void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& th
   done_or_throw(sent->wait(deadline));
 }
 
-// Seconds a byte, by the slower of the two who measure it: both come to the same.
-double probe_pair(Comm& comm, int peer, const Deadline& deadline) {
+// Seconds that a message takes both ways, by the slower of the two who measure it: both come to the same.
+double message_seconds(Comm& comm, int peer, std::int64_t bytes, const Deadline& deadline) {
   at::Tensor own = at::zeros({1}, at::kDouble), others = at::zeros({1}, at::kDouble);
-  double& took = *own.data_ptr<double>();
-  for (std::int64_t bytes = kSmallest;; bytes *= kGrowth) {
-    const at::Tensor here = at::zeros({bytes}, at::kByte), there = at::zeros({bytes}, at::kByte);
-    exchange(comm, peer, own, others, kMeetTag, deadline);  // both are here
-    const auto began = Deadline::Clock::now();
-    exchange(comm, peer, here, there, kMessageTag, deadline);
-    took = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    exchange(comm, peer, own, others, kMeetTag, deadline);
-    const double slower = std::max(took, *others.const_data_ptr<double>());
-    if (slower >= kLongEnough || bytes >= kLargest) return slower / static_cast<double>(bytes);
+  const at::Tensor here = at::zeros({bytes}, at::kByte), there = at::zeros({bytes}, at::kByte);
+  exchange(comm, peer, own, others, kMeetTag, deadline);  // both are here
+  const auto began = Deadline::Clock::now();
+  exchange(comm, peer, here, there, kMessageTag, deadline);
+  *own.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  exchange(comm, peer, own, others, kMeetTag, deadline);
+  return std::max(*own.const_data_ptr<double>(), *others.const_data_ptr<double>());
+}
+
+// Seconds a byte.
+double probe_pair(Comm& comm, int peer, const Deadline& deadline) {
+  std::int64_t bytes = kSmallest;
+  double seconds = message_seconds(comm, peer, bytes, deadline);
+  while (seconds < kLongEnough && bytes < kLargest) {
+    bytes *= kGrowth;
+    seconds = message_seconds(comm, peer, bytes, deadline);
   }
+  // Once more: what else happens on the two nodes only makes it slower.
+  return std::min(seconds, message_seconds(comm, peer, bytes, deadline)) / static_cast<double>(bytes);
 }
 
 // The first rank of each node.
