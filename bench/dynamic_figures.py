@@ -12,9 +12,19 @@ def interval(values, part=0.95, draws=2000):
     return medians[int(out * draws)], medians[min(draws - 1, int((1 - out) * draws))]
 
 
-def ratios(results, way, against):
+def ratios(results, way, against, seconds_of=lambda one: one.seconds):
     """Of each round: less time than the other, as a part of the other's."""
-    return [1 - one[way].seconds / one[against].seconds for one in results if way in one and against in one]
+    return [1 - one[way].seconds / seconds_of(one[against]) for one in results if way in one and against in one]
+
+
+def import_seconds(one):
+    """Of FSDP2's workers, each time that they were started again; before the first step nothing is measured."""
+    first = next((row["at"] for row in one.starts if row["kind"] == "first_step"), math.inf)
+    return sum(row["import_seconds"] for row in one.starts if row["kind"] == "start" and row["began"] > first)
+
+
+def without_imports(one):
+    return one.seconds - import_seconds(one)
 
 
 def won_back(results):

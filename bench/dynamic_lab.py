@@ -26,6 +26,7 @@ class Result:
     step_seconds: list
     decisions: list
     plans: list  # texts of plan files, one an epoch
+    starts: list  # of FSDP2's workers
 
 
 def read(name):
@@ -103,14 +104,18 @@ class Watch(threading.Thread):
             time.sleep(0.005)
 
 
-def play(one, way, say):
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def play(one, way, say, player=training.Player):
     """Throws training.Failed and cluster.Unavailable."""
     hosts = {name: (host.devices, host.speed) for name, host in one.hosts.items()}
     with cluster.Cluster(hosts) as lab:
         watch = Watch(lab.shared / "run", steps_of(one))
         watch.start()
         try:
-            training.Player(one, lab, say, {}).play()
+            player(one, lab, say, {}).play()
         finally:
             time.sleep(0.05)
             watch.is_over = True
@@ -119,7 +124,6 @@ def play(one, way, say):
         rows = training.read_rows(folder)
         if watch.first is None or watch.last is None:
             raise training.Failed(f"{way}: {len(rows)} of {steps_of(one)} steps")
-        record = folder / "decisions.jsonl"
-        decisions = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
         plans = [path.read_text() for path in sorted((folder / "plans").glob("*.json"), key=lambda path: int(path.stem))]
-        return Result(way, watch.last - watch.first, len(rows), [row["loss"] for row in rows], [row["seconds"] for row in rows], decisions, plans)
+        return Result(way, watch.last - watch.first, len(rows), [row["loss"] for row in rows], [row["seconds"] for row in rows],
+                      read_lines(folder / "decisions.jsonl"), plans, read_lines(folder / "starts.jsonl"))

@@ -237,9 +237,15 @@ class Cluster:
         (group / "cpu.cfs_period_us").write_text(str(int(LEAST_QUOTA_US / speed)))
         (group / "cpu.cfs_quota_us").write_text(str(LEAST_QUOTA_US))
 
+    def group(self, name, device):
+        """The control group of a device, or of what the host does beside its devices (None). None where it has no pace."""
+        if device is not None:
+            return self._groups.get((name, device))
+        return next((group.parent / name for (host, _), group in self._groups.items() if host == name), None)
+
     def start(self, name, device, words, environment=None, **how):
-        """A process on a host, at the pace of one of its devices. It ends with this one at the latest."""
-        group, parent = self._groups.get((name, device)), os.getpid()
+        """A process on a host, at the pace of one of its devices; None: at none, as the host's own business. It ends with this one at the latest."""
+        group, parent = self.group(name, device), os.getpid()
 
         def become():
             if group is not None:

@@ -145,6 +145,7 @@ class Ranks:
 
 class Player:
     """One scenario on one cluster. say: gets lines for people; alone: what one device did, by its words."""
+    processes = Ranks  # of a run; who starts them otherwise has its own
 
     def __init__(self, scenario, lab, say, alone):
         self.scenario, self.lab, self.say, self.alone = scenario, lab, say, alone
@@ -162,7 +163,7 @@ class Player:
             self._play_run(number, run)
 
     def _play_run(self, number, run):
-        ranks = Ranks(self.lab, self.scenario, run, number)
+        ranks = self.processes(self.lab, self.scenario, run, number)
         self.say(f"run {number}: {run.kind} {' '.join(run.words)}  ({len(ranks.places)} ranks on {', '.join(run.hosts)})")
         try:
             first_event_step = self._let_happen(ranks)
