@@ -74,6 +74,7 @@ void Deciding::see(const Observation& seen) {
   if (num_seen_ > kHeld) held_.clear();
   if (findings_.empty()) calibration_.learn(seen, work_, detector_->topology());
   std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock(); });
+  look_at_those_away();
   for (const Away& one : away_) findings_.push_back(one.finding);
   if (recent_.size() == kRecent) {
     note_how_it_runs();
@@ -89,19 +90,30 @@ void Deciding::see(const Observation& seen) {
 void Deciding::name_nodes() {
   constexpr double kFirstLook = 30, kLongestLook = 600;  // seconds between two
   constexpr int kPatience = 10;                          // observations; then nobody will look
-  if (probing_ != Probing::no && ++probe_->num_waited > kPatience) probing_ = Probing::no;
+  if (probing_ == Probing::no) num_waited_ = 0;
+  if (probing_ != Probing::no && ++num_waited_ > kPatience) probing_ = Probing::no;
   for (Finding& one : findings_) {
     if (one.cause != Cause::link || one.where.size() < 2 || detector_->topology().num_nodes() < 3) continue;
     const bool is_known = probe_ && probe_->where == one.where;
     if (probing_ == Probing::no && (!is_known || facts_.clock() >= probe_->next)) {
       const double wait = is_known ? std::min(kLongestLook, 2 * probe_->wait) : kFirstLook;
-      probe_ = {one.where, is_known ? probe_->slower : std::map<int, double>(), facts_.clock() + wait, wait, 0};
+      probe_ = {one.where, is_known ? probe_->slower : std::map<int, double>(), facts_.clock() + wait, wait};
       probing_ = Probing::wanted;
     }
     if (!is_known || probe_->slower.empty()) continue;
     one.where.clear();
     for (const auto& [node, factor] : probe_->slower) one.where.push_back(node), one.factor = std::max(one.factor, factor);
   }
+}
+
+// More and more seldom: each look is a moment in which nobody trains.
+void Deciding::look_at_those_away() {
+  constexpr double kFirstLook = 10, kLongestLook = 600;  // seconds between two
+  if (away_.empty() || probing_ != Probing::no || is_wished_) return;
+  if (look_wait_ == 0) look_wait_ = kFirstLook, next_look_ = facts_.clock() + look_wait_;
+  if (facts_.clock() < next_look_) return;
+  look_wait_ = std::min(kLongestLook, 2 * look_wait_), next_look_ = facts_.clock() + look_wait_;
+  probing_ = Probing::wanted;
 }
 
 bool Deciding::wants_to_probe() {
@@ -118,24 +130,63 @@ std::vector<int> Deciding::nodes() const {
   return result;
 }
 
-void Deciding::probed(const std::vector<double>& seconds) {
-  if (std::exchange(probing_, Probing::no) == Probing::no || !probe_) return;
+namespace {
+
+// Of each, how much slower than the middle one it is; nothing where there are too few to tell.
+std::vector<double> slower_than_usual(const std::vector<double>& seconds) {
   std::vector<double> known;
   for (const double one : seconds)
     if (one > 0) known.push_back(one);
-  probe_->slower.clear();
-  if (known.size() < 3) return;
+  if (known.size() < 3) return {};
   const auto middle = known.begin() + static_cast<std::ptrdiff_t>((known.size() - 1) / 2);
   std::nth_element(known.begin(), middle, known.end());
+  std::vector<double> result;
+  for (const double one : seconds) result.push_back(one / *middle);
+  return result;
+}
+
+}  // namespace
+
+void Deciding::probed(const Probed& seen) {
+  if (std::exchange(probing_, Probing::no) == Probing::no) return;
+  if (probe_) note_networks(slower_than_usual(seen.network));
+  if (!away_.empty()) note_who_is_well(seen);
+}
+
+// Who is slower by far less than the worst has had a bad moment.
+void Deciding::note_networks(const std::vector<double>& slower) {
   double worst = 1;
   for (const int node : probe_->where)
-    if (node < std::ssize(seconds)) worst = std::max(worst, seconds[static_cast<std::size_t>(node)] / *middle);
-  // Who is slower by far less than the worst has had a bad moment.
+    if (node < std::ssize(slower)) worst = std::max(worst, slower[static_cast<std::size_t>(node)]);
   const double least = std::max(kSlowNetwork, std::sqrt(worst));
+  probe_->slower.clear();
   for (const int node : probe_->where)
-    if (node < std::ssize(seconds))
-      if (const double slower = seconds[static_cast<std::size_t>(node)] / *middle; slower >= least)
-        probe_->slower[node] = slower;
+    if (node < std::ssize(slower) && slower[static_cast<std::size_t>(node)] >= least)
+      probe_->slower[node] = slower[static_cast<std::size_t>(node)];
+}
+
+// Devices that are slow by nature are compared with what is known of them.
+void Deciding::note_who_is_well(const Probed& seen) {
+  constexpr double kWell = 1.15;
+  const Cluster cluster(facts_.machines);
+  std::vector<double> seconds = seen.devices;
+  for (std::size_t i = 0; i < seconds.size(); ++i)
+    seconds[i] *= cluster.speed_of(Device{static_cast<int>(i)});
+  const std::vector<double> devices = slower_than_usual(seconds), networks = slower_than_usual(seen.network);
+  // Who is not well is looked at again before it is tried.
+  for (Away& one : away_) one.until = std::max(one.until, next_look_ + look_wait_);
+  std::erase_if(away_, [&](const Away& one) {
+    const int where = one.finding.where.front();
+    if (one.finding.cause == Cause::link)
+      return where < std::ssize(networks) && networks[static_cast<std::size_t>(where)] < kSlowNetwork;
+    bool is_well = !devices.empty();
+    for (int rank = 0; rank < std::ssize(devices); ++rank) {
+      const bool is_meant =
+          where == (one.finding.cause == Cause::host ? cluster.node_of(Device{rank}) : rank);
+      is_well = is_well && (!is_meant || devices[static_cast<std::size_t>(rank)] < kWell);
+    }
+    return is_well;
+  });
 }
 
 // Gains are of steps a second here; a situation has parts of the step.
@@ -158,7 +209,7 @@ void Deciding::tell(const Judged& judged, Situation& situation) {
 
 // What begins is found some steps later: steps count for conditions that stayed the same until then.
 void Deciding::note_how_it_runs() {
-  history_.emplace_back(key_of(conditions()), middle_step(recent_));
+  history_.emplace_back(key_of(conditions(), plan_), middle_step(recent_));
   if (std::ssize(history_) <= kHeld) return;
   const std::string& key = history_.front().first;
   if (std::all_of(history_.begin(), history_.end(), [&](const auto& one) { return one.first == key; }))
@@ -176,11 +227,12 @@ std::vector<Condition> Deciding::conditions() const {
   return result;
 }
 
-std::string Deciding::key_of(const std::vector<Condition>& conditions) const {
+std::string Deciding::key_of(const std::vector<Condition>& conditions, const Plan& plan) const {
   std::string key;
   // Of nearly the same severity: within a fifth.
   for (const Condition& one : conditions)
-    key += fmt::format("{} {} {} ", word_of(one.cause), one.where, std::lround(4 * std::log2(one.factor)));
+    if (concerns(plan, one.cause, one.where))
+      key += fmt::format("{} {} {} ", word_of(one.cause), one.where, std::lround(4 * std::log2(one.factor)));
   return key;
 }
 
@@ -189,7 +241,9 @@ void Deciding::weigh_if_due() {
   const std::vector<Condition> now = conditions();
   const bool has_disappointed = predicted_ && realised_ && *realised_ < 0.25 * *predicted_;
   if (now.empty() && !home_ && !has_disappointed) return;
-  const std::string key = key_of(now) + plan_hash(plan_);
+  // Who is left out counts, too: it may be well again.
+  std::string key = key_of(now, plan_) + plan_hash(plan_);
+  for (const Away& one : away_) key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
   const double time = facts_.clock();
   if (key != weighed_) wait_ = 0;
   if (time - weighed_at_ < wait_) return;
@@ -207,11 +261,7 @@ Deciding::Question Deciding::question() const {
   const double layers = calibration_.rate(BlockRole::layer).value_or(1);
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
-  if (const auto usual = ran_.find({plan_hash(plan_), ""}); usual != ran_.end() && !question.conditions.empty())
-    question.usual = usual->second;
-  const std::string key = key_of(question.conditions);
-  for (const auto& [ran, seconds] : ran_)
-    if (ran.second == key) question.ran[ran.first] = seconds;
+  question.ran = ran_;
   for (const Finding& finding : findings_) {
     if (!is_answerable(finding.cause)) continue;
     question.evidence += (question.evidence.empty() ? "" : ", ") + text(finding);
@@ -239,30 +289,38 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     one.option.step_seconds *= factor;
     one.option.usual_seconds *= stage_factor(one.plan, facts_.model, cluster, cluster, question.rates);
   }
-  const PlanOption& now_runs = options.front().option;
-  // What a step takes without conditions and what these add err differently: each is corrected by what was measured of it.
-  double more = 1;
-  const double predicted_more = now_runs.step_seconds - now_runs.usual_seconds;
-  if (question.usual && predicted_more > 0.02 * now_runs.usual_seconds && question.seconds > *question.usual) {
-    memory_.saw(question.plan, now_runs.usual_seconds, *question.usual);
-    const double factor = memory_.trust_in(question.plan, question.plan).factor;
-    more = std::clamp((question.seconds - *question.usual) / (factor * predicted_more), 0.25, 4.0);
-  } else {
-    memory_.saw(question.plan, now_runs.step_seconds, question.seconds);
-  }
+  learn_from(question, options.front().option);
+  const double more = question.conditions.empty() ? 1 : memory_.added(question.conditions.front().cause);
   for (PlannedOption& one : options) {
     const PredictionMemory::Trust trust = memory_.trust_in(one.plan, question.plan);
-    const double added = std::max(0.0, one.option.step_seconds - one.option.usual_seconds);
-    one.option.usual_seconds *= trust.factor;
-    one.option.step_seconds = one.option.usual_seconds + added * trust.factor * more;
+    const double added = std::max(0.0, one.option.step_seconds - one.option.usual_seconds) * trust.factor;
+    const auto took = [&](const std::string& conditions) {
+      const auto found = question.ran.find({plan_hash(one.plan), conditions});
+      return found == question.ran.end() ? std::nullopt : std::optional(found->second);
+    };
+    one.option.usual_seconds = took("").value_or(one.option.usual_seconds * trust.factor);
+    one.option.step_seconds = one.option.usual_seconds + added * more;
     one.option.doubt = std::hypot(one.option.doubt, question.doubt / std::sqrt(double{kRecent}), trust.doubt);
     if (question.home && one.plan == *question.home) one.option.response = Response::resume;
-    if (const auto ran = question.ran.find(plan_hash(one.plan)); ran != question.ran.end())
-      one.option.step_seconds = ran->second, one.option.doubt = 0.01, one.option.is_measured = true;
+    if (const auto known = took(key_of(question.conditions, one.plan)))
+      one.option.step_seconds = *known, one.option.doubt = 0.01, one.option.is_measured = true;
   }
   options.front().option.step_seconds = question.seconds, options.front().option.is_measured = true;
   options.front().option.response = Response::stay;
   return options;
+}
+
+// What a step takes without conditions and what these add err differently: each is corrected by what was measured of it.
+void Deciding::learn_from(const Question& question, const PlanOption& runs) const {
+  const double predicted_more = runs.step_seconds - runs.usual_seconds;
+  const auto usual = question.ran.find({plan_hash(question.plan), ""});
+  if (usual == question.ran.end() || question.conditions.empty() ||
+      predicted_more < 0.02 * runs.usual_seconds || question.seconds <= usual->second)
+    return memory_.saw(question.plan, runs.step_seconds, question.seconds);
+  memory_.saw(question.plan, runs.usual_seconds, usual->second);
+  const double factor = memory_.trust_in(question.plan, question.plan).factor;
+  memory_.saw_added(question.conditions.front().cause,
+                    (question.seconds - usual->second) / (factor * predicted_more));
 }
 
 Deciding::Answer Deciding::weigh(const Question& question) const {
@@ -313,10 +371,11 @@ std::optional<PlanWish> Deciding::wish() {
 
 // Once while the same is in force, however often it is weighed.
 void Deciding::note_stay(PlanStay stay) {
+  constexpr double kWorthTelling = 1.3;
   std::string told;
-  for (const Condition& one : conditions()) told += fmt::format("{} {} ", word_of(one.cause), one.where);
-  if (told.empty() || told == told_) return;
-  told_ = std::move(told), stay_ = std::move(stay);
+  for (const Condition& one : conditions())
+    if (one.factor >= kWorthTelling) told += fmt::format("{} {} ", word_of(one.cause), one.where);
+  if (!told.empty() && told_.insert(std::move(told)).second) stay_ = std::move(stay);
 }
 
 void Deciding::refused() { is_wished_ = false, wait_ = kLongestWait; }
@@ -327,7 +386,7 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
-  probe_.reset(), probing_ = Probing::no;
+  probe_.reset(), probing_ = Probing::no, look_wait_ = 0;
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
@@ -343,7 +402,7 @@ void Deciding::hold(std::vector<Finding> findings) {
   const std::vector<Away> before = std::exchange(away_, {});
   held_.clear();
   for (Finding& one : findings) {
-    if (is_seen(one)) {
+    if (concerns(plan_, one.cause, one.where.front())) {
       held_.push_back(std::move(one));
       continue;
     }
@@ -361,15 +420,13 @@ void Deciding::hold(std::vector<Finding> findings) {
   }
 }
 
-bool Deciding::is_seen(const Finding& finding) const {
+bool Deciding::concerns(const Plan& plan, Cause cause, int where) const {
+  if (cause == Cause::heavy_stage) return true;
   const Cluster cluster(facts_.machines);
-  for (const Pipeline& pipeline : plan_.pipelines)
+  for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const int device : stage.devices)
-        if (finding.cause == Cause::heavy_stage ||
-            finding.where.front() ==
-                (finding.cause == Cause::device ? device : cluster.node_of(Device{device})))
-          return true;
+        if (where == (cause == Cause::device ? device : cluster.node_of(Device{device}))) return true;
   return false;
 }
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "adapt/decide.h"
 #include "adapt/plan_wish.h"
 #include "adapt/prediction_memory.h"
+#include "adapt/probed.h"
 #include "adapt/respond.h"
 
 namespace optimus {
@@ -49,12 +51,12 @@ class Deciding {
 
   // In the order of steps.
   void see(const Observation& seen);
-  // Where a ring's time does not say whose network is slow: whether all ranks are to look (elastic/link_probe.h). True once; probed() follows.
+  // Where a ring's time does not say whose network is slow, or somebody was left out who may be well again: whether all ranks are to look
+  // (elastic/probe.h). True once; probed() follows.
   bool wants_to_probe();
   // Of each rank.
   std::vector<int> nodes() const;
-  // Seconds a byte of each node; 0: nobody has measured it.
-  void probed(const std::vector<double>& seconds);
+  void probed(const Probed& seen);
   // What is in force.
   const std::vector<Finding>& findings() const { return findings_; }
   // Whether answers are being worked out.
@@ -79,10 +81,14 @@ class Deciding {
   void note_how_it_runs();
   void note_stay(PlanStay stay);
   void name_nodes();
+  void look_at_those_away();
+  void note_networks(const std::vector<double>& slower);
+  void note_who_is_well(const Probed& seen);
   void hold(std::vector<Finding> findings);
-  bool is_seen(const Finding& finding) const;  // by somebody in the plan
+  bool concerns(const Plan& plan, Cause cause, int where) const;  // somebody in the plan
   std::vector<Condition> conditions() const;
-  std::string key_of(const std::vector<Condition>& conditions) const;
+  // Of those that a plan has to do with.
+  std::string key_of(const std::vector<Condition>& conditions, const Plan& plan) const;
   // What came of changes that were wished for.
   struct Judged {
     int switches = 0, count = 0;    // all of them; those whose gain is known
@@ -100,11 +106,10 @@ class Deciding {
     std::vector<OngoingCondition> ongoing;
     HardwareProfile machines;
     double seconds = 0, since_switch = 0, doubt = 0;
-    std::optional<double> usual{};  // of this plan, without conditions, if it has run so
     RoleRates rates{};
     std::optional<double> predicted, realised;
     Judged judged;
-    std::map<std::string, double> ran;  // plan -> seconds under the same conditions
+    std::map<RanKey, double> ran;
     std::string evidence;
   };
   struct Answer {
@@ -113,6 +118,7 @@ class Deciding {
   };
   Answer weigh(const Question& question) const;
   std::vector<PlannedOption> priced_options(const Question& question) const;
+  void learn_from(const Question& question, const PlanOption& runs) const;
   Question question() const;
 
   const Facts facts_;
@@ -126,6 +132,7 @@ class Deciding {
     double until = 0;
   };
   std::vector<Away> away_;
+  double next_look_ = 0, look_wait_ = 0;  // at those who are away
   std::map<std::pair<Cause, int>, double> tries_;
   std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
   std::deque<double> recent_;             // seconds of steps on this plan
@@ -134,10 +141,10 @@ class Deciding {
     std::vector<int> where;        // the nodes in question
     std::map<int, double> slower;  // those of them that are, by how much; none: all alike
     double next = 0, wait = 0;     // when it is worth another look
-    int num_waited = 0;            // observations, since it was asked for
   };
   std::optional<Probe> probe_;
   enum class Probing { no, wanted, under_way } probing_ = Probing::no;
+  int num_waited_ = 0;  // observations, since it was asked for
   int num_seen_ = 0;
   std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
@@ -146,7 +153,7 @@ class Deciding {
   double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
   std::future<Answer> weighing_;
   std::optional<PlanStay> stay_;
-  std::string told_;  // the conditions that stay_ was told of last
+  std::set<std::string> told_;  // conditions on this plan that stay_ was told of
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
   double before_ = 0;  // seconds of a step before the last wish

@@ -34,6 +34,16 @@ void PredictionMemory::saw(const Plan& plan, double predicted, double measured) 
   if (predicted > 0 && measured > 0) ratios_[kind_of(plan)] = measured / predicted;
 }
 
+void PredictionMemory::saw_added(Cause cause, double ratio) {
+  constexpr double kMost = 4;  // beyond that it was something else
+  added_[cause] = std::clamp(ratio, 1 / kMost, kMost);
+}
+
+double PredictionMemory::added(Cause cause) const {
+  const auto known = added_.find(cause);
+  return known == added_.end() ? 1 : known->second;
+}
+
 PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& now) const {
   const auto own = ratios_.find(kind_of(plan));
   if (own != ratios_.end()) return {own->second, 0};

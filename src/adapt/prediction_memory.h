@@ -18,6 +18,9 @@ class PredictionMemory {
  public:
   // The plan runs, and takes so much of what was predicted for the machines as they are.
   void saw(const Plan& plan, double predicted, double measured);
+  // Such a condition has made its steps longer by so much of what was predicted that it would.
+  void saw_added(Cause cause, double ratio);
+  double added(Cause cause) const;
   struct Trust {
     double factor = 1;  // seconds, of those predicted
     double doubt = 0;   // of its logarithm, beside the prediction's own
@@ -27,6 +30,7 @@ class PredictionMemory {
 
  private:
   std::map<std::string, double> ratios_;  // by kind
+  std::map<Cause, double> added_;
 };
 
 // Blocks of different kind err differently: how much longer the slowest stage takes than the model says, where `rates` are those of

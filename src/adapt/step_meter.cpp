@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "model/tensors.h"
+#include "schedule/share.h"
 
 namespace optimus {
 namespace {
@@ -37,6 +38,19 @@ WorkKind kind_of(const Instruction& at) {
     default:
       return WorkKind::tensor;
   }
+}
+
+// What a rank has to compute, of what the first of its stage has: a batch may not divide evenly.
+double part_of_first(const Plan& plan, const Seat& seat) {
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
+  const Side side{static_cast<int>(stage.devices.size()), stage.chunks.front().runs.front().strategy};
+  double own = 0, first = 0;
+  for (const int sequences : pipeline.microbatches) {
+    own += static_cast<double>(share_of(side, seat.index, sequences, plan.sequence_length, false).num_tokens());
+    first += static_cast<double>(share_of(side, 0, sequences, plan.sequence_length, false).num_tokens());
+  }
+  return own > 0 && first > 0 ? own / first : 1;
 }
 
 }  // namespace
@@ -76,6 +90,7 @@ bool is_computing(Op op) {
 StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& model,
                      std::vector<double> predicted) {
   sum_.rank = program.device, sum_.group = group_of(plan, program.seat);
+  part_ = part_of_first(plan, program.seat);
   predicted.resize(program.instructions.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Known known = known_of(program, plan, model, program.instructions[i], predicted[i]);
@@ -145,6 +160,8 @@ RankStep StepMeter::take() {
   const double steps = num_steps_;
   mean.seconds /= steps, mean.data_wait /= steps;
   for (WorkTime& work : mean.kinds) work.seconds /= steps, work.count /= num_steps_;
+  for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
+    mean.kinds[static_cast<std::size_t>(kind)].seconds /= part_;
   for (Rate& rate : mean.rates) rate.seconds /= steps, rate.predicted /= steps;
   for (std::size_t c = 0; c < kChannels; ++c)
     if (num_measured_[c] > 0)

@@ -44,7 +44,7 @@ class StepMeter {
     return {known.channel, known.is_message ? known.bytes : 0};
   }
   bool is_empty() const { return num_steps_ == 0; }
-  // The mean of the steps since the last call. There must be some.
+  // The mean of the steps since the last call; computing as if all ranks of the stage had as much of the batch. There must be some.
   RankStep take();
 
  private:
@@ -65,6 +65,7 @@ class StepMeter {
   std::array<double, kChannels> largest_{};    // bytes
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0;
+  double part_ = 1;  // of what the first rank of the stage has to compute
 };
 
 }  // namespace optimus

@@ -18,7 +18,7 @@ struct StepWord {
   int drained = -1;           // a rank that is to leave
   bool stays = true;          // it does not leave; of all: somebody stays who is not drained
   bool collects = false;      // what ranks have seen is to be collected (observation_tree.h)
-  bool probes = false;        // all are to look whose network is slow (link_probe.h)
+  bool probes = false;        // all are to look which machines are slow (probe.h)
   std::int64_t phase = 0;     // behind which step the newest phase begins that was decided (plan/phase.h)
 };
 

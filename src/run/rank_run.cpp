@@ -222,7 +222,7 @@ RankRun::End RankRun::train_on(Training& training) {
     if (is_watched())
       watching.emplace(
           Watching::Facts{rank_.comm, settings_.model, options_.patience, engine_options().predicted,
-                          deciding.get(), ObservationRecord(settings_.run)},
+                          rank_.device, deciding.get(), ObservationRecord(settings_.run)},
           part_);
     return training.run(records_ ? &*records_ : nullptr, &switches, watching ? &*watching : nullptr);
   } catch (const RegroupAsked& asked) {

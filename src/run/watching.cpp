@@ -1,7 +1,7 @@
 // See watching.h.
 #include "run/watching.h"
 
-#include "elastic/link_probe.h"
+#include "elastic/probe.h"
 
 namespace optimus {
 
@@ -41,9 +41,9 @@ void Watching::collect(std::int64_t step) {
 
 void Watching::probe() {
   Deciding* const deciding = facts_.deciding;
-  const std::vector<double> seconds =
-      probe_links(facts_.comm, deciding != nullptr ? deciding->nodes() : std::vector<int>(), facts_.patience);
-  if (deciding != nullptr) deciding->probed(seconds);
+  const Probed seen = optimus::probe(facts_.comm, deciding != nullptr ? deciding->nodes() : std::vector<int>(),
+                                     facts_.device, facts_.patience);
+  if (deciding != nullptr) deciding->probed(seen);
 }
 
 bool Watching::wants_to_collect() {

@@ -23,6 +23,7 @@ class Watching {
     const ModelSpec& model;
     Seconds patience;
     std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
+    at::Device device;
     Deciding* deciding = nullptr;  // at rank 0
     std::function<void(const Observation& seen, const std::vector<Finding>& findings)>
         keep{};  // at rank 0: what is worth keeping
@@ -38,7 +39,7 @@ class Watching {
   void collect(std::int64_t step);
   // What this rank says about that for the next step.
   bool wants_to_collect();
-  // Whether all are to look whose network is slow; said once.
+  // Whether all are to look which machines are slow; said once.
   bool wants_to_probe() { return facts_.deciding != nullptr && facts_.deciding->wants_to_probe(); }
   // After the same step, by all ranks.
   void probe();

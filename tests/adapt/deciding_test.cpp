@@ -68,16 +68,17 @@ class DecidingTest : public testing::Test {
     return std::nullopt;
   }
 
-  // Seconds a byte of each node's network, within 2 %.
-  std::vector<double> probe() {
+  // Of nodes of one device each, within 2 %.
+  Probed probe() {
     ++num_probes_;
-    std::vector<double> seconds;
+    Probed seen;
     for (const int node : deciding_->nodes()) {
-      seconds.resize(static_cast<std::size_t>(node) + 1, 1e-9 * (1 + 0.02 * (node % 2)));
+      seen.network.push_back(1e-9 * (1 + 0.02 * (node % 2)));
+      seen.devices.push_back(0.02 * (1 + 0.02 * (node % 3)));
       for (const Condition& one : conditions_)
-        if (one.cause == Cause::link && one.where == node) seconds.back() *= one.factor;
+        if (one.where == node) (one.cause == Cause::link ? seen.network : seen.devices).back() *= one.factor;
     }
-    return seconds;
+    return seen;
   }
 
   // Its thread may take a while; nothing happens meanwhile.
@@ -178,6 +179,7 @@ TEST_F(DecidingTest, ADeviceThatIsLeftOutIsTriedAgain) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4);
+  are_probes_answered_ = false;
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::device, 2, 5}});
   // It may get less to do first.
@@ -192,6 +194,24 @@ TEST_F(DecidingTest, ADeviceThatIsLeftOutIsTriedAgain) {
   EXPECT_GT(first, 300) << "such conditions last for minutes";
   EXPECT_LT(steps_until(3, 60), 150) << "it is as slow as before";
   EXPECT_GT(steps_until(4, 6000), 1.5 * first) << "the next try comes later";
+}
+
+TEST_F(DecidingTest, ADeviceThatIsLeftOutIsLookedAtAndComesBackWhenItIsWell) {
+  UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
+  shape.strategy.zero = 1;
+  begin(shape, 4);
+  ASSERT_FALSE(steps(60).has_value());
+  set({{Cause::device, 2, 5}});
+  for (int i = 0; i < 3 && num_devices(plan_) != 3; ++i) (void)steps(60);  // it may get less to do first
+  ASSERT_EQ(num_devices(plan_), 3);
+  num_probes_ = 0;
+  for (int i = 0; i < 4; ++i) (void)steps(500);
+  EXPECT_EQ(num_devices(plan_), 3) << "it is still slow";
+  EXPECT_GE(num_probes_, 3);
+  EXPECT_LE(num_probes_, 16) << "more and more seldom, anew on each plan";
+  set({});
+  for (int i = 0; i < 2; ++i) (void)steps(700);
+  EXPECT_EQ(num_devices(plan_), 4) << short_text(plan_);
 }
 
 TEST_F(DecidingTest, ASlowNetworkIsFound) {

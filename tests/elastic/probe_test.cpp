@@ -1,4 +1,4 @@
-#include "elastic/link_probe.h"
+#include "elastic/probe.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace optimus::test {
 namespace {
 
-TEST(LinkProbe, MeetsSomebodyElseInEachRound) {
+TEST(Probe, MeetsSomebodyElseInEachRound) {
   for (int nodes = 2; nodes <= 40; ++nodes) {
     std::vector<std::set<int>> met(static_cast<std::size_t>(nodes));
     for (int round = 0; round < num_probe_rounds(nodes); ++round)
@@ -28,9 +28,9 @@ TEST(LinkProbe, MeetsSomebodyElseInEachRound) {
   EXPECT_LE(num_probe_rounds(100'000), 19);
 }
 
-std::vector<std::vector<double>> probe(int num_ranks, const std::vector<int>& node_of_rank) {
+std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_rank) {
   ThreadWorld world(num_ranks);
-  std::vector<std::vector<double>> result(static_cast<std::size_t>(num_ranks));
+  std::vector<Probed> result(static_cast<std::size_t>(num_ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank)
     threads.emplace_back([&, rank] {
@@ -39,20 +39,25 @@ std::vector<std::vector<double>> probe(int num_ranks, const std::vector<int>& no
       done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
       // Others do not know who is where.
       result[static_cast<std::size_t>(rank)] =
-          probe_links(*comm, rank == 0 ? node_of_rank : std::vector<int>(), Seconds(60));
+          probe(*comm, rank == 0 ? node_of_rank : std::vector<int>(), at::kCPU, Seconds(60));
     });
   for (std::thread& thread : threads) thread.join();
   return result;
 }
 
-TEST(LinkProbe, MeasuresEachNode) {
-  const auto seen = probe(7, {0, 0, 1, 2, 2, 3, 4});
-  ASSERT_EQ(seen[0].size(), 5U);
-  for (const double seconds : seen[0]) EXPECT_GT(seconds, 0);
-  for (const auto& one : seen) EXPECT_EQ(one, seen[0]);
+TEST(Probe, MeasuresEachNodeAndDevice) {
+  const std::vector<Probed> seen = probe_all(7, {0, 0, 1, 2, 2, 3, 4});
+  ASSERT_EQ(seen[0].network.size(), 5U);
+  for (const double seconds : seen[0].network) EXPECT_GT(seconds, 0);
+  ASSERT_EQ(seen[0].devices.size(), 7U);
+  for (const double seconds : seen[0].devices) EXPECT_GT(seconds, 0);
+  for (const Probed& one : seen)
+    EXPECT_TRUE(one.network == seen[0].network && one.devices == seen[0].devices);
 }
 
-TEST(LinkProbe, OneNodeMeetsNobody) { EXPECT_EQ(probe(2, {0, 0})[1], std::vector<double>{0}); }
+TEST(Probe, OneNodeMeetsNobody) {
+  EXPECT_EQ(probe_all(2, {0, 0})[1].network, std::vector<double>{0});
+}
 
 }  // namespace
 }  // namespace optimus::test

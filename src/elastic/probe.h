@@ -1,5 +1,6 @@
-// Whose network is slow, where the time of a ring cannot tell: behind one step all stand still for a moment, and one rank of each node sends
-// and gets a message with those of some other nodes, one after the other. A node's network is as quick as the quickest of its pairs.
+// Whose network and which devices are slow, where steps cannot tell: behind one step all stand still for a moment. One rank of each node sends
+// and gets a message with those of some other nodes, one after the other; a node's network is as quick as the quickest of its pairs. Then each
+// rank computes the same product. A ring's time says nothing about single nodes, and whom the plan leaves out is seen by nobody else.
 //
 // Each node meets up to 2 + log2(nodes) others, so that a slow one shows in its own pairs and in nobody's quickest; messages grow until one
 // takes some milliseconds. With two nodes there is one pair, which says nothing about either.
@@ -8,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "adapt/probed.h"
 #include "comm/comm.h"
 
 namespace optimus {
@@ -17,7 +19,7 @@ int num_probe_rounds(int num_nodes);
 std::optional<int> probe_partner(int node, int round, int num_nodes);
 
 // All ranks, at the same time, no other operation under way. Nodes are as rank 0 says: 0, 1, … of each rank; what others give is not looked at.
-// Seconds a byte of each node, the same at all ranks; 0: it has met nobody. Throws PeersLost.
-std::vector<double> probe_links(Comm& comm, const std::vector<int>& node_of_rank, Seconds patience);
+// The same at all ranks. Throws PeersLost.
+Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device, Seconds patience);
 
 }  // namespace optimus

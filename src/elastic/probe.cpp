@@ -1,6 +1,8 @@
-// See link_probe.h.
-#include "elastic/link_probe.h"
+// See probe.h.
+#include "elastic/probe.h"
 
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -79,17 +81,11 @@ std::optional<int> probe_partner(int node, int round, int num_nodes) {
   return partner < num_nodes ? std::optional(partner) : std::nullopt;
 }
 
-std::vector<double> probe_links(Comm& comm, const std::vector<int>& node_of_rank, Seconds patience) {
-  const Deadline deadline = Deadline::after(patience, "probing links");
-  const Group world{Role::world, {}};
-  at::Tensor told = at::zeros({comm.size()}, at::kLong);
-  auto* const nodes = told.data_ptr<std::int64_t>();
-  if (comm.rank() == 0)
-    for (std::size_t i = 0; i < node_of_rank.size(); ++i) nodes[i] = node_of_rank[i];
-  done_or_throw(comm.broadcast(world, told, 0, "which node each rank is on")->wait(deadline));
-  const std::vector<int> speakers = speakers_of({nodes, nodes + comm.size()});
-  const int num_nodes = static_cast<int>(speakers.size());
-  const int own = static_cast<int>(nodes[comm.rank()]);
+namespace {
+
+std::vector<double> probe_networks(Comm& comm, const std::vector<int>& nodes, const Deadline& deadline) {
+  const std::vector<int> speakers = speakers_of(nodes);
+  const int num_nodes = static_cast<int>(speakers.size()), own = nodes[static_cast<std::size_t>(comm.rank())];
   at::Tensor quickest = at::zeros({num_nodes}, at::kDouble);
   double& best = quickest.data_ptr<double>()[own];
   if (speakers[static_cast<std::size_t>(own)] == comm.rank())
@@ -98,9 +94,49 @@ std::vector<double> probe_links(Comm& comm, const std::vector<int>& node_of_rank
         const double seconds = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
         best = best == 0 ? seconds : std::min(best, seconds);
       }
-  done_or_throw(comm.all_reduce(world, quickest, Sum::sum, "what links take")->wait(deadline));
+  done_or_throw(
+      comm.all_reduce({Role::world, {}}, quickest, Sum::sum, "what networks take")->wait(deadline));
   const auto* const all = quickest.const_data_ptr<double>();
   return {all, all + num_nodes};
+}
+
+// Some milliseconds of work that all devices of a kind do alike.
+double product_seconds(at::Device device) {
+  const std::int64_t size = device.is_cuda() ? 8192 : 256;
+  const int times = device.is_cuda() ? 4 : 8;
+  const auto one =
+      at::ones({size, size}, at::TensorOptions(device).dtype(device.is_cuda() ? at::kBFloat16 : at::kFloat));
+  const auto compute = [&](int count) {
+    at::Tensor product;
+    for (int i = 0; i < count; ++i) product = at::mm(one, one);
+    return product.flatten()[0].item<float>();  // when the device has done it
+  };
+  (void)compute(1);  // what is needed the first time
+  const auto began = Deadline::Clock::now();
+  (void)compute(times);
+  return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+}
+
+std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline& deadline) {
+  at::Tensor seconds = at::zeros({comm.size()}, at::kDouble);
+  seconds.data_ptr<double>()[comm.rank()] = product_seconds(device);
+  done_or_throw(
+      comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "what devices take")->wait(deadline));
+  const auto* const all = seconds.const_data_ptr<double>();
+  return {all, all + comm.size()};
+}
+
+}  // namespace
+
+Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device, Seconds patience) {
+  const Deadline deadline = Deadline::after(patience, "looking at all machines");
+  at::Tensor told = at::zeros({comm.size()}, at::kLong);
+  auto* const nodes = told.data_ptr<std::int64_t>();
+  if (comm.rank() == 0) std::copy(node_of_rank.begin(), node_of_rank.end(), nodes);
+  done_or_throw(
+      comm.broadcast({Role::world, {}}, told, 0, "which node each rank is on")->wait(deadline));
+  return {probe_networks(comm, {nodes, nodes + comm.size()}, deadline),
+          probe_devices(comm, device, deadline)};
 }
 
 }  // namespace optimus

@@ -1,0 +1,13 @@
+// What was measured of all machines at once while they stood still (elastic/probe.h). Plain data.
+#pragma once
+
+#include <vector>
+
+namespace optimus {
+
+struct Probed {
+  std::vector<double> network{};  // [node]: seconds a byte, in the quickest of its pairs; 0: it has met nobody
+  std::vector<double> devices{};  // [rank]: seconds of a product that is the same for all
+};
+
+}  // namespace optimus
