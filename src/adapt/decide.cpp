@@ -120,7 +120,8 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
       if (situation.options[i].response == Response::resume && can_run(situation.options[i]))
         return {i, 0, "the gain did not come"};
   // Until it is known what has come of the last one.
-  if (situation.since_switch < std::min(policy.settle_seconds, kJudgedSteps * now.step_seconds)) return {0, 0, "just switched"};
+  if (situation.since_switch < std::min(policy.settle_seconds, kJudgedSteps * now.step_seconds))
+    return {0, 0, "just switched"};
   const bool explores = situation.exploration_left > 0;
   std::vector<double> gains(situation.options.size(), 0);
   double most = 0;

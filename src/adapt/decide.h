@@ -78,11 +78,11 @@ struct Policy {
   PolicyKind kind = PolicyKind::rule;
   double threshold = 0.1, condition_threshold = 1.2;
   double lookahead_seconds = 600;
-  double horizon = 36'000;                 // no condition is expected to last longer
-  double caution = 1;                      // doubts that a gain must exceed
-  double least_gain = 0.02;                // part of the step
-  double payback = 1.5;                    // gain, of its cost
-  double settle_seconds = 30;              // between two switches of its own will; 25 steps, where these take less
+  double horizon = 36'000;     // no condition is expected to last longer
+  double caution = 1;          // doubts that a gain must exceed
+  double least_gain = 0.02;    // part of the step
+  double payback = 1.5;        // gain, of its cost
+  double settle_seconds = 30;  // between two switches of its own will; 25 steps, where these take less
   const LearnedPolicy* network = nullptr;  // of learned; none: the one that is shipped. Outlives this
   bool is_guarded = true;                  // learned asks the rule where it does not know its way
 };

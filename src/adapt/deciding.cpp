@@ -102,7 +102,8 @@ void Deciding::name_nodes() {
     }
     if (!is_known || probe_->slower.empty()) continue;
     one.where.clear();
-    for (const auto& [node, factor] : probe_->slower) one.where.push_back(node), one.factor = std::max(one.factor, factor);
+    for (const auto& [node, factor] : probe_->slower)
+      one.where.push_back(node), one.factor = std::max(one.factor, factor);
   }
 }
 
@@ -243,7 +244,8 @@ void Deciding::weigh_if_due() {
   if (now.empty() && !home_ && !has_disappointed) return;
   // Who is left out counts, too: it may be well again.
   std::string key = key_of(now, plan_) + plan_hash(plan_);
-  for (const Away& one : away_) key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
+  for (const Away& one : away_)
+    key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
   const double time = facts_.clock();
   if (key != weighed_) wait_ = 0;
   if (time - weighed_at_ < wait_) return;

@@ -115,8 +115,7 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const bool has_long = std::ssize(track.ratios) >= options_.long_window &&
                         last_median(track.ratios, options_.long_window) >= least_long;
   const int window = has_quick ? options_.quick_window : options_.short_window;
-  const bool begins = (has_quick || has_short || has_long) &&
-                      track.high_seconds >= options_.least_seconds &&
+  const bool begins = (has_quick || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
                       (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
   track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
   if (!track.is_lasting && track.quiet >= 2) track.since = step_ + 1;

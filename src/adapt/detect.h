@@ -68,7 +68,7 @@ struct DetectorOptions {
   int warm_up = 12;  // steps before anything is compared with before
   int short_window = 10, long_window = 60;
   double short_factor = 1.15, long_factor = 1.12;
-  int quick_window = 7;       // all of these, where so much is lost that each step counts
+  int quick_window = 7;  // all of these, where so much is lost that each step counts
   double quick_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
   double least_seconds = 1;    // other work on a machine takes milliseconds: no condition

@@ -6,7 +6,8 @@
 namespace optimus {
 
 struct Probed {
-  std::vector<double> network{};  // [node]: seconds a byte, in the quickest of its pairs; 0: it has met nobody
+  std::vector<double>
+      network{};  // [node]: seconds a byte, in the quickest of its pairs; 0: it has met nobody
   std::vector<double> devices{};  // [rank]: seconds of a product that is the same for all
 };
 

@@ -47,7 +47,8 @@ double part_of_first(const Plan& plan, const Seat& seat) {
   const Side side{static_cast<int>(stage.devices.size()), stage.chunks.front().runs.front().strategy};
   double own = 0, first = 0;
   for (const int sequences : pipeline.microbatches) {
-    own += static_cast<double>(share_of(side, seat.index, sequences, plan.sequence_length, false).num_tokens());
+    own +=
+        static_cast<double>(share_of(side, seat.index, sequences, plan.sequence_length, false).num_tokens());
     first += static_cast<double>(share_of(side, 0, sequences, plan.sequence_length, false).num_tokens());
   }
   return own > 0 && first > 0 ? own / first : 1;

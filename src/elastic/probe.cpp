@@ -94,8 +94,7 @@ std::vector<double> probe_networks(Comm& comm, const std::vector<int>& nodes, co
         const double seconds = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
         best = best == 0 ? seconds : std::min(best, seconds);
       }
-  done_or_throw(
-      comm.all_reduce({Role::world, {}}, quickest, Sum::sum, "what networks take")->wait(deadline));
+  done_or_throw(comm.all_reduce({Role::world, {}}, quickest, Sum::sum, "what networks take")->wait(deadline));
   const auto* const all = quickest.const_data_ptr<double>();
   return {all, all + num_nodes};
 }
@@ -120,8 +119,7 @@ double product_seconds(at::Device device) {
 std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline& deadline) {
   at::Tensor seconds = at::zeros({comm.size()}, at::kDouble);
   seconds.data_ptr<double>()[comm.rank()] = product_seconds(device);
-  done_or_throw(
-      comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "what devices take")->wait(deadline));
+  done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "what devices take")->wait(deadline));
   const auto* const all = seconds.const_data_ptr<double>();
   return {all, all + comm.size()};
 }
@@ -133,8 +131,7 @@ Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device
   at::Tensor told = at::zeros({comm.size()}, at::kLong);
   auto* const nodes = told.data_ptr<std::int64_t>();
   if (comm.rank() == 0) std::copy(node_of_rank.begin(), node_of_rank.end(), nodes);
-  done_or_throw(
-      comm.broadcast({Role::world, {}}, told, 0, "which node each rank is on")->wait(deadline));
+  done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "which node each rank is on")->wait(deadline));
   return {probe_networks(comm, {nodes, nodes + comm.size()}, deadline),
           probe_devices(comm, device, deadline)};
 }

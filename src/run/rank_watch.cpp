@@ -67,9 +67,9 @@ bool RankWatch::look() {
     generation = generation_;
   }
   const Pulse now = pulse();
-  const auto found = store_->look({{{prefix_ + pulse_key(seat_), text(now)}},
-                                   {prefix_ + SalvageKeys{generation}.somebody(),
-                                    prefix_ + meet_key(generation), prefix_ + kEndKey}});
+  const auto found = store_->look(
+      {{{prefix_ + pulse_key(seat_), text(now)}},
+       {prefix_ + SalvageKeys{generation}.somebody(), prefix_ + meet_key(generation), prefix_ + kEndKey}});
   if (!found) return false;
   const bool is_somebody_lost = (*found)[0].has_value(), are_to_meet = (*found)[1].has_value();
   if ((*found)[2]) is_told_to_end_ = true;

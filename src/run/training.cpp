@@ -223,15 +223,15 @@ void Training::tell_stay(RunFolder& folder, const PlanStay& stay) {
   const std::string plan = plan_hash(part_.plan);
   progress_.finish();
   line_.print(fmt::format("step {}: {}; the plan stays: {}", step_, stay.why, stay.reason));
-  const Outcome<void> kept = folder.decisions.append_line(
-      decision_line({.step = step_,
-                     .kind = "stay",
-                     .evidence = fmt::format("{}; {}", stay.why, stay.reason),
-                     .from = plan,
-                     .to = plan,
-                     .epoch = epoch_,
-                     .cause = stay.cause,
-                     .alternatives = stay.alternatives}));
+  const Outcome<void> kept =
+      folder.decisions.append_line(decision_line({.step = step_,
+                                                  .kind = "stay",
+                                                  .evidence = fmt::format("{}; {}", stay.why, stay.reason),
+                                                  .from = plan,
+                                                  .to = plan,
+                                                  .epoch = epoch_,
+                                                  .cause = stay.cause,
+                                                  .alternatives = stay.alternatives}));
   if (!kept) events_.report(Warning{kept.error().why});
 }
 

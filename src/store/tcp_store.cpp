@@ -137,7 +137,9 @@ class TcpStore final : public KeyStore {
     }
     Answers all;
     for (std::size_t first = 0; first < requests.size(); first += kMostRequests) {
-      auto some = exchange(socket_, std::span(requests).subspan(first).first(std::min(kMostRequests, requests.size() - first)), deadline);
+      auto some = exchange(
+          socket_, std::span(requests).subspan(first).first(std::min(kMostRequests, requests.size() - first)),
+          deadline);
       if (!some) {
         socket_ = Socket();
         return failure("the store: {}", some.error().why);

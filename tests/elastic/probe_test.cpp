@@ -55,9 +55,7 @@ TEST(Probe, MeasuresEachNodeAndDevice) {
     EXPECT_TRUE(one.network == seen[0].network && one.devices == seen[0].devices);
 }
 
-TEST(Probe, OneNodeMeetsNobody) {
-  EXPECT_EQ(probe_all(2, {0, 0})[1].network, std::vector<double>{0});
-}
+TEST(Probe, OneNodeMeetsNobody) { EXPECT_EQ(probe_all(2, {0, 0})[1].network, std::vector<double>{0}); }
 
 }  // namespace
 }  // namespace optimus::test
