@@ -140,10 +140,10 @@ class Checkpoints:
         written = self.folder / f"{step}.tmp"
         checkpoint.save(self._state(), checkpoint_id=written)
         if dist.get_rank() == 0:
+            whole = written.rename(self.folder / str(step))
             for old in self.folder.iterdir():
-                if old != written:
+                if old != whole:
                     shutil.rmtree(old)
-            written.rename(self.folder / str(step))
 
     def load(self):
         """The step it was of; 0: there is none. Also where there were more or fewer workers."""

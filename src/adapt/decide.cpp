@@ -106,7 +106,7 @@ double net_gain(const Situation& situation, std::size_t i, double rest, double c
 // A cheaper answer that gains this part of the best is preferred.
 constexpr double kSufficient = 0.9;
 
-constexpr double kJudgedSteps = 25;  // in which a gain shows
+constexpr double kJudgedSteps = 25;  // in which a gain shows, where they take a tenth of a second or more
 
 Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();

@@ -32,6 +32,14 @@ bool is_answerable(Cause cause) {
          cause == Cause::heavy_stage;
 }
 
+// That all of them have; none where they have several, or there is nothing.
+std::optional<Cause> one_cause(const std::vector<Condition>& conditions) {
+  if (conditions.empty()) return std::nullopt;
+  for (const Condition& one : conditions)
+    if (one.cause != conditions.front().cause) return std::nullopt;
+  return conditions.front().cause;
+}
+
 // A plan whose devices are numbered without those that it does without: as ranks.
 Plan on_others(Plan plan, const std::vector<int>& dropped) {
   if (dropped.empty()) return plan;
@@ -46,7 +54,7 @@ Plan on_others(Plan plan, const std::vector<int>& dropped) {
 }  // namespace
 
 Deciding::Deciding(Facts facts, const Plan& plan, Calibration& calibration)
-    : facts_(std::move(facts)), calibration_(calibration), plan_(plan) {
+    : facts_(std::move(facts)), cluster_(facts_.machines), calibration_(calibration), plan_(plan) {
   begin_plan();
 }
 
@@ -55,9 +63,8 @@ Deciding::~Deciding() {
 }
 
 void Deciding::begin_plan() {
-  const Cluster cluster(facts_.machines);
-  Topology topology(plan_, cluster, DeviceMap::identity(cluster.num_devices()));
-  work_ = stage_work(plan_, facts_.model, cluster);
+  Topology topology(plan_, cluster_, DeviceMap::identity(cluster_.num_devices()));
+  work_ = stage_work(plan_, facts_.model, cluster_);
   const auto usual = calibration_.baselines(work_, topology);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
   recent_.clear(), history_.clear(), num_seen_ = 0;
@@ -90,27 +97,47 @@ void Deciding::see(const Observation& seen) {
 void Deciding::name_nodes() {
   constexpr double kFirstLook = 30, kLongestLook = 600;  // seconds between two
   constexpr int kPatience = 10;                          // observations; then nobody will look
-  if (probing_ == Probing::no) num_waited_ = 0;
-  if (probing_ != Probing::no && ++num_waited_ > kPatience) probing_ = Probing::no;
+  num_waited_ = probing_ == Probing::no ? 0 : num_waited_ + 1;
+  if (num_waited_ > kPatience) probing_ = Probing::no;
+  bool is_unclear = false;
   for (Finding& one : findings_) {
     if (one.cause != Cause::link || one.where.size() < 2 || detector_->topology().num_nodes() < 3) continue;
-    const bool is_known = probe_ && probe_->where == one.where;
-    if (probing_ == Probing::no && (!is_known || facts_.clock() >= probe_->next)) {
-      const double wait = is_known ? std::min(kLongestLook, 2 * probe_->wait) : kFirstLook;
-      probe_ = {one.where, is_known ? probe_->slower : std::map<int, double>(), facts_.clock() + wait, wait};
-      probing_ = Probing::wanted;
-    }
-    if (!is_known || probe_->slower.empty()) continue;
-    one.where.clear();
-    for (const auto& [node, factor] : probe_->slower)
-      one.where.push_back(node), one.factor = std::max(one.factor, factor);
+    is_unclear = true;
+    name_nodes_of(one);
   }
+  if (!is_unclear && networks_ && ++networks_->num_quiet > kHeld) networks_.reset();
+  if (!is_unclear || !decides() || is_wished_ || probing_ != Probing::no) return;
+  if (networks_ && facts_.clock() < networks_->next) return;
+  if (!networks_) networks_.emplace();
+  networks_->wait = std::clamp(2 * networks_->wait, kFirstLook, kLongestLook);
+  networks_->next = facts_.clock() + networks_->wait, networks_->num_quiet = 0;
+  probing_ = Probing::wanted;
+}
+
+// Who is slower by far less than the worst has had a bad moment.
+void Deciding::name_nodes_of(Finding& finding) const {
+  if (!networks_ || networks_->slower.empty()) return;
+  const auto slower = [&](int node) {
+    return node < std::ssize(networks_->slower) ? networks_->slower[static_cast<std::size_t>(node)] : 0;
+  };
+  double worst = 1;
+  for (const int node : finding.where) worst = std::max(worst, slower(node));
+  const double least = std::max(kSlowNetwork, std::sqrt(worst));
+  std::vector<int> named;
+  for (const int node : finding.where)
+    if (slower(node) >= least) named.push_back(node);
+  if (named.empty()) return;
+  finding.where = std::move(named), finding.factor = std::max(finding.factor, worst);
 }
 
 // More and more seldom: each look is a moment in which nobody trains.
 void Deciding::look_at_those_away() {
   constexpr double kFirstLook = 10, kLongestLook = 600;  // seconds between two
-  if (away_.empty() || probing_ != Probing::no || is_wished_) return;
+  const auto can_be_told = [&](const Away& one) {
+    return (one.finding.cause == Cause::link ? cluster_.num_nodes() : cluster_.num_devices()) >= 3;
+  };
+  if (std::none_of(away_.begin(), away_.end(), can_be_told)) return;
+  if (!decides() || probing_ != Probing::no || is_wished_) return;
   if (look_wait_ == 0) look_wait_ = kFirstLook, next_look_ = facts_.clock() + look_wait_;
   if (facts_.clock() < next_look_) return;
   look_wait_ = std::min(kLongestLook, 2 * look_wait_), next_look_ = facts_.clock() + look_wait_;
@@ -124,10 +151,9 @@ bool Deciding::wants_to_probe() {
 }
 
 std::vector<int> Deciding::nodes() const {
-  const Cluster cluster(facts_.machines);
   std::vector<int> result;
-  for (int device = 0; device < cluster.num_devices(); ++device)
-    result.push_back(cluster.node_of(Device{device}));
+  for (int device = 0; device < cluster_.num_devices(); ++device)
+    result.push_back(cluster_.node_of(Device{device}));
   return result;
 }
 
@@ -150,44 +176,40 @@ std::vector<double> slower_than_usual(const std::vector<double>& seconds) {
 
 void Deciding::probed(const Probed& seen) {
   if (std::exchange(probing_, Probing::no) == Probing::no) return;
-  if (probe_) note_networks(slower_than_usual(seen.network));
+  if (networks_) networks_->slower = slower_than_usual(seen.network);
   if (!away_.empty()) note_who_is_well(seen);
 }
 
-// Who is slower by far less than the worst has had a bad moment.
-void Deciding::note_networks(const std::vector<double>& slower) {
-  double worst = 1;
-  for (const int node : probe_->where)
-    if (node < std::ssize(slower)) worst = std::max(worst, slower[static_cast<std::size_t>(node)]);
-  const double least = std::max(kSlowNetwork, std::sqrt(worst));
-  probe_->slower.clear();
-  for (const int node : probe_->where)
-    if (node < std::ssize(slower) && slower[static_cast<std::size_t>(node)] >= least)
-      probe_->slower[node] = slower[static_cast<std::size_t>(node)];
-}
-
-// Devices that are slow by nature are compared with what is known of them.
+// Devices that are slow by nature are compared with what is known of them. Half of the way back is enough: what is left is found again.
 void Deciding::note_who_is_well(const Probed& seen) {
   constexpr double kWell = 1.15;
-  const Cluster cluster(facts_.machines);
   std::vector<double> seconds = seen.devices;
   for (std::size_t i = 0; i < seconds.size(); ++i)
-    seconds[i] *= cluster.speed_of(Device{static_cast<int>(i)});
+    seconds[i] *= cluster_.speed_of(Device{static_cast<int>(i)});
   const std::vector<double> devices = slower_than_usual(seconds), networks = slower_than_usual(seen.network);
-  // Who is not well is looked at again before it is tried.
-  for (Away& one : away_) one.until = std::max(one.until, next_look_ + look_wait_);
-  std::erase_if(away_, [&](const Away& one) {
-    const int where = one.finding.where.front();
-    if (one.finding.cause == Cause::link)
-      return where < std::ssize(networks) && networks[static_cast<std::size_t>(where)] < kSlowNetwork;
-    bool is_well = !devices.empty();
-    for (int rank = 0; rank < std::ssize(devices); ++rank) {
-      const bool is_meant =
-          where == (one.finding.cause == Cause::host ? cluster.node_of(Device{rank}) : rank);
-      is_well = is_well && (!is_meant || devices[static_cast<std::size_t>(rank)] < kWell);
+  // The slowest of those meant; 0: nobody can tell.
+  const auto slower = [&](const Finding& one) {
+    double most = 0;
+    const std::vector<double>& all = one.cause == Cause::link ? networks : devices;
+    for (int i = 0; i < std::ssize(all); ++i) {
+      const int place = one.cause == Cause::host ? cluster_.node_of(Device{i}) : i;
+      if (place == one.where.front()) most = std::max(most, all[static_cast<std::size_t>(i)]);
     }
-    return is_well;
-  });
+    return most;
+  };
+  const std::vector<Away> before = std::exchange(away_, {});
+  for (const Away& one : before) {
+    const double now = slower(one.finding);
+    if (now > 0 && now < std::max(kWell, std::sqrt(one.finding.factor))) {
+      std::erase_if(findings_, [&](const Finding& known) {
+        return known.cause == one.finding.cause && known.where == one.finding.where;
+      });
+      continue;
+    }
+    away_.push_back(one);
+    // It is looked at again before it is tried.
+    if (now > 0) away_.back().until = std::max(one.until, next_look_ + look_wait_);
+  }
 }
 
 // Gains are of steps a second here; a situation has parts of the step.
@@ -228,12 +250,28 @@ std::vector<Condition> Deciding::conditions() const {
   return result;
 }
 
+std::vector<Condition> Deciding::concerning(const Plan& plan,
+                                            const std::vector<Condition>& conditions) const {
+  std::set<int> devices, nodes;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const int device : stage.devices) {
+        devices.insert(device);
+        nodes.insert(cluster_.node_of(Device{device}));
+      }
+  std::vector<Condition> result;
+  for (const Condition& one : conditions)
+    if (one.cause == Cause::heavy_stage || (one.cause == Cause::device ? devices : nodes).contains(one.where))
+      result.push_back(one);
+  return result;
+}
+
 std::string Deciding::key_of(const std::vector<Condition>& conditions, const Plan& plan) const {
+  if (conditions.empty()) return "";
   std::string key;
   // Of nearly the same severity: within a fifth.
-  for (const Condition& one : conditions)
-    if (concerns(plan, one.cause, one.where))
-      key += fmt::format("{} {} {} ", word_of(one.cause), one.where, std::lround(4 * std::log2(one.factor)));
+  for (const Condition& one : concerning(plan, conditions))
+    key += fmt::format("{} {} {} ", word_of(one.cause), one.where, std::lround(4 * std::log2(one.factor)));
   return key;
 }
 
@@ -284,7 +322,7 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
                                                  question.conditions, facts_.costs, limits);
   for (PlannedOption& one : options) one.plan = on_others(std::move(one.plan), one.dropped);
   std::erase_if(options, [&](const PlannedOption& one) {
-    return &one != &options.front() && !facts_.can_run(one.plan);
+    return &one != &options.front() && (one.plan == question.plan || !facts_.can_run(one.plan));
   });
   for (PlannedOption& one : options) {
     const double factor = stage_factor(one.plan, facts_.model, cluster, now, question.rates);
@@ -292,7 +330,8 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     one.option.usual_seconds *= stage_factor(one.plan, facts_.model, cluster, cluster, question.rates);
   }
   learn_from(question, options.front().option);
-  const double more = question.conditions.empty() ? 1 : memory_.added(question.conditions.front().cause);
+  const std::optional<Cause> cause = one_cause(question.conditions);
+  const double more = cause ? memory_.added(*cause) : 1;
   for (PlannedOption& one : options) {
     const PredictionMemory::Trust trust = memory_.trust_in(one.plan, question.plan);
     const double added = std::max(0.0, one.option.step_seconds - one.option.usual_seconds) * trust.factor;
@@ -316,13 +355,13 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
 void Deciding::learn_from(const Question& question, const PlanOption& runs) const {
   const double predicted_more = runs.step_seconds - runs.usual_seconds;
   const auto usual = question.ran.find({plan_hash(question.plan), ""});
-  if (usual == question.ran.end() || question.conditions.empty() ||
-      predicted_more < 0.02 * runs.usual_seconds || question.seconds <= usual->second)
+  const std::optional<Cause> cause = one_cause(concerning(question.plan, question.conditions));
+  if (usual == question.ran.end() || !cause || predicted_more < 0.02 * runs.usual_seconds ||
+      question.seconds <= usual->second)
     return memory_.saw(question.plan, runs.step_seconds, question.seconds);
   memory_.saw(question.plan, runs.usual_seconds, usual->second);
   const double factor = memory_.trust_in(question.plan, question.plan).factor;
-  memory_.saw_added(question.conditions.front().cause,
-                    (question.seconds - usual->second) / (factor * predicted_more));
+  memory_.saw_added(*cause, (question.seconds - usual->second) / (factor * predicted_more));
 }
 
 Deciding::Answer Deciding::weigh(const Question& question) const {
@@ -331,7 +370,8 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   try {
     options = priced_options(question);
   } catch (const UserError&) {
-    return {.stay = PlanStay{question.evidence, "nothing else fits", cause}};
+    return {.stay = PlanStay{question.evidence, "nothing else fits", cause},
+            .conditions = question.conditions};
   }
   Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
   situation.since_switch = question.since_switch;
@@ -350,7 +390,8 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
           {short_text(options[i].plan), text(situation.options[i].response), gain_of(situation.options[i])});
   if (choice.option == 0 && question.since_switch < facts_.policy.settle_seconds) return {};
   if (choice.option == 0)
-    return {.stay = PlanStay{question.evidence, choice.reason, cause, std::move(others)}};
+    return {.stay = PlanStay{question.evidence, choice.reason, cause, std::move(others)},
+            .conditions = question.conditions};
   const PlanOption& chosen = situation.options[choice.option];
   PlanWish wish{.plan = options[choice.option].plan, .why = question.evidence};
   if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
@@ -365,17 +406,17 @@ std::optional<PlanWish> Deciding::wish() {
   if (!weighing_.valid() || weighing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return std::nullopt;
   Answer answer = weighing_.get();
-  if (answer.stay) note_stay(std::move(*answer.stay));
+  if (answer.stay && decides()) note_stay(std::move(*answer.stay), answer.conditions);
   if (!answer.wish || recent_.empty()) return std::nullopt;
   is_wished_ = true, before_ = middle_step(recent_);
   return std::move(answer.wish);
 }
 
 // Once while the same is in force, however often it is weighed.
-void Deciding::note_stay(PlanStay stay) {
+void Deciding::note_stay(PlanStay stay, const std::vector<Condition>& conditions) {
   constexpr double kWorthTelling = 1.3;
   std::string told;
-  for (const Condition& one : conditions())
+  for (const Condition& one : conditions)
     if (one.factor >= kWorthTelling) told += fmt::format("{} {} ", word_of(one.cause), one.where);
   if (!told.empty() && told_.insert(std::move(told)).second) stay_ = std::move(stay);
 }
@@ -388,7 +429,7 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
-  probe_.reset(), probing_ = Probing::no, look_wait_ = 0;
+  networks_.reset(), probing_ = Probing::no, look_wait_ = 0;
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
@@ -404,7 +445,7 @@ void Deciding::hold(std::vector<Finding> findings) {
   const std::vector<Away> before = std::exchange(away_, {});
   held_.clear();
   for (Finding& one : findings) {
-    if (concerns(plan_, one.cause, one.where.front())) {
+    if (!concerning(plan_, {{one.cause, one.where.front(), one.factor}}).empty()) {
       held_.push_back(std::move(one));
       continue;
     }
@@ -420,16 +461,6 @@ void Deciding::hold(std::vector<Finding> findings) {
     const double rest = expected_rest(usual_lifetime(one.cause), 0, facts_.policy.horizon);
     away_.push_back({std::move(one), facts_.clock() + rest * std::exp2(tries++)});
   }
-}
-
-bool Deciding::concerns(const Plan& plan, Cause cause, int where) const {
-  if (cause == Cause::heavy_stage) return true;
-  const Cluster cluster(facts_.machines);
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      for (const int device : stage.devices)
-        if (where == (cause == Cause::device ? device : cluster.node_of(Device{device}))) return true;
-  return false;
 }
 
 std::optional<double> Deciding::realised() {

@@ -79,15 +79,16 @@ class Deciding {
   void begin_plan();
   void weigh_if_due();
   void note_how_it_runs();
-  void note_stay(PlanStay stay);
+  void note_stay(PlanStay stay, const std::vector<Condition>& conditions);
   void name_nodes();
   void look_at_those_away();
-  void note_networks(const std::vector<double>& slower);
+  void name_nodes_of(Finding& finding) const;
   void note_who_is_well(const Probed& seen);
+  bool decides() const { return facts_.policy.kind != PolicyKind::never; }
   void hold(std::vector<Finding> findings);
-  bool concerns(const Plan& plan, Cause cause, int where) const;  // somebody in the plan
   std::vector<Condition> conditions() const;
   // Of those that a plan has to do with.
+  std::vector<Condition> concerning(const Plan& plan, const std::vector<Condition>& conditions) const;
   std::string key_of(const std::vector<Condition>& conditions, const Plan& plan) const;
   // What came of changes that were wished for.
   struct Judged {
@@ -115,6 +116,7 @@ class Deciding {
   struct Answer {
     std::optional<PlanWish> wish{};
     std::optional<PlanStay> stay{};
+    std::vector<Condition> conditions{};
   };
   Answer weigh(const Question& question) const;
   std::vector<PlannedOption> priced_options(const Question& question) const;
@@ -122,6 +124,7 @@ class Deciding {
   Question question() const;
 
   const Facts facts_;
+  const Cluster cluster_;  // of facts_.machines
   Calibration& calibration_;
   Plan plan_;
   std::optional<Plan> home_;     // the plan before the first that was wished for
@@ -136,13 +139,13 @@ class Deciding {
   std::map<std::pair<Cause, int>, double> tries_;
   std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
   std::deque<double> recent_;             // seconds of steps on this plan
-  // What was measured of nodes that a ring cannot tell apart; then the ring is believed for a while.
-  struct Probe {
-    std::vector<int> where;        // the nodes in question
-    std::map<int, double> slower;  // those of them that are, by how much; none: all alike
+  // What was measured because rings could not tell their nodes apart; while they cannot, it is believed for a while.
+  struct Networks {
+    std::vector<double> slower{};  // [node]: than the middle one; none: nobody has looked, or too few to tell
     double next = 0, wait = 0;     // when it is worth another look
+    int num_quiet = 0;             // observations since they could not
   };
-  std::optional<Probe> probe_;
+  std::optional<Networks> networks_;
   enum class Probing { no, wanted, under_way } probing_ = Probing::no;
   int num_waited_ = 0;  // observations, since it was asked for
   int num_seen_ = 0;

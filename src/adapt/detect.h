@@ -2,7 +2,7 @@
 //
 // A value is compared with what its group of equal ranks had before (the *baseline*), less what all ranks have in common in this step. A
 // ratio counts as lasting when all but one of 10 steps have 1.15 at least, or the median of 60 steps 1.12; and for a second, where steps take
-// milliseconds, or for five where the ratios jump about. What is over after eight steps passes, and is not found. Who is in force is then put together: all devices of a node are a
+// milliseconds, or for five where the ratios jump about. Seven of 1.5 at least are enough: each step counts then. What is over after six steps passes, and is not found. Who is in force is then put together: all devices of a node are a
 // host, all ranks of a stage on several nodes are a heavy stage, of slow channels the nodes that explain all of them.
 //
 //   Detector detector(Topology(plan, cluster, map));

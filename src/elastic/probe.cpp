@@ -101,8 +101,8 @@ std::vector<double> probe_networks(Comm& comm, const std::vector<int>& nodes, co
 
 // Some milliseconds of work that all devices of a kind do alike.
 double product_seconds(at::Device device) {
-  const std::int64_t size = device.is_cuda() ? 8192 : 256;
-  const int times = device.is_cuda() ? 4 : 8;
+  const std::int64_t size = device.is_cuda() ? 2048 : 256;
+  const int times = device.is_cuda() ? 64 : 8;
   const auto one =
       at::ones({size, size}, at::TensorOptions(device).dtype(device.is_cuda() ? at::kBFloat16 : at::kFloat));
   const auto compute = [&](int count) {
@@ -130,7 +130,10 @@ Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device
   const Deadline deadline = Deadline::after(patience, "looking at all machines");
   at::Tensor told = at::zeros({comm.size()}, at::kLong);
   auto* const nodes = told.data_ptr<std::int64_t>();
-  if (comm.rank() == 0) std::copy(node_of_rank.begin(), node_of_rank.end(), nodes);
+  if (comm.rank() == 0) {
+    ensure(std::ssize(node_of_rank) == comm.size(), "a node for each rank");
+    std::copy(node_of_rank.begin(), node_of_rank.end(), nodes);
+  }
   done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "which node each rank is on")->wait(deadline));
   return {probe_networks(comm, {nodes, nodes + comm.size()}, deadline),
           probe_devices(comm, device, deadline)};

@@ -18,7 +18,7 @@ int num_probe_rounds(int num_nodes);
 // Whom a node meets in a round, and who meets it; nobody where their number is odd and it is left over.
 std::optional<int> probe_partner(int node, int round, int num_nodes);
 
-// All ranks, at the same time, no other operation under way. Nodes are as rank 0 says: 0, 1, … of each rank; what others give is not looked at.
+// All ranks, at the same time, behind a step; what else is under way (small messages, state that is sent early) makes links seem slower. Nodes are as rank 0 says: 0, 1, … of each rank; what others give is not looked at.
 // The same at all ranks. Throws PeersLost.
 Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device, Seconds patience);
 

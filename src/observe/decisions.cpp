@@ -127,12 +127,15 @@ std::vector<Decision> parse_decisions(std::string_view content, const std::strin
 std::string gain_text(double gain) { return fmt::format("{:+.0f} %", gain * 100); }
 
 std::string text(const Decision& decision, const std::string& from, const std::string& to) {
+  const bool stays = decision.kind == "stay";
   const std::string what = decision.kind == "switch" ? "" : decision.kind + ": ";
-  std::string line = fmt::format("step {}: {}{} → {} → {}", decision.step, what, decision.evidence, from, to);
+  std::string line = fmt::format("step {}: {}{}", decision.step, what, decision.evidence);
+  line += stays ? fmt::format(" ({})", from) : fmt::format(" → {} → {}", from, to);
   if (decision.predicted_gain) line += ", predicted " + gain_text(*decision.predicted_gain);
   if (decision.realised_gain) line += ", realised " + gain_text(*decision.realised_gain);
-  line += fmt::format(", paused {}, moved {} (bound {})", text(decision.pause), text(decision.moved),
-                      text(decision.minimum));
+  if (!stays)
+    line += fmt::format(", paused {}, moved {} (bound {})", text(decision.pause), text(decision.moved),
+                        text(decision.minimum));
   for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
     const WeighedPlan& one = decision.alternatives[i];
     line += (i == 0 ? "; instead " : ", ") + one.plan;

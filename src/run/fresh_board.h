@@ -19,8 +19,8 @@ class FreshBoard final : public Board {
   // All in one journey, where the board can do that. Where it fails, each is asked for when it is needed.
   void fetch(const std::vector<std::string>& keys) {
     known_.clear();
-    fetched_ = std::chrono::steady_clock::now();
     auto found = board_.find_all(keys);
+    fetched_ = std::chrono::steady_clock::now();
     if (!found) return;
     for (std::size_t i = 0; i < keys.size(); ++i) known_.insert_or_assign(keys[i], std::move((*found)[i]));
   }

@@ -50,9 +50,11 @@ void RunHost::watch() {
 
 // All that a usual look asks for: the store may be on a device's own core, and ranks may be many.
 void RunHost::fetch() {
-  std::vector<std::string> keys = regrouping_.watched_keys();
+  // Who has gone first, then who has said how it ended: whoever says so and goes has not gone without a word.
+  std::vector<std::string> keys;
   for (int seat = 0; seat < static_cast<int>(regrouping_.workers().size()); ++seat)
     keys.push_back(gone_key(seat));
+  for (std::string& key : regrouping_.watched_keys()) keys.push_back(std::move(key));
   board_.fetch(keys);
 }
 

@@ -111,8 +111,8 @@ class TcpStore final : public KeyStore {
     std::string_view key, value;
   };
   using Answers = std::vector<std::optional<std::string>>;
-  // Of one journey: the store reads on only while its answers are read, too.
-  static constexpr std::size_t kMostRequests = 1000;
+  // Of one journey: the store reads on only while its answers are read, too. So many short keys are on the way without that.
+  static constexpr std::size_t kMostRequests = 256;
 
   Seconds patience() const { return was_silent_ ? kSecondPatience : kAnswerPatience; }
 

@@ -234,7 +234,7 @@ class Cluster:
             raise Unavailable(f"{name}/{device} has a whole core; give its host a speed below 1, so that it can be changed")
         group = self._groups[name, device]
         (group / "cpu.cfs_quota_us").write_text("-1")  # until both are set: the kernel refuses some pairs
-        (group / "cpu.cfs_period_us").write_text(str(int(LEAST_QUOTA_US / speed)))
+        (group / "cpu.cfs_period_us").write_text(str(max(LEAST_QUOTA_US, int(LEAST_QUOTA_US / speed))))
         (group / "cpu.cfs_quota_us").write_text(str(LEAST_QUOTA_US))
 
     def group(self, name, device):
@@ -312,12 +312,11 @@ class Sorter(threading.Thread):
         while not self.is_over.wait(0.05):
             for device, host in self.groups:
                 for thread in (device / "tasks").read_text().split():
-                    if _is_first(thread):
-                        continue
-                    try:
-                        (host / "tasks").write_text(thread)
-                    except OSError:
-                        pass  # it has just ended
+                    if not _is_first(thread):
+                        try:
+                            (host / "tasks").write_text(thread)
+                        except OSError:
+                            pass  # it has just ended
 
     def stop(self):
         self.is_over.set()

@@ -82,6 +82,11 @@ TEST(Decisions, ReadAsALine) {
   Decision lost{.step = 13, .kind = "recover", .evidence = "lost rank 0\x1b[2J\n"};
   EXPECT_EQ(text(lost, "dp4", "dp3"),
             "step 13: recover: lost rank 0 [2J  → dp4 → dp3, paused 0.0 us, moved 0 B (bound 0 B)");
+  Decision stays{.step = 61, .kind = "stay", .evidence = "slow link 1–3: 2.10x since step 45; nothing pays"};
+  stays.alternatives = {{"pp2 tp2", "another plan", 0.01}};
+  EXPECT_EQ(text(stays, "pp4", "pp4"),
+            "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); instead pp2 tp2 (another "
+            "plan) +1 %");
 }
 
 TEST(Decisions, OfOthersAreRefusedWithTheirLine) {
