@@ -12,11 +12,11 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kRecent = 10;                   // steps whose median is the step's time
-constexpr double kLeastFactor = 1.08;                 // what is found and less than this is about to end
-constexpr double kSlowNetwork = 1.3;                  // of what the usual node has, when links were probed
-constexpr int kSettling = 3;                          // observations behind a change of plan that say little
-constexpr int kHeld = 14;                             // until a new plan's detector has seen enough
+constexpr std::size_t kRecent = 10;    // steps whose median is the step's time
+constexpr double kLeastFactor = 1.12;  // what is found and less than this is about to end, or noise
+constexpr double kSlowNetwork = 1.3;   // of what the usual node has, when links were probed
+constexpr int kSettling = 3;           // observations behind a change of plan that say little
+constexpr int kHeld = 14;              // until a new plan's detector has seen enough
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 double middle_step(const std::deque<double>& values) {
