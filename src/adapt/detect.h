@@ -57,11 +57,16 @@ class Topology {
   struct RankSeat {
     int group = -1, index = 0, node = 0, pipeline = 0, stage = 0;
   };
+  void note_twins(const Plan& plan);
+  std::vector<int> holders(const RankSeat& seat) const;
+
   std::vector<RankSeat> seats_;
   std::map<int, std::vector<int>> ranks_of_node_;
   std::vector<std::vector<int>> ranks_of_group_;
   std::vector<int> inner_;            // [group]: tp * cp of its first layers
   std::vector<int> first_of_, last_;  // [group]: first and last group of its pipeline
+  std::vector<std::vector<int>>
+      twins_;  // [group]: those that have some of its blocks, itself too; of several pipelines
 };
 
 struct DetectorOptions {

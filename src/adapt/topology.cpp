@@ -30,6 +30,29 @@ Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& ma
       first_of_.push_back(first), last_.push_back(last);
     }
   }
+  if (plan.pipelines.size() > 1) note_twins(plan);
+}
+
+// Pipelines share their layers' gradients, however each of them is cut.
+void Topology::note_twins(const Plan& plan) {
+  std::map<int, std::vector<int>> groups_of;  // by block
+  const auto for_each_block = [&](const auto& take) {
+    int group = 0;
+    for (const Pipeline& pipeline : plan.pipelines)
+      for (const Stage& stage : pipeline.stages) {
+        for (const Chunk& chunk : stage.chunks)
+          for (const BlockRun& run : chunk.runs)
+            for (int block = run.first; block < run.first + run.count; ++block) take(group, block);
+        ++group;
+      }
+  };
+  for_each_block([&](int group, int block) { groups_of[block].push_back(group); });
+  std::vector<std::set<int>> twins(ranks_of_group_.size());
+  for_each_block([&](int group, int block) {
+    const std::vector<int>& others = groups_of[block];
+    twins[static_cast<std::size_t>(group)].insert(others.begin(), others.end());
+  });
+  for (const std::set<int>& one : twins) twins_.emplace_back(one.begin(), one.end());
 }
 
 std::vector<int> Topology::members(int rank, Channel channel) const {
@@ -48,9 +71,23 @@ std::vector<int> Topology::members(int rank, Channel channel) const {
     return found;
   }
   const int inner = inner_[group], unit = seat.index / inner;
+  if (channel == Channel::data && !twins_.empty()) return holders(seat);
   for (int i = 0; i < std::ssize(own); ++i)
     if (channel == Channel::tensor ? i / inner == unit : i % inner == seat.index % inner)
       found.push_back(own[static_cast<std::size_t>(i)]);
+  return found;
+}
+
+// Where pipelines cut their layers into different parts, all of the other's.
+std::vector<int> Topology::holders(const RankSeat& seat) const {
+  const int inner = inner_[static_cast<std::size_t>(seat.group)];
+  std::vector<int> found;
+  for (const int group : twins_[static_cast<std::size_t>(seat.group)]) {
+    const std::vector<int>& ranks = ranks_of_group_[static_cast<std::size_t>(group)];
+    const bool is_alike = inner_[static_cast<std::size_t>(group)] == inner;
+    for (int i = 0; i < std::ssize(ranks); ++i)
+      if (!is_alike || i % inner == seat.index % inner) found.push_back(ranks[static_cast<std::size_t>(i)]);
+  }
   return found;
 }
 

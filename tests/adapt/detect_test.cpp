@@ -215,6 +215,22 @@ TEST(Detector, FindsALinkThatSlowsMoreRanksThanAreListed) {
   }
 }
 
+// What one replica of three and a pipeline of its own share goes through all four.
+TEST(Topology, PipelinesShareTheirGradients) {
+  const ModelSpec model = *find_preset("gpt3-1.3b");
+  Plan plan = uniform_plan(model, {.dp = 3, .microbatch = 1, .batch = 12, .sequence_length = 1024});
+  Plan other = uniform_plan(model, {.pp = 2, .microbatch = 1, .batch = 4, .sequence_length = 1024});
+  for (Stage& stage : other.pipelines.front().stages) stage.devices.front() += 3;
+  plan.pipelines.push_back(other.pipelines.front());
+  plan.batch += other.batch;
+  ASSERT_FALSE(problem_in(plan, model));
+  const Cluster cluster(standard_cluster("v100x8"));
+  const Topology topology(plan, cluster, DeviceMap::identity(cluster.num_devices()));
+  EXPECT_EQ(topology.members(1, Channel::data), (std::vector{0, 1, 2, 3, 4}));
+  EXPECT_EQ(topology.members(4, Channel::data), (std::vector{0, 1, 2, 4}));
+  EXPECT_EQ(topology.members(3, Channel::next), (std::vector{3, 4}));
+}
+
 TEST(Detector, ShortTroublePasses) {
   Dice dice{RandomKey(5)};
   for (int i = 0; i < 20; ++i) {
