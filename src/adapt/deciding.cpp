@@ -105,12 +105,13 @@ void Deciding::name_nodes() {
     is_unclear = true;
     name_nodes_of(one);
   }
-  if (!is_unclear && networks_ && ++networks_->num_quiet > kHeld) networks_.reset();
+  if (networks_) networks_->num_quiet = is_unclear ? 0 : networks_->num_quiet + 1;
+  if (networks_ && networks_->num_quiet > kHeld) networks_.reset();
   if (!is_unclear || !decides() || is_wished_ || probing_ != Probing::no) return;
   if (networks_ && facts_.clock() < networks_->next) return;
   if (!networks_) networks_.emplace();
   networks_->wait = std::clamp(2 * networks_->wait, kFirstLook, kLongestLook);
-  networks_->next = facts_.clock() + networks_->wait, networks_->num_quiet = 0;
+  networks_->next = facts_.clock() + networks_->wait;
   probing_ = Probing::wanted;
 }
 
