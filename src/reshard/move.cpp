@@ -55,6 +55,14 @@ std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   return width * (own + fields * copied.elements(StateKind::optimizer));
 }
 
+// Of a tensor's field: what is held as one's own, and for others.
+std::vector<Box> boxes_of(const Parameters& of, const std::string& name, at::Tensor BlockState::*field) {
+  std::vector<Box> result{of.box(name, field)};
+  if (of.copies() != nullptr && of.copies()->view(name, field).defined())
+    result.push_back(of.copies()->box(name, field));
+  return result;
+}
+
 Bytes bytes_in(const std::vector<at::Tensor>& values) {
   std::int64_t sum = 0;
   for (const at::Tensor& value : values) sum += static_cast<std::int64_t>(value.nbytes());
@@ -239,21 +247,17 @@ void StateMover::take_blocks(const Turn& turn) {
     if (!early_blocks_.contains(block)) ends_.next->hold_state(block);
 }
 
-// Each new box from each old one: own ones, and those held for others.
+// Each new box from each old one: own ones, and those held for others. Masters that do not count are left alone: others send these, and may
+// have done so already.
 void StateMover::copy_own(const Turn& turn) {
   if (ends_.old == nullptr || ends_.next == nullptr) return;
   for (const int tensor : turn.tensors) {
     const std::string& name = name_of(tensor);
     if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
     at::Tensor BlockState::*const field = views_.fields(tensor).front();
-    const auto boxes = [&](const Parameters& of) {
-      std::vector<Box> result{of.box(name, field)};
-      if (of.copies() != nullptr && of.copies()->view(name, field).defined())
-        result.push_back(of.copies()->box(name, field));
-      return result;
-    };
-    for (const Box& wanted : boxes(*ends_.next))
-      for (const Box& held : boxes(*ends_.old)) {
+    at::Tensor BlockState::*const counted = change_.copies == MasterCopies::owned ? &BlockState::first : field;
+    for (const Box& wanted : boxes_of(*ends_.next, name, field))
+      for (const Box& held : boxes_of(*ends_.old, name, counted)) {
         const auto common = intersect(wanted, held);
         if (!common) continue;
         const std::vector<at::Tensor> from = views_.values(*ends_.old, tensor, *common),

@@ -115,7 +115,8 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
   if (num_devices(to) > there.num_staying)
     throw UserError("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
   PlanChange change;
-  change.from = from, change.before = state_layout(from, model, there.copies);
+  change.from = from, change.copies = there.copies;
+  change.before = state_layout(from, model, there.copies);
   const Plan places = with_places(to);
   for (int rank = there.num_ranks; rank < num_ranks(change.before); ++rank) change.dead.push_back(Rank{rank});
   std::vector<Rank> staying;

@@ -33,6 +33,7 @@ enum class WhenEarly { automatic, always, never };
 
 struct PlanChange {
   Plan from, to;  // of `to` the devices are those of the run: ranks
+  MasterCopies copies = MasterCopies::all;  // that count, of `before`
   Layout before, after;
   std::vector<Rank> dead;  // devices of `from` that are gone, with what they held
   WaveOrder order;

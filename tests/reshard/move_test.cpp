@@ -42,6 +42,21 @@ void fill_state(Parameters& parameters) {
     }
 }
 
+// As after a step whose updates nobody has gathered: masters are what they must be where moments lie, and wrong elsewhere.
+void forget_what_others_own(Parameters& parameters) {
+  for (int t = 0; t < static_cast<int>(parameters.tensors().size()); ++t) {
+    const std::string& name = parameters.tensors()[static_cast<std::size_t>(t)].name;
+    at::Tensor masters = parameters.view(name, &BlockState::masters);
+    if (!masters.defined()) continue;
+    masters.fill_(-1);
+    for (const Parameters* const of : {&parameters, parameters.copies()}) {
+      if (of == nullptr || !of->view(name, &BlockState::first).defined()) continue;
+      const Box box = of->box(name, &BlockState::first), all = parameters.box(name, &BlockState::masters);
+      if (all.contains(box)) part_of(masters, all, box).copy_(expected(parameters, t, 0, box));
+    }
+  }
+}
+
 // The first difference, or nothing. Copies for others do not hold all fields.
 std::string difference_in(const Parameters& parameters, bool is_copy = false) {
   if (parameters.copies() != nullptr)
@@ -90,7 +105,8 @@ struct Early {
   WhenEarly when = WhenEarly::never;
   Bytes spare{};
 };
-Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look look, Early early = {}) {
+Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look look, Early early = {},
+                   MasterCopies copies = MasterCopies::all) {
   Moved all;
   std::mutex mutex;
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
@@ -119,7 +135,14 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look 
       return part.is_empty() ? Bytes(0) : part.parameters->bytes() + part.engine->bytes();
     };
     for (std::size_t p = 1; p < plans.size(); ++p) {
-      PlanSwitch next(facts, part, plans[p], static_cast<int>(p));
+      const int epoch = static_cast<int>(p);
+      if (copies == MasterCopies::owned) {  // as when ranks are lost: in a generation of its own
+        if (!part.is_empty()) forget_what_others_own(*part.parameters);
+        comm.regroup({epoch, {0, 1, 2, 3, 4, 5}});
+      }
+      const RanksThere there{.num_ranks = kMostDevices, .num_staying = kMostDevices, .copies = copies};
+      PlanSwitch next = copies == MasterCopies::owned ? PlanSwitch(facts, part, plans[p], there)
+                                                      : PlanSwitch(facts, part, plans[p], epoch);
       const Bytes before = bytes();
       if (early.when != WhenEarly::never) send_early(next, part, comm);
       const SwitchReport report = next.run(part);
@@ -153,6 +176,22 @@ TEST(Move, EveryElementBitForBitInEveryPrecision) {
     const Moved moved = move_through(model, plans, Look::at_values, early);
     ASSERT_TRUE(moved.problems.empty()) << moved.problems.front();
     for (const SwitchReport& report : moved.reports) EXPECT_EQ(report.moved, report.minimum);
+  }));
+}
+
+TEST(Move, WhereMomentsLieAreTheMastersThatCount) {
+  EXPECT_TRUE(holds("moves", 40, [] {
+    if (testing::Test::HasFailure()) return;
+    const std::string preset = *rc::gen::element<std::string>("gpt2", "llama3-8b");
+    const Precision precision = *rc::gen::element(Precision::bf16, Precision::fp32, Precision::fp64);
+    const ModelSpec model = model_of(preset, 4, 2, random_plan::pick(1, 5));
+    std::vector<Plan> plans;
+    for (int i = 0; i < 3; ++i) plans.push_back(random_plan_for(model, precision));
+    std::string trace = preset;
+    for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
+    SCOPED_TRACE(trace);
+    const Moved moved = move_through(model, plans, Look::at_values, {}, MasterCopies::owned);
+    ASSERT_TRUE(moved.problems.empty()) << moved.problems.front();
   }));
 }
 
