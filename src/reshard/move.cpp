@@ -255,7 +255,8 @@ void StateMover::copy_own(const Turn& turn) {
     const std::string& name = name_of(tensor);
     if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
     at::Tensor BlockState::*const field = views_.fields(tensor).front();
-    at::Tensor BlockState::*const counted = change_.copies == MasterCopies::owned ? &BlockState::first : field;
+    at::Tensor BlockState::*const counted =
+        change_.copies == MasterCopies::owned ? &BlockState::first : field;
     for (const Box& wanted : boxes_of(*ends_.next, name, field))
       for (const Box& held : boxes_of(*ends_.old, name, counted)) {
         const auto common = intersect(wanted, held);

@@ -32,7 +32,7 @@ Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copie
 enum class WhenEarly { automatic, always, never };
 
 struct PlanChange {
-  Plan from, to;  // of `to` the devices are those of the run: ranks
+  Plan from, to;                            // of `to` the devices are those of the run: ranks
   MasterCopies copies = MasterCopies::all;  // that count, of `before`
   Layout before, after;
   std::vector<Rank> dead;  // devices of `from` that are gone, with what they held

@@ -22,8 +22,9 @@ inline std::string standby_key(int seat) { return fmt::format("standby/{}", seat
 // What a pulse says beside that it beats.
 struct Pulse {
   std::int64_t number = 0;
-  double waiting = 0;   // seconds that it has waited for others
-  std::string hangs{};  // what takes far longer than it should, for people; empty: nothing does
+  std::int64_t step = 0;  // that its training has got to, as all others' had to
+  double waiting = 0;     // seconds that it has waited for others
+  std::string hangs{};    // what takes far longer than it should, for people; empty: nothing does
 };
 std::string text(const Pulse& pulse);
 // Nothing: it makes no sense.

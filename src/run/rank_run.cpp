@@ -280,7 +280,8 @@ TrainResult RankRun::train() {
   Company company{rank_.comm, rank_.agreement, rank_.is_asked, nullptr,
                   newest_epoch(settings_.run).value_or(0)};
   if (rank_.elastic != nullptr)
-    company.wants_to_meet = rank_.elastic->wants_to_meet, company.leaves = rank_.elastic->leaves;
+    company.wants_to_meet = rank_.elastic->wants_to_meet, company.leaves = rank_.elastic->leaves,
+    company.beacon = rank_.elastic->beacon;
   Training training(options_, settings_, course(), part_, has_come ? order->state : run_.resumed.state,
                     company, rank_.events, rank_.line);
   if (!has_come) order = begin(training);

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "base/time_stamp.h"
 #include "run/regrouping.h"
@@ -37,7 +38,7 @@ void RankWatch::regrouped(const Membership& membership) {
 
 Pulse RankWatch::pulse() {
   const StepBeacon::Sight sight = beacon_.look();
-  Pulse pulse{.number = ++num_looks_};
+  Pulse pulse{.number = ++num_looks_, .step = sight.step};
   if (sight.is_waiting)
     pulse.waiting = sight.seconds;
   else if (sight.seconds > sight.allowed)
@@ -83,11 +84,14 @@ bool RankWatch::look() {
   return true;
 }
 
+// While the training gets on, nobody of it is gone, whatever became of a few packets.
 void RankWatch::watch() {
   auto answered = std::chrono::steady_clock::now();
+  std::int64_t step = 0;
   while (!is_over_) {
     const auto now = std::chrono::steady_clock::now();
-    if (look())
+    const bool has_answered = look(), gets_on = std::exchange(step, beacon_.look().step) != step;
+    if (has_answered || gets_on)
       answered = now;
     else if (now - answered > kLongestSilence)
       comm_.abandon("the run's store is gone");

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "run/pulse.h"
 
 namespace optimus {
@@ -60,18 +62,25 @@ void RunHost::fetch() {
 
 void RunHost::take_pulses() {
   const auto now = Deadline::Clock::now();
+  std::int64_t step = 0;
   for (const int seat : regrouping_.staying()) {
     const auto said = board_.find(pulse_key(seat));
     if (!said || !*said) continue;  // it has not begun
     const auto [found, is_new] = pulses_.try_emplace(seat, Beat{**said, now});
     if (!is_new && found->second.last != **said) found->second = {**said, now};
+    if (const std::optional<Pulse> pulse = parse_pulse(**said)) step = std::max(step, pulse->step);
   }
+  if (step > step_) got_on_ = now;
+  step_ = step;  // it may have gone back to a checkpoint
 }
 
+// Since its pulse, or since the training got on, which it does with everybody or not at all: a rank whose pulses are lost on a network that
+// is full trains all the same.
 double RunHost::silent_for(int seat) const {
   const auto found = pulses_.find(seat);
   if (found == pulses_.end()) return 0;
-  return std::chrono::duration<double>(Deadline::Clock::now() - found->second.since).count();
+  const auto heard = std::max(found->second.since, got_on_);
+  return std::chrono::duration<double>(Deadline::Clock::now() - heard).count();
 }
 
 std::vector<bool> RunHost::who_is_gone() {

@@ -63,6 +63,8 @@ class RunHost {
   Regrouping regrouping_;
   SalvageHost salvage_;
   std::map<int, Beat> pulses_;  // by seat
+  std::int64_t step_ = 0;       // that the training has got to
+  Deadline::Clock::time_point got_on_{};
   bool is_under_way_ = false;
   std::atomic<bool> is_over_ = false, have_all_ended_ = false;
   std::thread thread_;

@@ -181,6 +181,7 @@ TrainResult Training::run(RunFolder* folder, PlanSwitches* switches, Watching* w
 // All ranks, with or without a part.
 void Training::end_of_step(RunFolder* folder) {
   const StepWord agreed = company_.agreement.take();
+  if (company_.beacon != nullptr) company_.beacon->stepped(step_);
   if (agreed.ends || !agreed.stays) throw Interrupted{};
   if (agreed.meets || agreed.drained >= 0) throw RegroupAsked{agreed.drained, has_said_to_leave_};
   if (company_.watching != nullptr) company_.watching->receive();

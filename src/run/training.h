@@ -74,6 +74,7 @@ struct Company {
   std::function<bool()> wants_to_meet = [] { return false; };  // because somebody comes, or this rank leaves
   std::function<bool()> leaves = [] { return false; };
   Watching* watching = nullptr;  // none: nobody looks how it goes
+  StepBeacon* beacon = nullptr;  // where it shows how far it is
 };
 
 // Between two steps, at all ranks alike: they are to regroup (regroup.h).

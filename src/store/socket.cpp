@@ -62,9 +62,7 @@ Outcome<Socket> connect_to(const addrinfo& address, const Deadline& deadline) {
     ::getsockopt(socket.handle(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return failure("{}", std::strerror(error));
   }
-  const int yes = 1;
-  ::setsockopt(socket.handle(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  ::setsockopt(socket.handle(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  socket.be_prompt();
   return socket;
 }
 
@@ -118,6 +116,13 @@ Outcome<Socket> Socket::connect(const std::string& host, int port, const Deadlin
     if (last) break;
   }
   return last;
+}
+
+void Socket::be_prompt() const {
+  const int yes = 1;
+  ::setsockopt(handle_, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  for (const int option : {TCP_NODELAY, TCP_THIN_LINEAR_TIMEOUTS})
+    ::setsockopt(handle_, IPPROTO_TCP, option, &yes, sizeof yes);
 }
 
 Outcome<void> Socket::send(std::string_view bytes, const Deadline& deadline) {

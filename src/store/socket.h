@@ -38,6 +38,10 @@ class Socket {
   std::string own_address() const;
   std::string peer_address() const;
 
+  // For short questions and answers: sent at once, and on a network that loses some, sent again and again as soon as the first time. Of
+  // connections that others have begun; those of connect() are.
+  void be_prompt() const;
+
  private:
   int handle_ = -1;
 };

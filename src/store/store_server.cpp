@@ -136,9 +136,8 @@ void StoreServer::Parts::accept_some() {
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
-    const int yes = 1, handle = socket.handle();
-    ::setsockopt(handle, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    ::setsockopt(handle, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    socket.be_prompt();
+    const int handle = socket.handle();
     if (strangers.size() >= kMostStrangers) drop_oldest_stranger();
     watch(handle, EPOLLIN | EPOLLRDHUP);
     connections[handle].socket = std::move(socket);

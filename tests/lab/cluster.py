@@ -23,6 +23,7 @@ PREFIX = "optimus-lab-"
 CPU_GROUPS = pathlib.Path("/sys/fs/cgroup/cpu")
 NOBODYS = "02:6c:61:62:ff:ff"  # an Ethernet address that no port has: what is sent there is lost silently, as on a cut cable
 MOST_SHARES = 262144  # of the cpu controller; a process outside has 1024
+LARGEST_PACKET = 72 << 10  # that the kernel hands to a link: 64 KiB, and headers for each of the packets of 1500 bytes that these become
 LEAST_QUOTA_US = 1_000  # that the kernel allows: the shortest turns, so that a slow device is slow within a step, too
 
 
@@ -104,9 +105,10 @@ class Network:
         return f"neighbour replace {self.address(name)} lladdr {hardware_address} nud permanent dev eth0"
 
     def shape(self, name, bits_per_second, latency=0):
-        """Both directions of a host's link. The bucket holds 1 ms or 32 KiB, whichever is more; what waits there is at
-        most 50 ms of sending. Latency, in seconds, is half in each direction, where the kernel has netem."""
-        burst = int(max(32768, bits_per_second / 8 * 0.001))
+        """Both directions of a host's link. The bucket holds 1 ms or the largest packet, whichever is more: one that waits already and is larger than
+        the new bucket would wait for ever, and everything behind it. What waits there is at most 50 ms of sending. Latency, in seconds, is half in
+        each direction, where the kernel has netem."""
+        burst = int(max(LARGEST_PACKET, bits_per_second / 8 * 0.001))
         limit = int(max(4 * burst, bits_per_second / 8 * 0.05))
         shaping = f"tbf rate {int(bits_per_second)}bit burst {burst} limit {limit}"
         for where, device in ((name, "eth0"), (None, f"p{self.names.index(name)}")):

@@ -65,11 +65,11 @@ class Lab(unittest.TestCase):
             self.addCleanup(listener.stdout.close)
             self.wait_for(lambda: lab.network.listening("host2") == [7000])
             there = lab.network.address("host2")
-            for slow_end, rate in (("host1", 2e7), ("host2", 2e8), ("host1", 1e9)):
+            for slow_end, rate in (("host1", 1e8), ("host2", 2e8), ("host1", 1e9)):
                 for name in lab.hosts:
                     lab.network.shape(name, rate if name == slow_end else 2e9)
                 parts = [self.sent(lab, listener, there) / rate for _ in range(3)]
-                # 32 KiB of the bucket are free: at the lowest rate 2 % of what half a second sends.
+                # 72 KiB of the bucket are free: at the lowest rate 1 % of what half a second sends.
                 self.assertLess(max(parts), 1)
                 self.assertGreater(max(parts), 0.85)
             self.assertLess(self.talk(lab, "host1", "ask", there), 0.01)
@@ -78,6 +78,19 @@ class Lab(unittest.TestCase):
             lab.network.join_again("host1", "host2")
             self.talk(lab, "host1", "ask", there)
             self.assertEqual(len(lab.leftovers(patience=0)), 2)  # the listener and its port
+
+    def test_links_that_change_while_they_are_full(self):
+        """What waits when a link becomes slower goes on: none of it is too large for the new speed."""
+        with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
+            listener = lab.start("host2", 0, [*TALK, "listen"], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(listener.stdout.close)
+            self.wait_for(lambda: lab.network.listening("host2") == [7000])
+            lab.network.shape("host1", 1e9)
+            sender = lab.start("host1", 0, [*TALK, "send", lab.network.address("host2"), "1"])
+            time.sleep(0.5)
+            lab.network.shape("host1", 1e8)
+            self.assertEqual(sender.wait(timeout=20), 0)  # else it has waited for 5 s
+            self.assertGreater(float(listener.stdout.readline()), 3e8)  # half of the time it was 1e9
 
     def sent(self, lab, listener, there):
         self.talk(lab, "host1", "send", there, "0.5")
