@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/operations.h"
 #include "model/tensors.h"
 #include "schedule/share.h"
 
@@ -40,18 +41,22 @@ WorkKind kind_of(const Instruction& at) {
   }
 }
 
-// What a rank has to compute, of what the first of its stage has: a batch may not divide evenly.
-double part_of_first(const Plan& plan, const Seat& seat) {
+// Of a step, of one rank and of the first of its stage: a batch may not divide evenly.
+struct Tokens {
+  double own = 0, first = 0;
+};
+Tokens tokens_of(const Plan& plan, const Seat& seat) {
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
   const Side side{static_cast<int>(stage.devices.size()), stage.chunks.front().runs.front().strategy};
-  double own = 0, first = 0;
+  Tokens tokens;
   for (const int sequences : pipeline.microbatches) {
-    own +=
+    tokens.own +=
         static_cast<double>(share_of(side, seat.index, sequences, plan.sequence_length, false).num_tokens());
-    first += static_cast<double>(share_of(side, 0, sequences, plan.sequence_length, false).num_tokens());
+    tokens.first +=
+        static_cast<double>(share_of(side, 0, sequences, plan.sequence_length, false).num_tokens());
   }
-  return own > 0 && first > 0 ? own / first : 1;
+  return tokens;
 }
 
 }  // namespace
@@ -91,7 +96,12 @@ bool is_computing(Op op) {
 StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& model,
                      std::vector<double> predicted) {
   sum_.rank = program.device, sum_.group = group_of(plan, program.seat);
-  part_ = part_of_first(plan, program.seat);
+  const Tokens tokens = tokens_of(plan, program.seat);
+  if (tokens.own > 0 && tokens.first > 0) part_ = tokens.own / tokens.first;
+  // A token sees all of its document, or what is before it.
+  const double first = model_flops_per_token(model, 1), more = model_flops_per_token(model, 2) - first;
+  linear_ = (first - more) * tokens.own;
+  attention_ = more * (model.is_causal ? 0.5 : 1);
   predicted.resize(program.instructions.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Known known = known_of(program, plan, model, program.instructions[i], predicted[i]);
@@ -128,6 +138,8 @@ void StepMeter::see(const MeasuredStep& step, const std::vector<InstructionTime>
   ++num_steps_;
   sum_.seconds += step.seconds, sum_.data_wait += step.data_wait;
   sum_.memory = std::max(sum_.memory, step.memory);
+  const double usual = linear_ + attention_ * step.usual_squares;
+  work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
   for (const InstructionTime& time : times) {
     const Known& known = known_[static_cast<std::size_t>(time.instruction)];
     const double seconds = std::max(0.0, time.end - time.start);
@@ -159,7 +171,7 @@ void StepMeter::add_links(const std::vector<InstructionTime>& times) {
 RankStep StepMeter::take() {
   RankStep mean = sum_;
   const double steps = num_steps_;
-  mean.seconds /= steps, mean.data_wait /= steps;
+  mean.seconds /= steps, mean.data_wait /= steps, mean.work = work_ / steps;
   for (WorkTime& work : mean.kinds) work.seconds /= steps, work.count /= num_steps_;
   for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
     mean.kinds[static_cast<std::size_t>(kind)].seconds /= part_;
@@ -168,7 +180,7 @@ RankStep StepMeter::take() {
     if (num_measured_[c] > 0)
       mean.links[c].bytes /= num_measured_[c], mean.links[c].seconds /= num_measured_[c];
   sum_ = RankStep{.rank = mean.rank, .group = mean.group};
-  num_steps_ = 0, num_measured_ = {};
+  num_steps_ = 0, num_measured_ = {}, work_ = 0;
   return mean;
 }
 

@@ -29,6 +29,8 @@ bool is_computing(Op op);
 struct MeasuredStep {
   double seconds = 0, data_wait = 0;
   Bytes memory{};
+  // Of lengths that attention saw: those of the rank, and what as many sequences of the whole step had; 0: nobody knows.
+  double squares = 0, usual_squares = 0;
 };
 
 class StepMeter {
@@ -65,7 +67,9 @@ class StepMeter {
   std::array<double, kChannels> largest_{};    // bytes
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0;
+  double work_ = 0;  // of these steps
   double part_ = 1;  // of what the first rank of the stage has to compute
+  double linear_ = 0, attention_ = 0;  // flops of a step for what every token takes, and for a square of a length
 };
 
 }  // namespace optimus

@@ -117,13 +117,32 @@ std::int64_t Samples::epoch_size() const {
   return total;
 }
 
-Sample Samples::read(std::int64_t n) const {
-  const Dealt dealt = deal(n);
+Span Samples::window_of(const Dealt& dealt) const {
   const Windows& windows = windows_[dealt.part];
   const std::int64_t epoch = dealt.index / windows.size(), place = dealt.index % windows.size();
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("epoch").with(dealt.part);
   const Permutation shuffle(key.with(static_cast<std::uint64_t>(epoch)), windows.size());
-  Sample sample = cut(dealt.part, windows[shuffle(place)]);
+  return windows[shuffle(place)];
+}
+
+std::vector<std::int64_t> Samples::lengths(std::int64_t n) const {
+  const Dealt dealt = deal(n);
+  const Span window = window_of(dealt);
+  if (options_.mask == DocumentMask::across) return {window.size()};
+  const TokenSet& tokens = *windows_[dealt.part].range().tokens;
+  std::vector<std::int64_t> result;
+  std::int64_t begin = window.begin;
+  for (std::int64_t document = tokens.document_of(begin); begin < window.end; ++document) {
+    const std::int64_t end = std::min(window.end, tokens.document_start(document + 1));
+    if (end > begin) result.push_back(end - begin);
+    begin = end;
+  }
+  return result;
+}
+
+Sample Samples::read(std::int64_t n) const {
+  const Dealt dealt = deal(n);
+  Sample sample = cut(dealt.part, window_of(dealt));
   if (masking_) {
     const RandomKey mask_key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("mask");
     mask_tokens(mask_key.with(static_cast<std::uint64_t>(n)), *masking_, sample);

@@ -106,6 +106,12 @@ class Samples {
 
   // Global sample n >= 0. Thread-safe. Throws UserError when the data holds a token outside the vocabulary.
   Sample read(std::int64_t n) const;
+  // How long the pieces of sample n are that attention sees as wholes, in order; no token is read.
+  std::vector<std::int64_t> lengths(std::int64_t n) const;
+  // Whether these are the same for all samples, but for the last of an epoch.
+  bool are_alike() const {
+    return options_.packing == Packing::stream && options_.mask == DocumentMask::across;
+  }
   // Windows of all parts together: samples until each has been seen about once.
   std::int64_t epoch_size() const;
   // Which part global sample n comes from, and its number among that part's samples.
@@ -116,6 +122,8 @@ class Samples {
   Dealt deal(std::int64_t n) const;
 
  private:
+  // Of the stream of its part.
+  Span window_of(const Dealt& dealt) const;
   Sample cut(std::size_t part, Span window) const;
 
   SampleOptions options_;

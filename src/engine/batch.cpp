@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -39,6 +40,18 @@ void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
       ++batch.num_tokens;
       batch.num_counted += sample.targets[static_cast<std::size_t>(i)] != kNoTarget;
     }
+}
+
+double square(std::int64_t length) { return static_cast<double>(length) * static_cast<double>(length); }
+
+// Documents that must not see each other are where positions begin anew.
+double squares_of(const Sample& sample) {
+  double result = 0;
+  std::int64_t begin = 0;
+  for (std::int64_t i = 1; i <= std::ssize(sample.inputs); ++i)
+    if (i == std::ssize(sample.inputs) || sample.positions[static_cast<std::size_t>(i)] == 0)
+      result += square(i - begin), begin = i;
+  return result;
 }
 
 std::int64_t num_targets(const Sample& sample) {
@@ -79,9 +92,29 @@ int split_of(const Stage& stage, int block) {
 
 namespace {
 
+// The samples of a step, and who gets which.
+struct Dealt {
+  std::vector<double> squares;       // [sample]: of the lengths that attention sees
+  std::vector<std::int64_t> sample;  // [place]
+};
+
+Dealt dealt(const Plan& plan, std::vector<double> squares, Dealing dealing) {
+  Dealt result{std::move(squares), {}};
+  if (dealing == Dealing::by_cost) {
+    result.sample = deal_by_cost(plan, result.squares);
+  } else {
+    result.sample.resize(result.squares.size());
+    std::iota(result.sample.begin(), result.sample.end(), 0);
+  }
+  return result;
+}
+
 // read(i): sample number i of the step.
 template <typename Read>
-Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device, Read read) {
+Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device, const Dealt& dealt,
+               Read read) {
+  const double usual = std::accumulate(dealt.squares.begin(), dealt.squares.end(), 0.0) /
+                       static_cast<double>(dealt.squares.size());
   Batch batch;
   batch.step = step, batch.sequence_length = plan.sequence_length;
   const Seat seat = seat_of(plan, device);
@@ -102,10 +135,13 @@ Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, i
       Microbatch& microbatch = batch.microbatches.emplace_back();
       const ActivationShare own = share_of(split, seat.index, size, plan.sequence_length, false);
       if (split.strategy.cp > 1) microbatch.context = own.positions;
-      for (std::int64_t i = before + own.samples.begin; i < before + own.samples.end; ++i) {
+      for (std::int64_t place = before + own.samples.begin; place < before + own.samples.end; ++place) {
+        const std::int64_t i = dealt.sample[static_cast<std::size_t>(place)];
         const Sample& sample = read(i);
         append(microbatch, sample, plan.sequence_length, first_sample + i);
-        if (number == counted) count(microbatch, sample, batch);
+        if (number != counted) continue;
+        count(microbatch, sample, batch);
+        batch.squares += dealt.squares[static_cast<std::size_t>(i)], batch.usual_squares += usual;
       }
       drop_trivial_segments(microbatch, plan.sequence_length);
       before += size;
@@ -125,12 +161,30 @@ std::int64_t num_sequences_before(const Plan& plan, int pipeline) {
 }
 
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, int device) {
-  return deal_out(plan, step, first_sample, device,
+                 std::int64_t first_sample, int device, Dealing dealing) {
+  std::vector<double> squares;
+  for (const Sample& sample : samples) squares.push_back(squares_of(sample));
+  return deal_out(plan, step, first_sample, device, dealt(plan, std::move(squares), dealing),
                   [&](std::int64_t i) -> const Sample& { return samples.at(static_cast<std::size_t>(i)); });
 }
 
 namespace {
+
+// In a phase of shorter sequences their first tokens count.
+std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::int64_t first_sample) {
+  std::vector<double> result(static_cast<std::size_t>(plan.batch),
+                             square(plan.sequence_length));
+  if (samples.are_alike()) return result;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = 0;
+    std::int64_t left = plan.sequence_length;
+    for (const std::int64_t length : samples.lengths(first_sample + static_cast<std::int64_t>(i))) {
+      result[i] += square(std::min(left, length));
+      left -= std::min(left, length);
+    }
+  }
+  return result;
+}
 
 // In a phase of shorter sequences: their first tokens.
 Sample first_tokens(Sample sample, std::int64_t most) {
@@ -145,13 +199,16 @@ Sample first_tokens(Sample sample, std::int64_t most) {
 }  // namespace
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
-                 int device) {
+                 int device, Dealing dealing) {
   std::map<std::int64_t, Sample> known;  // blocks that split differently share most of what they read
-  return deal_out(plan, step, first_sample, device, [&](std::int64_t i) -> const Sample& {
-    const auto [at, is_new] = known.try_emplace(i);
-    if (is_new) at->second = first_tokens(samples.read(first_sample + i), plan.sequence_length);
-    return at->second;
-  });
+  return deal_out(plan, step, first_sample, device,
+                  dealt(plan, squares_of(samples, plan, first_sample), dealing),
+                  [&](std::int64_t i) -> const Sample& {
+                    const auto [at, is_new] = known.try_emplace(i);
+                    if (is_new)
+                      at->second = first_tokens(samples.read(first_sample + i), plan.sequence_length);
+                    return at->second;
+                  });
 }
 
 }  // namespace optimus

@@ -11,6 +11,7 @@
 #include "data/samples.h"
 #include "kernels/attention.h"
 #include "plan/plan.h"
+#include "schedule/deal.h"
 #include "schedule/share.h"
 
 namespace optimus {
@@ -33,6 +34,8 @@ struct Batch {
   std::vector<Microbatch> microbatches;
   std::int64_t num_tokens = 0;   // without padding
   std::int64_t num_counted = 0;  // targets that count
+  // Of all lengths that attention sees in the device's sequences, their squares added up; and what as many sequences of the whole step have.
+  double squares = 0, usual_squares = 0;
   // Asynchronous schedules: the same of each micro-batch, over all devices, since each is the mean loss of an update.
   std::vector<std::int64_t> counted;
 };
@@ -45,11 +48,11 @@ int split_of(const Stage& stage, int block);
 // Sequences of a step that pipelines before this one take.
 std::int64_t num_sequences_before(const Plan& plan, int pipeline);
 
-// Samples first_sample … of the data, dealt to the micro-batches of the plan's pipelines in order; those of one device.
+// Samples first_sample … of the data, dealt to the micro-batches of the plan's pipelines; those of one device.
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
-                 int device = 0);
+                 int device = 0, Dealing dealing = Dealing::by_cost);
 // The same from given sequences of all devices, for evaluation and tests: micro-batch sizes as the plan says.
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, int device = 0);
+                 std::int64_t first_sample, int device = 0, Dealing dealing = Dealing::by_cost);
 
 }  // namespace optimus

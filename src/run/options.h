@@ -10,6 +10,7 @@
 #include "data/samples.h"
 #include "model/options.h"
 #include "reshard/plan_change.h"
+#include "schedule/deal.h"
 #include "search/demand.h"
 
 namespace optimus {
@@ -49,6 +50,7 @@ struct TrainOptions {
   Path token_file;              // with the run's token, of runs over several hosts
   Path plan;
   std::string switch_at;                 // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
+  Dealing dealing = Dealing::by_cost;
   WhenEarly precopy = WhenEarly::never;  // whether state is sent before the pause of a change of plan
   Constraints layout;                    // of the plan that is chosen
   Failures failures;                     // what it reckons with

@@ -190,7 +190,7 @@ void RankRun::show_result(TrainResult& result) {
 Course RankRun::course() {
   return {
       [this](const Plan& plan, std::int64_t step, std::int64_t first) {
-        return read_batch(*settings_.samples, plan, step, first, number());
+        return read_batch(*settings_.samples, plan, step, first, number(), options_.dealing);
       },
       [this](const PlanPart& part) { return validation_loss(part, settings_, number()); },
       [this](const PlanPart& part) { return keepers(part); },

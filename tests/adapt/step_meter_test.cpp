@@ -5,6 +5,7 @@
 #include "adapt/calibration.h"
 #include "cluster/cluster.h"
 #include "cluster/standard.h"
+#include "model/operations.h"
 #include "model/presets.h"
 
 namespace optimus {
@@ -52,6 +53,26 @@ TEST(StepMeter, MeansOfStepsAndRatesOfBlocks) {
       }
     }
   }
+}
+
+// Longer documents are more work for attention, not a slower device.
+TEST(StepMeter, WorkIsWhatLengthsMakeOfIt) {
+  ModelSpec model = *find_preset("gpt2");
+  const std::int64_t length = 1024;
+  const Plan plan = uniform_plan(model, {.dp = 2, .microbatch = 2, .batch = 4, .sequence_length = length});
+  const Program program = compile(plan, model, 0);
+  StepMeter meter(program, plan, model, {});
+  const double whole = 2.0 * length * length;  // two sequences of one document each
+  meter.see({1, 0, Bytes(1), whole, whole}, {});
+  EXPECT_DOUBLE_EQ(meter.take().work, 1);
+  meter.see({1, 0, Bytes(1), whole / 4, whole}, {});
+  meter.see({1, 0, Bytes(1), whole / 4, whole}, {});
+  const double one = model_flops_per_token(model, 1), more = model_flops_per_token(model, length) - one;
+  const double causal = 0.5 * more * length / (length - 1), linear = one - more / (length - 1);
+  const double attention = causal / (linear + causal);
+  EXPECT_NEAR(meter.take().work, 1 - 0.75 * attention, 1e-12);
+  meter.see({1, 0, Bytes(1)}, {});
+  EXPECT_DOUBLE_EQ(meter.take().work, 1) << "nobody knows lengths";
 }
 
 TEST(StepMeter, OnlyTheQuickestMessageCounts) {

@@ -26,13 +26,21 @@ def process_state(pid):
         return "gone"
 
 
+def born(pid):
+    """When the process began, in ticks; numbers of processes are given again. None: it is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 class SurvivalTest(CommandLineTest):
     steps = STEPS
 
     def setUp(self):
         super().setUp()
         self.text = self.write("text.txt", "".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
-        self.pids = set()  # of all workers that were seen
+        self.pids = set()  # of all workers that were seen, with when they began
         self.joined = []
 
     def words(self, name, *more):
@@ -50,7 +58,7 @@ class SurvivalTest(CommandLineTest):
             listed = json.loads((self.folder / name / "workers.json").read_text())["workers"]
         except FileNotFoundError:
             return []
-        self.pids |= {worker["pid"] for worker in listed}
+        self.pids |= {(worker["pid"], born(worker["pid"])) for worker in listed}
         return [worker for worker in listed if process_state(worker["pid"]) not in ("gone", "Z", "T")]
 
     def start(self, name, *more):
@@ -101,8 +109,10 @@ class SurvivalTest(CommandLineTest):
                 self.fail(f"process {joined.pid}, which joined, did not end: {(self.folder / f'{name}-join-{number}.log').read_text()[-800:]}")
         self.joined.clear()
         time.sleep(0.2)
-        for pid in self.pids:
-            self.assertIn(process_state(pid), ("gone", "Z"), f"process {pid} is left")
+        for pid, began in self.pids:
+            if began is not None and born(pid) == began:
+                self.assertIn(process_state(pid), ("gone", "Z"), f"process {pid} is left")
+        self.pids.clear()
         self.assertFalse((self.folder / name / "logs" / "store.json").exists())
 
     def kinds(self, name):

@@ -124,6 +124,25 @@ TEST(Samples, DocumentMaskRestartsPositionsAndDropsTargetsAcross) {
   EXPECT_EQ(sample.num_counted, 6);
 }
 
+// Without reading a token: what attention will see as wholes.
+TEST(Samples, LengthsAreThoseOfWhatIsRead) {
+  for (const Packing packing : {Packing::stream, Packing::document})
+    for (const DocumentMask mask : {DocumentMask::across, DocumentMask::within}) {
+      const Samples samples = whole(counting_set({5, 1, 0, 12, 3, 30, 2, 2}),
+                                    {.sequence_length = 8, .packing = packing, .mask = mask});
+      EXPECT_EQ(samples.are_alike(), packing == Packing::stream && mask == DocumentMask::across);
+      for (std::int64_t n = 0; n < 2 * samples.epoch_size(); ++n) {
+        const Sample sample = samples.read(n);
+        std::vector<std::int64_t> lengths;
+        for (const std::int32_t position : sample.positions) {
+          if (position == 0) lengths.push_back(0);
+          ++lengths.back();
+        }
+        EXPECT_EQ(samples.lengths(n), lengths) << "sample " << n;
+      }
+    }
+}
+
 TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
   EXPECT_TRUE(rc::check([] {
     const auto weights = *rc::gen::nonEmpty(rc::gen::container<std::vector<double>>(

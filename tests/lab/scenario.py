@@ -75,6 +75,7 @@ class Scenario:
     latency: float
     disk: int  # bytes of the shared folder; 0: no limit
     runs: list
+    documents: str = "one"  # the text; "uneven": some as long as a sequence, most of them short
 
 
 ACTIONS = ("kill", "stop", "continue", "notice", "join", "cut", "heal", "slow", "pace", "fill_disk", "free_disk")
@@ -199,7 +200,7 @@ def _run(table, hosts, where):
 
 def read_table(table, name):
     """A scenario from what a TOML or JSON file holds. Throws ScenarioError."""
-    _only(table, ("about", "training", "hosts", "links", "disk", "run"), name)
+    _only(table, ("about", "training", "documents", "hosts", "links", "disk", "run"), name)
     links = table.get("links", {})
     _only(links, ("all", "latency", *table.get("hosts", {})), f"{name}, links")
     hosts = _hosts(table.get("hosts", {}), links, name)
@@ -208,7 +209,10 @@ def read_table(table, name):
     runs = [_run(entry, hosts, f"{name}, run {i + 1}") for i, entry in enumerate(table.get("run", []))]
     if not runs:
         raise ScenarioError(f"{name}: needs a [[run]]")
-    return Scenario(name, table.get("about", ""), table.get("training", "").split(), hosts, latency, disk, runs)
+    documents = table.get("documents", "one")
+    if documents not in ("one", "uneven"):
+        raise ScenarioError(f"{name}: documents is one or uneven, not {documents!r}")
+    return Scenario(name, table.get("about", ""), table.get("training", "").split(), hosts, latency, disk, runs, documents)
 
 
 def read_scenario(path):

@@ -1,8 +1,10 @@
 """Plays a scenario: makes the cluster, starts a rank for each device with the variables that launchers set, lets events happen, and compares
 what comes out with what is expected. Says what it does, line by line. The cluster itself: cluster.py; what can be written: scenario.py."""
 import json
+import math
 import os
 import pathlib
+import random
 import re
 import secrets
 import shutil
@@ -38,6 +40,23 @@ def read_rows(run_folder):
     return [json.loads(line) for line in lines if line]
 
 
+def data_of(lab, one):
+    return lab.folder / ("text.txt" if one.documents == "one" else "documents.jsonl")
+
+
+def write_data(path, one):
+    """Lines of text: one document; or as many as there are samples, half of them longer than a quarter of a sequence, log-normal with spread 1, cut at a sequence."""
+    lines = [f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)]
+    if one.documents == "one":
+        path.write_text("".join(lines))
+        return
+    length = int(one.training[one.training.index("--seq") + 1])
+    text, chance = "".join(lines) * 40, random.Random(7)
+    sizes = [max(2, min(length, int(length / 4 * math.exp(chance.gauss(0, 1))))) for _ in range(600)]
+    starts = [chance.randrange(len(text) - length) for _ in sizes]
+    path.write_text("".join(json.dumps({"text": text[start:start + size]}) + "\n" for start, size in zip(starts, sizes)))
+
+
 class Ranks:
     """The processes of one run."""
 
@@ -54,7 +73,7 @@ class Ranks:
         self.processes = [self._start(rank, token, words) for rank in range(len(self.places))]
 
     def _words(self):
-        run, data = self.run, ["--data", str(self.lab.folder / "text.txt")]
+        run, data = self.run, ["--data", str(data_of(self.lab, self.scenario))]
         script = ["--switch-at", ",".join(f"{step}:{self._plan(devices, words)}" for step, devices, words in run.switches)] if run.switches else []
         own = [str(PLANS.parent / word) if word.startswith("plans/") else word for word in run.words]
         if run.kind == "train":
@@ -152,8 +171,7 @@ class Player:
         self.cuts = set()
 
     def play(self):
-        text = "".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900))
-        (self.lab.folder / "text.txt").write_text(text)
+        write_data(data_of(self.lab, self.scenario), self.scenario)
         for name, host in self.scenario.hosts.items():
             if host.bits_per_second:
                 self.lab.network.shape(name, host.bits_per_second, self.scenario.latency)
@@ -329,7 +347,7 @@ class Player:
         words = tuple(self.scenario.training)
         if words not in self.alone:
             folder = self.lab.folder / "alone"
-            done = subprocess.run([binary(), "train", "--history", "none", *self.scenario.training, "--devices", "1", "--data", str(self.lab.folder / "text.txt"), "--run", str(folder)],
+            done = subprocess.run([binary(), "train", "--history", "none", *self.scenario.training, "--devices", "1", "--data", str(data_of(self.lab, self.scenario)), "--run", str(folder)],
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
             if done.returncode != 0:
                 raise Failed(f"one device: {done.stderr}")

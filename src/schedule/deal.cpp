@@ -1,0 +1,109 @@
+// See deal.h.
+#include "schedule/deal.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <queue>
+
+#include "base/error.h"
+#include "schedule/share.h"
+
+namespace optimus {
+namespace {
+
+// What somebody has room for, and has got.
+struct Bin {
+  std::int64_t room = 0, size = 0;  // samples
+  double cost = 0;
+  std::vector<std::int64_t> samples{};
+};
+
+// The most expensive first, each to whom has least of what it is to have.
+void fill(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
+          const std::vector<double>& costs) {
+  const auto comes_later = [&](std::size_t a, std::size_t b) {
+    const double x = bins[a].cost * static_cast<double>(bins[b].size),
+                 y = bins[b].cost * static_cast<double>(bins[a].size);
+    if (x != y) return x > y;
+    // Of those who have alike the one that is less full: samples that cost nothing are to be dealt, too.
+    const std::int64_t fuller_a = bins[a].room * bins[b].size, fuller_b = bins[b].room * bins[a].size;
+    return fuller_a != fuller_b ? fuller_a < fuller_b : a > b;
+  };
+  std::priority_queue<std::size_t, std::vector<std::size_t>, decltype(comes_later)> waiting(comes_later);
+  for (std::size_t i = 0; i < bins.size(); ++i)
+    if (bins[i].room > 0) waiting.push(i);
+  std::vector<std::int64_t> order = samples;
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return costs[static_cast<std::size_t>(a)] > costs[static_cast<std::size_t>(b)];
+  });
+  for (const std::int64_t sample : order) {
+    const std::size_t at = waiting.top();
+    waiting.pop();
+    bins[at].samples.push_back(sample), --bins[at].room;
+    bins[at].cost += costs[static_cast<std::size_t>(sample)];
+    if (bins[at].room > 0) waiting.push(at);
+  }
+}
+
+// The places of each replica, micro-batch by micro-batch. A replica is a part of a pipeline's batch dimension, as its first layers split it.
+std::vector<std::vector<Span>> replicas_of(const Plan& plan) {
+  std::vector<std::vector<Span>> result;
+  std::int64_t before = 0;
+  for (const Pipeline& pipeline : plan.pipelines) {
+    const Stage& stage = pipeline.stages.front();
+    const Side side{static_cast<int>(stage.devices.size()), stage.chunks.front().runs.front().strategy};
+    const int width = side.strategy.tp * side.strategy.cp, num_parts = side.num_devices / width;
+    const std::size_t first = result.size();
+    result.resize(first + static_cast<std::size_t>(num_parts));
+    for (const int size : pipeline.microbatches) {
+      for (int part = 0; part < num_parts; ++part) {
+        const Span own = share_of(side, part * width, size, plan.sequence_length, false).samples;
+        if (own.size() > 0)
+          result[first + static_cast<std::size_t>(part)].push_back({before + own.begin, before + own.end});
+      }
+      before += size;
+    }
+  }
+  return result;
+}
+
+std::vector<Bin> bins_of(const std::vector<Span>& places) {
+  std::vector<Bin> bins;
+  for (const Span& span : places) bins.push_back({span.size(), span.size()});
+  return bins;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> deal_by_cost(const Plan& plan, const std::vector<double>& costs) {
+  std::vector<std::int64_t> sample(costs.size());
+  std::iota(sample.begin(), sample.end(), 0);
+  const bool is_pipeline = plan.pipelines.front().stages.size() > 1;
+  const std::vector<std::vector<Span>> replicas = replicas_of(plan);
+  const bool are_alike = std::all_of(costs.begin(), costs.end(), [&](double c) { return c == costs[0]; });
+  if (are_alike || is_asynchronous(plan.schedule) || (replicas.size() == 1 && !is_pipeline)) return sample;
+
+  std::vector<Bin> bins;
+  std::int64_t num_places = 0;
+  for (const std::vector<Span>& places : replicas) {
+    Bin& bin = bins.emplace_back();
+    for (const Span& span : places) bin.size += span.size();
+    bin.room = bin.size, num_places += bin.size;
+  }
+  ensure(num_places == std::ssize(costs), "{} samples for {} places", costs.size(), num_places);
+  fill(bins, sample, costs);
+  for (std::size_t r = 0; r < replicas.size(); ++r) {
+    std::vector<Bin> microbatches = bins_of(replicas[r]);
+    std::sort(bins[r].samples.begin(), bins[r].samples.end());
+    fill(microbatches, bins[r].samples, costs);
+    for (std::size_t m = 0; m < microbatches.size(); ++m) {
+      std::vector<std::int64_t>& own = microbatches[m].samples;
+      std::sort(own.begin(), own.end());
+      std::copy(own.begin(), own.end(), sample.begin() + replicas[r][m].begin);
+    }
+  }
+  return sample;
+}
+
+}  // namespace optimus
