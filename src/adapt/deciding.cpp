@@ -17,6 +17,7 @@ constexpr double kLeastFactor = 1.12;  // what is found and less than this is ab
 constexpr double kSlowNetwork = 1.3;   // of what the usual node has, when links were probed
 constexpr int kSettling = 3;           // observations behind a change of plan that say little
 constexpr int kHeld = 14;              // until a new plan's detector has seen enough
+constexpr int kCalibrated = 20;        // observations of the first plan, until it is asked whether it is the best
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 double middle_step(const std::deque<double>& values) {
@@ -76,6 +77,7 @@ void Deciding::see(const Observation& seen) {
   if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
+  was_slow_ |= !findings_.empty();
   if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
   name_nodes();
   if (num_seen_ > kHeld) held_.clear();
@@ -280,7 +282,10 @@ void Deciding::weigh_if_due() {
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < kRecent) return;
   const std::vector<Condition> now = conditions();
   const bool has_disappointed = predicted_ && realised_ && *realised_ < 0.25 * *predicted_;
-  if (now.empty() && !home_ && !has_disappointed) return;
+  // What was measured by then may speak for another plan, though nothing is slow.
+  const bool is_new = facts_.looks_for_better && !has_looked_for_better_ && num_seen_ >= kCalibrated;
+  if (now.empty() && !home_ && !has_disappointed && !is_new) return;
+  has_looked_for_better_ = true;
   // Who is left out counts, too: it may be well again.
   std::string key = key_of(now, plan_) + plan_hash(plan_);
   for (const Away& one : away_)
@@ -309,7 +314,8 @@ Deciding::Question Deciding::question() const {
     const double age = question.seconds * 10;  // found after some ten steps
     question.ongoing.push_back({finding.cause, finding.factor, age});
   }
-  if (question.evidence.empty()) question.evidence = "what slowed the run is over";
+  if (question.evidence.empty())
+    question.evidence = was_slow_ ? "what slowed the run is over" : "by what steps were measured to take";
   return question;
 }
 

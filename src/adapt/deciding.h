@@ -44,6 +44,7 @@ class Deciding {
     std::function<bool(const Plan&)> can_run;  // by the engine, and it may be wished for; any thread
     std::function<double()> clock;             // seconds
     ResponseLimits limits{};
+    bool looks_for_better = false;  // also where nothing is slow, once, when it has been measured what steps take
   };
   // The calibration is kept by whoever calls: it outlives changes of who takes part.
   Deciding(Facts facts, const Plan& plan, Calibration& calibration);
@@ -159,6 +160,7 @@ class Deciding {
   std::set<std::string> told_;  // conditions on this plan that stay_ was told of
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
+  bool was_slow_ = false, has_looked_for_better_ = false;
   double before_ = 0;  // seconds of a step before the last wish
   std::optional<double> predicted_, realised_;
   Judged judged_;

@@ -173,6 +173,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
           [] {
             return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
           },
+      .looks_for_better = true,
   };
   return std::make_unique<Deciding>(std::move(facts), part_.plan, calibration_);
 }

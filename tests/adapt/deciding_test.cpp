@@ -35,7 +35,8 @@ class DecidingTest : public testing::Test {
                                 return demand;
                               },
                           .can_run = [](const Plan&) { return true; },
-                          .clock = [this] { return now_; }};
+                          .clock = [this] { return now_; },
+                          .looks_for_better = looks_for_better_};
     deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
     imagine();
   }
@@ -99,9 +100,23 @@ class DecidingTest : public testing::Test {
   std::int64_t step_ = 0;
   std::uint64_t seed_ = 0;
   int num_probes_ = 0;
+  bool looks_for_better_ = false;
   bool are_probes_answered_ = true;
   std::optional<double> realised_;
 };
+
+// A plan that is far from the best: sequences one by one. It is asked once, when steps have been measured.
+TEST_F(DecidingTest, ABetterPlanIsTakenWhereNothingIsSlow) {
+  looks_for_better_ = true;
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  const auto wish = steps(40);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(wish->why, "by what steps were measured to take");
+  EXPECT_GE(step_, 20);
+  EXPECT_EQ(steps(40), std::nullopt);
+  ASSERT_TRUE(realised_.has_value());
+  EXPECT_GT(*realised_, 0.05);
+}
 
 TEST_F(DecidingTest, NothingIsWishedForWhereNothingHappens) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
