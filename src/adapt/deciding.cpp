@@ -17,7 +17,8 @@ constexpr double kLeastFactor = 1.12;  // what is found and less than this is ab
 constexpr double kSlowNetwork = 1.3;   // of what the usual node has, when links were probed
 constexpr int kSettling = 3;           // observations behind a change of plan that say little
 constexpr int kHeld = 14;              // until a new plan's detector has seen enough
-constexpr int kCalibrated = 20;        // observations of the first plan, until it is asked whether it is the best
+constexpr double kExplored = 0.01;     // of the time, for changes that are only likely to be better
+constexpr int kCalibrated = 20;  // observations of the first plan, until it is asked whether it is the best
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 double middle_step(const std::deque<double>& values) {
@@ -56,6 +57,7 @@ Plan on_others(Plan plan, const std::vector<int>& dropped) {
 
 Deciding::Deciding(Facts facts, const Plan& plan, Calibration& calibration)
     : facts_(std::move(facts)), cluster_(facts_.machines), calibration_(calibration), plan_(plan) {
+  began_ = facts_.clock();
   begin_plan();
 }
 
@@ -77,18 +79,22 @@ void Deciding::see(const Observation& seen) {
   if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
-  was_slow_ |= !findings_.empty();
   if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
   name_nodes();
   if (num_seen_ > kHeld) held_.clear();
-  if (findings_.empty()) calibration_.learn(seen, work_, detector_->topology());
+  const bool is_slow = std::any_of(findings_.begin(), findings_.end(),
+                                   [](const Finding& one) { return is_answerable(one.cause); });
+  was_slow_ |= is_slow;
+  if (!is_slow) calibration_.learn(seen, work_, detector_->topology());
   std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock(); });
   look_at_those_away();
   for (const Away& one : away_) findings_.push_back(one.finding);
   if (recent_.size() == kRecent) {
     note_how_it_runs();
     if (!is_told_ && !realised_) {
-      realised_ = before_ / middle_step(recent_) - 1;
+      const double now = middle_step(recent_);
+      realised_ = before_ / now - 1;
+      explored_ += pause_ + std::max(0.0, now - before_) * 2 * kRecent;
       judge(*predicted_, *realised_);
     }
   }
@@ -283,9 +289,9 @@ void Deciding::weigh_if_due() {
   const std::vector<Condition> now = conditions();
   const bool has_disappointed = predicted_ && realised_ && *realised_ < 0.25 * *predicted_;
   // What was measured by then may speak for another plan, though nothing is slow.
-  const bool is_new = facts_.looks_for_better && !has_looked_for_better_ && num_seen_ >= kCalibrated;
+  const bool is_new =
+      facts_.looks_for_better && decides() && !has_looked_for_better_ && num_seen_ >= kCalibrated;
   if (now.empty() && !home_ && !has_disappointed && !is_new) return;
-  has_looked_for_better_ = true;
   // Who is left out counts, too: it may be well again.
   std::string key = key_of(now, plan_) + plan_hash(plan_);
   for (const Away& one : away_)
@@ -293,6 +299,7 @@ void Deciding::weigh_if_due() {
   const double time = facts_.clock();
   if (key != weighed_) wait_ = 0;
   if (time - weighed_at_ < wait_) return;
+  if (num_seen_ >= kCalibrated) has_looked_for_better_ = true;
   weighed_ = key, weighed_at_ = time, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
   weighing_ = std::async(std::launch::async, [this, question = question()] { return weigh(question); });
 }
@@ -303,6 +310,7 @@ Deciding::Question Deciding::question() const {
   question.machines = calibration_.refreshed(facts_.machines);
   question.seconds = middle_step(recent_), question.since_switch = facts_.clock() - switched_at_;
   question.doubt = calibration_.doubt(BlockRole::layer);
+  question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
   question.predicted = predicted_, question.realised = realised_, question.judged = judged_;
   const double layers = calibration_.rate(BlockRole::layer).value_or(1);
   for (std::size_t role = 0; role < kBlockRoles; ++role)
@@ -381,7 +389,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
             .conditions = question.conditions};
   }
   Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
-  situation.since_switch = question.since_switch;
+  situation.since_switch = question.since_switch, situation.exploration_left = question.exploration_left;
   situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
   tell(question.judged, situation);
   for (const PlannedOption& one : options) {
@@ -406,7 +414,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   wish.predicted_gain = gain_of(chosen);
   wish.payback_steps = chosen.pause_seconds / std::max(1e-9, question.seconds - chosen.step_seconds);
   wish.cause = cause, wish.alternatives = std::move(others);
-  return {.wish = std::move(wish)};
+  return {.wish = std::move(wish), .pause = chosen.pause_seconds};
 }
 
 std::optional<PlanWish> Deciding::wish() {
@@ -415,7 +423,7 @@ std::optional<PlanWish> Deciding::wish() {
   Answer answer = weighing_.get();
   if (answer.stay && decides()) note_stay(std::move(*answer.stay), answer.conditions);
   if (!answer.wish || recent_.empty()) return std::nullopt;
-  is_wished_ = true, before_ = middle_step(recent_);
+  is_wished_ = true, before_ = middle_step(recent_), pause_ = answer.pause;
   return std::move(answer.wish);
 }
 

@@ -44,7 +44,8 @@ class Deciding {
     std::function<bool(const Plan&)> can_run;  // by the engine, and it may be wished for; any thread
     std::function<double()> clock;             // seconds
     ResponseLimits limits{};
-    bool looks_for_better = false;  // also where nothing is slow, once, when it has been measured what steps take
+    bool looks_for_better =
+        false;  // also where nothing is slow, once, when it has been measured what steps take
   };
   // The calibration is kept by whoever calls: it outlives changes of who takes part.
   Deciding(Facts facts, const Plan& plan, Calibration& calibration);
@@ -107,7 +108,7 @@ class Deciding {
     std::vector<Condition> conditions;
     std::vector<OngoingCondition> ongoing;
     HardwareProfile machines;
-    double seconds = 0, since_switch = 0, doubt = 0;
+    double seconds = 0, since_switch = 0, doubt = 0, exploration_left = 0;
     RoleRates rates{};
     std::optional<double> predicted, realised;
     Judged judged;
@@ -118,6 +119,7 @@ class Deciding {
     std::optional<PlanWish> wish{};
     std::optional<PlanStay> stay{};
     std::vector<Condition> conditions{};
+    double pause = 0;  // that the wish is to cost
   };
   Answer weigh(const Question& question) const;
   std::vector<PlannedOption> priced_options(const Question& question) const;
@@ -162,6 +164,8 @@ class Deciding {
   bool is_wished_ = false;
   bool was_slow_ = false, has_looked_for_better_ = false;
   double before_ = 0;  // seconds of a step before the last wish
+  double began_ = 0, pause_ = 0,
+         explored_ = 0;  // seconds that changes of plan, and steps on plans that were worse, have cost
   std::optional<double> predicted_, realised_;
   Judged judged_;
   bool is_told_ = true;

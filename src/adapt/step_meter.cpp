@@ -48,7 +48,7 @@ struct Tokens {
 Tokens tokens_of(const Plan& plan, const Seat& seat) {
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
-  const Side side{static_cast<int>(stage.devices.size()), stage.chunks.front().runs.front().strategy};
+  const Side side{static_cast<int>(stage.devices.size()), stage.chunks.back().runs.back().strategy};
   Tokens tokens;
   for (const int sequences : pipeline.microbatches) {
     tokens.own +=

@@ -99,6 +99,7 @@ struct Dealt {
 };
 
 Dealt dealt(const Plan& plan, std::vector<double> squares, Dealing dealing) {
+  ensure(std::ssize(squares) == plan.batch, "{} samples for a batch of {}", squares.size(), plan.batch);
   Dealt result{std::move(squares), {}};
   if (dealing == Dealing::by_cost) {
     result.sample = deal_by_cost(plan, result.squares);
@@ -135,13 +136,15 @@ Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, i
       Microbatch& microbatch = batch.microbatches.emplace_back();
       const ActivationShare own = share_of(split, seat.index, size, plan.sequence_length, false);
       if (split.strategy.cp > 1) microbatch.context = own.positions;
+      const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;  // of each sequence
       for (std::int64_t place = before + own.samples.begin; place < before + own.samples.end; ++place) {
         const std::int64_t i = dealt.sample[static_cast<std::size_t>(place)];
         const Sample& sample = read(i);
         append(microbatch, sample, plan.sequence_length, first_sample + i);
         if (number != counted) continue;
         count(microbatch, sample, batch);
-        batch.squares += dealt.squares[static_cast<std::size_t>(i)], batch.usual_squares += usual;
+        batch.squares += part * dealt.squares[static_cast<std::size_t>(i)],
+            batch.usual_squares += part * usual;
       }
       drop_trivial_segments(microbatch, plan.sequence_length);
       before += size;
@@ -172,8 +175,7 @@ namespace {
 
 // In a phase of shorter sequences their first tokens count.
 std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::int64_t first_sample) {
-  std::vector<double> result(static_cast<std::size_t>(plan.batch),
-                             square(plan.sequence_length));
+  std::vector<double> result(static_cast<std::size_t>(plan.batch), square(plan.sequence_length));
   if (samples.are_alike()) return result;
   for (std::size_t i = 0; i < result.size(); ++i) {
     result[i] = 0;

@@ -34,10 +34,11 @@ struct Batch {
   std::vector<Microbatch> microbatches;
   std::int64_t num_tokens = 0;   // without padding
   std::int64_t num_counted = 0;  // targets that count
-  // Of all lengths that attention sees in the device's sequences, their squares added up; and what as many sequences of the whole step have.
-  double squares = 0, usual_squares = 0;
   // Asynchronous schedules: the same of each micro-batch, over all devices, since each is the mean loss of an update.
   std::vector<std::int64_t> counted;
+  // Of all lengths that attention sees in the device's sequences, their squares added up, its part of them; and what as many sequences of
+  // the whole step have.
+  double squares = 0, usual_squares = 0;
 };
 
 // The ways in which the blocks of a stage split micro-batches over its devices, in the order of blocks.

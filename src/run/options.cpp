@@ -85,8 +85,10 @@ void declare(OptionTable& table, TrainOptions& o) {
       "precopy", o.precopy,
       {{"auto", WhenEarly::automatic}, {"always", WhenEarly::always}, {"never", WhenEarly::never}},
       "whether state is sent early, before training stands still for another plan");
-  table.add_choice<Dealing>("deal", o.dealing, {{"by-cost", Dealing::by_cost}, {"in-order", Dealing::in_order}},
-                            "which worker computes which samples of a step: so that all have as much to do where documents differ in "
+  table.add_choice<Dealing>("deal", o.dealing,
+                            {{"by-cost", Dealing::by_cost}, {"in-order", Dealing::in_order}},
+                            "which worker computes which samples of a step: so that all have as much to do "
+                            "where documents differ in "
                             "length, or as they come");
   declare_layout(table, o.layout);
   declare(table, o.failures);

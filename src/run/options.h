@@ -49,7 +49,7 @@ struct TrainOptions {
   std::string store;            // where workers meet: etcd://host:port; empty: a store of our own
   Path token_file;              // with the run's token, of runs over several hosts
   Path plan;
-  std::string switch_at;                 // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
+  std::string switch_at;  // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
   Dealing dealing = Dealing::by_cost;
   WhenEarly precopy = WhenEarly::never;  // whether state is sent before the pause of a change of plan
   Constraints layout;                    // of the plan that is chosen

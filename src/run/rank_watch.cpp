@@ -1,9 +1,9 @@
 // See rank_watch.h.
 #include "run/rank_watch.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "base/time_stamp.h"
 #include "run/regrouping.h"
@@ -13,7 +13,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{50};
-constexpr std::chrono::seconds kLongestSilence{2};  // of the store; then it is gone, or this host is cut off
+// Of the store; then it is gone, or this host is cut off. While the training gets on, nobody of it is cut off: all meet behind a step.
+constexpr std::chrono::seconds kLongestSilence{2};
 
 }  // namespace
 
@@ -84,17 +85,18 @@ bool RankWatch::look() {
   return true;
 }
 
-// While the training gets on, nobody of it is gone, whatever became of a few packets.
 void RankWatch::watch() {
-  auto answered = std::chrono::steady_clock::now();
+  auto answered = std::chrono::steady_clock::now(), got_on = answered;
   std::int64_t step = 0;
   while (!is_over_) {
     const auto now = std::chrono::steady_clock::now();
-    const bool has_answered = look(), gets_on = std::exchange(step, beacon_.look().step) != step;
-    if (has_answered || gets_on)
-      answered = now;
-    else if (now - answered > kLongestSilence)
+    if (look()) answered = now;
+    const std::int64_t last = beacon_.look().step;
+    if (last != step) step = last, got_on = now;
+    if (now - std::max(answered, got_on) > kLongestSilence)
       comm_.abandon("the run's store is gone");
+    else if (now - answered > kLongestSilence)
+      wants_to_meet_ = true;
     std::this_thread::sleep_for(kLookEvery);
   }
 }

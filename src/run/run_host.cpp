@@ -62,16 +62,16 @@ void RunHost::fetch() {
 
 void RunHost::take_pulses() {
   const auto now = Deadline::Clock::now();
-  std::int64_t step = 0;
   for (const int seat : regrouping_.staying()) {
     const auto said = board_.find(pulse_key(seat));
     if (!said || !*said) continue;  // it has not begun
-    const auto [found, is_new] = pulses_.try_emplace(seat, Beat{**said, now});
-    if (!is_new && found->second.last != **said) found->second = {**said, now};
-    if (const std::optional<Pulse> pulse = parse_pulse(**said)) step = std::max(step, pulse->step);
+    const std::optional<Pulse> pulse = parse_pulse(**said);
+    const std::int64_t step = pulse ? pulse->step : 0;
+    const auto [found, is_new] = pulses_.try_emplace(seat, Beat{**said, now, step});
+    if (is_new || found->second.last == **said) continue;
+    if (found->second.step != step) got_on_ = now;
+    found->second = {**said, now, step};
   }
-  if (step > step_) got_on_ = now;
-  step_ = step;  // it may have gone back to a checkpoint
 }
 
 // Since its pulse, or since the training got on, which it does with everybody or not at all: a rank whose pulses are lost on a network that

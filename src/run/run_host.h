@@ -48,6 +48,7 @@ class RunHost {
   struct Beat {
     std::string last;
     Deadline::Clock::time_point since;
+    std::int64_t step = 0;  // that its training had got to
   };
   bool look();
   void watch();
@@ -62,9 +63,8 @@ class RunHost {
   const std::function<bool()> is_in_haste_;
   Regrouping regrouping_;
   SalvageHost salvage_;
-  std::map<int, Beat> pulses_;  // by seat
-  std::int64_t step_ = 0;       // that the training has got to
-  Deadline::Clock::time_point got_on_{};
+  std::map<int, Beat> pulses_;            // by seat
+  Deadline::Clock::time_point got_on_{};  // when somebody's training did
   bool is_under_way_ = false;
   std::atomic<bool> is_over_ = false, have_all_ended_ = false;
   std::thread thread_;

@@ -321,9 +321,9 @@ StepMetrics Training::one_step() {
   decide_phase();
   done_ = state(), last_ = metrics;
   if (company_.watching != nullptr)
-    company_.watching->end_step(*part_.engine,
-                                {metrics.seconds.value, data_wait, metrics.memory.value_or(Bytes(0)),
-                                 batch.squares, batch.usual_squares});
+    company_.watching->end_step(
+        *part_.engine, {metrics.seconds.value, data_wait, metrics.memory.value_or(Bytes(0)), batch.squares,
+                        batch.usual_squares});
   if (keepers_.profiler != nullptr) keepers_.profiler->after(step_);
   metrics.saved = std::exchange(saved_, std::nullopt);
   if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))

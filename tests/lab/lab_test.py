@@ -90,7 +90,7 @@ class Lab(unittest.TestCase):
             time.sleep(0.5)
             lab.network.shape("host1", 1e8)
             self.assertEqual(sender.wait(timeout=20), 0)  # else it has waited for 5 s
-            self.assertGreater(float(listener.stdout.readline()), 3e8)  # half of the time it was 1e9
+            self.assertGreater(float(listener.stdout.readline()), 8e7)  # headers are 4 %
 
     def sent(self, lab, listener, there):
         self.talk(lab, "host1", "send", there, "0.5")

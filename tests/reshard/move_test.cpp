@@ -117,6 +117,7 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look 
                             options,
                             {.patience = Seconds(60),
                              .is_checked = look == Look::at_values,
+                             .keeps_old = copies == MasterCopies::owned,
                              .alone = Bytes(512),
                              .under_way = kUnderWay,
                              .early = early.when,
