@@ -18,7 +18,7 @@ constexpr double kSlowNetwork = 1.3;   // of what the usual node has, when links
 constexpr int kSettling = 3;           // observations behind a change of plan that say little
 constexpr int kHeld = 14;              // until a new plan's detector has seen enough
 constexpr double kExplored = 0.01;     // of the time, for changes that are only likely to be better
-constexpr int kCalibrated = 20;  // observations of the first plan, until it is asked whether it is the best
+constexpr int kCalibrated = 200;  // observations of the first plan, until it is asked whether it is the best
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 double middle_step(const std::deque<double>& values) {

@@ -122,7 +122,7 @@ ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& 
   const ChosenPlan best = best_on(size, options, model, device, is_recompute_given, may_copy);
   if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0) return best;
   TrainOptions copies = options;
-  copies.failures.mtbf = Seconds(600);  // so that no plan without copies is worth its speed
+  copies.failures.mtbf = kSoon;
   try {
     ChosenPlan chosen = best_on(size, copies, model, device, is_recompute_given, may_copy);
     if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;

@@ -12,6 +12,9 @@
 
 namespace optimus {
 
+// A mean time between failures with which no plan without copies of its state is worth its speed: for runs that are to survive.
+inline constexpr Seconds kSoon{600};
+
 struct ChosenPlan {
   Plan plan;
   std::string note;  // one line: of how many, and why the next best is not it

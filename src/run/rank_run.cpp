@@ -153,10 +153,11 @@ std::unique_ptr<Deciding> RankRun::decider() {
       .policy = policy,
       .machines = profile_of(open_cluster(fmt::format("{}x{}", device.type, size)).profile(), hosts),
       .demand =
-          [this, device](const Cluster& cluster, const Plan& now) {
+          [this, device, has_copies](const Cluster& cluster, const Plan& now) {
             TrainOptions options = options_;
             options.batch = now.batch, options.sequence_length = now.sequence_length;
             options.precision = text(now.precision);
+            if (has_copies) options.failures.mtbf = kSoon;
             return demand_of(options, settings_.model, device, cluster);
           },
       .can_run =

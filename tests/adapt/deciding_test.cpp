@@ -109,10 +109,10 @@ class DecidingTest : public testing::Test {
 TEST_F(DecidingTest, ABetterPlanIsTakenWhereNothingIsSlow) {
   looks_for_better_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
-  const auto wish = steps(40);
+  const auto wish = steps(240);
   ASSERT_TRUE(wish.has_value());
   EXPECT_EQ(wish->why, "by what steps were measured to take");
-  EXPECT_GE(step_, 20);
+  EXPECT_GE(step_, 200);
   EXPECT_EQ(steps(40), std::nullopt);
   ASSERT_TRUE(realised_.has_value());
   EXPECT_GT(*realised_, 0.05);
