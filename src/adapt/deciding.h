@@ -44,8 +44,8 @@ class Deciding {
     std::function<bool(const Plan&)> can_run;  // by the engine, and it may be wished for; any thread
     std::function<double()> clock;             // seconds
     ResponseLimits limits{};
-    bool looks_for_better =
-        false;  // also where nothing is slow, once, when it has been measured what steps take
+    // Also where nothing is slow, once, when it has been measured what steps take.
+    bool looks_for_better = false;
   };
   // The calibration is kept by whoever calls: it outlives changes of who takes part.
   Deciding(Facts facts, const Plan& plan, Calibration& calibration);
@@ -163,9 +163,9 @@ class Deciding {
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
   bool was_slow_ = false, has_looked_for_better_ = false;
-  double before_ = 0;  // seconds of a step before the last wish
-  double began_ = 0, pause_ = 0,
-         explored_ = 0;  // seconds that changes of plan, and steps on plans that were worse, have cost
+  double before_ = 0;             // seconds of a step before the last wish
+  double began_ = 0, pause_ = 0;  // pause_: that the last wish was to cost
+  double explored_ = 0;  // seconds that changes of plan, and steps on plans that were worse, have cost
   std::optional<double> predicted_, realised_;
   Judged judged_;
   bool is_told_ = true;

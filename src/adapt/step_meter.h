@@ -69,8 +69,8 @@ class StepMeter {
   int num_steps_ = 0;
   double work_ = 0;  // of these steps
   double part_ = 1;  // of what the first rank of the stage has to compute
-  double linear_ = 0,
-         attention_ = 0;  // flops of a step for what every token takes, and for a square of a length
+  // Flops: of a step for what every token takes, and for a square of a length.
+  double linear_ = 0, attention_ = 0;
 };
 
 }  // namespace optimus

@@ -2,7 +2,6 @@
 #include "schedule/deal.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <queue>
 
