@@ -112,12 +112,13 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
   if (!can_run(now)) return quickest(situation);
   const double rest = rest_of(policy, situation);
-  // The gain did not come: half of what was promised is not there, and the way back is open.
+  // The gain did not come: a quarter of what was promised is not there, and the way back is open.
   if (situation.predicted_gain && situation.realised_gain &&
       *situation.realised_gain < 0.25 * *situation.predicted_gain &&
       *situation.realised_gain < policy.least_gain)
     for (std::size_t i = 1; i < situation.options.size(); ++i)
-      if (situation.options[i].response == Response::resume && can_run(situation.options[i]))
+      if (situation.options[i].response == Response::resume && can_run(situation.options[i]) &&
+          situation.options[i].step_seconds < now.step_seconds)
         return {i, 0, "the gain did not come"};
   // Until it is known what has come of the last one.
   if (situation.since_switch < std::min(policy.settle_seconds, kJudgedSteps * now.step_seconds))

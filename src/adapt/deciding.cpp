@@ -17,8 +17,11 @@ constexpr double kLeastFactor = 1.12;  // what is found and less than this is ab
 constexpr double kSlowNetwork = 1.3;   // of what the usual node has, when links were probed
 constexpr int kSettling = 3;           // observations behind a change of plan that say little
 constexpr int kHeld = 14;              // until a new plan's detector has seen enough
-constexpr double kExplored = 0.01;     // of the time, for changes that are only likely to be better
-constexpr int kCalibrated = 200;  // observations of the first plan, until it is asked whether it is the best
+// Observations of a new plan, until what slows the run down since it began would have been found.
+constexpr int kVerdict = kSettling + 2 * static_cast<int>(kRecent);
+constexpr double kAnotherMatter = 1.3;  // slower than this since a change, a device is answered at once
+constexpr double kExplored = 0.01;      // of the time, for changes that are only likely to be better
+constexpr int kCalibrated = 30;  // observations of the first plan, until it is asked whether it is the best
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 double middle_step(const std::deque<double>& values) {
@@ -95,9 +98,9 @@ void Deciding::see(const Observation& seen) {
       const double now = middle_step(recent_);
       realised_ = before_ / now - 1;
       explored_ += pause_ + std::max(0.0, now - before_) * 2 * kRecent;
-      judge(*predicted_, *realised_);
     }
   }
+  if (num_seen_ == kVerdict && verdict()) judge(*predicted_, *realised_);
   weigh_if_due();
 }
 
@@ -139,17 +142,27 @@ void Deciding::name_nodes_of(Finding& finding) const {
   finding.where = std::move(named), finding.factor = std::max(finding.factor, worst);
 }
 
-// More and more seldom: each look is a moment in which nobody trains.
+// A look is a moment in which nobody trains; an end that is seen late is time on fewer devices, on average half of the time between two looks.
+// With c seconds a look, a chance of h a second that it ends, and a part g of the devices away, both together are least with
+// sqrt(2 c / (g h)) seconds between two.
+double Deciding::until_next_look() const {
+  constexpr double kLook = 0.2, kShortest = 10, kLongest = 600;  // seconds; the lab's looks take 0.1 to 0.3
+  double worth = 0;
+  for (const Away& one : away_)
+    worth += chance_to_end(usual_lifetime(one.finding.cause), facts_.clock() - one.since);
+  worth *= 1 - static_cast<double>(num_devices(plan_)) / cluster_.num_devices();
+  return std::clamp(std::sqrt(2 * kLook / std::max(worth, 1e-9)), kShortest, kLongest);
+}
+
 void Deciding::look_at_those_away() {
-  constexpr double kFirstLook = 10, kLongestLook = 600;  // seconds between two
   const auto can_be_told = [&](const Away& one) {
     return (one.finding.cause == Cause::link ? cluster_.num_nodes() : cluster_.num_devices()) >= 3;
   };
   if (std::none_of(away_.begin(), away_.end(), can_be_told)) return;
   if (!decides() || probing_ != Probing::no || is_wished_) return;
-  if (look_wait_ == 0) look_wait_ = kFirstLook, next_look_ = facts_.clock() + look_wait_;
-  if (facts_.clock() < next_look_) return;
-  look_wait_ = std::min(kLongestLook, 2 * look_wait_), next_look_ = facts_.clock() + look_wait_;
+  if (!next_look_) next_look_ = facts_.clock() + until_next_look();
+  if (facts_.clock() < *next_look_) return;
+  next_look_ = facts_.clock() + until_next_look();
   probing_ = Probing::wanted;
 }
 
@@ -217,8 +230,33 @@ void Deciding::note_who_is_well(const Probed& seen) {
     }
     away_.push_back(one);
     // It is looked at again before it is tried.
-    if (now > 0) away_.back().until = std::max(one.until, next_look_ + look_wait_);
+    if (now > 0) away_.back().until = std::max(one.until, facts_.clock() + 3 * until_next_look());
   }
+}
+
+// What the plan was not chosen for.
+std::vector<Condition> Deciding::began_since() const {
+  std::vector<Condition> result;
+  for (const Condition& one : concerning(plan_, conditions()))
+    if (std::none_of(wished_for_.begin(), wished_for_.end(), [&](const Condition& known) {
+          return known.cause == one.cause && known.where == one.where;
+        }))
+      result.push_back(one);
+  return result;
+}
+
+// A plan is not blamed for what began since.
+std::optional<double> Deciding::verdict() const {
+  return predicted_ && num_seen_ >= kVerdict && began_since().empty() ? realised_ : std::nullopt;
+}
+
+// Two changes within a few steps are refused where they may answer the same, or the noise of a new plan's first steps; not where a device or a
+// host has become slow meanwhile, which all others' steps tell from the plan's own.
+double Deciding::since_switch() const {
+  for (const Condition& one : began_since())
+    if ((one.cause == Cause::device || one.cause == Cause::host) && one.factor >= kAnotherMatter)
+      return Situation{}.since_switch;
+  return facts_.clock() - switched_at_;
 }
 
 // Gains are of steps a second here; a situation has parts of the step.
@@ -287,7 +325,8 @@ std::string Deciding::key_of(const std::vector<Condition>& conditions, const Pla
 void Deciding::weigh_if_due() {
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < kRecent) return;
   const std::vector<Condition> now = conditions();
-  const bool has_disappointed = predicted_ && realised_ && *realised_ < 0.25 * *predicted_;
+  const std::optional<double> came = verdict();
+  const bool has_disappointed = came && *came < 0.25 * *predicted_;
   // What was measured by then may speak for another plan, though nothing is slow.
   const bool is_new =
       facts_.looks_for_better && decides() && !has_looked_for_better_ && num_seen_ >= kCalibrated;
@@ -308,10 +347,10 @@ Deciding::Question Deciding::question() const {
   Question question;
   question.plan = plan_, question.home = home_, question.conditions = conditions();
   question.machines = calibration_.refreshed(facts_.machines);
-  question.seconds = middle_step(recent_), question.since_switch = facts_.clock() - switched_at_;
+  question.seconds = middle_step(recent_), question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer);
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
-  question.predicted = predicted_, question.realised = realised_, question.judged = judged_;
+  question.predicted = predicted_, question.realised = verdict(), question.judged = judged_;
   const double layers = calibration_.rate(BlockRole::layer).value_or(1);
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
@@ -414,7 +453,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   wish.predicted_gain = gain_of(chosen);
   wish.payback_steps = chosen.pause_seconds / std::max(1e-9, question.seconds - chosen.step_seconds);
   wish.cause = cause, wish.alternatives = std::move(others);
-  return {.wish = std::move(wish), .pause = chosen.pause_seconds};
+  return {.wish = std::move(wish), .conditions = question.conditions, .pause = chosen.pause_seconds};
 }
 
 std::optional<PlanWish> Deciding::wish() {
@@ -424,6 +463,7 @@ std::optional<PlanWish> Deciding::wish() {
   if (answer.stay && decides()) note_stay(std::move(*answer.stay), answer.conditions);
   if (!answer.wish || recent_.empty()) return std::nullopt;
   is_wished_ = true, before_ = middle_step(recent_), pause_ = answer.pause;
+  wished_for_ = std::move(answer.conditions);
   return std::move(answer.wish);
 }
 
@@ -444,10 +484,11 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
-  networks_.reset(), probing_ = Probing::no, look_wait_ = 0;
+  networks_.reset(), probing_ = Probing::no, next_look_.reset();
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
+  if (!wish) wished_for_.clear();
   realised_.reset(), is_told_ = !wish, stay_.reset(), told_.clear();
   if (wish) ++judged_.switches;
   begin_plan();
@@ -474,7 +515,7 @@ void Deciding::hold(std::vector<Finding> findings) {
     // Each time that it was still slow when it was tried again it is given twice as long.
     double& tries = tries_[{one.cause, one.where.front()}];
     const double rest = expected_rest(usual_lifetime(one.cause), 0, facts_.policy.horizon);
-    away_.push_back({std::move(one), facts_.clock() + rest * std::exp2(tries++)});
+    away_.push_back({std::move(one), facts_.clock(), facts_.clock() + rest * std::exp2(tries++)});
   }
 }
 

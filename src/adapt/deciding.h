@@ -84,6 +84,7 @@ class Deciding {
   void note_stay(PlanStay stay, const std::vector<Condition>& conditions);
   void name_nodes();
   void look_at_those_away();
+  double until_next_look() const;
   void name_nodes_of(Finding& finding) const;
   void note_who_is_well(const Probed& seen);
   bool decides() const { return facts_.policy.kind != PolicyKind::never; }
@@ -100,6 +101,10 @@ class Deciding {
            squares = 0;  // logarithms of seconds over those predicted, and their squares, added up
   };
   void judge(double predicted, double realised);
+  std::vector<Condition> began_since() const;
+  // Of the last change that was wished for: the realised gain, once it is known whose it is.
+  std::optional<double> verdict() const;
+  double since_switch() const;
   static void tell(const Judged& judged, Situation& situation);
   // On its thread. Uses nothing of this object that changes, but for memory_, which is its own.
   struct Question {
@@ -134,11 +139,11 @@ class Deciding {
   std::vector<StageWork> work_;  // of plan_
   std::unique_ptr<Detector> detector_;
   struct Away {
-    Finding finding;  // of what the plan does not use
-    double until = 0;
+    Finding finding;              // of what the plan does not use
+    double since = 0, until = 0;  // seconds by the clock: left out; tried again
   };
   std::vector<Away> away_;
-  double next_look_ = 0, look_wait_ = 0;  // at those who are away
+  std::optional<double> next_look_;  // at those who are away, by the clock
   std::map<std::pair<Cause, int>, double> tries_;
   std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
   std::deque<double> recent_;             // seconds of steps on this plan
@@ -163,8 +168,9 @@ class Deciding {
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
   bool was_slow_ = false, has_looked_for_better_ = false;
-  double before_ = 0;             // seconds of a step before the last wish
-  double began_ = 0, pause_ = 0;  // pause_: that the last wish was to cost
+  double before_ = 0;                  // seconds of a step before the last wish
+  std::vector<Condition> wished_for_;  // what it was to answer
+  double began_ = 0, pause_ = 0;       // pause_: that the last wish was to cost
   double explored_ = 0;  // seconds that changes of plan, and steps on plans that were worse, have cost
   std::optional<double> predicted_, realised_;
   Judged judged_;

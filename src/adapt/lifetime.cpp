@@ -50,4 +50,10 @@ double expected_rest(const Lifetime& lifetime, double age, double horizon) {
   return std::min(rest, horizon);
 }
 
+double chance_to_end(const Lifetime& lifetime, double age) {
+  if (lifetime.is_endless) return 0;
+  const double alive = chance_beyond(lifetime, age);
+  return alive < 1e-12 ? 0 : 1 - chance_beyond(lifetime, age + 1) / alive;
+}
+
 }  // namespace optimus

@@ -17,4 +17,7 @@ Lifetime usual_lifetime(Cause cause);
 // Of a condition that is `age` seconds old: seconds that it has still to go, on average, at most `horizon`.
 double expected_rest(const Lifetime& lifetime, double age, double horizon);
 
+// The chance that it ends in the next second.
+double chance_to_end(const Lifetime& lifetime, double age);
+
 }  // namespace optimus

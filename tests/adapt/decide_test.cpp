@@ -55,9 +55,12 @@ TEST(Decide, CheaperAnswersFirst) {
 
 TEST(Decide, GoesBackWhenTheGainDoesNotCome) {
   Situation now = slow_device(60, 1);
-  now.options[1].response = Response::resume, now.options[1].step_seconds = 1.5;
+  now.options[1].response = Response::resume, now.options[1].step_seconds = 1.49;
   now.predicted_gain = 0.3, now.realised_gain = 0.01;
   EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 1u);
+  now.options[1].step_seconds = 1.51;  // what was left is no better
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 0u);
+  now.options[1].step_seconds = 1.49;
   now.realised_gain = 0.28;
   EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 0u);
 }
