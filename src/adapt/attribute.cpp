@@ -46,7 +46,7 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   }
   std::set<int> slow;
   for (const auto& [key, track] : tracks_) {
-    if (key.first != Measure::compute || !track.is_lasting) continue;
+    if ((key.first != Measure::compute && key.first != Measure::clock) || !track.is_lasting) continue;
     if (key.second >= 0)
       slow.insert(key.second);
     else if (const auto& ranks = topology_.ranks_of_group(-1 - key.second); ranks.size() > Spread::kLargest)
@@ -55,7 +55,7 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   const auto take = [&](Cause cause, int where, const std::vector<int>& ranks) {
     if (ranks.size() < 2 || !std::includes(slow.begin(), slow.end(), ranks.begin(), ranks.end())) return;
     std::vector<const Track*> tracks;
-    for (const int rank : ranks) tracks.push_back(track_of(Measure::compute, rank)), slow.erase(rank);
+    for (const int rank : ranks) tracks.push_back(slowness_of(rank)), slow.erase(rank);
     found.push_back(finding_of(cause, {where}, tracks));
   };
   const auto sorted = [](std::vector<int> ranks) { return std::sort(ranks.begin(), ranks.end()), ranks; };
@@ -75,9 +75,15 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   }
   for (const int node : nodes) take(Cause::host, node, sorted(topology_.ranks_of_node(node)));
   for (const int rank : slow) {
-    const Track* track = track_of(Measure::compute, rank);
-    found.push_back(finding_of(Cause::device, {rank}, {track}));
+    found.push_back(finding_of(Cause::device, {rank}, {slowness_of(rank)}));
+    if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
+      found.back().clock = 1 / middle_of(clock->ratios, static_cast<std::size_t>(options_.short_window));
   }
+}
+
+const Detector::Track* Detector::slowness_of(int rank) const {
+  const Track* const compute = track_of(Measure::compute, rank);
+  return compute != nullptr ? compute : track_of(Measure::clock, rank);
 }
 
 bool Detector::is_link_slow(Channel channel, int rank) const {

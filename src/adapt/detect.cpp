@@ -13,8 +13,8 @@ constexpr std::size_t kMostSuspects = 512;
 constexpr double kSuspicious = 1.04;  // worth remembering
 constexpr int kForgotten = 30;        // steps without suspicion
 
-constexpr std::array<Measure, 5> kWatched = {Measure::compute, Measure::next, Measure::previous,
-                                             Measure::tensor, Measure::data};
+constexpr std::array<Measure, 6> kWatched = {Measure::compute,  Measure::clock,  Measure::next,
+                                             Measure::previous, Measure::tensor, Measure::data};
 
 bool is_channel(Measure measure) { return measure >= Measure::next; }
 
@@ -51,8 +51,9 @@ Detector::Detector(Topology topology, DetectorOptions options,
 std::vector<Finding> Detector::see(const Observation& observation) {
   step_ = observation.step, step_seconds_ = observation.seconds;
   if (num_seen_++ == 0) first_step_ = step_;
-  const double common = common_factor(observation);
-  follow_one(common_, common, false);
+  const Common common{common_factor(observation, Measure::compute),
+                      common_factor(observation, Measure::clock)};
+  follow_one(common_, common.compute, false);
   follow(observation, common);
   learn(observation, common);
   std::vector<Finding> found;
@@ -69,13 +70,13 @@ std::vector<Finding> Detector::see(const Observation& observation) {
 
 // What the better half of the ranks has in common, against before. Among two or three ranks the best one tells; one alone has nobody
 // to compare with, and its own change counts as its own.
-double Detector::common_factor(const Observation& observation) const {
+double Detector::common_factor(const Observation& observation, Measure measure) const {
   if (observation.num_ranks < 2) return 1;
   std::vector<std::pair<double, std::int64_t>> ratios;  // by rank
   std::int64_t ranks = 0;
   for (const auto& [group, seen] : observation.groups) {
-    const auto base = baselines_.find({group, Measure::compute});
-    const Spread& spread = seen.of(Measure::compute);
+    const auto base = baselines_.find({group, measure});
+    const Spread& spread = seen.of(measure);
     if (base == baselines_.end() || base->second.value == 0 || spread.count == 0) continue;
     const double value = observation.num_ranks < 4 ? spread.smallest.value : spread.median();
     ratios.emplace_back(value / base->second.value, spread.count);
@@ -121,14 +122,14 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   if (!track.is_lasting && track.quiet >= 2) track.since = step_ + 1;
 }
 
-void Detector::follow(const Observation& observation, double common) {
+void Detector::follow(const Observation& observation, const Common& common) {
   std::map<Key, double> now;
   for (const auto& [group, seen] : observation.groups)
     for (const Measure measure : kWatched) {
       const Spread& spread = seen.of(measure);
       const auto base = baselines_.find({group, measure});
       if (spread.count == 0 || base == baselines_.end() || base->second.value == 0) continue;
-      const double usual = base->second.value * (is_channel(measure) ? 1 : common);
+      const double usual = base->second.value * common.of(measure);
       now[{measure, -1 - group}] = spread.median() / usual;
       for (const Seen& one : spread.largest) now[{measure, one.rank}] = one.value / usual;
     }
@@ -155,7 +156,7 @@ void Detector::follow(const Observation& observation, double common) {
 }
 
 // Baselines: the median over the warm-up, then a slow mean of quiet steps, so that what changes over hours is no condition.
-void Detector::learn(const Observation& observation, double common) {
+void Detector::learn(const Observation& observation, const Common& common) {
   constexpr double kRate = 1.0 / 256;
   for (const auto& [group, seen] : observation.groups)
     for (const Measure measure : kWatched) {
@@ -167,7 +168,7 @@ void Detector::learn(const Observation& observation, double common) {
         if (std::ssize(base.first) >= options_.warm_up) base.value = median_of(std::exchange(base.first, {}));
         continue;
       }
-      const double ratio = spread.median() / (base.value * (is_channel(measure) ? 1 : common));
+      const double ratio = spread.median() / (base.value * common.of(measure));
       if (ratio < kSuspicious && ratio > 1 / kSuspicious) base.value *= std::pow(ratio, kRate);
     }
 }

@@ -31,8 +31,10 @@ struct Finding {
   double factor = 1;       // median over the last steps
   double spread = 0;       // of the factor's logarithm: how sure it is
   std::int64_t since = 0;  // first step of it, as far as can be told
+  double clock = 0;        // of a device whose clock is lower, by its own word: of what others have
 };
-std::string text(const Finding& finding);  // "slow device 5: 1.52x since step 397"
+// "slow device 5: 1.52x since step 397"; behind it " (clock at 0.66)"
+std::string text(const Finding& finding);
 
 // Who sits where, and who speaks to whom. Ranks are the plan's devices. Copies what it needs.
 class Topology {
@@ -111,14 +113,23 @@ class Detector {
   };
   using Key = std::pair<Measure, int>;  // rank, or -1 - group for the whole group
 
-  double common_factor(const Observation& observation) const;
-  void follow(const Observation& observation, double common);
+  // What ranks have in common in a step: of channels nothing.
+  struct Common {
+    double compute = 1, clock = 1;
+    double of(Measure measure) const {
+      return measure == Measure::compute ? compute : measure == Measure::clock ? clock : 1;
+    }
+  };
+  double common_factor(const Observation& observation, Measure measure) const;
+  void follow(const Observation& observation, const Common& common);
   void follow_one(Track& track, double ratio, bool is_link) const;
   bool is_steady(const Track& track, int window) const;
-  void learn(const Observation& observation, double common);
+  void learn(const Observation& observation, const Common& common);
   bool is_slow(Measure measure, int rank) const;
   Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;
   const Track* track_of(Measure measure, int rank) const;
+  // Of a slow rank: what it computes takes longer; where nobody sees that (CUDA), its clock is lower.
+  const Track* slowness_of(int rank) const;
 
   void find_slow_ranks(std::vector<Finding>& found) const;
   void find_slow_links(std::vector<Finding>& found) const;

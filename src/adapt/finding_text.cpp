@@ -65,7 +65,9 @@ std::string text(const Finding& finding) {
   for (const int one : finding.where) where += fmt::format("{}{}", where.empty() ? " " : kBetween, one);
   if (finding.where.size() > 4)
     where = fmt::format(" {} and {} others", finding.where[0], finding.where.size() - 1);
-  return fmt::format("{}{}: {:.2f}{}{}", text(finding.cause), where, finding.factor, kTimes, finding.since);
+  const std::string clock = finding.clock > 0 ? fmt::format(" (clock at {:.2f})", finding.clock) : "";
+  return fmt::format("{}{}: {:.2f}{}{}{}", text(finding.cause), where, finding.factor, kTimes, finding.since,
+                     clock);
 }
 
 std::vector<Finding> parse_findings(std::string_view evidence) {

@@ -42,9 +42,9 @@ double RankStep::compute_seconds() const {
 }
 
 std::string text(Measure measure) {
-  constexpr std::array<const char*, kMeasures> kNames = {"compute",   "optimizer", "host",   "waiting",
-                                                         "data_wait", "work",      "memory", "next",
-                                                         "previous",  "tensor",    "data"};
+  constexpr std::array<const char*, kMeasures> kNames = {
+      "compute", "optimizer", "host", "waiting",  "data_wait", "work", "memory",
+      "clock",   "idle",      "next", "previous", "tensor",    "data"};
   return kNames[static_cast<std::size_t>(measure)];
 }
 
@@ -109,6 +109,7 @@ void Observation::add(const RankStep& rank) {
   put(Measure::data_wait, rank.data_wait);
   put(Measure::work, rank.work);
   put(Measure::memory, static_cast<double>(rank.memory.value));
+  if (rank.clock > 0) put(Measure::clock, rank.clock), put(Measure::idle, rank.idle);
   for (std::size_t c = 0; c < kChannels; ++c)
     if (rank.links[c].bytes > 0)
       put(measure_of(static_cast<Channel>(c)), rank.links[c].seconds / rank.links[c].bytes);

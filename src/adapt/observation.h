@@ -76,11 +76,13 @@ struct RankStep {
   BlockRates rates{};
   LengthSum lengths{};
   Bytes memory{}, memory_limit{};
+  // What a GPU says of itself: its highest clock over the present one (0: nobody knows), and the part of the time in which it was idle.
+  double clock = 0, idle = 0;
 
   double compute_seconds() const;  // forward, recompute, backward
 };
 
-// What is compared between ranks. compute: seconds, of usual work. Channels: seconds a byte.
+// What is compared between ranks: the larger, the slower. compute: seconds, of usual work. Channels: seconds a byte.
 enum class Measure {
   compute,
   optimizer,
@@ -89,12 +91,14 @@ enum class Measure {
   data_wait,
   work,
   memory,
+  clock,
+  idle,
   next,
   previous,
   tensor,
   data
 };
-inline constexpr std::size_t kMeasures = 11;
+inline constexpr std::size_t kMeasures = 13;
 inline Measure measure_of(Channel channel) {
   return static_cast<Measure>(static_cast<int>(Measure::next) + static_cast<int>(channel));
 }

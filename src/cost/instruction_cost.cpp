@@ -286,16 +286,20 @@ double PricedProgram::product(const WorkItem& one, Op op, double num_tokens, dou
   const ProductFormat format = setup_.format.is_narrow() && !is_narrow ? ProductFormat{} : setup_.format;
   const double seconds = is_of_experts ? device.grouped_product(rows, inner, outer, experts, format)
                                        : device.product(rows, inner, outer, format);
+  // Scales of the tensor at hand: a pass over it that looks for its maximum.
+  const bool is_measured_first = setup_.plan.fp8.scaling == Fp8Scaling::current;
   double bytes = 0;
   if (op == Op::backward_weight) {
     const double gradients = inner * outer * experts * 2 * setup_.software.gradient_bytes;
     bytes += gradients * device.constants().gradient_traffic;
     if (is_narrow) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
+    if (is_narrow && is_measured_first) bytes += rows * inner * share * 2;  // the gradient has its copy
   } else if (is_narrow) {
     // Read in 16 bits, written in 8; weights too where nobody keeps their 8 bits from one micro-batch to the next.
     const double casted = op == Op::backward_input ? rows * outer : rows * inner;
     const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (casted + weights) * 3 * device.constants().fp8_cast;
+    if (is_measured_first) bytes += casted * 2;
   }
   return seconds + device.traffic(bytes);
 }

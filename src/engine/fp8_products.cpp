@@ -44,7 +44,8 @@ class RoundedProducts final : public Products {
     const bool is_measured_already = operand == Fp8Operand::weight && scales_.has_rounded_weights(layer_);
     if (!is_measured_already) scales_.measure(slot, tensor);
     if (!scales_.is_narrow()) return tensor;
-    return rounded_to_fp8(tensor, operand, scales_.scale(slot), scales_.inverse(slot));
+    const Fp8Scale scale = scales_.scale_for(slot, tensor);
+    return rounded_to_fp8(tensor, operand, scale.scale, scale.inverse);
   }
 
   Products& products_;

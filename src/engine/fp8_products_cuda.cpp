@@ -25,7 +25,13 @@ namespace {
 
 struct Copies {
   at::Tensor plain, turned;   // [rows, width], [width, rows]
+  at::Tensor inverse;         // of the scale: one fp32 element
   bool is_only_here = false;  // the tensor itself was never written
+};
+
+// As a product takes it.
+struct Operand {
+  at::Tensor values, inverse;
 };
 
 class CudaFp8Products final : public Products {
@@ -54,8 +60,8 @@ class CudaFp8Products final : public Products {
     LtShape shape = shape_of(weight.size(1), dy.size(0), weight.size(0));
     shape.b_is_gradient = true, shape.d_stride = dx.stride(0);
     shape.has_addend = stream.defined(), shape.c_stride = stream.defined() ? stream.stride(0) : dx.stride(0);
-    has_input_gradient_ =
-        run(shape, weight_of(weight).turned, gradient->plain, stream, dx, {}, Fp8Operand::weight);
+    has_input_gradient_ = run(shape, {weight_of(weight).turned, weight_.inverse},
+                              {gradient->plain, gradient->inverse}, stream, dx, {});
     gradient->plain.reset();
     if (has_input_gradient_) return;
     ensure(!gradient->is_only_here, "cuBLASLt does no more what it has done");
@@ -72,15 +78,14 @@ class CudaFp8Products final : public Products {
       ensure(!waiting.is_only_here && taken_input(x) == nullptr, "8 bits for a product that is in none");
       return twin_->weight_gradient(dy, x, gradient, adds);
     }
-    const at::Tensor turned =
-        waiting.turned.defined()
-            ? waiting.turned
-            : narrowed(dy, Fp8Operand::gradient, /*plain=*/false, /*turned=*/true).turned;
-    const at::Tensor input = turned_input(x);
+    const Copies turned = waiting.turned.defined()
+                              ? waiting
+                              : narrowed(dy, Fp8Operand::gradient, /*plain=*/false, /*turned=*/true);
+    const Operand input = turned_input(x);
     LtShape shape = shape_of(x.size(1), dy.size(1), x.size(0));
     shape.b_is_gradient = true, shape.is_wide = true, shape.has_addend = adds;
     shape.c_stride = shape.d_stride = gradient.stride(0);
-    has_weight_gradient_ = run(shape, input, turned, gradient, gradient, {}, Fp8Operand::input);
+    has_weight_gradient_ = run(shape, input, {turned.turned, turned.inverse}, gradient, gradient, {});
     if (has_weight_gradient_) return;
     ensure(!waiting.is_only_here && taken_input(x) == nullptr, "cuBLASLt does no more what it has done");
     twin_->weight_gradient(dy, x, gradient, adds);
@@ -88,13 +93,13 @@ class CudaFp8Products final : public Products {
 
   // Only when both products have gone by cuBLASLt before: nothing else could read what is only here.
   bool takes_gradients(const at::Tensor& weight, std::int64_t rows) const override {
-    return has_input_gradient_ && has_weight_gradient_ && tools_.scales.is_narrow() && rows > 0 &&
-           rows % 16 == 0 && is_in_tiles(weight);
+    return has_input_gradient_ && has_weight_gradient_ && tools_.scales.is_narrow() &&
+           tools_.scales.is_known(Fp8Operand::gradient) && rows > 0 && rows % 16 == 0 && is_in_tiles(weight);
   }
   void take_gradient(Activation kind, const at::Tensor& d_activated, const at::Tensor& x,
                      const at::Tensor& gate, const at::Tensor& gradient, at::Tensor& bias_gradient) override {
     Copies copies = room_for(gradient, Fp8Operand::gradient, true, true);
-    copies.is_only_here = true;
+    copies.is_only_here = true, copies.inverse = tools_.scales.inverse(slot(Fp8Operand::gradient));
     at::Tensor maximum = tools_.scales.maximum(slot(Fp8Operand::gradient));
     tools_.kernels.quantise_through(kind, d_activated, x, gate,
                                     tools_.scales.scale(slot(Fp8Operand::gradient)), copies.plain,
@@ -110,12 +115,14 @@ class CudaFp8Products final : public Products {
                                     bool transposes) override {
     if (std::exchange(inputs_of_, tools_.scales.number()) != tools_.scales.number()) inputs_.clear();
     inputs_.erase(input.data_ptr());
-    const bool takes = has_forward_ && has_weight_gradient_ && can(input, weight) && input.is_contiguous() &&
-                       input.element_size() == 2 && all_aligned(input);
+    const bool takes = has_forward_ && has_weight_gradient_ && tools_.scales.is_known(Fp8Operand::input) &&
+                       can(input, weight) && input.is_contiguous() && input.element_size() == 2 &&
+                       all_aligned(input);
     if (!takes) return {};
     const at::Tensor flat = input.view({-1}).view(fp8_type(Fp8Operand::input));
     const std::int64_t rows = input.size(0), width = input.size(1), count = rows * width;
-    Copies copies{.plain = flat.narrow(0, 0, count).view({rows, width})};
+    Copies copies{.plain = flat.narrow(0, 0, count).view({rows, width}),
+                  .inverse = tools_.scales.inverse(slot(Fp8Operand::input))};
     if (transposes) copies.turned = flat.narrow(0, count, count).view({width, rows});
     inputs_[input.data_ptr()] = copies;
     return Fp8Room{copies.plain, copies.turned, tools_.scales.scale(slot(Fp8Operand::input)),
@@ -167,20 +174,24 @@ class CudaFp8Products final : public Products {
     const auto found = inputs_.find(input.data_ptr());
     return found == inputs_.end() || inputs_of_ != tools_.scales.number() ? nullptr : &found->second;
   }
-  at::Tensor turned_input(const at::Tensor& input) const {
+  Operand turned_input(const at::Tensor& input) const {
     const Copies* taken = taken_input(input);
-    if (taken == nullptr) return narrowed(input, Fp8Operand::input, /*plain=*/false, /*turned=*/true).turned;
-    if (taken->turned.defined()) return taken->turned;
+    if (taken == nullptr) {
+      const Copies copies = narrowed(input, Fp8Operand::input, /*plain=*/false, /*turned=*/true);
+      return {copies.turned, copies.inverse};
+    }
+    if (taken->turned.defined()) return {taken->turned, taken->inverse};
     at::Tensor turned = room_for(input, Fp8Operand::input, /*plain=*/false, /*turned=*/true).turned;
     tools_.kernels.transpose_fp8(taken->plain, turned);
-    return turned;
+    return {turned, taken->inverse};
   }
   void fill(const at::Tensor& tensor, Fp8Operand operand, Copies& copies) const {
     const bool is_measured_already =
         operand == Fp8Operand::weight && tools_.scales.has_rounded_weights(layer_);
     at::Tensor maximum = is_measured_already ? at::Tensor() : tools_.scales.maximum(slot(operand));
-    tools_.kernels.quantise(operand, tensor, tools_.scales.scale(slot(operand)), copies.plain, copies.turned,
-                            maximum);
+    const Fp8Scale scale = tools_.scales.scale_for(slot(operand), tensor);
+    copies.inverse = scale.inverse;
+    tools_.kernels.quantise(operand, tensor, scale.scale, copies.plain, copies.turned, maximum);
   }
   const Copies& weight_of(const at::Tensor& weight) {
     if (!weight_.plain.defined() || weight_.plain.sizes() != weight.sizes())
@@ -205,25 +216,23 @@ class CudaFp8Products final : public Products {
       ensure(taken == nullptr, "8 bits for a product that is in none");
       return false;
     }
-    const at::Tensor input = taken != nullptr
-                                 ? taken->plain
-                                 : narrowed(x, Fp8Operand::input, /*plain=*/true, /*turned=*/false).plain;
+    const Copies input =
+        taken != nullptr ? *taken : narrowed(x, Fp8Operand::input, /*plain=*/true, /*turned=*/false);
     LtShape shape = shape_of(weight.size(0), x.size(0), x.size(1));
     shape.d_stride = y.stride(0);
     shape.has_addend = addend.defined(), shape.c_stride = addend.defined() ? addend.stride(0) : y.stride(0);
     shape.epilogue = bias.defined() ? LtEpilogue::bias : LtEpilogue::none;
-    has_forward_ = run(shape, weight_of(weight).plain, input, addend, y, bias, Fp8Operand::weight);
+    has_forward_ =
+        run(shape, {weight_of(weight).plain, weight_.inverse}, {input.plain, input.inverse}, addend, y, bias);
     ensure(has_forward_ || taken == nullptr, "cuBLASLt does no more what it has done");
     return has_forward_;
   }
-  // first: what a is.
-  bool run(const LtShape& shape, const at::Tensor& a, const at::Tensor& b, const at::Tensor& addend,
-           const at::Tensor& to, const at::Tensor& bias, Fp8Operand first) const {
-    const Fp8Operand second = shape.b_is_gradient ? Fp8Operand::gradient : Fp8Operand::input;
+  bool run(const LtShape& shape, const Operand& a, const Operand& b, const at::Tensor& addend,
+           const at::Tensor& to, const at::Tensor& bias) const {
     const auto data = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.data_ptr() : nullptr; };
-    return tools_.products.choices()->run(shape, {a.data_ptr(), b.data_ptr(), data(addend), to.data_ptr(),
-                                                  data(bias), tools_.scales.inverse(slot(first)).data_ptr(),
-                                                  tools_.scales.inverse(slot(second)).data_ptr()});
+    return tools_.products.choices()->run(
+        shape, {a.values.data_ptr(), b.values.data_ptr(), data(addend), to.data_ptr(), data(bias),
+                a.inverse.data_ptr(), b.inverse.data_ptr()});
   }
 
   const Fp8Tools tools_;

@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/fp8.h"
 
 namespace optimus {
 namespace {
@@ -18,6 +17,7 @@ constexpr int kSpread = 4;
 Fp8Scales::Fp8Scales(const Plan& plan, at::Device device)
     : num_slots_(num_fp8_slots(plan)),
       window_(plan.fp8.window),
+      is_current_(plan.fp8.scaling == Fp8Scaling::current),
       has_layer_(static_cast<std::size_t>(plan.num_blocks - 2)),
       has_rounded_weights_(has_layer_.size()) {
   for (const int block : fp8_blocks(plan)) has_layer_[static_cast<std::size_t>(block - 1)] = true;
@@ -53,6 +53,14 @@ void Fp8Scales::measure(int slot, const at::Tensor& tensor) {
   if (!is_measured_) return;
   at::Tensor largest = maxima_.select(0, slot);
   keep_largest(tensor, largest);
+}
+
+Fp8Scale Fp8Scales::scale_for(int slot, const at::Tensor& tensor) const {
+  const auto operand = static_cast<Fp8Operand>(slot % kNumFp8Operands);
+  if (is_known(operand)) return {scale(slot), inverse(slot)};
+  at::Tensor largest = at::zeros({}, maxima_.options());
+  keep_largest(tensor, largest);
+  return fp8_scale_for(operand, largest);
 }
 
 void Fp8Scales::set_history(Fp8History history) {

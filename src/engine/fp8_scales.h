@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "kernels/fp8.h"
 #include "model/spec.h"
 #include "plan/fp8.h"
 
@@ -35,6 +36,10 @@ class Fp8Scales {
   }  // false: there is no history yet, products are as without fp8
   at::Tensor scale(int slot) const { return scales_.select(0, slot).select(0, 0); }
   at::Tensor inverse(int slot) const { return inverses_.select(0, slot).select(0, 0); }
+  // The slot's; with scales of the tensor at hand, this tensor's own.
+  Fp8Scale scale_for(int slot, const at::Tensor& tensor) const;
+  // Known before the tensor is: whoever makes it can write it in 8 bits.
+  bool is_known(Fp8Operand operand) const { return !is_current_ || operand == Fp8Operand::weight; }
   void measure(int slot, const at::Tensor& tensor);
   // Of this layer, products get weights that their owners have rounded and measured (narrow_shards.h), in steps that are narrow.
   void expect_rounded_weights(int layer) { has_rounded_weights_[static_cast<std::size_t>(layer)] = true; }
@@ -50,6 +55,7 @@ class Fp8Scales {
 
  private:
   const int num_slots_, window_;
+  const bool is_current_;  // scales of the tensor at hand
   std::vector<bool> has_layer_, has_rounded_weights_;
   Fp8History history_;
   at::Tensor maxima_;             // [slots], fp32, on the device

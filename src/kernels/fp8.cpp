@@ -5,6 +5,7 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/frexp.h>
 #include <ATen/ops/maximum.h>
 
 #include "kernels/kernels.h"
@@ -21,6 +22,23 @@ at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& sca
   const at::Tensor values = x.to(wide);
   // Infinity times zero is NaN; on its own it would be cut to the largest number.
   return (at::clamp(values * scale.to(wide), -largest, largest) + values * 0).to(fp8_type(operand));
+}
+
+namespace {
+
+// 2^exponent, |exponent| <= 126, by the bits of an fp32 number: exact on every device.
+at::Tensor power_of_two(const at::Tensor& exponent) {
+  return ((exponent + 127) * (1 << 23)).to(at::kInt).view(at::kFloat);
+}
+
+}  // namespace
+
+Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum) {
+  const int largest = operand == Fp8Operand::gradient ? 16 : 9;
+  const auto [fraction, exponent] = at::frexp(maximum);
+  const at::Tensor own = at::clamp(largest - exponent - (fraction > 0.875).to(at::kInt), -126, 126);
+  const at::Tensor chosen = own * (maximum != 0).to(at::kInt);
+  return {power_of_two(chosen), power_of_two(-chosen)};
 }
 
 void keep_largest(const at::Tensor& x, at::Tensor& maximum) {

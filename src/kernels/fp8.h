@@ -12,6 +12,12 @@ at::ScalarType fp8_type(Fp8Operand operand);
 // x * scale in the operand's format: rounded to nearest even; too large ones become the largest, infinite ones NaN, so that the gate
 // sees them. scale: one fp32 element.
 at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& scale);
+// The scale that takes a maximum, one fp32 element, to what the operand's format holds, and its inverse: plan/fp8.h's fp8_exponent where
+// the tensor is, so that nobody waits for the device.
+struct Fp8Scale {
+  at::Tensor scale, inverse;  // one fp32 element each
+};
+Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum);
 // maximum, one fp32 element, becomes the largest of itself and |x|.
 void keep_largest(const at::Tensor& x, at::Tensor& maximum);
 

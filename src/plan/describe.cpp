@@ -144,8 +144,8 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
   changed("precision", text(a.precision), text(b.precision));
   changed("accumulators", text(a.accumulators), text(b.accumulators));
   const auto fp8 = [](const Plan& plan) {
-    return fmt::format("{}, window {}", plan.fp8.blocks.empty() ? "as usual" : ranges_text(plan.fp8.blocks),
-                       plan.fp8.window);
+    return fmt::format("{}, window {}{}", plan.fp8.blocks.empty() ? "as usual" : ranges_text(plan.fp8.blocks),
+                       plan.fp8.window, scales_text(plan.fp8.scaling));
   };
   changed("fp8", fp8(a), fp8(b));
   changed("buddy", std::to_string(a.buddy), std::to_string(b.buddy));

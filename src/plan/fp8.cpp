@@ -25,10 +25,15 @@ std::vector<int> fp8_blocks(const Plan& plan) {
 
 bool has_fp8(const Plan& plan) { return !fp8_blocks(plan).empty(); }
 
+std::string scales_text(Fp8Scaling scaling) {
+  return scaling == Fp8Scaling::current ? ", scales of the tensor at hand" : "";
+}
+
 std::string fp8_text(const Plan& plan) {
   const std::vector<int> blocks = fp8_blocks(plan);
   if (blocks.empty()) return "none";
-  return fmt::format("blocks {}, window {}", ranges_text(blocks), plan.fp8.window);
+  return fmt::format("blocks {}, window {}{}", ranges_text(blocks), plan.fp8.window,
+                     scales_text(plan.fp8.scaling));
 }
 
 int fp8_slot(int layer, LayerProduct product, Fp8Operand operand) {

@@ -9,7 +9,8 @@
 // both scales. Scales are powers of two, so that nothing but the rounding to 8 bits is lost, and the same on every device. They come
 // from the largest numbers that the slot's whole tensor had in the steps of a window, all micro-batches and all devices together: a
 // scale is the same under any plan, and known before the step begins. While there is no history (the first step) a product
-// is computed as without fp8, and measured. A step whose gradient is not finite leaves none.
+// is computed as without fp8, and measured. A step whose gradient is not finite leaves none. With Fp8Scaling::current, inputs and gradients
+// have the scale of their own maximum instead, in the micro-batch at hand: nothing is ever cut, for a pass more over each.
 //
 // Read next: engine/fp8_scales.h (maxima and scales where the tensors are), engine/fp8_products.h.
 #pragma once
@@ -26,7 +27,8 @@ namespace optimus {
 // the last. Never the embedding or the head.
 std::vector<int> fp8_blocks(const Plan& plan);
 bool has_fp8(const Plan& plan);
-std::string fp8_text(const Plan& plan);  // "blocks 2..11, window 16"; "none"
+std::string fp8_text(const Plan& plan);       // "blocks 2..11, window 16"; "none"
+std::string scales_text(Fp8Scaling scaling);  // behind that: nothing, or ", scales of the tensor at hand"
 
 enum class LayerProduct { qkv, out, up, down };  // up: with the gate, where there is one
 enum class Fp8Operand { input, weight, gradient };

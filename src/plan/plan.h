@@ -72,9 +72,12 @@ struct Pipeline {
 };
 
 // Products in 8 bits (plan/fp8.h). Blocks named here multiply so in any precision but fp16; precision fp8 is bf16 with some named.
+// Where scales of inputs and gradients come from: the steps of a window, or the tensor at hand, of one micro-batch. Weights have the window's.
+enum class Fp8Scaling { window, current };
 struct Fp8Plan {
   std::vector<int> blocks;  // layers, in order; none: precision fp8 chooses, and others have none
   int window = 16;          // steps whose maxima a scale comes from
+  Fp8Scaling scaling = Fp8Scaling::window;
   bool operator==(const Fp8Plan&) const = default;
 };
 
@@ -95,6 +98,7 @@ struct Plan {
 
 std::string text(Schedule schedule);    // "1f1b"
 std::string text(Precision precision);  // "bf16"
+std::string text(Fp8Scaling scaling);   // "window"
 std::vector<std::string> precision_words();
 std::vector<std::string> recompute_words();
 // Throw UserError naming `what` when the word is unknown.

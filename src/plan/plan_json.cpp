@@ -140,15 +140,21 @@ OrderedJson fp8_json(const Fp8Plan& fp8) {
   OrderedJson json;
   if (!fp8.blocks.empty()) json["blocks"] = ranges_text(fp8.blocks);
   json["window"] = fp8.window;
+  if (fp8.scaling != Fp8Scaling::window) json["scales"] = text(fp8.scaling);
   return json;
 }
 
 Fp8Plan parse_fp8(const JsonView& json) {
-  static const std::vector<std::string> keys = {"blocks", "window"};
+  static const std::vector<std::string> keys = {"blocks", "window", "scales"};
   json.allow_only(keys);
   Fp8Plan fp8;
   if (const auto blocks = json.find("blocks")) fp8.blocks = parse_ranges(blocks->text(), blocks->where());
   fp8.window = small_integer(json, "window", fp8.window);
+  if (const auto word = json.find("scales")) {
+    if (word->text() != text(Fp8Scaling::window) && word->text() != text(Fp8Scaling::current))
+      word->refuse("\"window\" or \"current\"");
+    if (word->text() == text(Fp8Scaling::current)) fp8.scaling = Fp8Scaling::current;
+  }
   return fp8;
 }
 

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "plan/fp8.h"
 
 namespace optimus {
 namespace {
@@ -56,6 +57,26 @@ Problem problem_in_fp8(const Plan& plan) {
     return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kLongestWindow);
   if (!blocks.empty() && plan.precision == Precision::fp16)
     return because("fp8: fp16 scales losses, use it with precision fp8, bf16, fp32 or fp64");
+  return std::nullopt;
+}
+
+// A maximum of the tensor at hand that several devices have parts of would have to be agreed on in the middle of a layer.
+Problem problem_in_current_scales(const Plan& plan) {
+  if (plan.fp8.scaling != Fp8Scaling::current) return std::nullopt;
+  const std::vector<int> blocks = fp8_blocks(plan);
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs) {
+          const auto narrow = std::lower_bound(blocks.begin(), blocks.end(), run.first);
+          if (narrow == blocks.end() || *narrow >= run.first + run.count) continue;
+          if (run.strategy.tp > 1 || run.strategy.cp > 1)
+            return because(
+                "fp8: block {} has tp {} and cp {}, and scales of the tensor at hand need it whole; use "
+                "\"scales\": "
+                "\"window\", or tp 1 and cp 1",
+                *narrow, run.strategy.tp, run.strategy.cp);
+        }
   return std::nullopt;
 }
 
@@ -277,6 +298,7 @@ std::optional<std::string> problem_in(const Plan& plan) {
   if (Problem problem = problem_in_fp8(plan)) return problem;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
     if (Problem problem = problem_in_stages(plan, static_cast<int>(p))) return problem;
+  if (Problem problem = problem_in_current_scales(plan)) return problem;
   if (Problem problem = problem_in_devices(plan)) return problem;
   if (Problem problem = problem_in_microbatches(plan)) return problem;
   return problem_with_schedule(plan);

@@ -6,6 +6,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -99,6 +100,16 @@ std::optional<Bytes> free_memory(at::Device device) {
 Bytes total_memory(at::Device device) {
   if (!device.is_cuda()) return processor_memory("MemTotal:").value_or(Bytes(0));
   return Bytes(static_cast<std::int64_t>(cuda_memory().value_or(CudaMemory{}).total));
+}
+
+std::optional<std::string> bus_id([[maybe_unused]] at::Device device) {
+#ifdef OPTIMUS_CUDA
+  std::array<char, 32> text{};
+  if (device.is_cuda() && cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()),
+                                                std::max<int>(0, device.index())) == cudaSuccess)
+    return text.data();
+#endif
+  return std::nullopt;
 }
 
 Bytes spare_memory(at::Device device, int num_ranks) {

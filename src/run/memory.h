@@ -1,4 +1,4 @@
-// Whether a plan fits the device, before anything is allocated.
+// What device this is, and whether a plan fits it, before anything is allocated.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +16,8 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
 std::optional<Bytes> free_memory(at::Device device);
 // All that it has.
 Bytes total_memory(at::Device device);
+// Where a GPU sits: "0000:3b:00.0".
+std::optional<std::string> bus_id(at::Device device);
 // What each of so many ranks may use of it for a while: half, so that others are not crowded out.
 Bytes spare_memory(at::Device device, int num_ranks);
 // Throws UserError with both figures and what would help.

@@ -2,12 +2,23 @@
 #include "run/watching.h"
 
 #include "elastic/probe.h"
+#include "run/memory.h"
 
 namespace optimus {
+
+namespace {
+
+std::unique_ptr<DeviceSensor> sensor_of(at::Device device) {
+  const std::optional<std::string> place = bus_id(device);
+  return place ? DeviceSensor::open(*place) : nullptr;
+}
+
+}  // namespace
 
 Watching::Watching(Facts facts, const PlanPart& part)
     : facts_(std::move(facts)),
       tree_(facts_.comm, facts_.patience),
+      sensor_(sensor_of(facts_.device)),
       collected_(std::chrono::steady_clock::now()) {
   took(part);
 }
@@ -32,7 +43,12 @@ void Watching::end_step(Engine& engine, const MeasuredStep& step) {
 
 void Watching::collect(std::int64_t step) {
   Observation own{.step = step};
-  if (meter_ && !meter_->is_empty()) own.add(meter_->take());
+  if (meter_ && !meter_->is_empty()) {
+    RankStep mean = meter_->take();
+    const auto reading = sensor_ == nullptr ? std::nullopt : sensor_->read();
+    if (reading) mean.clock = reading->clock, mean.idle = reading->idle;
+    own.add(mean);
+  }
   const std::optional<Observation> seen = tree_.send(std::move(own));
   if (!seen || facts_.deciding == nullptr) return;
   facts_.deciding->see(*seen);

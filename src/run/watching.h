@@ -3,7 +3,7 @@
 //
 // Ranks collect after the same steps, as the steps' agreement says (StepWord::collects): every step, where one takes a tenth of a second or
 // more; else the mean of several. On CUDA the times of single instructions are not taken, because they would end its recorded steps: only
-// how long steps take is seen there. One thread.
+// how long steps take is seen there, and what the device says of its clock. One thread.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,7 @@
 #include "adapt/deciding.h"
 #include "adapt/step_meter.h"
 #include "elastic/observation_tree.h"
+#include "observe/device_sensor.h"
 #include "reshard/plan_switch.h"
 
 namespace optimus {
@@ -53,6 +54,7 @@ class Watching {
   ObservationTree tree_;
   std::optional<StepMeter> meter_;  // none: no part
   std::optional<InstructionLog> log_;
+  const std::unique_ptr<DeviceSensor> sensor_;  // none: the device tells nothing
   std::chrono::steady_clock::time_point collected_;
 };
 

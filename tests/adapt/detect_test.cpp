@@ -8,6 +8,9 @@
 #include <cstdlib>
 
 #include "adapt/detect_cases.h"
+#include "adapt/finding_text.h"
+#include "cluster/standard.h"
+#include "model/presets.h"
 
 namespace optimus {
 namespace {
@@ -229,6 +232,37 @@ TEST(Topology, PipelinesShareTheirGradients) {
   EXPECT_EQ(topology.members(1, Channel::data), (std::vector{0, 1, 2, 3, 4}));
   EXPECT_EQ(topology.members(4, Channel::data), (std::vector{0, 1, 2, 4}));
   EXPECT_EQ(topology.members(3, Channel::next), (std::vector{3, 4}));
+}
+
+// On CUDA nobody sees what instructions take. A card that is too hot says so itself; what all clocks do together is no device's.
+TEST(Detector, FindsADeviceByItsClock) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Plan plan = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024});
+  const Cluster cluster(standard_cluster("a100x4"));
+  Detector detector(Topology(plan, cluster, DeviceMap::identity(4)));
+  auto see = [&, step = 0](double all, double third) mutable {
+    Observation seen{.step = ++step};
+    for (int rank = 0; rank < 4; ++rank) {
+      RankStep one{.rank = rank, .seconds = 0.3};
+      one.clock = (1.1 + 0.01 * ((step + rank) % 3)) * all * (rank == 2 ? third : 1);
+      seen.add(one);
+    }
+    return detector.see(seen);
+  };
+  for (int i = 0; i < 30; ++i) EXPECT_TRUE(see(1, 1).empty());
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(see(1.3, 1).empty()) << "all of them, at " << i;
+  std::vector<Finding> found;
+  int steps = 0;
+  for (; steps < 20 && found.empty(); ++steps) found = see(1.3, 1.5);
+  EXPECT_LE(steps, 10);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].cause, Cause::device);
+  EXPECT_EQ(found[0].where, std::vector<int>{2});
+  EXPECT_NEAR(found[0].factor, 1.5, 0.03);
+  EXPECT_NE(text(found[0]).find(" (clock at 0.6"), std::string::npos) << text(found[0]);
+  EXPECT_EQ(parse_findings(text(found[0])).at(0).where, std::vector<int>{2});
+  for (int i = 0; i < 15; ++i) found = see(1, 1);
+  EXPECT_TRUE(found.empty());
 }
 
 TEST(Detector, ShortTroublePasses) {

@@ -130,6 +130,65 @@ TEST(Fp8, DataContextAndZeroEqualOneDevice) {
   }
 }
 
+// A scale for each number that there can be is the one that the plan's meaning says, without asking the host.
+TEST(Fp8, ScalesOfATensorAtHandAreThoseOfItsMaximum) {
+  std::vector<float> maxima = {0, 0x1p-149f, 0x1p-127f, 448, 448.5f, 57344, 57345, 3e38f};
+  for (int exponent = -140; exponent < 127; exponent += 3)
+    for (const float fraction : {1.0f, 1.75f, 1.7500001f, 1.9f})
+      maxima.push_back(std::ldexp(fraction, exponent));
+  for (const Fp8Operand operand : {Fp8Operand::input, Fp8Operand::gradient})
+    for (const float maximum : maxima) {
+      const Fp8Scale scale = fp8_scale_for(operand, at::tensor({maximum}).to(test_device()).select(0, 0));
+      const int exponent = fp8_exponent(operand, maximum);
+      EXPECT_EQ(scale.scale.item<float>(), std::ldexp(1.0f, exponent)) << maximum;
+      EXPECT_EQ(scale.inverse.item<float>(), std::ldexp(1.0f, -exponent)) << maximum;
+    }
+}
+
+// Of one micro-batch: so plans learn the same that cut the batch alike.
+TEST(Fp8, ScalesOfTheTensorAtHandEqualOneDevice) {
+  const ModelSpec model = model_of("llama3-8b", 4, 2, 4);
+  const UniformPlan alone{
+      .microbatch = 1, .batch = 6, .sequence_length = kLength, .precision = Precision::fp64};
+  const auto current = [&](const UniformPlan& shape) {
+    Plan plan = in_fp8(uniform_plan(model, shape));
+    plan.fp8.scaling = Fp8Scaling::current;
+    return plan;
+  };
+  const Learned expected = train(model, current(alone), 4);
+  EXPECT_NE(expected.losses, train(model, in_fp8(uniform_plan(model, alone)), 4).losses)
+      << "another rounding";
+  for (const int zero : {0, 2, 3}) {
+    UniformPlan shape = alone;
+    shape.dp = 2, shape.pp = 2, shape.strategy.zero = zero;
+    shape.schedule = zero == 0 ? Schedule::zero_bubble : Schedule::one_f_one_b;
+    shape.strategy.recompute = zero == 3 ? RecomputeMode::full : RecomputeMode::none;
+    SCOPED_TRACE(zero);
+    expect_equal(model, current(shape), expected, train(model, current(shape), 4));
+  }
+  UniformPlan wide = alone;
+  wide.strategy.tp = 2;
+  EXPECT_EQ(problem_in(current(wide), model),
+            "fp8: block 1 has tp 2 and cp 1, and scales of the tensor at hand need it whole; use \"scales\": "
+            "\"window\", or tp 1 and cp 1");
+}
+
+// What is larger than ever is not cut, and those of the next step have their own scale again.
+TEST(Fp8, ASpikeIsInItsOwnScaleWhereScalesAreOfTheTensorAtHand) {
+  Plan plan = uniform_plan(model_of("llama3-8b", 4, 2, 4), {.batch = 4, .precision = Precision::fp8});
+  plan.fp8.scaling = Fp8Scaling::current;
+  Fp8Scales scales(plan, test_device());
+  const auto of = [&](Fp8Operand operand, double largest) {
+    const at::Tensor tensor = at::tensor({largest / 2, -largest}, at::kFloat).to(test_device());
+    return scales.scale_for(fp8_slot(1, LayerProduct::up, operand), tensor).scale.item<double>();
+  };
+  scales.begin_step(true);
+  EXPECT_EQ(of(Fp8Operand::input, 1), 256);
+  EXPECT_EQ(of(Fp8Operand::input, 1000), 0.25);
+  EXPECT_EQ(of(Fp8Operand::input, 1), 256);
+  EXPECT_EQ(of(Fp8Operand::weight, 1000), 1) << "weights are of the window, and nothing is known";
+}
+
 // One device: what a training of some steps does, with the engine at hand.
 struct Alone {
   ModelSpec model = model_of("llama3-8b", 4, 2, 4);

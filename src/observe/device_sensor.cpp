@@ -1,0 +1,72 @@
+// See device_sensor.h. NVML's functions are declared here as its manual has them: its header is not needed to build.
+#include "observe/device_sensor.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+namespace optimus {
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kMultiprocessors = 1;  // NVML_CLOCK_SM
+
+}  // namespace
+
+struct DeviceSensor::Library {
+  explicit Library(const std::string& name) : handle(dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
+    find(init, "nvmlInit_v2"), find(shutdown, "nvmlShutdown");
+    find(device_by_bus, "nvmlDeviceGetHandleByPciBusId_v2");
+    find(clock, "nvmlDeviceGetClockInfo"), find(highest_clock, "nvmlDeviceGetMaxClockInfo");
+    find(utilization, "nvmlDeviceGetUtilizationRates");
+    is_ready = handle != nullptr && !lacks_any && init() == kSuccess;
+  }
+  ~Library() {
+    if (is_ready) shutdown();
+    if (handle != nullptr) dlclose(handle);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  template <typename Function>
+  void find(Function*& function, const char* name) {
+    function = handle == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(handle, name));
+    lacks_any |= function == nullptr;
+  }
+
+  struct Utilization {
+    unsigned gpu = 0, memory = 0;  // percent
+  };
+
+  void* const handle;
+  bool lacks_any = false, is_ready = false;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*device_by_bus)(const char* bus_id, void** device) = nullptr;
+  int (*clock)(void* device, int kind, unsigned* megahertz) = nullptr;
+  int (*highest_clock)(void* device, int kind, unsigned* megahertz) = nullptr;
+  int (*utilization)(void* device, Utilization* percent) = nullptr;
+};
+
+DeviceSensor::DeviceSensor(std::unique_ptr<Library> library, void* device)
+    : library_(std::move(library)), device_(device) {}
+DeviceSensor::~DeviceSensor() = default;
+
+std::unique_ptr<DeviceSensor> DeviceSensor::open(const std::string& bus_id, const std::string& library) {
+  auto found = std::make_unique<Library>(library);
+  void* device = nullptr;
+  if (!found->is_ready || found->device_by_bus(bus_id.c_str(), &device) != kSuccess) return nullptr;
+  return std::unique_ptr<DeviceSensor>(new DeviceSensor(std::move(found), device));
+}
+
+std::optional<DeviceSensor::Reading> DeviceSensor::read() const {
+  unsigned now = 0, highest = 0;
+  Library::Utilization busy;
+  if (library_->clock(device_, kMultiprocessors, &now) != kSuccess ||
+      library_->highest_clock(device_, kMultiprocessors, &highest) != kSuccess ||
+      library_->utilization(device_, &busy) != kSuccess || now == 0 || highest == 0 || busy.gpu > 100)
+    return std::nullopt;
+  return Reading{std::max(1.0, static_cast<double>(highest) / now), 1 - busy.gpu / 100.0};
+}
+
+}  // namespace optimus

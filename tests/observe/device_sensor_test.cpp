@@ -1,0 +1,39 @@
+// With a library of our own in the place of NVIDIA's (fake_nvml.cpp).
+#include "observe/device_sensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace optimus {
+namespace {
+
+std::optional<DeviceSensor::Reading> read(const char* clock, const char* highest, const char* busy) {
+  setenv("FAKE_CLOCK", clock, 1), setenv("FAKE_HIGHEST_CLOCK", highest, 1), setenv("FAKE_BUSY", busy, 1);
+  const auto sensor = DeviceSensor::open("0000:3b:00.0", FAKE_NVML);
+  EXPECT_NE(sensor, nullptr);
+  return sensor == nullptr ? std::nullopt : sensor->read();
+}
+
+TEST(DeviceSensor, TellsTheClockAndHowBusyItIs) {
+  const auto reading = read("990", "1980", "75");
+  ASSERT_TRUE(reading.has_value());
+  EXPECT_EQ(reading->clock, 2);
+  EXPECT_EQ(reading->idle, 0.25);
+  EXPECT_EQ(read("2000", "1980", "100")->clock, 1) << "above what it calls its highest";
+}
+
+TEST(DeviceSensor, WhatCannotBeIsNotTold) {
+  EXPECT_FALSE(read("0", "1980", "75").has_value());
+  EXPECT_FALSE(read("990", "0", "75").has_value());
+  EXPECT_FALSE(read("990", "1980", "4294967295").has_value());
+}
+
+TEST(DeviceSensor, WithoutLibraryOrDeviceThereIsNone) {
+  EXPECT_EQ(DeviceSensor::open("0000:3b:00.0", "no-such-library.so"), nullptr);
+  EXPECT_EQ(DeviceSensor::open("0000:af:00.0", FAKE_NVML), nullptr);
+  EXPECT_EQ(DeviceSensor::open("0000:3b:00.0", "libdl.so.2"), nullptr) << "a library without these functions";
+}
+
+}  // namespace
+}  // namespace optimus
