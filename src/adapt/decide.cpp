@@ -112,7 +112,7 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
   if (!can_run(now)) return quickest(situation);
   const double rest = rest_of(policy, situation);
-  // The gain did not come: a quarter of what was promised is not there, and the way back is open.
+  // The gain did not come: less than a quarter of what was promised is there, and what was before is quicker.
   if (situation.predicted_gain && situation.realised_gain &&
       *situation.realised_gain < 0.25 * *situation.predicted_gain &&
       *situation.realised_gain < policy.least_gain)

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
+#include "plan/validate.h"
 
 namespace optimus {
 namespace {
@@ -73,7 +74,7 @@ void Deciding::begin_plan() {
   work_ = stage_work(plan_, facts_.model, cluster_);
   const auto usual = calibration_.baselines(work_, topology);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
-  recent_.clear(), history_.clear(), num_seen_ = 0;
+  recent_.clear(), history_.clear(), num_seen_ = 0, is_clouded_ = false;
 }
 
 void Deciding::see(const Observation& seen) {
@@ -82,6 +83,7 @@ void Deciding::see(const Observation& seen) {
   if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
+  if (facts_.foretold) findings_ = foretold(seen.step);
   if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
   name_nodes();
   if (num_seen_ > kHeld) held_.clear();
@@ -100,6 +102,8 @@ void Deciding::see(const Observation& seen) {
       explored_ += pause_ + std::max(0.0, now - before_) * 2 * kRecent;
     }
   }
+  // A plan is not blamed for what began while it was measured.
+  if (num_seen_ <= kVerdict && !began_since().empty()) is_clouded_ = true;
   if (num_seen_ == kVerdict && verdict()) judge(*predicted_, *realised_);
   weigh_if_due();
 }
@@ -160,9 +164,9 @@ void Deciding::look_at_those_away() {
   };
   if (std::none_of(away_.begin(), away_.end(), can_be_told)) return;
   if (!decides() || probing_ != Probing::no || is_wished_) return;
-  if (!next_look_) next_look_ = facts_.clock() + until_next_look();
-  if (facts_.clock() < *next_look_) return;
-  next_look_ = facts_.clock() + until_next_look();
+  if (!last_look_) last_look_ = facts_.clock();
+  if (facts_.clock() - *last_look_ < until_next_look()) return;
+  last_look_ = facts_.clock();
   probing_ = Probing::wanted;
 }
 
@@ -219,6 +223,7 @@ void Deciding::note_who_is_well(const Probed& seen) {
     }
     return most;
   };
+  const double later = facts_.clock() + 3 * until_next_look();
   const std::vector<Away> before = std::exchange(away_, {});
   for (const Away& one : before) {
     const double now = slower(one.finding);
@@ -230,24 +235,31 @@ void Deciding::note_who_is_well(const Probed& seen) {
     }
     away_.push_back(one);
     // It is looked at again before it is tried.
-    if (now > 0) away_.back().until = std::max(one.until, facts_.clock() + 3 * until_next_look());
+    if (now > 0) away_.back().until = std::max(one.until, later);
   }
 }
 
-// What the plan was not chosen for.
+// What the plan was not chosen for, and has not brought along itself: a stage that is too heavy is the plan's, and so may be what its first
+// steps show. A device of a host that was slow before is no news.
 std::vector<Condition> Deciding::began_since() const {
   std::vector<Condition> result;
-  for (const Condition& one : concerning(plan_, conditions()))
-    if (std::none_of(wished_for_.begin(), wished_for_.end(), [&](const Condition& known) {
-          return known.cause == one.cause && known.where == one.where;
-        }))
-      result.push_back(one);
-  return result;
+  for (const Finding& finding : findings_) {
+    const bool is_own = finding.cause == Cause::heavy_stage || finding.since < first_step_ + kSettling;
+    if (is_own || !is_answerable(finding.cause) || finding.factor <= kLeastFactor) continue;
+    for (const int where : finding.where) {
+      const bool is_known = std::any_of(wished_for_.begin(), wished_for_.end(), [&](const Condition& known) {
+        const bool is_of_host = known.cause == Cause::host && finding.cause == Cause::device &&
+                                cluster_.node_of(Device{where}) == known.where;
+        return is_of_host || (known.cause == finding.cause && known.where == where);
+      });
+      if (!is_known) result.push_back({finding.cause, where, finding.factor});
+    }
+  }
+  return concerning(plan_, result);
 }
 
-// A plan is not blamed for what began since.
 std::optional<double> Deciding::verdict() const {
-  return predicted_ && num_seen_ >= kVerdict && began_since().empty() ? realised_ : std::nullopt;
+  return predicted_ && num_seen_ >= kVerdict && !is_clouded_ ? realised_ : std::nullopt;
 }
 
 // Two changes within a few steps are refused where they may answer the same, or the noise of a new plan's first steps; not where a device or a
@@ -275,6 +287,26 @@ void Deciding::tell(const Judged& judged, Situation& situation) {
   situation.mean_miss = judged.misses / judged.count;
   situation.miss_spread =
       std::sqrt(std::max(0.0, judged.squares / judged.count - situation.mean_miss * situation.mean_miss));
+}
+
+std::vector<Finding> Deciding::foretold(std::int64_t step) const {
+  const double now = facts_.clock() - facts_.foretold->begins;
+  std::vector<Finding> result;
+  for (const auto& [condition, at, length] : facts_.foretold->line.conditions) {
+    const int places = condition.cause == Cause::device ? cluster_.num_devices() : cluster_.num_nodes();
+    if (at <= now && now < at + length && condition.where >= 0 && condition.where < places)
+      result.push_back({condition.cause, {condition.where}, condition.factor, 0, step});
+  }
+  return result;
+}
+
+double Deciding::until_foretold() const {
+  const double now = facts_.clock() - facts_.foretold->begins;
+  double rest = facts_.policy.horizon;
+  for (const TimedCondition& one : facts_.foretold->line.conditions)
+    for (const double change : {one.at, one.at + one.length})
+      if (change > now) rest = std::min(rest, change - now);
+  return rest;
 }
 
 // What begins is found some steps later: steps count for conditions that stayed the same until then.
@@ -323,7 +355,9 @@ std::string Deciding::key_of(const std::vector<Condition>& conditions, const Pla
 }
 
 void Deciding::weigh_if_due() {
-  if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < kRecent) return;
+  // Who knows what comes need not measure it first.
+  const std::size_t enough = facts_.foretold ? 1 : kRecent;
+  if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < enough) return;
   const std::vector<Condition> now = conditions();
   const std::optional<double> came = verdict();
   const bool has_disappointed = came && *came < 0.25 * *predicted_;
@@ -355,6 +389,12 @@ Deciding::Question Deciding::question() const {
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
   question.ran = ran_;
+  if (facts_.foretold) {
+    question.true_rest = until_foretold();
+    const std::string key = key_of(question.conditions, plan_);
+    question.is_settled = !history_.empty() && std::all_of(history_.begin(), history_.end(),
+                                                           [&](const auto& one) { return one.first == key; });
+  }
   for (const Finding& finding : findings_) {
     if (!is_answerable(finding.cause)) continue;
     question.evidence += (question.evidence.empty() ? "" : ", ") + text(finding);
@@ -374,16 +414,20 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
   if (question.home) limits.known.push_back(*question.home);
   std::vector<PlannedOption> options = responses(facts_.demand(cluster, question.plan), question.plan,
                                                  question.conditions, facts_.costs, limits);
-  for (PlannedOption& one : options) one.plan = on_others(std::move(one.plan), one.dropped);
+  for (PlannedOption& one : options) {
+    one.plan = on_others(std::move(one.plan), one.dropped);
+    one.plan.fp8 = question.plan.fp8;  // what is learned stays
+  }
   std::erase_if(options, [&](const PlannedOption& one) {
-    return &one != &options.front() && (one.plan == question.plan || !facts_.can_run(one.plan));
+    return &one != &options.front() &&
+           (one.plan == question.plan || problem_in(one.plan) || !facts_.can_run(one.plan));
   });
   for (PlannedOption& one : options) {
     const double factor = stage_factor(one.plan, facts_.model, cluster, now, question.rates);
     one.option.step_seconds *= factor;
     one.option.usual_seconds *= stage_factor(one.plan, facts_.model, cluster, cluster, question.rates);
   }
-  learn_from(question, options.front().option);
+  if (question.is_settled) learn_from(question, options.front().option);
   const std::optional<Cause> cause = one_cause(question.conditions);
   const double more = cause ? memory_.added(*cause) : 1;
   for (PlannedOption& one : options) {
@@ -400,7 +444,8 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     if (const auto known = took(key_of(question.conditions, one.plan)))
       one.option.step_seconds = *known, one.option.doubt = 0.01, one.option.is_measured = true;
   }
-  options.front().option.step_seconds = question.seconds, options.front().option.is_measured = true;
+  if (question.is_settled)
+    options.front().option.step_seconds = question.seconds, options.front().option.is_measured = true;
   options.front().option.response = Response::stay;
   return options;
 }
@@ -430,6 +475,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
   situation.since_switch = question.since_switch, situation.exploration_left = question.exploration_left;
   situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
+  situation.true_rest = question.true_rest;
   tell(question.judged, situation);
   for (const PlannedOption& one : options) {
     situation.options.push_back(one.option);
@@ -463,7 +509,7 @@ std::optional<PlanWish> Deciding::wish() {
   if (answer.stay && decides()) note_stay(std::move(*answer.stay), answer.conditions);
   if (!answer.wish || recent_.empty()) return std::nullopt;
   is_wished_ = true, before_ = middle_step(recent_), pause_ = answer.pause;
-  wished_for_ = std::move(answer.conditions);
+  asked_for_ = std::move(answer.conditions);
   return std::move(answer.wish);
 }
 
@@ -484,11 +530,11 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
-  networks_.reset(), probing_ = Probing::no, next_look_.reset();
+  networks_.reset(), probing_ = Probing::no, last_look_.reset();
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
-  if (!wish) wished_for_.clear();
+  wished_for_ = wish ? std::exchange(asked_for_, {}) : std::vector<Condition>();
   realised_.reset(), is_told_ = !wish, stay_.reset(), told_.clear();
   if (wish) ++judged_.switches;
   begin_plan();
@@ -500,6 +546,7 @@ void Deciding::hold(std::vector<Finding> findings) {
   std::erase_if(findings, [](const Finding& one) { return !is_answerable(one.cause); });
   const std::vector<Away> before = std::exchange(away_, {});
   held_.clear();
+  if (facts_.foretold) return;
   for (Finding& one : findings) {
     if (!concerning(plan_, {{one.cause, one.where.front(), one.factor}}).empty()) {
       held_.push_back(std::move(one));

@@ -26,6 +26,7 @@
 #include "adapt/prediction_memory.h"
 #include "adapt/probed.h"
 #include "adapt/respond.h"
+#include "adapt/scenario.h"
 
 namespace optimus {
 
@@ -34,6 +35,10 @@ HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<st
 
 class Deciding {
  public:
+  struct Foretold {
+    TimeLine line;
+    double begins = 0;  // by the clock
+  };
   struct Facts {
     const ModelSpec& model;
     Policy policy;
@@ -44,6 +49,8 @@ class Deciding {
     std::function<bool(const Plan&)> can_run;  // by the engine, and it may be wished for; any thread
     std::function<double()> clock;             // seconds
     ResponseLimits limits{};
+    // What happens to machines, instead of what is found: for the oracle.
+    std::optional<Foretold> foretold{};
     // Also where nothing is slow, once, when it has been measured what steps take.
     bool looks_for_better = false;
   };
@@ -80,6 +87,8 @@ class Deciding {
 
   void begin_plan();
   void weigh_if_due();
+  std::vector<Finding> foretold(std::int64_t step) const;
+  double until_foretold() const;  // something else: seconds
   void note_how_it_runs();
   void note_stay(PlanStay stay, const std::vector<Condition>& conditions);
   void name_nodes();
@@ -115,7 +124,8 @@ class Deciding {
     HardwareProfile machines;
     double seconds = 0, since_switch = 0, doubt = 0, exploration_left = 0;
     RoleRates rates{};
-    std::optional<double> predicted, realised;
+    std::optional<double> predicted, realised, true_rest;
+    bool is_settled = true;  // steps were measured under these conditions
     Judged judged;
     std::map<RanKey, double> ran;
     std::string evidence;
@@ -143,7 +153,7 @@ class Deciding {
     double since = 0, until = 0;  // seconds by the clock: left out; tried again
   };
   std::vector<Away> away_;
-  std::optional<double> next_look_;  // at those who are away, by the clock
+  std::optional<double> last_look_;  // at those who are away, by the clock
   std::map<std::pair<Cause, int>, double> tries_;
   std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
   std::deque<double> recent_;             // seconds of steps on this plan
@@ -167,10 +177,12 @@ class Deciding {
   std::set<std::string> told_;  // conditions on this plan that stay_ was told of
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
+  bool is_clouded_ = false;  // something else has slowed the plan down while its gain was measured
   bool was_slow_ = false, has_looked_for_better_ = false;
-  double before_ = 0;                  // seconds of a step before the last wish
-  std::vector<Condition> wished_for_;  // what it was to answer
-  double began_ = 0, pause_ = 0;       // pause_: that the last wish was to cost
+  double before_ = 0;  // seconds of a step before the last wish
+  std::vector<Condition> wished_for_,
+      asked_for_;                 // what it was to answer; what the wish that is under way is
+  double began_ = 0, pause_ = 0;  // pause_: that the last wish was to cost
   double explored_ = 0;  // seconds that changes of plan, and steps on plans that were worse, have cost
   std::optional<double> predicted_, realised_;
   Judged judged_;

@@ -44,6 +44,8 @@ Detector::Detector(Topology topology, DetectorOptions options,
                    const std::map<std::pair<int, Measure>, double>& usual)
     : topology_(std::move(topology)), options_(options) {
   for (const auto& [key, value] : usual) baselines_[key].value = value;
+  // Clocks are compared with the others' of the same step, whatever they were before.
+  for (int group = 0; group < topology_.num_groups(); ++group) baselines_[{group, Measure::clock}].value = 1;
   stage_shares_.resize(static_cast<std::size_t>(topology_.num_groups()));
   memory_.resize(stage_shares_.size());
 }
@@ -129,6 +131,7 @@ void Detector::follow(const Observation& observation, const Common& common) {
       const Spread& spread = seen.of(measure);
       const auto base = baselines_.find({group, measure});
       if (spread.count == 0 || base == baselines_.end() || base->second.value == 0) continue;
+      if (measure == Measure::clock && observation.num_ranks < 2) continue;
       const double usual = base->second.value * common.of(measure);
       now[{measure, -1 - group}] = spread.median() / usual;
       for (const Seen& one : spread.largest) now[{measure, one.rank}] = one.value / usual;
@@ -161,7 +164,7 @@ void Detector::learn(const Observation& observation, const Common& common) {
   for (const auto& [group, seen] : observation.groups)
     for (const Measure measure : kWatched) {
       const Spread& spread = seen.of(measure);
-      if (spread.count == 0) continue;
+      if (spread.count == 0 || measure == Measure::clock) continue;
       Baseline& base = baselines_[{group, measure}];
       if (base.value == 0) {
         base.first.push_back(spread.median());

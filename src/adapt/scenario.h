@@ -14,6 +14,7 @@
 
 #include "adapt/respond.h"
 #include "adapt/trial.h"
+#include "base/file.h"
 #include "policy/replay.h"
 
 namespace optimus {
@@ -34,6 +35,7 @@ bool looks_like_time_line(std::string_view text);
 OrderedJson to_json(const TimeLine& line);
 // Throws UserError with the place: another format, a cause that no machine has, times beyond the length, factors below 1.
 TimeLine parse_time_line(std::string_view text, const std::string& source);
+TimeLine read_time_line(const Path& file);  // throws UserError
 
 // The run begins in `plan`; modes are the answers to every set of conditions that comes up. Throws UserError for places that the
 // demand's cluster has not. `longest_decision`, where given, gets the seconds of the slowest set of answers, by `clock`.

@@ -63,4 +63,8 @@ TimeLine parse_time_line(std::string_view text, const std::string& source) {
   return line;
 }
 
+TimeLine read_time_line(const Path& file) {
+  return parse_time_line(value_or_throw(read_file(file, Bytes(std::int64_t{1} << 28))), file.string());
+}
+
 }  // namespace optimus

@@ -232,7 +232,8 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
                             work_.sequence_length,
                             work_.is_causal,
                             setup_.model.norm_place == NormPlace::post,
-                            is_narrow(at.block)};
+                            is_narrow(at.block),
+                            setup_.plan.fp8.scaling == Fp8Scaling::current};
     const bool is_bound_by_memory =
         one.kind != OperationKind::product && one.kind != OperationKind::attention;
     const double residual =

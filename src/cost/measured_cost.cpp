@@ -11,24 +11,29 @@ namespace {
 double narrow_product_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const double inner = item.inner, outer = item.outer * task.share, work = 2 * task.rows * inner * outer;
-  const bool is_down = item.part == Part::mlp && item.adds_to_stream,
-             is_up = item.part == Part::mlp && !is_down;
-  const bool is_written_narrow = is_down || (!item.adds_to_stream && !task.is_post_norm);
+  const bool can_be_fused = !task.is_measured_first;
+  const bool is_down = can_be_fused && item.part == Part::mlp && item.adds_to_stream,
+             is_up = can_be_fused && item.part == Part::mlp && !item.adds_to_stream;
+  const bool is_written_narrow = is_down || (can_be_fused && !item.adds_to_stream && !task.is_post_norm);
   const auto product = [&](const char* name) { return times.seconds(name, work, {task.rows, inner, outer}); };
   const auto cheap = [&](const char* name, double elements) {
     return times.seconds(name, elements, {elements});
   };
   const double inputs = task.rows * inner, gradients = task.rows * outer;
+  // A pass that looks for the maximum reads two of the three bytes that a cast reads and writes.
+  const auto maximum = [&](double elements) {
+    return task.is_measured_first ? cheap("cast", elements) * 2 / 3 : 0;
+  };
   switch (task.op) {
     case Op::backward_input:
-      return product("narrow.input") + (is_up ? 0 : cheap("cast.both", gradients));
+      return product("narrow.input") + (is_up ? 0 : cheap("cast.both", gradients)) + maximum(gradients);
     case Op::backward_weight: {
       const char* const cast = is_written_narrow ? "cast.transpose" : "cast.turned";
-      return product("narrow.weight") + (is_down ? 0 : cheap(cast, inputs)) +
+      return product("narrow.weight") + (is_down ? 0 : cheap(cast, inputs)) + maximum(inputs) +
              (item.has_bias && !is_up ? std::max(0.0, cheap("bias", gradients)) : 0);
     }
     default:
-      return product("narrow.product") + (is_written_narrow ? 0 : cheap("cast", inputs));
+      return product("narrow.product") + (is_written_narrow ? 0 : cheap("cast", inputs)) + maximum(inputs);
   }
 }
 
@@ -55,8 +60,9 @@ double cheap_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const bool is_forward = task.op == Op::forward || task.op == Op::recompute;
   const double elements = task.rows * item.width * task.share;
-  const bool writes_narrow = task.is_narrow && (item.kind == OperationKind::activation ||
-                                                (item.kind == OperationKind::norm && !task.is_post_norm));
+  const bool writes_narrow =
+      task.is_narrow && !task.is_measured_first &&
+      (item.kind == OperationKind::activation || (item.kind == OperationKind::norm && !task.is_post_norm));
   const auto measured = [&](const std::string& ending) {
     const double narrow =
         writes_narrow ? times.seconds(item.kernel + ".narrow" + ending, elements, {elements}) : -1;

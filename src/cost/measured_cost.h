@@ -17,6 +17,8 @@ struct MeasuredTask {
   double head_dim = 0, length = 0;
   bool is_causal = true, is_post_norm = false;
   bool is_narrow = false;  // of a layer that multiplies in 8 bits
+  bool is_measured_first =
+      false;  // scales of the tensor at hand: nobody can write it in 8 bits before it is whole
 };
 
 // Below 0 when nothing that was measured tells it.

@@ -59,7 +59,10 @@ StepWord PlanSwitches::word() {
 }
 
 void PlanSwitches::refuse_request(const std::string& why) {
-  if (!wish_) outside_->requests.answer(request_->name, {false, why});
+  if (wish_)
+    outside_->refused();
+  else
+    outside_->requests.answer(request_->name, {false, why});
   request_.reset(), wish_.reset();
 }
 

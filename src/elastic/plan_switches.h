@@ -49,6 +49,7 @@ class PlanSwitches {
     std::function<Plan(const Plan& now)> choose;
     bool can_drain = false;                                                       // ranks may leave
     std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
+    std::function<void()> refused = [] {};  // a wish that was not even tried: the run is on that plan
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
   // own. facts.move.keeps_old: where facts.move.spare has room for that. All must outlive this.

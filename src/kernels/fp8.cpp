@@ -2,11 +2,13 @@
 #include "kernels/fp8.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/amax.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/frexp.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
+
+#include <limits>
 
 #include "kernels/kernels.h"
 
@@ -42,7 +44,9 @@ Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum) {
 }
 
 void keep_largest(const at::Tensor& x, at::Tensor& maximum) {
-  if (x.numel() > 0) at::maximum_out(maximum, maximum, x.abs().amax().to(at::kFloat));
+  constexpr double kLargest =
+      std::numeric_limits<double>::infinity();  // the norm that is the maximum: one pass
+  if (x.numel() > 0) at::maximum_out(maximum, maximum, at::linalg_vector_norm(x, kLargest).to(at::kFloat));
 }
 
 void Kernels::quantise(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,

@@ -267,6 +267,9 @@ void put_precision(const Plan& plan, Arguments& a) {
       return;
     case Precision::fp8:
       put(a, "--bf16"), put(a, "--fp8-format hybrid");
+      if (plan.fp8.scaling == Fp8Scaling::current) return put(a, "--fp8-recipe tensorwise");
+      put(a, "--fp8-recipe delayed"), put(a, "--fp8-amax-history-len {}", plan.fp8.window);
+      put(a, "--fp8-amax-compute-algo max");
       return;
   }
 }

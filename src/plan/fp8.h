@@ -10,7 +10,7 @@
 // from the largest numbers that the slot's whole tensor had in the steps of a window, all micro-batches and all devices together: a
 // scale is the same under any plan, and known before the step begins. While there is no history (the first step) a product
 // is computed as without fp8, and measured. A step whose gradient is not finite leaves none. With Fp8Scaling::current, inputs and gradients
-// have the scale of their own maximum instead, in the micro-batch at hand: nothing is ever cut, for a pass more over each.
+// have the scale of their own maximum instead, in the micro-batch at hand: nothing of these is ever cut, for a pass more over each.
 //
 // Read next: engine/fp8_scales.h (maxima and scales where the tensors are), engine/fp8_products.h.
 #pragma once

@@ -75,7 +75,8 @@ bool FirstAnswers::is_planned(int num_devices) {
 std::optional<FirstAnswer> FirstAnswers::at_hand(int num_devices, const std::optional<WhereStateIs>& state) {
   if (!facts_.step_seconds || !facts_.move_seconds) return std::nullopt;
   std::vector<std::pair<double, FirstAnswer>> found;
-  const auto consider = [&](const Plan& plan, FirstAnswer::Kind kind) {
+  const auto consider = [&](Plan plan, FirstAnswer::Kind kind) {
+    if (state) plan.fp8 = state->plan.fp8;
     try {
       const double move = state ? facts_.move_seconds(*state, plan) : 0;
       found.emplace_back(move + kPlannerSeconds * facts_.step_seconds(plan), FirstAnswer{plan, kind});
@@ -95,7 +96,9 @@ std::optional<FirstAnswer> FirstAnswers::at_hand(int num_devices, const std::opt
 FirstAnswer FirstAnswers::answer(int num_devices, const std::optional<WhereStateIs>& state) {
   if (!is_planned(num_devices))
     if (std::optional<FirstAnswer> quick = at_hand(num_devices, state)) return *quick;
-  return {planned_.at(num_devices).get()};
+  FirstAnswer planned{planned_.at(num_devices).get()};
+  if (state) planned.plan.fp8 = state->plan.fp8;  // what is learned stays
+  return planned;
 }
 
 bool FirstAnswers::is_settled(int num_devices) { return is_planned(num_devices); }
@@ -103,7 +106,8 @@ bool FirstAnswers::is_settled(int num_devices) { return is_planned(num_devices);
 std::optional<Plan> FirstAnswers::improvement(const FirstAnswer& now, int num_devices) {
   if (now.kind == FirstAnswer::Kind::planned || !is_planned(num_devices)) return std::nullopt;
   try {
-    const Plan better = planned_.at(num_devices).get();
+    Plan better = planned_.at(num_devices).get();
+    better.fp8 = now.plan.fp8;
     if (facts_.step_seconds(better) < kWorthAChange * facts_.step_seconds(now.plan)) return better;
   } catch (const UserError&) {  // there is none
   }

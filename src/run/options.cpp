@@ -101,6 +101,10 @@ void declare(OptionTable& table, TrainOptions& o) {
       "policy", o.policy, "P",
       fmt::format("who decides about changes of plan: {} (default: rule; never, where workers share cores)",
                   fmt::join(policy_words(), ", ")));
+  table.add(
+      "foretold", o.foretold, "FILE",
+      "for --policy oracle: what will happen to the machines, a time line of conditions in seconds from "
+      "the first step");
   table.add("resume", o.resume, "RUN", "go on with this run from its last checkpoint, in its folder")
       .is_saved = false;
   table.add("save-every", o.save_every, "N|10m",

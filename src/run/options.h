@@ -49,15 +49,16 @@ struct TrainOptions {
   std::string store;            // where workers meet: etcd://host:port; empty: a store of our own
   Path token_file;              // with the run's token, of runs over several hosts
   Path plan;
-  std::string switch_at;  // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
-  Dealing dealing = Dealing::by_cost;
+  std::string switch_at;                 // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
+  Dealing dealing = Dealing::by_cost;    // of a step's samples among replicas
   WhenEarly precopy = WhenEarly::never;  // whether state is sent before the pause of a change of plan
   Constraints layout;                    // of the plan that is chosen
   Failures failures;                     // what it reckons with
   bool is_static = false;
   std::string history = "none";  // of past runs (run_history.h): a file, here, none
   std::string
-      policy;  // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted
+      policy;     // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted
+  Path foretold;  // what will happen to the machines (adapt/scenario.h): for the policy oracle
 
   Path resume;                     // a run
   std::string save_every = "30m";  // steps, or a duration

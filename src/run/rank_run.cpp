@@ -114,6 +114,7 @@ Plan RankRun::best_plan(const Plan& now) const {
   options.sequence_length = now.sequence_length;
   options.precision = text(now.precision);
   Plan plan = choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
+  plan.fp8 = now.fp8;  // what is learned stays
   if (plan.buddy > 0) plan = with_copies_apart(std::move(plan), numbered(hosts_of_ranks()));
   return plan;
 }
@@ -176,6 +177,10 @@ std::unique_ptr<Deciding> RankRun::decider() {
           },
       .looks_for_better = true,
   };
+  if (policy.kind == PolicyKind::oracle) {
+    if (!first_decision_) first_decision_ = facts.clock();
+    facts.foretold = Deciding::Foretold{read_time_line(options_.foretold), *first_decision_};
+  }
   return std::make_unique<Deciding>(std::move(facts), part_.plan, calibration_);
 }
 
@@ -208,7 +213,8 @@ RankRun::End RankRun::train_on(Training& training) {
       .patience = options_.patience, .keeps_old = rank_.elastic != nullptr, .early = options_.precopy};
   if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
   const std::unique_ptr<Deciding> deciding = decider();
-  if (deciding != nullptr) outside->wish = [&] { return deciding->wish(); };
+  if (deciding != nullptr)
+    outside->wish = [&] { return deciding->wish(); }, outside->refused = [&] { deciding->refused(); };
   PlanSwitches switches(
       {settings_.model, rank_.comm, engine_options(), move}, part_,
       with_begins(run_.script, settings_, training.done().phase_begins), outside,

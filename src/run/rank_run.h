@@ -84,7 +84,8 @@ class RankRun {
   const TrainOptions& options_;
   const RankPart& rank_;
   RealFileSystem files_;
-  std::vector<SmallFile> small_files_;  // some are in a checkpoint that will be gone
+  std::vector<SmallFile> small_files_;    // some are in a checkpoint that will be gone
+  std::optional<double> first_decision_;  // by Deciding's clock: when what was foretold begins
   PlanPart part_;
   PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
   ControlFolder requests_;

@@ -1,6 +1,8 @@
 // See train.h.
 #include "run/train.h"
 
+#include "adapt/decide.h"
+#include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/hf_folder.h"
@@ -112,6 +114,20 @@ void begin_memory_level(const TrainSettings& settings, const TrainOptions& optio
 
 }  // namespace
 
+namespace {
+
+void refuse_wrong_policy(const TrainOptions& options) {
+  const bool is_oracle =
+      !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::oracle;
+  if (is_oracle && options.foretold.empty())
+    throw UserError("--policy oracle: it must be told what comes; give --foretold FILE, or another policy");
+  if (!is_oracle && !options.foretold.empty())
+    throw UserError("--foretold: only --policy oracle knows what comes; add that, or leave this out");
+  if (is_oracle) (void)read_time_line(options.foretold);
+}
+
+}  // namespace
+
 PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
                         bool has_workers) {
   PreparedRun run;
@@ -127,6 +143,11 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);
   options.switch_at = with_whole_paths(options.switch_at);
+  refuse_wrong_policy(options);
+  // Plans to come must be such that have them, too.
+  if (run.settings.plan.fp8.scaling == Fp8Scaling::current)
+    options.layout.tp = options.layout.cp = Range{1, 1};
+  if (!options.foretold.empty()) options.foretold = std::filesystem::absolute(options.foretold);
   run.settings.phase_plans = plan_phases(options, run.settings, facts);
   run.script = script_of(options, run.settings);
   for (const ScriptedSwitch& scripted : run.script) ensure_engine_supports(scripted.plan, run.settings.model);

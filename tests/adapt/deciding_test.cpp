@@ -36,6 +36,7 @@ class DecidingTest : public testing::Test {
                               },
                           .can_run = [](const Plan&) { return true; },
                           .clock = [this] { return now_; },
+                          .foretold = foretold_,
                           .looks_for_better = looks_for_better_};
     deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
     imagine();
@@ -102,6 +103,7 @@ class DecidingTest : public testing::Test {
   std::uint64_t seed_ = 0;
   int num_probes_ = 0;
   bool looks_for_better_ = false;
+  std::optional<Deciding::Foretold> foretold_;
   bool are_probes_answered_ = true;
   std::optional<double> realised_;
 };
@@ -140,6 +142,7 @@ TEST_F(DecidingTest, APlanIsNotBlamedForWhatBeganSince) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const Plan first = plan_;
   ASSERT_TRUE(steps(60).has_value());
+  ASSERT_FALSE(steps(4).has_value());
   set({{Cause::link, 0, 20}, {Cause::link, 1, 20}, {Cause::link, 2, 20}, {Cause::link, 3, 20}});
   for (int i = 0; i < 60 && !realised_; ++i) EXPECT_FALSE(steps(1).has_value());
   ASSERT_TRUE(realised_.has_value());
@@ -148,6 +151,30 @@ TEST_F(DecidingTest, APlanIsNotBlamedForWhatBeganSince) {
     if (const auto wish = steps(40)) {
       EXPECT_NE(wish->plan, first);
     }
+}
+
+// Nobody measures for ten steps what was foretold.
+TEST_F(DecidingTest, TheOracleKnowsWhatComes) {
+  const Condition slow{Cause::device, 2, 3};
+  foretold_ = Deciding::Foretold{{1000, {{slow, 100, 200}}}, 0};
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4, {4, 4}, PolicyKind::oracle);
+  const auto steps_until = [&](double seconds) {
+    std::optional<PlanWish> wish;
+    while (now_ < seconds && !wish) {
+      conditions_.clear();
+      if (now_ >= 100 && now_ < 300) conditions_ = {slow};
+      set(conditions_), wish = steps(1);
+    }
+    return wish;
+  };
+  EXPECT_EQ(steps_until(98), std::nullopt);
+  const auto wish = steps_until(300);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(wish->cause, "device");
+  EXPECT_LE(now_, 103) << "at once";
+  EXPECT_EQ(steps_until(297), std::nullopt);
+  ASSERT_TRUE(steps_until(400).has_value()) << "back";
+  EXPECT_LE(now_, 304);
 }
 
 TEST_F(DecidingTest, NothingIsWishedForWhereNothingHappens) {
