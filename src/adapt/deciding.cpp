@@ -20,7 +20,7 @@ constexpr int kSettling = 3;           // observations behind a change of plan t
 constexpr int kHeld = 14;              // until a new plan's detector has seen enough
 // Observations of a new plan, until what slows the run down since it began would have been found.
 constexpr int kVerdict = kSettling + 2 * static_cast<int>(kRecent);
-constexpr double kAnotherMatter = 1.3;  // slower than this since a change, a device is answered at once
+constexpr double kAnotherMatter = 1.3;  // slower than this since a change, it is answered at once
 constexpr double kExplored = 0.01;      // of the time, for changes that are only likely to be better
 constexpr int kCalibrated = 30;  // observations of the first plan, until it is asked whether it is the best
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
@@ -240,12 +240,18 @@ void Deciding::note_who_is_well(const Probed& seen) {
 }
 
 // What the plan was not chosen for, and has not brought along itself: a stage that is too heavy is the plan's, and so may be what its first
-// steps show. A device of a host that was slow before is no news.
+// steps show, but for a device that others of its stage tell apart. A device of a host that was slow before is no news.
 std::vector<Condition> Deciding::began_since() const {
+  const Topology& topology = detector_->topology();
+  const auto is_told_apart = [&](const Finding& finding) {
+    return finding.cause == Cause::device && finding.where.front() < topology.num_ranks() &&
+           topology.ranks_of_group(topology.group_of(finding.where.front())).size() > 1;
+  };
   std::vector<Condition> result;
   for (const Finding& finding : findings_) {
-    const bool is_own = finding.cause == Cause::heavy_stage || finding.since < first_step_ + kSettling;
-    if (is_own || !is_answerable(finding.cause) || finding.factor <= kLeastFactor) continue;
+    if (!is_answerable(finding.cause) || finding.factor <= kLeastFactor) continue;
+    if (finding.cause == Cause::heavy_stage) continue;
+    if (finding.since < first_step_ + kSettling && !is_told_apart(finding)) continue;
     for (const int where : finding.where) {
       const bool is_known = std::any_of(wished_for_.begin(), wished_for_.end(), [&](const Condition& known) {
         const bool is_of_host = known.cause == Cause::host && finding.cause == Cause::device &&
@@ -262,12 +268,11 @@ std::optional<double> Deciding::verdict() const {
   return predicted_ && num_seen_ >= kVerdict && !is_clouded_ ? realised_ : std::nullopt;
 }
 
-// Two changes within a few steps are refused where they may answer the same, or the noise of a new plan's first steps; not where a device or a
-// host has become slow meanwhile, which all others' steps tell from the plan's own.
+// Two changes within a few steps are refused where they may answer the same, or the noise of a new plan's first steps; not where something
+// else has become slow meanwhile.
 double Deciding::since_switch() const {
   for (const Condition& one : began_since())
-    if ((one.cause == Cause::device || one.cause == Cause::host) && one.factor >= kAnotherMatter)
-      return Situation{}.since_switch;
+    if (one.factor >= kAnotherMatter) return Situation{}.since_switch;
   return facts_.clock() - switched_at_;
 }
 
