@@ -83,6 +83,7 @@ class Deciding {
   std::optional<double> realised();
 
  private:
+  static constexpr int kHeld = 14;  // observations, until a new plan's detector has seen enough
   using RanKey = std::pair<std::string, std::string>;  // plan, conditions
 
   void begin_plan();

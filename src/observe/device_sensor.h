@@ -21,7 +21,7 @@ class DeviceSensor {
   DeviceSensor(const DeviceSensor&) = delete;
   DeviceSensor& operator=(const DeviceSensor&) = delete;
 
-  // Some ten microseconds. Nothing where the device does not tell, or tells what cannot be.
+  // Nothing where the device does not tell, or tells what cannot be.
   std::optional<Reading> read() const;
 
  private:
