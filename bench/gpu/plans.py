@@ -17,7 +17,8 @@ MODELS = {"gpt2-124m": "gpt2", "gpt2-1.5b": "gpt2-xl", "llama-1b-2k": "llama3-8b
 
 
 def plan_of(case, selective=None, micro=None, accum=None, fp8=None):
-    """fp8: None, or the blocks whose products are in 8 bits: "all" layers, "inner" ones (all but the first and the last), or "3..9"."""
+    """fp8: None, or the blocks whose products are in 8 bits: "all" layers, "inner" ones (all but the first and the last), or "3..9";
+    with "-current" behind it, scales are of the tensor at hand."""
     c = bc.CASES[case]
     selective = SELECTIVE_LAYERS.get(case, 0) if selective is None else selective
     micro, accum = micro or c["micro"][0], accum or c["accum"]
@@ -26,8 +27,9 @@ def plan_of(case, selective=None, micro=None, accum=None, fp8=None):
     if selective:
         runs = [{"blocks": "0"}, {"blocks": "1..%d" % selective if selective > 1 else "1", "recompute": "selective"},
                 {"blocks": "%d..%d" % (selective + 1, last) if selective + 1 < last else str(last)}]
-    narrow = {None: None, "all": "1..%d" % c["L"], "inner": "2..%d" % (c["L"] - 1)}.get(fp8, fp8)
-    extra = {"fp8": {"blocks": narrow}} if narrow else {}
+    named, _, scales = (fp8 or "").partition("-")
+    narrow = {"": None, "all": "1..%d" % c["L"], "inner": "2..%d" % (c["L"] - 1)}.get(named, named)
+    extra = {"fp8": {"blocks": narrow, "scales": scales or "window"}} if narrow else {}
     return {**extra, "format": "optimus-plan", "version": 1, "model": case, "blocks": c["L"] + 2, "batch": micro * accum, "sequence_length": c["T"],
             "schedule": "1f1b", "precision": "fp8" if narrow else "bf16", "accumulators": "fp32",
             "pipelines": [{"microbatches": [{"count": accum, "sequences": micro}], "stages": [{"devices": "0", "layers": runs}]}]}

@@ -252,7 +252,28 @@ void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>&
   }
 }
 
-void put_precision(const Plan& plan, Arguments& a) {
+// Megatron-LM multiplies all layers in 8 bits, or all but some at both ends.
+void put_fp8(const Plan& plan, Arguments& a, std::vector<std::string>& notes) {
+  put(a, "--fp8-format hybrid");
+  if (plan.fp8.scaling == Fp8Scaling::current) {
+    put(a, "--fp8-recipe tensorwise");
+  } else {
+    put(a, "--fp8-recipe delayed"), put(a, "--fp8-amax-history-len {}", plan.fp8.window);
+    put(a, "--fp8-amax-compute-algo max");
+  }
+  const std::vector<int>& named = plan.fp8.blocks;
+  const int layers = plan.num_blocks - 2;
+  if (std::ssize(named) == layers) return;
+  put(a, "--first-last-layers-bf16");
+  if (named.empty()) return;  // as usual: one layer at each end
+  put(a, "--num-layers-at-start-in-bf16 {}", named.front() - 1);
+  put(a, "--num-layers-at-end-in-bf16 {}", layers - named.back());
+  if (named.back() - named.front() + 1 != std::ssize(named))
+    notes.push_back(fmt::format("layers {} to {} are all in 8 bits there, not {} alone", named.front(),
+                                named.back(), ranges_text(named)));
+}
+
+void put_precision(const Plan& plan, Arguments& a, std::vector<std::string>& notes) {
   switch (plan.precision) {
     case Precision::fp64:
     case Precision::fp32:
@@ -266,11 +287,8 @@ void put_precision(const Plan& plan, Arguments& a) {
       if (plan.accumulators == Precision::fp32) put(a, "--accumulate-allreduce-grads-in-fp32");
       return;
     case Precision::fp8:
-      put(a, "--bf16"), put(a, "--fp8-format hybrid");
-      if (plan.fp8.scaling == Fp8Scaling::current) return put(a, "--fp8-recipe tensorwise");
-      put(a, "--fp8-recipe delayed"), put(a, "--fp8-amax-history-len {}", plan.fp8.window);
-      put(a, "--fp8-amax-compute-algo max");
-      return;
+      put(a, "--bf16");
+      return put_fp8(plan, a, notes);
   }
 }
 
@@ -287,7 +305,7 @@ Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, bool is_mix
   if (is_mixture && s.tp > 1) put(a, "--expert-tensor-parallel-size 1");
   put_sharding(grid, a, notes);
   put_recompute(grid, a, notes);
-  put_precision(plan, a);
+  put_precision(plan, a, notes);
   put(a, "--micro-batch-size {}", grid.microbatch);
   put(a, "--global-batch-size {}", plan.batch);
   return a;

@@ -30,6 +30,9 @@ bool has_fp8(const Plan& plan);
 std::string fp8_text(const Plan& plan);       // "blocks 2..11, window 16"; "none"
 std::string scales_text(Fp8Scaling scaling);  // behind that: nothing, or ", scales of the tensor at hand"
 
+// Scales of a longer window would follow a falling gradient too late to be of use, and a history of it is state to be saved.
+inline constexpr int kLongestFp8Window = 1024;
+
 enum class LayerProduct { qkv, out, up, down };  // up: with the gate, where there is one
 enum class Fp8Operand { input, weight, gradient };
 inline constexpr int kNumLayerProducts = 4, kNumFp8Operands = 3;

@@ -97,6 +97,7 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
                     grid.layers.size(), model.layers, parts);
   Plan plan = uniform_plan(model, grid.shape);
   plan.accumulators = grid.accumulators;
+  plan.fp8 = grid.fp8;
   deal_layers(grid, plan);
   if (grid.has_stages_inside) number_stages_inside(grid, plan);
   validate(plan, model, source);

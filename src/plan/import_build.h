@@ -13,6 +13,7 @@ namespace optimus {
 struct ImportedGrid {
   UniformPlan shape;
   Precision accumulators = Precision::fp32;
+  Fp8Plan fp8;
   std::vector<std::int64_t> layers;  // of each part, chunk * pp + stage; empty: dealt evenly
   int recomputed_layers = 0;         // with full: only the first so many of each part; 0: all
   bool has_stages_inside = false;    // ranks count stages before data parts

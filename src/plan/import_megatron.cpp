@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "plan/fp8.h"
 #include "plan/import_arguments.h"
 #include "plan/import_build.h"
 #include "plan/import_megatron.h"
@@ -55,10 +56,8 @@ constexpr std::array kNoMatter = {
     "--eval-",
     "--exit-",
     "--finetune",
-    "--fp8-amax-",
     "--fp8-interval",
     "--fp8-margin",
-    "--fp8-recipe",
     "--full-validation",
     "--hysteresis",
     "--init-method-xavier-uniform",
@@ -136,6 +135,44 @@ bool is_without_matter(const std::string& flag) {
   return std::any_of(kNoMatter.begin(), kNoMatter.end(), [&](std::string_view known) {
     return ends_with(known, "-") ? starts_with(flag, known) : flag == known;
   });
+}
+
+// Layers in 8 bits: all, or without some at both ends; none named: as usual, without one at each. Nothing: no layer is left.
+std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t layers) {
+  const bool has_wide_ends = a.has("--first-last-layers-bf16");
+  const std::int64_t first = a.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
+                     last = a.count("--num-layers-at-end-in-bf16", 0, 10'000).value_or(1);
+  std::vector<int> blocks;
+  if (has_wide_ends && first == 1 && last == 1) return blocks;
+  for (std::int64_t layer = has_wide_ends ? first : 0; layer < layers - (has_wide_ends ? last : 0); ++layer)
+    blocks.push_back(static_cast<int>(layer) + 1);
+  return blocks.empty() ? std::nullopt : std::optional(blocks);
+}
+
+void read_fp8(ArgumentList& a, std::int64_t layers, ImportedGrid& grid, std::vector<std::string>& notes) {
+  const std::string recipe = a.text("--fp8-recipe").value_or("delayed");
+  const bool is_of_window = a.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
+  const std::int64_t window = a.count("--fp8-amax-history-len", 1, 1'000'000'000).value_or(1);
+  const bool is_e4m3 = a.has("--fp8-e4m3") || a.text("--fp8-format") == "e4m3";
+  const auto blocks = read_fp8_blocks(a, layers);
+  if (grid.shape.precision != Precision::fp8) return;
+  if (!blocks) {
+    grid.shape.precision = Precision::bf16;
+    return;
+  }
+  grid.fp8.blocks = *blocks;
+  const LayerStrategy& s = grid.shape.strategy;
+  if (recipe == "delayed")
+    grid.fp8.window = is_of_window ? static_cast<int>(std::min<std::int64_t>(window, kLongestFp8Window)) : 1;
+  else if (recipe == "tensorwise" && s.tp == 1 && s.cp == 1)
+    grid.fp8.scaling = Fp8Scaling::current;
+  else
+    notes.push_back(fmt::format(
+        "scales of 8-bit products come from the last {} steps' maxima of whole tensors, not by recipe {}{}",
+        grid.fp8.window, in_quotes(recipe), recipe == "tensorwise" ? ", which needs tp 1 and cp 1" : ""));
+  if (window > kLongestFp8Window)
+    notes.push_back(fmt::format("maxima of {} steps are remembered, not of {}", kLongestFp8Window, window));
+  if (is_e4m3) notes.emplace_back("gradients of 8-bit products are in e5m2, not in e4m3");
 }
 
 void read_precision(ArgumentList& a, ImportedGrid& grid) {
@@ -260,6 +297,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   read_sharding(a, source, s);
   read_recompute(a, source, grid, notes);
   read_precision(a, grid);
+  read_fp8(a, model.layers, grid, notes);
   grid.has_stages_inside = a.has("--use-tp-pp-dp-mapping");
   grid.shape.microbatch = static_cast<int>(a.count("--micro-batch-size", 1, 1'000'000).value_or(1));
   const auto batch = a.count("--global-batch-size", 1, 1'000'000'000'000);

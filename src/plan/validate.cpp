@@ -41,9 +41,6 @@ Problem problem_in_numbers(const Plan& plan) {
   return std::nullopt;
 }
 
-// Scales of a longer window would follow a falling gradient too late to be of use, and a history of it is state to be saved.
-constexpr int kLongestWindow = 1024;
-
 Problem problem_in_fp8(const Plan& plan) {
   const std::vector<int>& blocks = plan.fp8.blocks;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -53,8 +50,8 @@ Problem problem_in_fp8(const Plan& plan) {
       return because("fp8: block {} stands behind block {}, each may be named once, in order", blocks[i],
                      blocks[i - 1]);
   }
-  if (plan.fp8.window < 1 || plan.fp8.window > kLongestWindow)
-    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kLongestWindow);
+  if (plan.fp8.window < 1 || plan.fp8.window > kLongestFp8Window)
+    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kLongestFp8Window);
   if (!blocks.empty() && plan.precision == Precision::fp16)
     return because("fp8: fp16 scales losses, use it with precision fp8, bf16, fp32 or fp64");
   return std::nullopt;

@@ -69,6 +69,40 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
   }));
 }
 
+// What Megatron-LM does when only the format is given, and what it can that a plan cannot.
+TEST(ImportMegatron, ReadsRecipesOf8Bits) {
+  const auto imported = [](const std::string& flags) {
+    return import_plan(
+        "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
+        "128 "
+        "--micro-batch-size 1 --global-batch-size 4 --bf16 " +
+            flags,
+        "args.txt", {.devices = 2});
+  };
+  const ImportedPlan usual = imported("--fp8-format hybrid");
+  EXPECT_EQ(usual.plan.fp8, (Fp8Plan{.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .window = 1}));
+  EXPECT_TRUE(usual.notes.empty());
+  const ImportedPlan recent = imported("--fp8-format hybrid --fp8-amax-history-len 64");
+  EXPECT_EQ(recent.plan.fp8.window, 1) << "the most recent of 64 counts";
+  const ImportedPlan long_window =
+      imported("--fp8-format hybrid --fp8-amax-history-len 4096 --fp8-amax-compute-algo max");
+  EXPECT_EQ(long_window.plan.fp8.window, 1024);
+  EXPECT_EQ(long_window.notes,
+            (std::vector<std::string>{"maxima of 1024 steps are remembered, not of 4096"}));
+  const ImportedPlan cut =
+      imported("--fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 2");
+  EXPECT_EQ(cut.plan.fp8.scaling, Fp8Scaling::window);
+  ASSERT_EQ(cut.notes.size(), 1U);
+  EXPECT_NE(cut.notes[0].find("needs tp 1 and cp 1"), std::string::npos) << cut.notes[0];
+  const ImportedPlan blocks = imported("--fp8-format e4m3 --fp8-recipe blockwise --first-last-layers-bf16");
+  EXPECT_EQ(blocks.plan.fp8, Fp8Plan());
+  EXPECT_EQ(blocks.notes.size(), 2U);
+  const ImportedPlan none =
+      imported("--fp8-format hybrid --first-last-layers-bf16 --num-layers-at-end-in-bf16 9");
+  EXPECT_EQ(none.plan.precision, Precision::bf16);
+  EXPECT_EQ(imported("--fp8-recipe delayed").plan.fp8, Fp8Plan()) << "without a format there is no fp8";
+}
+
 // Layers computed again in part come back too, when every stage has as many.
 TEST(ImportMegatron, ReadsTheBlockMethod) {
   const std::string line =

@@ -44,6 +44,21 @@ inline void choose_state(UniformPlan& shape) {
   if (s.recompute == RecomputeMode::full) s.recompute_layers = pick(1, 3);
 }
 
+// Layers in 8 bits from one to another, and where their scales come from.
+inline void choose_fp8(Plan& plan) {
+  const int layers = plan.num_blocks - 2;
+  plan.fp8.window = pick(1, 1024);
+  const LayerStrategy& s = plan.pipelines[0].stages[0].chunks[0].runs[0].strategy;
+  if (s.tp == 1 && s.cp == 1 && *rc::gen::arbitrary<bool>()) {
+    plan.fp8 = Fp8Plan();
+    plan.fp8.scaling = Fp8Scaling::current;
+  }
+  if (pick(0, 2) == 0) return;  // as usual
+  const int first = pick(1, layers), last = pick(first, layers);
+  if (first == 2 && last == layers - 1) return;
+  for (int block = first; block <= last; ++block) plan.fp8.blocks.push_back(block);
+}
+
 inline Case any() {
   UniformPlan shape;
   LayerStrategy& s = shape.strategy;
@@ -63,6 +78,7 @@ inline Case any() {
   result.plan = uniform_plan(result.model, shape);
   if (bytes_of(shape.precision) == 2 && shape.precision != Precision::fp8 && *rc::gen::arbitrary<bool>())
     result.plan.accumulators = shape.precision;
+  if (shape.precision == Precision::fp8) choose_fp8(result.plan);
   return result;
 }
 
