@@ -134,17 +134,55 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
           for (double& rate : table.rates) rate /= *layers;
     }
   // The quickest channel tells what the link can do; the others wait for more than it.
-  std::array<double, 2> quickest{};
+  double inside = 0;
   for (const auto& channel : links_)
-    for (std::size_t far = 0; far < 2; ++far)
-      if (channel[far].count > 0 && (quickest[far] == 0 || channel[far].value() < quickest[far]))
-        quickest[far] = channel[far].value();
+    if (channel[0].count > 0 && (inside == 0 || channel[0].value() < inside)) inside = channel[0].value();
   for (NodeGroup& group : profile.groups) {
-    if (quickest[0] > 0)
-      group.domain_link.bytes_per_second /= quickest[0], group.node_link.bytes_per_second /= quickest[0];
-    if (quickest[1] > 0) group.network.nic.bytes_per_second /= quickest[1];
+    if (inside > 0) group.domain_link.bytes_per_second /= inside, group.node_link.bytes_per_second /= inside;
+    group.network.nic.bytes_per_second /= between_nodes();
   }
   return profile;
+}
+
+// A ring is made of messages: they are no slower than it.
+double Calibration::between_nodes() const {
+  const auto rings_take = rings();
+  return std::min(messages().value_or(rings_take.value_or(1)), rings_take.value_or(1e9));
+}
+
+double Calibration::ring_factor() const { return rings().value_or(between_nodes()) / between_nodes(); }
+
+std::optional<double> Calibration::quickest(std::initializer_list<Channel> channels,
+                                            std::optional<double> probed) const {
+  std::optional<double> result;
+  for (const Channel channel : channels)
+    if (const Mean& mean = links_[static_cast<std::size_t>(channel)][1];
+        mean.count > 0 && (!result || mean.value() < *result))
+      result = mean.value();
+  return result ? result : probed;
+}
+
+// Messages as long as the probe's are in the middle.
+void Calibration::learn(const Probed& quiet, const Cluster& cluster) {
+  constexpr double kMessage = 1 << 19;
+  const LinkCost cost(fitted_constants());
+  std::vector<int> members;
+  int elsewhere = 0;
+  for (int device = 0; device < cluster.num_devices(); ++device) {
+    members.push_back(device);
+    if (elsewhere == 0 && cluster.node_of(Device{device}) != cluster.node_of(Device{0})) elsewhere = device;
+  }
+  if (elsewhere == 0) return;
+  std::vector<double> networks;
+  for (const double seconds : quiet.network)
+    if (seconds > 0) networks.push_back(seconds);
+  std::sort(networks.begin(), networks.end());
+  const Link link = cluster.link(Device{0}, Device{elsewhere});
+  if (!networks.empty())
+    probed_messages_ = networks[networks.size() / 2] * kMessage / cost.message(link, kMessage);
+  const GroupShape everyone = shape_of(members, cluster, DeviceMap::identity(cluster.num_devices()));
+  if (quiet.ring_seconds > 0)
+    probed_rings_ = quiet.ring_seconds / cost.collective(Collective::all_reduce, everyone, quiet.ring_bytes);
 }
 
 }  // namespace optimus

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "adapt/detect.h"
 #include "adapt/observation.h"
+#include "adapt/probed.h"
 #include "cluster/hardware.h"
 #include "model/spec.h"
 
@@ -32,13 +34,19 @@ class Calibration {
  public:
   // Of a step in which nothing was found; the rest is the plan's.
   void learn(const Observation& quiet, const std::vector<StageWork>& work, const Topology& topology);
+  // Of a look at all machines when nothing was slow: what messages and collectives between nodes take, for plans whose channels no step has used.
+  void learn(const Probed& quiet, const Cluster& cluster);
   bool is_known() const { return num_learned_ >= kWarmUp; }
 
   // What ranks of each group should take (Measure::compute, and channels that were seen before), as Detector begins with.
   std::map<std::pair<int, Measure>, double> baselines(const std::vector<StageWork>& work,
                                                       const Topology& topology) const;
-  // The same machines as the run found them: devices at the rate of layers, links at that of the quickest channel.
+  // The same machines as the run found them: devices at the rate of layers, links at that of the quickest channel, between nodes of messages.
   HardwareProfile refreshed(HardwareProfile profile) const;
+  // Collectives between nodes, of what refreshed() says of them; 1 where it is not known.
+  double ring_factor() const;
+  // Whether both were seen.
+  bool knows_channels() const { return messages() && rings(); }
   // Seconds, of those predicted; nothing before it was seen. And the standard deviation of its logarithm from step to step.
   std::optional<double> rate(BlockRole role) const;
   double doubt(BlockRole role) const;
@@ -51,8 +59,17 @@ class Calibration {
     void see(double value);
     double value() const;
   };
+  // Between nodes, of what the cost model says.
+  std::optional<double> messages() const {
+    return quickest({Channel::next, Channel::previous}, probed_messages_);
+  }
+  std::optional<double> rings() const { return quickest({Channel::tensor, Channel::data}, probed_rings_); }
+  double between_nodes() const;
+  std::optional<double> quickest(std::initializer_list<Channel> channels, std::optional<double> probed) const;
+
   std::array<Mean, kBlockRoles> rates_;
   std::array<std::array<Mean, 2>, kChannels> links_;  // [between nodes]
+  std::optional<double> probed_messages_, probed_rings_;
   int num_learned_ = 0;
 };
 

@@ -90,6 +90,7 @@ void Deciding::see(const Observation& seen) {
   was_slow_ |= is_slow;
   if (!is_slow) calibration_.learn(seen, work_, detector_->topology());
   std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock(); });
+  look_at_channels();
   look_at_those_away();
   for (const Away& one : away_) findings_.push_back(one.finding);
   if (recent_.size() == kRecent) {
@@ -187,7 +188,7 @@ void Deciding::note_how_it_runs() {
   if (std::ssize(history_) <= kHeld) return;
   const std::string& key = history_.front().first;
   if (std::all_of(history_.begin(), history_.end(), [&](const auto& one) { return one.first == key; }))
-    ran_[{plan_hash(plan_), key}] = history_.front().second;
+    ran_[ran_key(plan_, key)] = history_.front().second;
   history_.pop_front();
 }
 
@@ -226,6 +227,21 @@ std::string Deciding::key_of(const std::vector<Condition>& conditions, const Pla
   return key;
 }
 
+Deciding::RanKey Deciding::ran_key(const Plan& plan, const std::string& conditions) const {
+  if (!conditions.empty() || !facts_.machines.speed_factors.empty() || facts_.machines.groups.size() > 1)
+    return {plan_hash(plan), conditions};
+  Plan anywhere = plan;
+  std::map<int, int> nodes;  // in the order in which the plan has them
+  const int each = facts_.machines.groups.front().devices_per_node;
+  for (Pipeline& pipeline : anywhere.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (int& device : stage.devices) {
+        const int node = cluster_.node_of(Device{device});
+        device = nodes.try_emplace(node, static_cast<int>(nodes.size())).first->second * each + device % each;
+      }
+  return {plan_hash(anywhere), conditions};
+}
+
 void Deciding::weigh_if_due() {
   // Who knows what comes need not measure it first.
   const std::size_t enough = facts_.foretold ? 1 : kRecent;
@@ -253,6 +269,7 @@ Deciding::Question Deciding::question() const {
   Question question;
   question.plan = plan_, question.home = home_, question.conditions = conditions();
   question.machines = calibration_.refreshed(facts_.machines);
+  question.ring_factor = calibration_.ring_factor();
   question.seconds = middle_step(recent_), question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer);
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
@@ -284,7 +301,10 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
   const Cluster cluster(question.machines), now(with_conditions(question.machines, question.conditions));
   ResponseLimits limits = facts_.limits;
   if (question.home) limits.known.push_back(*question.home);
-  std::vector<PlannedOption> options = responses(facts_.demand(cluster, question.plan), question.plan,
+  const Demand usual = facts_.demand(cluster, question.plan);
+  Constants constants = usual.constants;
+  constants.ring_residual *= question.ring_factor;
+  std::vector<PlannedOption> options = responses(demand_on(usual, cluster, constants), question.plan,
                                                  question.conditions, facts_.costs, limits);
   for (PlannedOption& one : options) {
     one.plan = on_others(std::move(one.plan), one.dropped);
@@ -306,7 +326,7 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     const PredictionMemory::Trust trust = memory_.trust_in(one.plan, question.plan);
     const double added = std::max(0.0, one.option.step_seconds - one.option.usual_seconds) * trust.factor;
     const auto took = [&](const std::string& conditions) {
-      const auto found = question.ran.find({plan_hash(one.plan), conditions});
+      const auto found = question.ran.find(ran_key(one.plan, conditions));
       return found == question.ran.end() ? std::nullopt : std::optional(found->second);
     };
     one.option.usual_seconds = took("").value_or(one.option.usual_seconds * trust.factor);
@@ -325,14 +345,21 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
 // What a step takes without conditions and what these add err differently: each is corrected by what was measured of it.
 void Deciding::learn_from(const Question& question, const PlanOption& runs) const {
   const double predicted_more = runs.step_seconds - runs.usual_seconds;
-  const auto usual = question.ran.find({plan_hash(question.plan), ""});
+  const auto ran = question.ran.find(ran_key(question.plan, ""));
   const std::optional<Cause> cause = one_cause(concerning(question.plan, question.conditions));
-  if (usual == question.ran.end() || !cause || predicted_more < 0.02 * runs.usual_seconds ||
-      question.seconds <= usual->second)
+  std::optional<double> usual;
+  // It may not have run without them, but its kind has: good enough where they are to add much.
+  constexpr double kAddsMuch = 0.3, kAddsSomething = 0.02;
+  double least = kAddsSomething;
+  if (ran != question.ran.end())
+    usual = ran->second;
+  else if (memory_.knows(question.plan))
+    usual = runs.usual_seconds * memory_.trust_in(question.plan, question.plan).factor, least = kAddsMuch;
+  if (!usual || !cause || predicted_more < least * runs.usual_seconds || question.seconds <= *usual)
     return memory_.saw(question.plan, runs.step_seconds, question.seconds);
-  memory_.saw(question.plan, runs.usual_seconds, usual->second);
+  memory_.saw(question.plan, runs.usual_seconds, *usual);
   const double factor = memory_.trust_in(question.plan, question.plan).factor;
-  memory_.saw_added(*cause, (question.seconds - usual->second) / (factor * predicted_more));
+  memory_.saw_added(*cause, (question.seconds - *usual) / (factor * predicted_more));
 }
 
 Deciding::Answer Deciding::weigh(const Question& question) const {
@@ -439,9 +466,10 @@ void Deciding::hold(std::vector<Finding> findings) {
 }
 
 std::optional<double> Deciding::realised() {
-  if (is_told_ || !realised_) return std::nullopt;
+  const std::optional<double> came = verdict();
+  if (is_told_ || !came) return std::nullopt;
   is_told_ = true;
-  return realised_;
+  return came;
 }
 
 }  // namespace optimus

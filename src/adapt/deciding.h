@@ -60,8 +60,8 @@ class Deciding {
 
   // In the order of steps.
   void see(const Observation& seen);
-  // Where a ring's time does not say whose network is slow, or somebody was left out who may be well again: whether all ranks are to look
-  // (elastic/probe.h). True once; probed() follows.
+  // Where a ring's time does not say whose network is slow, somebody was left out who may be well again, or steps do not show what other plans'
+  // channels take: whether all ranks are to look (elastic/probe.h). True once; probed() follows.
   bool wants_to_probe();
   // Of each rank.
   std::vector<int> nodes() const;
@@ -79,7 +79,7 @@ class Deciding {
   // The run is on this plan from here on; wish: as it was wished for, or not.
   void took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step);
   void refused();
-  // Once, some steps after a plan that was wished for: the gain of steps a second, as it was.
+  // Once, some steps after a plan that was wished for: the gain of steps a second, as it was. Never where something else became slow meanwhile.
   std::optional<double> realised();
 
  private:
@@ -93,6 +93,7 @@ class Deciding {
   void note_how_it_runs();
   void note_stay(PlanStay stay, const std::vector<Condition>& conditions);
   void name_nodes();
+  void look_at_channels();
   void look_at_those_away();
   double until_next_look() const;
   void name_nodes_of(Finding& finding) const;
@@ -103,6 +104,8 @@ class Deciding {
   // Of those that a plan has to do with.
   std::vector<Condition> concerning(const Plan& plan, const std::vector<Condition>& conditions) const;
   std::string key_of(const std::vector<Condition>& conditions, const Plan& plan) const;
+  // Where no condition concerns a plan, it takes the same on other nodes of the kind.
+  RanKey ran_key(const Plan& plan, const std::string& conditions) const;
   // What came of changes that were wished for.
   struct Judged {
     int switches = 0, count = 0;    // all of them; those whose gain is known
@@ -125,6 +128,7 @@ class Deciding {
     HardwareProfile machines;
     double seconds = 0, since_switch = 0, doubt = 0, exploration_left = 0;
     RoleRates rates{};
+    double ring_factor = 1;
     std::optional<double> predicted, realised, true_rest;
     bool is_settled = true;  // steps were measured under these conditions
     Judged judged;
@@ -179,7 +183,7 @@ class Deciding {
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
   bool is_clouded_ = false;  // something else has slowed the plan down while its gain was measured
-  bool was_slow_ = false, has_looked_for_better_ = false;
+  bool was_slow_ = false, has_looked_for_better_ = false, has_looked_at_channels_ = false;
   double before_ = 0;  // seconds of a step before the last wish
   std::vector<Condition> wished_for_,
       asked_for_;                 // what it was to answer; what the wish that is under way is

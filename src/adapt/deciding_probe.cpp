@@ -49,6 +49,15 @@ void Deciding::name_nodes_of(Finding& finding) const {
   finding.where = std::move(named), finding.factor = std::max(finding.factor, worst);
 }
 
+// What plans with other channels would take is measured early, once: an answer must not wait for it.
+void Deciding::look_at_channels() {
+  if (has_looked_at_channels_ || calibration_.knows_channels()) return;
+  if (!decides() || !calibration_.is_known() || probing_ != Probing::no || is_wished_) return;
+  if (cluster_.num_nodes() < 2 || !findings_.empty()) return;
+  has_looked_at_channels_ = true;
+  probing_ = Probing::wanted;
+}
+
 // A look is a moment in which nobody trains; an end that is seen late is time on fewer devices, on average half of the time between two looks.
 // With c seconds a look, a chance of h a second that it ends, and a part g of the devices away, both together are least with
 // sqrt(2 c / (g h)) seconds between two.
@@ -106,6 +115,7 @@ std::vector<double> slower_than_usual(const std::vector<double>& seconds) {
 void Deciding::probed(const Probed& seen) {
   if (std::exchange(probing_, Probing::no) == Probing::no) return;
   if (networks_) networks_->slower = slower_than_usual(seen.network);
+  if (findings_.empty()) calibration_.learn(seen, cluster_);
   if (!away_.empty()) note_who_is_well(seen);
 }
 

@@ -44,6 +44,8 @@ double PredictionMemory::added(Cause cause) const {
   return known == added_.end() ? 1 : known->second;
 }
 
+bool PredictionMemory::knows(const Plan& plan) const { return ratios_.contains(kind_of(plan)); }
+
 PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& now) const {
   const auto own = ratios_.find(kind_of(plan));
   if (own != ratios_.end()) return {own->second, 0};

@@ -21,6 +21,7 @@ class PredictionMemory {
   // Such a condition has made its steps longer by so much of what was predicted that it would.
   void saw_added(Cause cause, double ratio);
   double added(Cause cause) const;
+  bool knows(const Plan& plan) const;  // its kind
   struct Trust {
     double factor = 1;  // seconds, of those predicted
     double doubt = 0;   // of its logarithm, beside the prediction's own

@@ -9,6 +9,8 @@ struct Probed {
   std::vector<double>
       network{};  // [node]: seconds a byte, in the quickest of its pairs; 0: it has met nobody
   std::vector<double> devices{};  // [rank]: seconds of a product that is the same for all
+  // A sum over all ranks; 0: none was made.
+  double ring_bytes = 0, ring_seconds = 0;
 };
 
 }  // namespace optimus

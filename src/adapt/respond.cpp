@@ -16,15 +16,6 @@ constexpr double kBytesOfState = 12;  // masters and two moments, fp32
 // What the cost model misses on published runs, on average (docs/cost-model.md); of plans that are close to each other less.
 constexpr double kDoubtOfPrediction = 0.06, kDoubtOfNeighbour = 0.03;
 
-Demand on(const Demand& demand, const Cluster& cluster) {
-  Demand copy{demand.model, cluster, demand.software, demand.constants};
-  copy.batch = demand.batch, copy.sequence_length = demand.sequence_length, copy.precision = demand.precision;
-  copy.constraints = demand.constraints, copy.goal = demand.goal, copy.price = demand.price,
-  copy.watts = demand.watts;
-  copy.failures = demand.failures;
-  return copy;
-}
-
 class Responder {
  public:
   Responder(const Demand& usual, const std::vector<Condition>& conditions, const RecoveryCosts& costs,
@@ -34,7 +25,7 @@ class Responder {
         limits_(limits),
         conditions_(conditions),
         cluster_(with_conditions(usual.cluster.profile(), conditions)),
-        now_(on(usual, cluster_)),
+        now_(demand_on(usual, cluster_, usual.constants)),
         ground_(cluster_),
         usual_ground_(usual.cluster) {}
 
@@ -121,7 +112,7 @@ class Responder {
       return std::binary_search(dropped.begin(), dropped.end(), slow.device);
     });
     const Cluster rest(profile);
-    const Demand demand = on(usual_, rest);
+    const Demand demand = demand_on(usual_, rest, usual_.constants);
     const Ground ground(rest);
     try {
       const SearchResult found = search(demand, ground, search_limits(0));

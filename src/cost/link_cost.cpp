@@ -71,7 +71,7 @@ double LinkCost::latency(const Link& link) const {
 
 double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
   if (group.size <= 1 || bytes <= 0) return 0;
-  return undisturbed(kind, group, bytes) * constants_.link_residual;
+  return undisturbed(kind, group, bytes) * constants_.link_residual * constants_.ring_residual;
 }
 
 double LinkCost::undisturbed(Collective kind, const GroupShape& group, double bytes) const {

@@ -124,6 +124,25 @@ std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline&
   return {all, all + comm.size()};
 }
 
+// As long as the slowest rank takes, the quicker of two: the same at all. On GPUs gradients go other ways than what is measured here.
+void probe_ring(Comm& comm, const Deadline& deadline, Probed& seen) {
+  constexpr double kRingLongEnough = 20e-3;  // seconds
+  const auto sum = [&](std::int64_t bytes) {
+    at::Tensor tensor = at::zeros({bytes / 8}, at::kDouble), seconds = at::zeros({1}, at::kDouble);
+    done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "all are here")->wait(deadline));
+    const auto began = Deadline::Clock::now();
+    done_or_throw(comm.all_reduce({Role::world, {}}, tensor, Sum::sum, "a sum that probes")->wait(deadline));
+    *seconds.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    done_or_throw(
+        comm.all_reduce({Role::world, {}}, seconds, Sum::maximum, "what a sum takes")->wait(deadline));
+    return *seconds.const_data_ptr<double>();
+  };
+  std::int64_t bytes = 2 * kSmallest;
+  double seconds = sum(bytes);
+  while (seconds < kRingLongEnough && bytes < kLargest) seconds = sum(bytes *= kGrowth);
+  seen.ring_bytes = static_cast<double>(bytes), seen.ring_seconds = std::min(seconds, sum(bytes));
+}
+
 }  // namespace
 
 Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device, Seconds patience) {
@@ -135,8 +154,10 @@ Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device
     std::copy(node_of_rank.begin(), node_of_rank.end(), nodes);
   }
   done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "which node each rank is on")->wait(deadline));
-  return {probe_networks(comm, {nodes, nodes + comm.size()}, deadline),
-          probe_devices(comm, device, deadline)};
+  Probed seen{probe_networks(comm, {nodes, nodes + comm.size()}, deadline),
+              probe_devices(comm, device, deadline)};
+  if (!device.is_cuda()) probe_ring(comm, deadline, seen);
+  return seen;
 }
 
 }  // namespace optimus

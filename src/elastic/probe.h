@@ -1,6 +1,6 @@
 // Whose network and which devices are slow, where steps cannot tell: behind one step all stand still for a moment. One rank of each node sends
 // and gets a message with those of some other nodes, one after the other; a node's network is as quick as the quickest of its pairs. Then each
-// rank computes the same product. A ring's time says nothing about single nodes, and whom the plan leaves out is seen by nobody else.
+// rank computes the same product, and all of them sum a tensor, as gradients are summed. A ring's time says nothing about single nodes, and whom the plan leaves out is seen by nobody else.
 //
 // Each node meets up to 2 + log2(nodes) others, so that a slow one shows in its own pairs and in nobody's quickest; messages grow until one
 // takes some milliseconds. With two nodes there is one pair, which says nothing about either.

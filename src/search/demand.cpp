@@ -82,6 +82,14 @@ void check(const Demand& demand) {
   }
 }
 
+Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& constants) {
+  Demand copy{demand.model, cluster, demand.software, constants};
+  copy.batch = demand.batch, copy.sequence_length = demand.sequence_length, copy.precision = demand.precision;
+  copy.constraints = demand.constraints, copy.goal = demand.goal, copy.failures = demand.failures;
+  copy.price = demand.price, copy.watts = demand.watts;
+  return copy;
+}
+
 double rate_of(const Demand& demand, const DeviceMap& map, int num_devices) {
   if (demand.goal == Goal::throughput) return 1;
   const auto of_type = [&](const DeviceType& type) {

@@ -64,6 +64,8 @@ struct Demand {
   Failures failures{};
 };
 
+// The same of other machines, and by other constants. Both must outlive it.
+Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& constants);
 // What a second of the first `num_devices` present devices costs in the goal's unit: 1, money, or watts.
 double rate_of(const Demand& demand, const DeviceMap& map, int num_devices);
 // Throws UserError when the goal needs a price or watts that nobody has stated.
