@@ -1,7 +1,8 @@
 // How far predictions can be trusted: what plans took of what the cost model said of them.
 //
-// The model errs in common for plans of one kind (which axes they have), because it errs about the same channels and kernels: a kind that
-// has run is believed by what it took then; one that has not, as much as the model was right about the plan that runs. Pure; one thread.
+// The model errs in common for plans of one kind (which axes they have, whether state is cut), because it errs about the same channels and
+// kernels: a kind that has run is believed by what it took then; one that has not, as much as the model was right about the plan that runs.
+// Pure; one thread.
 #pragma once
 
 #include <array>
@@ -16,6 +17,11 @@ namespace optimus {
 
 class PredictionMemory {
  public:
+  struct Kind {
+    std::string axes;
+    bool has_shards = false;  // state is cut: other collectives
+    auto operator<=>(const Kind&) const = default;
+  };
   // The plan runs, and takes so much of what was predicted for the machines as they are.
   void saw(const Plan& plan, double predicted, double measured);
   // Such a condition has made its steps longer by so much of what was predicted that it would.
@@ -30,7 +36,7 @@ class PredictionMemory {
   Trust trust_in(const Plan& plan, const Plan& now) const;
 
  private:
-  std::map<std::string, double> ratios_;  // by kind
+  std::map<Kind, double> ratios_;
   std::map<Cause, double> added_;
 };
 

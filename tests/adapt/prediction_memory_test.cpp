@@ -32,6 +32,24 @@ TEST(PredictionMemory, AKindThatHasRunIsBelievedByThat) {
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).doubt, 0);
 }
 
+// Shards are gathered and summed by other collectives than copies; all else is the same.
+TEST(PredictionMemory, StateThatIsCutIsALittleDoubted) {
+  const auto copies = [](int zero) {
+    UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 512};
+    shape.strategy.zero = zero;
+    return uniform_plan(gpt2(), shape);
+  };
+  PredictionMemory memory;
+  memory.saw(copies(0), 1, 2);
+  const auto near = memory.trust_in(copies(1), copies(0)), far = memory.trust_in(grid(4, 1), copies(0));
+  EXPECT_DOUBLE_EQ(near.factor, 2);
+  EXPECT_GT(near.doubt, 0);
+  EXPECT_GT(far.doubt, 2 * near.doubt);
+  memory.saw(copies(2), 1, 3);
+  EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).factor, 3);
+  EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).doubt, 0);
+}
+
 TEST(PredictionMemory, AHeavyHeadMakesTheLastStageSlow) {
   const Cluster cluster(standard_cluster("v100x4"));
   const RoleRates even{1, 1, 1}, heavy{1, 1, 5};
