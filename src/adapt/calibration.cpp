@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "adapt/step_meter.h"
 #include "cost/instruction_cost.h"
@@ -17,9 +18,42 @@ bool is_between_nodes(const Topology& topology, int group, Channel channel) {
                      [&](int rank) { return topology.nodes_of(rank, channel).size() > 1; });
 }
 
-}  // namespace
+constexpr double kMessage = 1 << 19, kRing = 1 << 20;  // bytes, where a rate becomes a speed
 
-namespace {
+// To another node; alone: while the others of its node send nothing.
+double message_seconds(const Cluster& cluster, double bytes, bool is_alone = false) {
+  int elsewhere = 0;
+  while (cluster.node_of(Device{elsewhere}) == cluster.node_of(Device{0})) ++elsewhere;
+  Link link = cluster.link(Device{0}, Device{elsewhere});
+  if (is_alone) link.shared_bytes_per_second = link.bytes_per_second;
+  return LinkCost(fitted_constants()).message(link, bytes);
+}
+
+// A sum over all devices.
+double ring_seconds(const Cluster& cluster, double bytes) {
+  std::vector<int> everyone(static_cast<std::size_t>(cluster.num_devices()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const GroupShape shape = shape_of(everyone, cluster, DeviceMap::identity(cluster.num_devices()));
+  return LinkCost(fitted_constants()).collective(Collective::all_reduce, shape, bytes);
+}
+
+// Networks at the speed at which messages take `slower` times what they do: latencies stay, and fast networks do not reach all of their speed.
+HardwareProfile with_messages(const HardwareProfile& profile, double slower) {
+  const auto with_speed = [&](double factor) {
+    HardwareProfile other = profile;
+    for (NodeGroup& group : other.groups) group.network.nic.bytes_per_second *= factor;
+    return other;
+  };
+  const Cluster usual(profile);
+  if (slower == 1 || usual.num_nodes() < 2) return profile;
+  const double aim = slower * message_seconds(usual, kMessage);
+  double low = 1e-6, high = 1e3;
+  for (int i = 0; i < 50; ++i) {
+    const double middle = std::sqrt(low * high);
+    (message_seconds(Cluster(with_speed(middle)), kMessage) > aim ? low : high) = middle;
+  }
+  return with_speed(std::sqrt(low * high));
+}
 
 // Of the largest of each channel.
 void take_links(const Setup& setup, const StepMeter& meter, const PricedProgram& priced,
@@ -137,20 +171,17 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
   double inside = 0;
   for (const auto& channel : links_)
     if (channel[0].count > 0 && (inside == 0 || channel[0].value() < inside)) inside = channel[0].value();
-  for (NodeGroup& group : profile.groups) {
-    if (inside > 0) group.domain_link.bytes_per_second /= inside, group.node_link.bytes_per_second /= inside;
-    group.network.nic.bytes_per_second /= between_nodes();
-  }
-  return profile;
+  if (inside > 0)
+    for (NodeGroup& group : profile.groups)
+      group.domain_link.bytes_per_second /= inside, group.node_link.bytes_per_second /= inside;
+  return with_messages(profile, messages().value_or(rings().value_or(1)));
 }
 
-// A ring is made of messages: they are no slower than it.
-double Calibration::between_nodes() const {
-  const auto rings_take = rings();
-  return std::min(messages().value_or(rings_take.value_or(1)), rings_take.value_or(1e9));
+double Calibration::ring_factor(const HardwareProfile& profile) const {
+  const Cluster usual(profile);
+  if (!is_known() || !rings() || usual.num_nodes() < 2) return 1;
+  return *rings() * ring_seconds(usual, kRing) / ring_seconds(Cluster(refreshed(profile)), kRing);
 }
-
-double Calibration::ring_factor() const { return rings().value_or(between_nodes()) / between_nodes(); }
 
 std::optional<double> Calibration::quickest(std::initializer_list<Channel> channels,
                                             std::optional<double> probed) const {
@@ -162,27 +193,16 @@ std::optional<double> Calibration::quickest(std::initializer_list<Channel> chann
   return result ? result : probed;
 }
 
-// Messages as long as the probe's are in the middle.
 void Calibration::learn(const Probed& quiet, const Cluster& cluster) {
-  constexpr double kMessage = 1 << 19;
-  const LinkCost cost(fitted_constants());
-  std::vector<int> members;
-  int elsewhere = 0;
-  for (int device = 0; device < cluster.num_devices(); ++device) {
-    members.push_back(device);
-    if (elsewhere == 0 && cluster.node_of(Device{device}) != cluster.node_of(Device{0})) elsewhere = device;
-  }
-  if (elsewhere == 0) return;
-  std::vector<double> networks;
-  for (const double seconds : quiet.network)
-    if (seconds > 0) networks.push_back(seconds);
-  std::sort(networks.begin(), networks.end());
-  const Link link = cluster.link(Device{0}, Device{elsewhere});
-  if (!networks.empty())
-    probed_messages_ = networks[networks.size() / 2] * kMessage / cost.message(link, kMessage);
-  const GroupShape everyone = shape_of(members, cluster, DeviceMap::identity(cluster.num_devices()));
-  if (quiet.ring_seconds > 0)
-    probed_rings_ = quiet.ring_seconds / cost.collective(Collective::all_reduce, everyone, quiet.ring_bytes);
+  if (quiet.ring_seconds <= 0 || cluster.num_nodes() < 2) return;
+  probed_rings_ = quiet.ring_seconds / ring_seconds(cluster, quiet.ring_bytes);
+  std::vector<double> ratios;
+  for (std::size_t node = 0; node < quiet.network.size(); ++node)
+    if (quiet.network[node] > 0)
+      ratios.push_back(quiet.network[node] * quiet.bytes[node] /
+                       message_seconds(cluster, quiet.bytes[node], /*is_alone=*/true));
+  std::sort(ratios.begin(), ratios.end());
+  if (!ratios.empty()) probed_messages_ = ratios[ratios.size() / 2];
 }
 
 }  // namespace optimus

@@ -34,17 +34,19 @@ class Calibration {
  public:
   // Of a step in which nothing was found; the rest is the plan's.
   void learn(const Observation& quiet, const std::vector<StageWork>& work, const Topology& topology);
-  // Of a look at all machines when nothing was slow: what messages and collectives between nodes take, for plans whose channels no step has used.
+  // Of a look at all machines when nothing was slow: what messages and collectives between nodes take, for plans whose channels no step has
+  // used. Without a ring nothing is learned: where gradients go other ways, host memory's messages say nothing about them.
   void learn(const Probed& quiet, const Cluster& cluster);
   bool is_known() const { return num_learned_ >= kWarmUp; }
 
   // What ranks of each group should take (Measure::compute, and channels that were seen before), as Detector begins with.
   std::map<std::pair<int, Measure>, double> baselines(const std::vector<StageWork>& work,
                                                       const Topology& topology) const;
-  // The same machines as the run found them: devices at the rate of layers, links at that of the quickest channel, between nodes of messages.
+  // The same machines as the run found them: devices at the rate of layers, links inside nodes at that of the quickest channel, networks so that
+  // messages take what they took.
   HardwareProfile refreshed(HardwareProfile profile) const;
-  // Collectives between nodes, of what refreshed() says of them; 1 where it is not known.
-  double ring_factor() const;
+  // What collectives between nodes take, of what the cost model says of them on refreshed() machines; 1 where it is not known.
+  double ring_factor(const HardwareProfile& profile) const;
   // Whether both were seen.
   bool knows_channels() const { return messages() && rings(); }
   // Seconds, of those predicted; nothing before it was seen. And the standard deviation of its logarithm from step to step.
@@ -64,7 +66,6 @@ class Calibration {
     return quickest({Channel::next, Channel::previous}, probed_messages_);
   }
   std::optional<double> rings() const { return quickest({Channel::tensor, Channel::data}, probed_rings_); }
-  double between_nodes() const;
   std::optional<double> quickest(std::initializer_list<Channel> channels, std::optional<double> probed) const;
 
   std::array<Mean, kBlockRoles> rates_;

@@ -23,6 +23,11 @@ enum class Cause {
 std::string text(Cause cause);                                        // "slow device"
 Cause parse_cause(const std::string& word, const std::string& what);  // "device"; throws UserError
 std::string word_of(Cause cause);
+// Whether another plan can do something about it.
+inline bool is_answerable(Cause cause) {
+  return cause == Cause::device || cause == Cause::host || cause == Cause::link ||
+         cause == Cause::heavy_stage;
+}
 
 struct Condition {
   Cause cause = Cause::device;

@@ -30,12 +30,6 @@ double middle_step(const std::deque<double>& values) {
   return *middle;
 }
 
-// Whether another plan can do something about it.
-bool is_answerable(Cause cause) {
-  return cause == Cause::device || cause == Cause::host || cause == Cause::link ||
-         cause == Cause::heavy_stage;
-}
-
 // That all of them have; none where they have several, or there is nothing.
 std::optional<Cause> one_cause(const std::vector<Condition>& conditions) {
   if (conditions.empty()) return std::nullopt;
@@ -85,14 +79,13 @@ void Deciding::see(const Observation& seen) {
   if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
   name_nodes();
   if (num_seen_ > kHeld) held_.clear();
-  const bool is_slow = std::any_of(findings_.begin(), findings_.end(),
-                                   [](const Finding& one) { return is_answerable(one.cause); });
+  const bool is_slow = !is_quiet();
   was_slow_ |= is_slow;
   if (!is_slow) calibration_.learn(seen, work_, detector_->topology());
   std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock(); });
-  look_at_channels();
   look_at_those_away();
   for (const Away& one : away_) findings_.push_back(one.finding);
+  look_at_channels();
   if (recent_.size() == kRecent) {
     note_how_it_runs();
     if (!is_told_ && !realised_) {
@@ -269,7 +262,7 @@ Deciding::Question Deciding::question() const {
   Question question;
   question.plan = plan_, question.home = home_, question.conditions = conditions();
   question.machines = calibration_.refreshed(facts_.machines);
-  question.ring_factor = calibration_.ring_factor();
+  question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.seconds = middle_step(recent_), question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer);
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
@@ -353,11 +346,12 @@ void Deciding::learn_from(const Question& question, const PlanOption& runs) cons
   double least = kAddsSomething;
   if (ran != question.ran.end())
     usual = ran->second;
-  else if (memory_.knows(question.plan))
+  else if (memory_.knows_quiet(question.plan))
     usual = runs.usual_seconds * memory_.trust_in(question.plan, question.plan).factor, least = kAddsMuch;
   if (!usual || !cause || predicted_more < least * runs.usual_seconds || question.seconds <= *usual)
-    return memory_.saw(question.plan, runs.step_seconds, question.seconds);
-  memory_.saw(question.plan, runs.usual_seconds, *usual);
+    return memory_.saw(question.plan, runs.step_seconds, question.seconds,
+                       concerning(question.plan, question.conditions).empty());
+  memory_.saw(question.plan, runs.usual_seconds, *usual, true);
   const double factor = memory_.trust_in(question.plan, question.plan).factor;
   memory_.saw_added(*cause, (question.seconds - *usual) / (factor * predicted_more));
 }
@@ -429,6 +423,7 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
+  if (probing_ != Probing::no) has_looked_at_channels_ = false;
   networks_.reset(), probing_ = Probing::no, last_look_.reset();
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());

@@ -63,6 +63,9 @@ class Deciding {
   // Where a ring's time does not say whose network is slow, somebody was left out who may be well again, or steps do not show what other plans'
   // channels take: whether all ranks are to look (elastic/probe.h). True once; probed() follows.
   bool wants_to_probe();
+  bool wants_rings() const {
+    return probing_ != Probing::no && has_looked_at_channels_ && !calibration_.knows_channels();
+  }
   // Of each rank.
   std::vector<int> nodes() const;
   void probed(const Probed& seen);
@@ -94,6 +97,7 @@ class Deciding {
   void note_stay(PlanStay stay, const std::vector<Condition>& conditions);
   void name_nodes();
   void look_at_channels();
+  bool is_quiet() const;  // nothing is found that a plan could answer
   void look_at_those_away();
   double until_next_look() const;
   void name_nodes_of(Finding& finding) const;

@@ -53,9 +53,14 @@ void Deciding::name_nodes_of(Finding& finding) const {
 void Deciding::look_at_channels() {
   if (has_looked_at_channels_ || calibration_.knows_channels()) return;
   if (!decides() || !calibration_.is_known() || probing_ != Probing::no || is_wished_) return;
-  if (cluster_.num_nodes() < 2 || !findings_.empty()) return;
+  if (cluster_.num_nodes() < 2 || !is_quiet()) return;
   has_looked_at_channels_ = true;
   probing_ = Probing::wanted;
+}
+
+bool Deciding::is_quiet() const {
+  return std::none_of(findings_.begin(), findings_.end(),
+                      [](const Finding& one) { return is_answerable(one.cause); });
 }
 
 // A look is a moment in which nobody trains; an end that is seen late is time on fewer devices, on average half of the time between two looks.
@@ -115,7 +120,10 @@ std::vector<double> slower_than_usual(const std::vector<double>& seconds) {
 void Deciding::probed(const Probed& seen) {
   if (std::exchange(probing_, Probing::no) == Probing::no) return;
   if (networks_) networks_->slower = slower_than_usual(seen.network);
-  if (findings_.empty()) calibration_.learn(seen, cluster_);
+  if (is_quiet())
+    calibration_.learn(seen, cluster_);
+  else if (seen.ring_seconds > 0)
+    has_looked_at_channels_ = false;  // at another time
   if (!away_.empty()) note_who_is_well(seen);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "adapt/environment_draw.h"
 #include "adapt/lifetime.h"
@@ -72,6 +73,24 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, Draw& draw
   return trial_of(replay, kDevices[draw.below(kDevices.size())]);
 }
 
+// What becomes slow, and for how long; severities as in random_time_line (adapt/scenario.h).
+TimeLine random_conditions(double length, Draw& draw) {
+  TimeLine line{length, {}};
+  const double gap = length / draw.between_logs(3, 24);
+  for (double at = -gap * std::log(1 - draw.uniform()); at < length;
+       at += -gap * std::log(1 - draw.uniform())) {
+    constexpr std::array<Cause, 3> kSlowCauses = {Cause::device, Cause::host, Cause::link};
+    const Cause cause = kSlowCauses[draw.below(kSlowCauses.size())];
+    const Lifetime lifetime = usual_lifetime(cause);
+    const double factor = cause == Cause::device ? draw.between_logs(1.1, 5)
+                          : cause == Cause::host ? draw.between_logs(1.1, 2)
+                                                 : draw.between_logs(1.15, 3);
+    const double lasts = lifetime.median * std::exp(lifetime.spread * draw.normal());
+    line.conditions.push_back({{cause, 0, factor}, at, std::min(lasts, length - at)});
+  }
+  return line;
+}
+
 // How a plan stands conditions: parts of the step that become longer with a slow device and with a slow network.
 struct PlanTraits {
   double usual = 1, compute = 1, network = 0.1;
@@ -84,7 +103,7 @@ class SlowTrial {
   SlowTrial(Draw& draw, TrialCase& one) : draw_(draw), one_(one) {}
 
   void make() {
-    make_line();
+    line_ = random_conditions(draw_.between(6, 24) * 3600, draw_);
     step_ = draw_.between_logs(0.1, 20), pause_ = draw_.between_logs(0.05, 40);
     devices_ = 1 << (3 + draw_.below(12));
     const PlanTraits home{1, draw_.between(0.6, 1), draw_.between_logs(0.02, 0.5)};
@@ -97,23 +116,6 @@ class SlowTrial {
   }
 
  private:
-  void make_line() {
-    line_.length = draw_.between(6, 24) * 3600;
-    const double gap = line_.length / draw_.between_logs(3, 24);
-    for (double at = -gap * std::log(1 - draw_.uniform()); at < line_.length;
-         at += -gap * std::log(1 - draw_.uniform())) {
-      constexpr std::array<Cause, 3> kSlowCauses = {Cause::device, Cause::host, Cause::link};
-      const Cause cause = kSlowCauses[draw_.below(kSlowCauses.size())];
-      const Lifetime lifetime = usual_lifetime(cause);
-      // Severities as in random_time_line (adapt/scenario.h).
-      const double factor = cause == Cause::device ? draw_.between_logs(1.1, 5)
-                            : cause == Cause::host ? draw_.between_logs(1.1, 2)
-                                                   : draw_.between_logs(1.15, 3);
-      const double length = lifetime.median * std::exp(lifetime.spread * draw_.normal());
-      line_.conditions.push_back({{cause, 0, factor}, at, std::min(length, line_.length - at)});
-    }
-  }
-
   void add(const PlanTraits& traits, Response response, int devices, double pause) {
     plans_.push_back(traits);
     TrialMode mode{response, std::max(1, devices), step_ * traits.usual, pause_ * pause};
@@ -179,11 +181,45 @@ class SlowTrial {
 
 }  // namespace
 
+TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
+  Draw draw(RandomKey(number).with("slow machines"));
+  const TimeLine line = random_conditions(nodes.segments.back().end, draw);
+  const double compute = draw.between(0.6, 1), network = draw.between_logs(0.02, 0.5);
+  std::set<double> instants;
+  for (const TimedCondition& one : line.conditions) instants.insert({one.at, one.at + one.length});
+  const std::vector<TrialSegment> whole = std::exchange(nodes.segments, {});
+  for (TrialSegment rest : whole) {
+    int present = 0;
+    for (std::size_t m = 0; m < nodes.modes.size(); ++m)
+      if (rest.step_seconds[m] > 0) present = std::max(present, nodes.modes[m].devices);
+    while (rest.begin < rest.end) {
+      TrialSegment piece = rest;
+      if (const auto next = instants.upper_bound(rest.begin); next != instants.end())
+        piece.end = std::min(rest.end, *next);
+      double more = 0;
+      for (const TimedCondition& one : line.conditions) {
+        if (one.at > piece.begin || piece.begin >= one.at + one.length) continue;
+        piece.conditions.push_back({one.condition.cause, one.condition.factor, piece.begin - one.at});
+        more = std::max(
+            more, (one.condition.factor - 1) * (one.condition.cause == Cause::link ? network : compute));
+      }
+      for (std::size_t m = 0; m < nodes.modes.size(); ++m)
+        if (nodes.modes[m].devices == present) piece.step_seconds[m] *= 1 + more;
+      rest.begin = piece.end, rest.is_loss = false;
+      nodes.segments.push_back(std::move(piece));
+    }
+  }
+  nodes.detection_steps = TrialCase{}.detection_steps;
+  return nodes;
+}
+
 TrialCase random_trial(TrialFamily family, std::uint64_t number, const EnvironmentOptions& options) {
   Draw draw(RandomKey(number).with("trial").with(static_cast<std::uint64_t>(family)));
   TrialCase one;
   if (family == TrialFamily::slow)
     SlowTrial(draw, one).make(), one.costs = random_costs(draw);
+  else if (family == TrialFamily::mixed)
+    one = with_slow_machines(random_node_trial(kTrialFamilies[draw.below(3)], number, draw, options), number);
   else
     one = random_node_trial(family, number, draw, options);
   one.seed = RandomKey(number).with("errors").value;

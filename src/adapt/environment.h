@@ -19,9 +19,11 @@ enum class TrialFamily {
   faults,  // servers fail and come back hours or days later
   resize,  // a scheduler gives and takes large parts
   slow,    // devices, hosts and links become slow for a while
+  mixed,   // both: nodes come and go, and some of them are slow
 };
-inline constexpr std::array<TrialFamily, 5> kTrialFamilies = {
-    TrialFamily::spot, TrialFamily::shrink, TrialFamily::faults, TrialFamily::resize, TrialFamily::slow};
+inline constexpr std::array<TrialFamily, 6> kTrialFamilies = {TrialFamily::spot,   TrialFamily::shrink,
+                                                              TrialFamily::faults, TrialFamily::resize,
+                                                              TrialFamily::slow,   TrialFamily::mixed};
 std::string text(TrialFamily family);
 
 // What an owner knows of the own cluster; what is not given is drawn.
@@ -33,6 +35,10 @@ struct EnvironmentOptions {
 };
 
 TrialCase random_trial(TrialFamily family, std::uint64_t number, const EnvironmentOptions& options = {});
+
+// A trial of nodes, some of which become slow for a while: whoever uses all that are there has the slow one among them, whoever does with
+// fewer leaves it out.
+TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number);
 
 // The generators themselves: nodes that come and go, at most `nodes` at once.
 AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t number);

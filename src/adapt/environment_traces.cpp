@@ -105,7 +105,7 @@ void make_resize(TraceMaker& maker, int nodes, Draw& draw) {
 }  // namespace
 
 std::string text(TrialFamily family) {
-  constexpr std::array<const char*, 5> kNames = {"spot", "shrink", "faults", "resize", "slow"};
+  constexpr std::array<const char*, 6> kNames = {"spot", "shrink", "faults", "resize", "slow", "mixed"};
   return kNames[static_cast<std::size_t>(family)];
 }
 
@@ -133,6 +133,7 @@ AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t numb
       return maker.take();
     }
     case TrialFamily::slow:
+    case TrialFamily::mixed:
       break;
   }
   ensure(false, "no nodes come and go in family {}", text(family));

@@ -32,8 +32,8 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
 
 }  // namespace
 
-void PredictionMemory::saw(const Plan& plan, double predicted, double measured) {
-  if (predicted > 0 && measured > 0) ratios_[kind_of(plan)] = measured / predicted;
+void PredictionMemory::saw(const Plan& plan, double predicted, double measured, bool is_quiet) {
+  if (predicted > 0 && measured > 0) ratios_[kind_of(plan)] = {measured / predicted, is_quiet};
 }
 
 void PredictionMemory::saw_added(Cause cause, double ratio) {
@@ -46,16 +46,20 @@ double PredictionMemory::added(Cause cause) const {
   return known == added_.end() ? 1 : known->second;
 }
 
-bool PredictionMemory::knows(const Plan& plan) const { return ratios_.contains(kind_of(plan)); }
+bool PredictionMemory::knows_quiet(const Plan& plan) const {
+  const auto own = ratios_.find(kind_of(plan));
+  return own != ratios_.end() && own->second.is_quiet;
+}
 
 PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& now) const {
   Kind kind = kind_of(plan);
-  if (const auto own = ratios_.find(kind); own != ratios_.end()) return {own->second, 0};
+  if (const auto own = ratios_.find(kind); own != ratios_.end()) return {own->second.ratio, 0};
   kind.has_shards = !kind.has_shards;
-  if (const auto near = ratios_.find(kind); near != ratios_.end()) return {near->second, kDoubtOfShards};
+  if (const auto near = ratios_.find(kind); near != ratios_.end())
+    return {near->second.ratio, kDoubtOfShards};
   const auto present = ratios_.find(kind_of(now));
   if (present == ratios_.end()) return {};
-  return {present->second, std::max(kLeastDoubt, std::abs(std::log(present->second)))};
+  return {present->second.ratio, std::max(kLeastDoubt, std::abs(std::log(present->second.ratio)))};
 }
 
 double stage_factor(const Plan& plan, const ModelSpec& model, const Cluster& usual, const Cluster& now,

@@ -1,7 +1,8 @@
 // How far predictions can be trusted: what plans took of what the cost model said of them.
 //
 // The model errs in common for plans of one kind (which axes they have, whether state is cut), because it errs about the same channels and
-// kernels: a kind that has run is believed by what it took then; one that has not, as much as the model was right about the plan that runs.
+// kernels: a kind that has run is believed by what it took then, and so is, with a small doubt, one whose state only was cut otherwise; any
+// other one as much as the model was right about the plan that runs.
 // Pure; one thread.
 #pragma once
 
@@ -22,12 +23,12 @@ class PredictionMemory {
     bool has_shards = false;  // state is cut: other collectives
     auto operator<=>(const Kind&) const = default;
   };
-  // The plan runs, and takes so much of what was predicted for the machines as they are.
-  void saw(const Plan& plan, double predicted, double measured);
+  // The plan runs, and takes so much of what was predicted for the machines as they are; quiet: as they usually are.
+  void saw(const Plan& plan, double predicted, double measured, bool is_quiet);
   // Such a condition has made its steps longer by so much of what was predicted that it would.
   void saw_added(Cause cause, double ratio);
   double added(Cause cause) const;
-  bool knows(const Plan& plan) const;  // its kind
+  bool knows_quiet(const Plan& plan) const;  // its kind, where nothing was slow
   struct Trust {
     double factor = 1;  // seconds, of those predicted
     double doubt = 0;   // of its logarithm, beside the prediction's own
@@ -36,7 +37,11 @@ class PredictionMemory {
   Trust trust_in(const Plan& plan, const Plan& now) const;
 
  private:
-  std::map<Kind, double> ratios_;
+  struct Seen {
+    double ratio = 1;
+    bool is_quiet = false;
+  };
+  std::map<Kind, Seen> ratios_;
   std::map<Cause, double> added_;
 };
 

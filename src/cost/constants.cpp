@@ -66,7 +66,7 @@ constexpr ConstantRow kRows[] = {
   {"residual.memory",     &C::memory_residual,   0.02, 50, "of traffic through memory", true},
   {"residual.host",       &C::host_residual,     0.001, 50, "of the host", true},
   {"residual.links",      &C::link_residual,     0.02, 50, "of links between devices", true},
-  {"residual.rings",      &C::ring_residual,     0.02, 50, "of collectives, beside that of links", true},
+  {"residual.rings",      &C::ring_residual,     0.02, 50, "of collectives between nodes, beside that of links", true},
 };
 // clang-format on
 constexpr std::size_t kNumber = std::size(kRows);

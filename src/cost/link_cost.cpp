@@ -55,12 +55,13 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   const double curve = link.efficiency_of(Bytes(static_cast<std::int64_t>(bytes)));
   if (link.kind == LinkClass::domain)
     return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
-  // What fast networks lose to protocols and buses, slow ones do not: any processor keeps up with them.
-  constexpr double kSlow = 0.5e9;
-  if (link.kind == LinkClass::network && link.bytes_per_second < kSlow)
-    return link.shared_bytes_per_second * std::min(1.0, curve);
   const double crowd = 1 + constants_.crowding * std::log2(std::max(1, nodes));
-  return link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
+  const double usual = link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
+  if (link.kind != LinkClass::network) return usual;
+  // What fast networks lose to protocols and buses, slow ones do not: with so much any processor keeps up.
+  constexpr double kKept = 0.5e9;
+  const double kept = std::min(1.0, kKept / link.bytes_per_second) * std::min(1.0, curve);
+  return std::max(usual, link.shared_bytes_per_second * kept);
 }
 
 double LinkCost::latency(const Link& link) const {
@@ -71,7 +72,8 @@ double LinkCost::latency(const Link& link) const {
 
 double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
   if (group.size <= 1 || bytes <= 0) return 0;
-  return undisturbed(kind, group, bytes) * constants_.link_residual * constants_.ring_residual;
+  const double residual = constants_.link_residual * (group.nodes > 1 ? constants_.ring_residual : 1);
+  return undisturbed(kind, group, bytes) * residual;
 }
 
 double LinkCost::undisturbed(Collective kind, const GroupShape& group, double bytes) const {

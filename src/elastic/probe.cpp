@@ -37,8 +37,11 @@ double message_seconds(Comm& comm, int peer, std::int64_t bytes, const Deadline&
   return std::max(*own.const_data_ptr<double>(), *others.const_data_ptr<double>());
 }
 
-// Seconds a byte.
-double probe_pair(Comm& comm, int peer, const Deadline& deadline) {
+struct PairTime {
+  double seconds = 0, bytes = 0;
+  double per_byte() const { return seconds / bytes; }
+};
+PairTime probe_pair(Comm& comm, int peer, const Deadline& deadline) {
   std::int64_t bytes = kSmallest;
   double seconds = message_seconds(comm, peer, bytes, deadline);
   while (seconds < kLongEnough && bytes < kLargest) {
@@ -46,7 +49,7 @@ double probe_pair(Comm& comm, int peer, const Deadline& deadline) {
     seconds = message_seconds(comm, peer, bytes, deadline);
   }
   // Once more: what else happens on the two nodes only makes it slower.
-  return std::min(seconds, message_seconds(comm, peer, bytes, deadline)) / static_cast<double>(bytes);
+  return {std::min(seconds, message_seconds(comm, peer, bytes, deadline)), static_cast<double>(bytes)};
 }
 
 // The first rank of each node.
@@ -83,20 +86,21 @@ std::optional<int> probe_partner(int node, int round, int num_nodes) {
 
 namespace {
 
-std::vector<double> probe_networks(Comm& comm, const std::vector<int>& nodes, const Deadline& deadline) {
+void probe_networks(Comm& comm, const std::vector<int>& nodes, const Deadline& deadline, Probed& seen) {
   const std::vector<int> speakers = speakers_of(nodes);
   const int num_nodes = static_cast<int>(speakers.size()), own = nodes[static_cast<std::size_t>(comm.rank())];
-  at::Tensor quickest = at::zeros({num_nodes}, at::kDouble);
-  double& best = quickest.data_ptr<double>()[own];
+  PairTime best;
   if (speakers[static_cast<std::size_t>(own)] == comm.rank())
     for (int round = 0; round < num_probe_rounds(num_nodes); ++round)
       if (const auto partner = probe_partner(own, round, num_nodes)) {
-        const double seconds = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
-        best = best == 0 ? seconds : std::min(best, seconds);
+        const PairTime one = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
+        if (best.bytes == 0 || one.per_byte() < best.per_byte()) best = one;
       }
+  at::Tensor quickest = at::zeros({2, num_nodes}, at::kDouble);
+  auto* const all = quickest.data_ptr<double>();
+  if (best.bytes > 0) all[own] = best.per_byte(), all[num_nodes + own] = best.bytes;
   done_or_throw(comm.all_reduce({Role::world, {}}, quickest, Sum::sum, "what networks take")->wait(deadline));
-  const auto* const all = quickest.const_data_ptr<double>();
-  return {all, all + num_nodes};
+  seen.network.assign(all, all + num_nodes), seen.bytes.assign(all + num_nodes, all + 2 * num_nodes);
 }
 
 // Some milliseconds of work that all devices of a kind do alike.
@@ -124,7 +128,7 @@ std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline&
   return {all, all + comm.size()};
 }
 
-// As long as the slowest rank takes, the quicker of two: the same at all. On GPUs gradients go other ways than what is measured here.
+// As long as the slowest rank takes, the quicker of two: the same at all.
 void probe_ring(Comm& comm, const Deadline& deadline, Probed& seen) {
   constexpr double kRingLongEnough = 20e-3;  // seconds
   const auto sum = [&](std::int64_t bytes) {
@@ -139,24 +143,26 @@ void probe_ring(Comm& comm, const Deadline& deadline, Probed& seen) {
   };
   std::int64_t bytes = 2 * kSmallest;
   double seconds = sum(bytes);
-  while (seconds < kRingLongEnough && bytes < kLargest) seconds = sum(bytes *= kGrowth);
+  while (seconds < kRingLongEnough && bytes < kLargest / kGrowth) seconds = sum(bytes *= kGrowth);
   seen.ring_bytes = static_cast<double>(bytes), seen.ring_seconds = std::min(seconds, sum(bytes));
 }
 
 }  // namespace
 
-Probed probe(Comm& comm, const std::vector<int>& node_of_rank, at::Device device, Seconds patience) {
+Probed probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience) {
   const Deadline deadline = Deadline::after(patience, "looking at all machines");
-  at::Tensor told = at::zeros({comm.size()}, at::kLong);
+  at::Tensor told = at::zeros({comm.size() + 1}, at::kLong);
   auto* const nodes = told.data_ptr<std::int64_t>();
   if (comm.rank() == 0) {
-    ensure(std::ssize(node_of_rank) == comm.size(), "a node for each rank");
-    std::copy(node_of_rank.begin(), node_of_rank.end(), nodes);
+    ensure(std::ssize(wish.node_of_rank) == comm.size(), "a node for each rank");
+    std::copy(wish.node_of_rank.begin(), wish.node_of_rank.end(), nodes);
+    nodes[comm.size()] = wish.has_ring ? 1 : 0;
   }
-  done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "which node each rank is on")->wait(deadline));
-  Probed seen{probe_networks(comm, {nodes, nodes + comm.size()}, deadline),
-              probe_devices(comm, device, deadline)};
-  if (!device.is_cuda()) probe_ring(comm, deadline, seen);
+  done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "what is looked at")->wait(deadline));
+  Probed seen;
+  probe_networks(comm, {nodes, nodes + comm.size()}, deadline, seen);
+  seen.devices = probe_devices(comm, device, deadline);
+  if (nodes[comm.size()] != 0) probe_ring(comm, deadline, seen);
   return seen;
 }
 

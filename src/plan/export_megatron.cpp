@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/export_grid.h"
+#include "plan/fp8.h"
+#include "plan/plan_json.h"
 
 namespace optimus {
 namespace {
@@ -252,28 +254,34 @@ void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>&
   }
 }
 
-// Megatron-LM multiplies all layers in 8 bits, or all but some at both ends.
-void put_fp8(const Plan& plan, Arguments& a, std::vector<std::string>& notes) {
+// Megatron-LM multiplies all layers in 8 bits. With scales of the tensor at hand some at both ends may be left out, of the first and of the last
+// stage.
+void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
   put(a, "--fp8-format hybrid");
-  if (plan.fp8.scaling == Fp8Scaling::current) {
-    put(a, "--fp8-recipe tensorwise");
-  } else {
-    put(a, "--fp8-recipe delayed"), put(a, "--fp8-amax-history-len {}", plan.fp8.window);
-    put(a, "--fp8-amax-compute-algo max");
-  }
-  const std::vector<int>& named = plan.fp8.blocks;
+  const bool is_current = plan.fp8.scaling == Fp8Scaling::current;
+  put(a, "--fp8-recipe {}", is_current ? "tensorwise" : "delayed");
+  if (!is_current)
+    put(a, "--fp8-amax-history-len {}", plan.fp8.window), put(a, "--fp8-amax-compute-algo max");
+  const std::vector<int> blocks = fp8_blocks(plan);
   const int layers = plan.num_blocks - 2;
-  if (std::ssize(named) == layers) return;
-  put(a, "--first-last-layers-bf16");
-  if (named.empty()) return;  // as usual: one layer at each end
-  put(a, "--num-layers-at-start-in-bf16 {}", named.front() - 1);
-  put(a, "--num-layers-at-end-in-bf16 {}", layers - named.back());
-  if (named.back() - named.front() + 1 != std::ssize(named))
-    notes.push_back(fmt::format("layers {} to {} are all in 8 bits there, not {} alone", named.front(),
-                                named.back(), ranges_text(named)));
+  if (std::ssize(blocks) == layers) return;
+  const int first = blocks.empty() ? layers : blocks.front() - 1,
+            last = blocks.empty() ? layers : layers - blocks.back();
+  const bool is_one_run = std::ssize(blocks) == layers - first - last;
+  if (is_current && is_one_run && std::max(first, last) <= layers / grid.pp) {
+    put(a, "--first-last-layers-bf16");
+    put(a, "--num-layers-at-start-in-bf16 {}", first), put(a, "--num-layers-at-end-in-bf16 {}", last);
+    return;
+  }
+  notes.push_back(fmt::format("all layers multiply in 8 bits there, not {} alone{}",
+                              blocks.empty() ? "none" : "blocks " + ranges_text(blocks),
+                              is_current ? "" : " (some can be left out with \"scales\": \"current\")"));
 }
 
-void put_precision(const Plan& plan, Arguments& a, std::vector<std::string>& notes) {
+void put_precision(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
+  if (plan.precision != Precision::fp8 && has_fp8(plan))
+    notes.push_back(
+        fmt::format("products of blocks {} are not in 8 bits there", ranges_text(fp8_blocks(plan))));
   switch (plan.precision) {
     case Precision::fp64:
     case Precision::fp32:
@@ -288,7 +296,7 @@ void put_precision(const Plan& plan, Arguments& a, std::vector<std::string>& not
       return;
     case Precision::fp8:
       put(a, "--bf16");
-      return put_fp8(plan, a, notes);
+      return put_fp8(plan, grid, a, notes);
   }
 }
 
@@ -305,7 +313,7 @@ Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, bool is_mix
   if (is_mixture && s.tp > 1) put(a, "--expert-tensor-parallel-size 1");
   put_sharding(grid, a, notes);
   put_recompute(grid, a, notes);
-  put_precision(plan, a, notes);
+  put_precision(plan, grid, a, notes);
   put(a, "--micro-batch-size {}", grid.microbatch);
   put(a, "--global-batch-size {}", plan.batch);
   return a;

@@ -149,34 +149,31 @@ std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t la
   return blocks.empty() ? std::nullopt : std::optional(blocks);
 }
 
-void read_fp8(ArgumentList& a, std::int64_t layers, ImportedGrid& grid, std::vector<std::string>& notes) {
+void read_fp8_scales(ArgumentList& a, ImportedGrid& grid, std::vector<std::string>& notes) {
   const std::string recipe = a.text("--fp8-recipe").value_or("delayed");
   const bool is_of_window = a.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
   const std::int64_t window = a.count("--fp8-amax-history-len", 1, 1'000'000'000).value_or(1);
-  const bool is_e4m3 = a.has("--fp8-e4m3") || a.text("--fp8-format") == "e4m3";
-  const auto blocks = read_fp8_blocks(a, layers);
   if (grid.shape.precision != Precision::fp8) return;
-  if (!blocks) {
-    grid.shape.precision = Precision::bf16;
-    return;
-  }
-  grid.fp8.blocks = *blocks;
   const LayerStrategy& s = grid.shape.strategy;
-  if (recipe == "delayed")
+  if (recipe == "delayed") {
     grid.fp8.window = is_of_window ? static_cast<int>(std::min<std::int64_t>(window, kLongestFp8Window)) : 1;
-  else if (recipe == "tensorwise" && s.tp == 1 && s.cp == 1)
+    if (is_of_window && window > kLongestFp8Window)
+      notes.push_back(fmt::format("maxima of {} steps are remembered, not of {}", kLongestFp8Window, window));
+  } else if (recipe == "tensorwise" && s.tp == 1 && s.cp == 1) {
     grid.fp8.scaling = Fp8Scaling::current;
-  else
+  } else {
     notes.push_back(fmt::format(
         "scales of 8-bit products come from the last {} steps' maxima of whole tensors, not by recipe {}{}",
         grid.fp8.window, in_quotes(recipe), recipe == "tensorwise" ? ", which needs tp 1 and cp 1" : ""));
-  if (window > kLongestFp8Window)
-    notes.push_back(fmt::format("maxima of {} steps are remembered, not of {}", kLongestFp8Window, window));
-  if (is_e4m3) notes.emplace_back("gradients of 8-bit products are in e5m2, not in e4m3");
+  }
 }
 
-void read_precision(ArgumentList& a, ImportedGrid& grid) {
-  const bool is_fp8 = a.has("--fp8-format") || a.has("--fp8-hybrid") || a.has("--fp8-e4m3");
+void read_precision(ArgumentList& a, std::int64_t layers, ImportedGrid& grid,
+                    std::vector<std::string>& notes) {
+  const std::string format = a.text("--fp8-format").value_or("");
+  const bool is_hybrid = a.has("--fp8-hybrid"), is_e4m3 = a.has("--fp8-e4m3") || format == "e4m3";
+  const auto blocks = read_fp8_blocks(a, layers);
+  const bool is_fp8 = (!format.empty() || is_hybrid || is_e4m3) && blocks;
   const bool is_fp16 = a.has("--fp16"), is_bf16 = a.has("--bf16");
   const bool is_wide = a.has("--accumulate-allreduce-grads-in-fp32"),
              is_narrow = a.has("--grad-reduce-in-bf16");
@@ -186,6 +183,9 @@ void read_precision(ArgumentList& a, ImportedGrid& grid) {
                                    : Precision::fp32;
   if (grid.shape.precision == Precision::fp16 && !is_wide) grid.accumulators = Precision::fp16;
   if (grid.shape.precision == Precision::bf16 && is_narrow) grid.accumulators = Precision::bf16;
+  if (is_fp8) grid.fp8.blocks = *blocks;
+  if (is_fp8 && is_e4m3) notes.emplace_back("gradients of 8-bit products are in e5m2, not in e4m3");
+  read_fp8_scales(a, grid, notes);
 }
 
 void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& grid,
@@ -296,8 +296,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   if (grid.shape.chunks > 1) grid.shape.schedule = Schedule::interleaved;
   read_sharding(a, source, s);
   read_recompute(a, source, grid, notes);
-  read_precision(a, grid);
-  read_fp8(a, model.layers, grid, notes);
+  read_precision(a, model.layers, grid, notes);
   grid.has_stages_inside = a.has("--use-tp-pp-dp-mapping");
   grid.shape.microbatch = static_cast<int>(a.count("--micro-batch-size", 1, 1'000'000).value_or(1));
   const auto batch = a.count("--global-batch-size", 1, 1'000'000'000'000);

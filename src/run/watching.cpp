@@ -57,9 +57,9 @@ void Watching::collect(std::int64_t step) {
 
 void Watching::probe() {
   Deciding* const deciding = facts_.deciding;
-  const Probed seen =
-      optimus::probe(facts_.comm, deciding != nullptr ? deciding->nodes() : std::vector<int>(), facts_.device,
-                     facts_.patience);
+  ProbeWish wish;
+  if (deciding != nullptr) wish = {deciding->nodes(), deciding->wants_rings() && !facts_.device.is_cuda()};
+  const Probed seen = optimus::probe(facts_.comm, wish, facts_.device, facts_.patience);
   if (deciding != nullptr) deciding->probed(seen);
 }
 

@@ -78,12 +78,15 @@ class DecidingTest : public testing::Test {
     const Cluster cluster(machines_);
     const LinkCost cost(fitted_constants());
     const int size = cluster.num_devices();
-    const double message = cost.message(cluster.link(Device{0}, Device{size - 1}), 1 << 19) / (1 << 19);
-    seen.ring_bytes = 1 << 22;
-    seen.ring_seconds =
-        ring_ * cost.collective(Collective::all_reduce, shape_of_all(size, cluster), seen.ring_bytes);
+    constexpr double kBytes = 1 << 21;
+    const double message = cost.message(cluster.link(Device{0}, Device{size - 1}), kBytes) / kBytes;
+    if (deciding_->wants_rings()) {
+      seen.ring_bytes = kBytes;
+      seen.ring_seconds =
+          ring_ * cost.collective(Collective::all_reduce, shape_of_all(size, cluster), kBytes);
+    }
     for (const int node : deciding_->nodes()) {
-      seen.network.push_back(message * (1 + 0.02 * (node % 2)));
+      seen.network.push_back(message * (1 + 0.02 * (node % 2))), seen.bytes.push_back(kBytes);
       seen.devices.push_back(0.02 * (1 + 0.02 * (node % 3)));
       for (const Condition& one : conditions_)
         if (one.where == node) (one.cause == Cause::link ? seen.network : seen.devices).back() *= one.factor;
@@ -154,12 +157,13 @@ TEST_F(DecidingTest, APlanIsNotBlamedForWhatBeganSince) {
   ASSERT_TRUE(steps(60).has_value());
   ASSERT_FALSE(steps(6).has_value());
   set({{Cause::link, 0, 20}, {Cause::link, 1, 20}, {Cause::link, 2, 20}, {Cause::link, 3, 20}});
-  EXPECT_FALSE(steps(60).has_value());
-  EXPECT_EQ(realised_, std::nullopt) << "it is not known what it was worth";
-  for (int i = 0; i < 3; ++i)
-    if (const auto wish = steps(40)) {
-      EXPECT_NE(wish->plan, first);
+  for (int i = 0; i < 60; ++i) {
+    if (const auto wish = steps(1)) {
+      EXPECT_NE(wish->plan, first) << wish->why;
+      break;
     }
+    EXPECT_EQ(realised_, std::nullopt) << "it is not known what it was worth";
+  }
 }
 
 // Nobody measures for ten steps what was foretold.
@@ -238,18 +242,19 @@ TEST_F(DecidingTest, TheLearnedPolicyDecidesToo) {
 
 // What copies would take depends on sums between nodes, which no step of a pipeline shows.
 TEST_F(DecidingTest, WhatNoStepShowsIsMeasuredBeforeItIsBelieved) {
-  const auto gain_of_copies = [&](double ring) {
+  const auto gain_of_copies = [&](double ring) -> std::optional<double> {
     ring_ = ring, calibration_ = Calibration(), is_any_grid_ = true;
     begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
     const auto wish = steps(100);
+    EXPECT_TRUE(wish.has_value()) << "a stage is too heavy";
     for (const WeighedPlan& one : wish ? wish->alternatives : std::vector<WeighedPlan>())
-      if (one.plan.find("dp4") != std::string::npos) return one.predicted_gain.value_or(0);
-    return -1.0;
+      if (one.plan.find("dp4") != std::string::npos) return one.predicted_gain;
+    return std::nullopt;  // not among the best few
   };
-  const double usual = gain_of_copies(1), slow = gain_of_copies(30);
+  const auto usual = gain_of_copies(1), slow = gain_of_copies(30);
   EXPECT_EQ(num_probes_, 2);
-  EXPECT_GT(usual, -0.5);
-  EXPECT_LT(slow, usual - 0.1);
+  ASSERT_TRUE(usual.has_value()) << "copies were weighed";
+  EXPECT_LT(slow.value_or(-1), *usual - 0.1);
 }
 
 // From the begin: the last stage has the head besides its layers.

@@ -21,15 +21,17 @@ Plan grid(int pp, int dp) {
 
 TEST(PredictionMemory, AKindThatHasRunIsBelievedByThat) {
   PredictionMemory memory;
-  memory.saw(grid(4, 1), 1, 2);
+  memory.saw(grid(4, 1), 1, 2, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).factor, 2);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).doubt, 0);
   const auto other = memory.trust_in(grid(1, 4), grid(4, 1));
   EXPECT_DOUBLE_EQ(other.factor, 2);
   EXPECT_DOUBLE_EQ(other.doubt, std::log(2.0)) << "the model was wrong by that much here, and may be there";
-  memory.saw(grid(1, 4), 1, 3);
+  memory.saw(grid(1, 4), 1, 3, false);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).doubt, 0);
+  EXPECT_TRUE(memory.knows_quiet(grid(2, 1)));
+  EXPECT_FALSE(memory.knows_quiet(grid(1, 4))) << "seen while something was slow";
 }
 
 // Shards are gathered and summed by other collectives than copies; all else is the same.
@@ -40,12 +42,12 @@ TEST(PredictionMemory, StateThatIsCutIsALittleDoubted) {
     return uniform_plan(gpt2(), shape);
   };
   PredictionMemory memory;
-  memory.saw(copies(0), 1, 2);
+  memory.saw(copies(0), 1, 2, true);
   const auto near = memory.trust_in(copies(1), copies(0)), far = memory.trust_in(grid(4, 1), copies(0));
   EXPECT_DOUBLE_EQ(near.factor, 2);
   EXPECT_GT(near.doubt, 0);
   EXPECT_GT(far.doubt, 2 * near.doubt);
-  memory.saw(copies(2), 1, 3);
+  memory.saw(copies(2), 1, 3, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).doubt, 0);
 }

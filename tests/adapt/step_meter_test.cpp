@@ -1,10 +1,14 @@
 #include "adapt/step_meter.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <numeric>
 
 #include "adapt/calibration.h"
 #include "cluster/cluster.h"
 #include "cluster/standard.h"
+#include "cost/link_cost.h"
 #include "model/operations.h"
 #include "model/presets.h"
 
@@ -147,5 +151,48 @@ TEST(Calibration, GoesFromPlanToPlan) {
               cluster.profile().groups[0].domain_link.bytes_per_second / 4, 1);
 }
 
+// What was measured is what the cost model says of the refreshed machines: of slow networks and fast ones, of nodes with one device and with
+// several, one of which has the network for itself when it is probed.
+TEST(Calibration, PredictsWhatWasProbed) {
+  const LinkCost cost(fitted_constants());
+  for (const int each : {1, 4})
+    for (const double slower : {0.7, 3.0, 40.0}) {
+      SCOPED_TRACE(fmt::format("{} devices a node, {}x", each, slower));
+      HardwareProfile machines = standard_cluster("a100x16");
+      machines.groups[0].devices_per_node = machines.groups[0].devices_per_domain = each;
+      const Cluster cluster(machines);
+      const auto message = [&](const HardwareProfile& of, bool is_alone) {
+        const Cluster own(of);
+        Link link = own.link(Device{0}, Device{each});
+        if (is_alone) link.shared_bytes_per_second = link.bytes_per_second;
+        return cost.message(link, 1 << 19);
+      };
+      const auto ring = [&](const HardwareProfile& of) {
+        std::vector<int> all(16);
+        std::iota(all.begin(), all.end(), 0);
+        const Cluster own(of);
+        return cost.collective(Collective::all_reduce, shape_of(all, own, DeviceMap::identity(16)), 1 << 20);
+      };
+      Probed seen;
+      for (int node = 0; node < 16 / each; ++node)
+        seen.network.push_back(slower * message(machines, true) / (1 << 19)), seen.bytes.push_back(1 << 19);
+      seen.ring_bytes = 1 << 20, seen.ring_seconds = 2 * slower * ring(machines);
+      Calibration calibration;
+      calibration.learn(seen, cluster);
+      EXPECT_EQ(calibration.ring_factor(machines), 1) << "before steps were seen";
+      for (int step = 0; step < 8; ++step)
+        calibration.learn(
+            Observation{}, {},
+            Topology(uniform_plan(*find_preset("gpt2"), {.batch = 1}), cluster, DeviceMap::identity(16)));
+      const HardwareProfile refreshed = calibration.refreshed(machines);
+      EXPECT_NEAR(message(refreshed, false) / message(machines, false), slower, 1e-6 * slower);
+      EXPECT_NEAR(calibration.ring_factor(machines) * ring(refreshed), seen.ring_seconds,
+                  1e-6 * seen.ring_seconds);
+      seen.ring_seconds = 0;
+      Calibration nothing;
+      nothing.learn(seen, cluster);
+      EXPECT_FALSE(nothing.knows_channels()) << "messages alone say nothing";
+    }
+}
 }  // namespace
 }  // namespace optimus

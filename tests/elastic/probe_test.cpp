@@ -28,7 +28,7 @@ TEST(Probe, MeetsSomebodyElseInEachRound) {
   EXPECT_LE(num_probe_rounds(100'000), 19);
 }
 
-std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_rank) {
+std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_rank, bool has_ring = false) {
   ThreadWorld world(num_ranks);
   std::vector<Probed> result(static_cast<std::size_t>(num_ranks));
   std::vector<std::thread> threads;
@@ -39,23 +39,29 @@ std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_ran
       done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
       // Others do not know who is where.
       result[static_cast<std::size_t>(rank)] =
-          probe(*comm, rank == 0 ? node_of_rank : std::vector<int>(), at::kCPU, Seconds(60));
+          probe(*comm, rank == 0 ? ProbeWish{node_of_rank, has_ring} : ProbeWish(), at::kCPU, Seconds(60));
     });
   for (std::thread& thread : threads) thread.join();
   return result;
 }
 
 TEST(Probe, MeasuresEachNodeAndDevice) {
-  const std::vector<Probed> seen = probe_all(7, {0, 0, 1, 2, 2, 3, 4});
+  const std::vector<Probed> seen = probe_all(7, {0, 0, 1, 2, 2, 3, 4}, true);
   ASSERT_EQ(seen[0].network.size(), 5U);
   for (const double seconds : seen[0].network) EXPECT_GT(seconds, 0);
   ASSERT_EQ(seen[0].devices.size(), 7U);
   for (const double seconds : seen[0].devices) EXPECT_GT(seconds, 0);
-  for (const Probed& one : seen)
-    EXPECT_TRUE(one.network == seen[0].network && one.devices == seen[0].devices);
+  for (const double bytes : seen[0].bytes) EXPECT_GE(bytes, 1 << 17);
+  EXPECT_GT(seen[0].ring_seconds, 0);
+  EXPECT_GE(seen[0].ring_bytes, 1 << 18);
+  for (const Probed& one : seen) EXPECT_EQ(one, seen[0]);
 }
 
-TEST(Probe, OneNodeMeetsNobody) { EXPECT_EQ(probe_all(2, {0, 0})[1].network, std::vector<double>{0}); }
+TEST(Probe, OneNodeMeetsNobody) {
+  const Probed seen = probe_all(2, {0, 0})[1];
+  EXPECT_EQ(seen.network, std::vector<double>{0});
+  EXPECT_EQ(seen.ring_seconds, 0) << "nobody has asked";
+}
 
 }  // namespace
 }  // namespace optimus::test
