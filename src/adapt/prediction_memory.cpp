@@ -9,7 +9,7 @@ namespace {
 
 // Of a kind that has not run, at least: in the lab copies took up to 1.9 times what was predicted from stages, e^0.4 is 1.5.
 constexpr double kLeastDoubt = 0.4;
-// Of a kind that has run with its state cut otherwise: there 1.08 was promised, and nothing came.
+// Of a kind that has run with its state cut otherwise: collectives of which nothing was measured.
 constexpr double kDoubtOfShards = 0.1;
 
 PredictionMemory::Kind kind_of(const Plan& plan) {
