@@ -1,4 +1,4 @@
-// See deciding.h. What is looked at between two steps: deciding_probe.cpp.
+// See deciding.h. What is looked at between two steps: deciding_probe.cpp; what is prepared before it is sure: deciding_suspicion.cpp.
 #include "adapt/deciding.h"
 
 #include <algorithm>
@@ -23,8 +23,10 @@ constexpr double kExplored = 0.01;      // of the time, for changes that are onl
 constexpr int kCalibrated = 30;  // observations of the first plan, until it is asked whether it is the best
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
-double middle_step(const std::deque<double>& values) {
-  std::vector<double> sorted(values.begin(), values.end());
+// Of the last ones.
+double middle_step(const std::deque<double>& values, std::size_t most = kRecent) {
+  const auto number = static_cast<std::ptrdiff_t>(std::min(most, values.size()));
+  std::vector<double> sorted(values.end() - number, values.end());
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
   return *middle;
@@ -65,7 +67,9 @@ void Deciding::begin_plan() {
   Topology topology(plan_, cluster_, DeviceMap::identity(cluster_.num_devices()));
   work_ = stage_work(plan_, facts_.model, cluster_);
   const auto usual = calibration_.baselines(work_, topology);
+  hasty_ = std::make_unique<Detector>(topology, hasty_options(), usual);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
+  suspected_.clear();
   recent_.clear(), history_.clear(), num_seen_ = 0, is_clouded_ = false;
 }
 
@@ -86,6 +90,7 @@ void Deciding::see(const Observation& seen) {
   look_at_those_away();
   for (const Away& one : away_) findings_.push_back(one.finding);
   look_at_channels();
+  suspect(seen);
   if (recent_.size() == kRecent) {
     note_how_it_runs();
     if (!is_told_ && !realised_) {
@@ -185,9 +190,9 @@ void Deciding::note_how_it_runs() {
   history_.pop_front();
 }
 
-std::vector<Condition> Deciding::conditions() const {
+std::vector<Condition> Deciding::conditions(const std::vector<Finding>& findings) const {
   std::vector<Condition> result;
-  for (const Finding& finding : findings_) {
+  for (const Finding& finding : findings) {
     if (!is_answerable(finding.cause) || finding.factor <= kLeastFactor) continue;
     // Of nodes that cannot be told apart any one may be slow: an answer must be good whichever it is.
     for (const int where : finding.where) result.push_back({finding.cause, where, finding.factor});
@@ -239,7 +244,8 @@ void Deciding::weigh_if_due() {
   // Who knows what comes need not measure it first.
   const std::size_t enough = facts_.foretold ? 1 : kRecent;
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < enough) return;
-  const std::vector<Condition> now = conditions();
+  const bool suspects = may_suspect();
+  const std::vector<Condition> now = conditions(suspects ? suspected_ : findings_);
   const std::optional<double> came = verdict();
   const bool has_disappointed = came && *came < 0.25 * *predicted_;
   // What was measured by then may speak for another plan, though nothing is slow.
@@ -247,7 +253,7 @@ void Deciding::weigh_if_due() {
       facts_.looks_for_better && decides() && !has_looked_for_better_ && num_seen_ >= kCalibrated;
   if (now.empty() && !home_ && !has_disappointed && !is_new) return;
   // Who is left out counts, too: it may be well again.
-  std::string key = key_of(now, plan_) + plan_hash(plan_);
+  std::string key = (suspects ? "suspected " : "") + key_of(now, plan_) + plan_hash(plan_);
   for (const Away& one : away_)
     key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
   const double time = facts_.clock();
@@ -255,15 +261,20 @@ void Deciding::weigh_if_due() {
   if (time - weighed_at_ < wait_) return;
   if (num_seen_ >= kCalibrated) has_looked_for_better_ = true;
   weighed_ = key, weighed_at_ = time, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
-  weighing_ = std::async(std::launch::async, [this, question = question()] { return weigh(question); });
+  is_suspicion_ = suspects;
+  weighing_ =
+      std::async(std::launch::async, [this, question = question(suspects)] { return weigh(question); });
 }
 
-Deciding::Question Deciding::question() const {
+Deciding::Question Deciding::question(bool is_suspicion) const {
+  const std::vector<Finding>& findings = is_suspicion ? suspected_ : findings_;
   Question question;
-  question.plan = plan_, question.home = home_, question.conditions = conditions();
+  question.plan = plan_, question.home = home_, question.conditions = conditions(findings);
   question.machines = calibration_.refreshed(facts_.machines);
   question.ring_factor = calibration_.ring_factor(facts_.machines);
-  question.seconds = middle_step(recent_), question.since_switch = since_switch();
+  question.is_suspicion = is_suspicion;
+  question.seconds = middle_step(recent_, is_suspicion ? hasty_options().short_window : kRecent);
+  question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer);
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
   question.predicted = predicted_, question.realised = verdict(), question.judged = judged_;
@@ -277,7 +288,7 @@ Deciding::Question Deciding::question() const {
     question.is_settled = !history_.empty() && std::all_of(history_.begin(), history_.end(),
                                                            [&](const auto& one) { return one.first == key; });
   }
-  for (const Finding& finding : findings_) {
+  for (const Finding& finding : findings) {
     if (!is_answerable(finding.cause)) continue;
     question.evidence += (question.evidence.empty() ? "" : ", ") + text(finding);
     const double age = question.seconds * 10;  // found after some ten steps
@@ -387,6 +398,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
             .conditions = question.conditions};
   const PlanOption& chosen = situation.options[choice.option];
   PlanWish wish{.plan = options[choice.option].plan, .why = question.evidence};
+  wish.is_suspicion = question.is_suspicion;
   if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
   wish.is_placed = !question.conditions.empty();
   wish.predicted_gain = gain_of(chosen);
@@ -399,9 +411,9 @@ std::optional<PlanWish> Deciding::wish() {
   if (!weighing_.valid() || weighing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return std::nullopt;
   Answer answer = weighing_.get();
-  if (answer.stay && decides()) note_stay(std::move(*answer.stay), answer.conditions);
+  if (answer.stay && decides() && !is_suspicion_) note_stay(std::move(*answer.stay), answer.conditions);
   if (!answer.wish || recent_.empty()) return std::nullopt;
-  is_wished_ = true, before_ = middle_step(recent_), pause_ = answer.pause;
+  is_wished_ = true, num_suspecting_ = 0, pause_ = answer.pause;
   asked_for_ = std::move(answer.conditions);
   return std::move(answer.wish);
 }
@@ -424,6 +436,7 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
   if (probing_ != Probing::no) has_looked_at_channels_ = false;
+  if (wish && !recent_.empty()) before_ = middle_step(recent_);
   networks_.reset(), probing_ = Probing::no, last_look_.reset();
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());

@@ -3,7 +3,7 @@
 //
 //   Deciding deciding(facts, plan, calibration);
 //   after steps:   deciding.see(observation);                 // quick: answers are worked out on a thread
-//                  if (auto wish = deciding.wish()) …         // elastic/plan_switches.h does it
+//                  if (auto wish = deciding.wish()) …         // elastic/plan_switches.h does it; of a mere suspicion it prepares the answer
 //                  deciding.took(plan, …);                    // the run is on another plan
 //
 // Pure but for the thread. One thread calls. Read next: adapt/detect.h, adapt/respond.h, adapt/decide.h.
@@ -82,6 +82,9 @@ class Deciding {
   // The run is on this plan from here on; wish: as it was wished for, or not.
   void took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step);
   void refused();
+  // Of a wish on suspicion: what has become of it. When that is wrong, withdrawn() follows.
+  Suspicion suspicion() const;
+  void withdrawn();
   // Once, some steps after a plan that was wished for: the gain of steps a second, as it was. Never where something else became slow meanwhile.
   std::optional<double> realised();
 
@@ -104,7 +107,10 @@ class Deciding {
   void note_who_is_well(const Probed& seen);
   bool decides() const { return facts_.policy.kind != PolicyKind::never; }
   void hold(std::vector<Finding> findings);
-  std::vector<Condition> conditions() const;
+  void suspect(const Observation& seen);
+  bool may_suspect() const;
+  std::vector<Condition> conditions(const std::vector<Finding>& findings) const;
+  std::vector<Condition> conditions() const { return conditions(findings_); }
   // Of those that a plan has to do with.
   std::vector<Condition> concerning(const Plan& plan, const std::vector<Condition>& conditions) const;
   std::string key_of(const std::vector<Condition>& conditions, const Plan& plan) const;
@@ -134,6 +140,7 @@ class Deciding {
     RoleRates rates{};
     double ring_factor = 1;
     std::optional<double> predicted, realised, true_rest;
+    bool is_suspicion = false;
     bool is_settled = true;  // steps were measured under these conditions
     Judged judged;
     std::map<RanKey, double> ran;
@@ -148,7 +155,7 @@ class Deciding {
   Answer weigh(const Question& question) const;
   std::vector<PlannedOption> priced_options(const Question& question) const;
   void learn_from(const Question& question, const PlanOption& runs) const;
-  Question question() const;
+  Question question(bool is_suspicion) const;
 
   const Facts facts_;
   const Cluster cluster_;  // of facts_.machines
@@ -156,7 +163,7 @@ class Deciding {
   Plan plan_;
   std::optional<Plan> home_;     // the plan before the first that was wished for
   std::vector<StageWork> work_;  // of plan_
-  std::unique_ptr<Detector> detector_;
+  std::unique_ptr<Detector> detector_, hasty_;
   struct Away {
     Finding finding;              // of what the plan does not use
     double since = 0, until = 0;  // seconds by the clock: left out; tried again
@@ -164,8 +171,12 @@ class Deciding {
   std::vector<Away> away_;
   std::optional<double> last_look_;  // at those who are away, by the clock
   std::map<std::pair<Cause, int>, double> tries_;
-  std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
-  std::deque<double> recent_;             // seconds of steps on this plan
+  std::vector<Finding> findings_, held_;         // held: from before the plan, until the new one can tell
+  std::vector<Finding> suspected_;               // where nothing is found: by a few steps
+  double suspects_at_ = 0, suspicion_wait_ = 0;  // not before, by the clock: the last one was wrong
+  bool is_suspicion_ = false;                    // what is weighed, or wished for
+  int num_suspecting_ = 0;                       // observations since that was wished for
+  std::deque<double> recent_;                    // seconds of steps on this plan
   // What was measured because rings could not tell their nodes apart; while they cannot, it is believed for a while.
   struct Networks {
     std::vector<double> slower{};  // [node]: than the middle one; none: nobody has looked, or too few to tell

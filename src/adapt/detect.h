@@ -88,6 +88,9 @@ struct DetectorOptions {
   double steady_part = 0.5, unsteady_seconds = 5;
 };
 
+// For slow devices and hosts alone, of 1.5 or more: found after four steps, and more often wrongly.
+DetectorOptions hasty_options();
+
 class Detector {
  public:
   // usual: what is known of measures of groups before the first step (adapt/calibration.h); the others are learned.

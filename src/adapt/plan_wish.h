@@ -16,10 +16,14 @@ struct WeighedPlan {
   bool operator==(const WeighedPlan&) const = default;
 };
 
+// Of what a wish is to answer: a few steps have shown it, and it is not known whether it lasts.
+enum class Suspicion { open, right, wrong };
+
 struct PlanWish {
   Plan plan;
   std::string why;            // what was found, for people
   bool is_placed = false;     // its devices are ranks; else they are dealt so that least moves
+  bool is_suspicion = false;  // to be prepared; done only when it has proved right
   double predicted_gain = 0;  // of steps a second: 0.38
   double payback_steps = 0;   // until the pause is won back, as predicted
   std::string cause{};        // word_of(Cause); empty: none is left

@@ -53,7 +53,7 @@ StepWord PlanSwitches::word() {
   StepWord word{.ends = false, .asked = std::max(num_asked_, num_begun_), .prepared = num_attempts_};
   const bool is_preparing = attempt_ && !attempt_->ready &&
                             attempt_->prepared.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  if (is_preparing) --word.prepared;
+  if (is_held_back() || is_preparing) --word.prepared;
   if (drain_) word.drained = drain_->rank;
   return word;
 }
@@ -64,6 +64,22 @@ void PlanSwitches::refuse_request(const std::string& why) {
   else
     outside_->requests.answer(request_->name, {false, why});
   request_.reset(), wish_.reset();
+}
+
+// What is asked of it more than once must not change: others may know by now.
+bool PlanSwitches::is_held_back() {
+  if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_suspicion) return false;
+  const Suspicion now = outside_->suspicion();
+  if (now == Suspicion::right) wish_->is_suspicion = false;
+  return now == Suspicion::open;
+}
+
+// What is only suspected at the end is not done.
+PlanSwitches::Prepared PlanSwitches::take_prepared() {
+  Prepared prepared = attempt_->prepared.get();
+  if (!attempt_->is_scripted && wish_ && wish_->is_suspicion)
+    prepared.why_not = "what it was for has passed", prepared.is_lost = false;
+  return prepared;
 }
 
 bool PlanSwitches::take_wish() {
@@ -187,7 +203,7 @@ PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number, bool 
 
 bool PlanSwitches::begin_early() {
   if (attempt_->ready) return false;  // it was tried
-  const Prepared& own = attempt_->ready.emplace(attempt_->prepared.get());
+  const Prepared& own = attempt_->ready.emplace(take_prepared());
   const PlanSwitch* const change = own.why_not.empty() ? own.change.get() : nullptr;
   const PrecopyTerms terms = agree_on_early(facts_.comm, change, part_, facts_.move.patience);
   if (terms.num_waves > 0) own.change->begin_early(terms, part_);
@@ -265,9 +281,9 @@ SwitchReport PlanSwitches::move(PlanSwitch& change) {
 
 void PlanSwitches::end(const SwitchHooks& hooks) {
   end_early();
+  Prepared prepared = attempt_->ready ? std::move(*attempt_->ready) : take_prepared();
   Attempt attempt = std::move(*attempt_);
   attempt_.reset();
-  Prepared prepared = attempt.ready ? std::move(*attempt.ready) : attempt.prepared.get();
   const bool is_phase = attempt.is_scripted && script_[next_scripted_].is_phase;
   SwitchEnd end{.why_not = first_refusal(prepared),
                 .why = is_phase              ? phase_words(asked_, attempt.plan)

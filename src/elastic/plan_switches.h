@@ -4,6 +4,7 @@
 //   asked for at rank 0 ──▶ all know, and get the plan ──▶ each prepares on a thread, steps go on ──▶ all are prepared: the switch
 //                                                                                          └──▶ one has refused: nothing happened
 //
+// A wish on suspicion is prepared likewise; rank 0 says that it is prepared when the suspicion has proved right, and refuses when it has not.
 // Where it shortens the pause, all that are prepared send state early during one step more (reshard/precopy.h).
 // Rank 0 is the one that decides: it takes requests, one at a time, and answers them. Nobody talks about a plan beside the steps'
 // own agreement but for one broadcast. What a script says comes after exactly its step. Read next: reshard/plan_switch.h.
@@ -49,6 +50,8 @@ class PlanSwitches {
     std::function<Plan(const Plan& now)> choose;
     bool can_drain = false;                                                       // ranks may leave
     std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
+    // Of a wish on suspicion, after each step while it is prepared.
+    std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
     std::function<void()> refused = [] {};  // a wish that was not even tried: the run is on that plan
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
@@ -95,6 +98,8 @@ class PlanSwitches {
   void take_request();
   bool take_next_request();
   bool take_wish();
+  bool is_held_back();
+  Prepared take_prepared();
   void refuse_request(const std::string& why);
   void begin_asked();
   // All are prepared, and a step is left: whether state is sent early during that.

@@ -214,7 +214,8 @@ RankRun::End RankRun::train_on(Training& training) {
   if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
   const std::unique_ptr<Deciding> deciding = decider();
   if (deciding != nullptr)
-    outside->wish = [&] { return deciding->wish(); }, outside->refused = [&] { deciding->refused(); };
+    outside->wish = [&] { return deciding->wish(); }, outside->refused = [&] { deciding->refused(); },
+    outside->suspicion = [&] { return deciding->suspicion(); };
   PlanSwitches switches(
       {settings_.model, rank_.comm, engine_options(), move}, part_,
       with_begins(run_.script, settings_, training.done().phase_begins), outside,

@@ -74,6 +74,8 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   const std::string hashes = fmt::format("plan {} → {}", from.substr(0, 4), to.substr(0, 4));
   if (!end.why_not.empty()) {
     const std::string line = fmt::format("step {}: {}: refused: {}", step_, hashes, end.why_not);
+    if (end.wish && end.wish->is_suspicion && company_.watching != nullptr)
+      return company_.watching->deciding()->withdrawn(), line;
     if (folder != nullptr) events_.report(Warning{line});
     if (end.wish && company_.watching != nullptr) company_.watching->deciding()->refused();
     return line;

@@ -52,7 +52,7 @@ class DecidingTest : public testing::Test {
     run_->set(conditions);
   }
 
-  // Steps until something is wished for, which is then done.
+  // Steps until something is wished for, which is then done; on suspicion: when that has proved right.
   std::optional<PlanWish> steps(int count) {
     for (int i = 0; i < count; ++i) {
       Observation seen = run_->next();
@@ -61,7 +61,18 @@ class DecidingTest : public testing::Test {
       deciding_->see(seen);
       if (are_probes_answered_ && deciding_->wants_to_probe()) deciding_->probed(probe());
       if (const auto gain = deciding_->realised()) realised_ = gain;
-      if (std::optional<PlanWish> wish = wait_for_wish()) {
+      std::optional<PlanWish> wish = wait_for_wish();
+      if (wish && wish->is_suspicion) {
+        ++num_suspicions_;
+        suspected_ = std::exchange(wish, std::nullopt);
+      }
+      if (suspected_ && deciding_->suspicion() == Suspicion::wrong) {
+        ++num_wrong_, suspected_.reset();
+        deciding_->withdrawn();
+      }
+      if (suspected_ && deciding_->suspicion() == Suspicion::right)
+        wish = std::exchange(suspected_, std::nullopt);
+      if (wish) {
         plan_ = wish->plan;
         deciding_->took(plan_, wish, step_);
         imagine();
@@ -112,13 +123,14 @@ class DecidingTest : public testing::Test {
   std::int64_t step_ = 0;
   double least_seconds_ = 1;  // of a step, by the clock
   std::uint64_t seed_ = 0;
-  int num_probes_ = 0;
+  int num_probes_ = 0, num_suspicions_ = 0, num_wrong_ = 0;
   double ring_ = 1;
   bool is_any_grid_ = false;
   bool looks_for_better_ = false;
   std::optional<Deciding::Foretold> foretold_;
   bool are_probes_answered_ = true;
   std::optional<double> realised_;
+  std::optional<PlanWish> suspected_;  // and not yet done
 };
 
 // A plan that is far from the best: sequences one by one. It is asked once, when steps have been measured.
@@ -225,6 +237,36 @@ TEST_F(DecidingTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
 }
 
 // It says how sure it was, or that the rule has decided, and why.
+// What it takes to weigh and prepare an answer is over when the device counts as slow.
+TEST_F(DecidingTest, AnAnswerIsWeighedBeforeItIsSure) {
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  ASSERT_EQ(steps(40), std::nullopt);
+  EXPECT_EQ(num_suspicions_, 0);
+  set({{Cause::device, 2, 2.5}});
+  const std::int64_t begin = step_;
+  const auto wish = steps(20);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(num_suspicions_, 1);
+  EXPECT_EQ(num_wrong_, 0);
+  EXPECT_EQ(step_ - begin, DetectorOptions{}.quick_window);
+  EXPECT_EQ(steps(40), std::nullopt);
+  ASSERT_TRUE(realised_.has_value());  // against steps under the condition, not those before it
+  EXPECT_NEAR(*realised_, wish->predicted_gain, 0.2);
+}
+
+TEST_F(DecidingTest, ASuspicionThatPassesChangesNothing) {
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  ASSERT_EQ(steps(40), std::nullopt);
+  for (int i = 0; i < 5; ++i) {  // every 20 seconds
+    set({{Cause::device, 2, 2.5}});
+    EXPECT_EQ(steps(5), std::nullopt);
+    set({});
+    EXPECT_EQ(steps(15), std::nullopt);
+  }
+  EXPECT_EQ(num_suspicions_, num_wrong_);
+  EXPECT_EQ(num_suspicions_, 2);  // the second waits for 30 seconds, the third would for 60
+}
+
 TEST_F(DecidingTest, TheLearnedPolicyDecidesToo) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;

@@ -31,6 +31,8 @@ struct AskedRun {
   std::vector<ScriptedSwitch> script{};
   std::optional<Path> requests{};
   std::function<void(int rank, int attempt)> check;  // may throw
+  std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };
+  std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
 };
 
 // One rank's steps. Returns how its attempts ended.
@@ -49,6 +51,7 @@ std::vector<SeenEnd> run_rank(const ModelSpec& model, Comm& comm, const AskedRun
   if (run.requests && comm.rank() == 0) {
     requests.emplace(*run.requests);
     outside.emplace(PlanSwitches::Outside{*requests, [&](const Plan&) { return part.plan; }});
+    outside->wish = run.wish, outside->suspicion = run.suspicion;
   }
   std::atomic<int> num_attempts = 0;
   std::atomic<std::int64_t> step = 0, begun = 0;
@@ -119,6 +122,32 @@ TEST(PlanSwitches, ARefusalIsKnownAStepOrTwoLater) {
   EXPECT_FALSE(answers[0].is_done);
   EXPECT_EQ(answers[0].text, "rank 2: too small here");
   EXPECT_TRUE(answers[1].is_done);
+}
+
+// What is only suspected is prepared and waits: the first passes, the second proves right.
+TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
+  constexpr int kOpen = 6;  // steps
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  int num_wishes = 0, num_asked = 0;  // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    ++num_wishes, num_asked = 0;
+    return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = true};
+  };
+  const auto suspicion = [&] {
+    if (++num_asked <= kOpen) return Suspicion::open;
+    return num_wishes == 1 ? Suspicion::wrong : Suspicion::right;
+  };
+  const auto ends =
+      run_all({.requests = folder.path(), .check = [](int, int) {}, .wish = wish, .suspicion = suspicion});
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_EQ(own[1].end.from, copies(model, 0));
+    EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
+    for (const SeenEnd& one : own) EXPECT_GE(one.step - one.begun, kOpen);
+  }
 }
 
 TEST(PlanSwitches, AScriptThatOneRankRefusesHoldsNobodyUp) {
