@@ -293,6 +293,7 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
     question.evidence += (question.evidence.empty() ? "" : ", ") + text(finding);
     const double age = question.seconds * 10;  // found after some ten steps
     question.ongoing.push_back({finding.cause, finding.factor, age});
+    for (const int where : finding.where) question.spreads[{finding.cause, where}] = finding.spread;
   }
   if (question.evidence.empty())
     question.evidence = was_slow_ ? "what slowed the run is over" : "by what steps were measured to take";
@@ -335,7 +336,10 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     };
     one.option.usual_seconds = took("").value_or(one.option.usual_seconds * trust.factor);
     one.option.step_seconds = one.option.usual_seconds + added * more;
-    one.option.doubt = std::hypot(one.option.doubt, question.doubt / std::sqrt(double{kRecent}), trust.doubt);
+    const double by_conditions =
+        doubt_of_conditions(question, one.plan, added * more / one.option.step_seconds);
+    one.option.doubt = std::hypot(std::hypot(one.option.doubt, by_conditions),
+                                  question.doubt / std::sqrt(double{kRecent}), trust.doubt);
     if (question.home && one.plan == *question.home) one.option.response = Response::resume;
     if (const auto known = took(key_of(question.conditions, one.plan)))
       one.option.step_seconds = *known, one.option.doubt = 0.01, one.option.is_measured = true;
@@ -344,6 +348,14 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     options.front().option.step_seconds = question.seconds, options.front().option.is_measured = true;
   options.front().option.response = Response::stay;
   return options;
+}
+
+double Deciding::doubt_of_conditions(const Question& question, const Plan& plan, double part) const {
+  double most = 0;
+  for (const Condition& one : concerning(plan, question.conditions))
+    if (const auto found = question.spreads.find({one.cause, one.where}); found != question.spreads.end())
+      most = std::max(most, found->second);
+  return part * most;
 }
 
 // What a step takes without conditions and what these add err differently: each is corrected by what was measured of it.

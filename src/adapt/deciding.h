@@ -134,6 +134,7 @@ class Deciding {
     Plan plan;
     std::optional<Plan> home;
     std::vector<Condition> conditions;
+    std::map<std::pair<Cause, int>, double> spreads;  // of conditions' factors, as logarithms
     std::vector<OngoingCondition> ongoing;
     HardwareProfile machines;
     double seconds = 0, since_switch = 0, doubt = 0, exploration_left = 0;
@@ -155,6 +156,8 @@ class Deciding {
   Answer weigh(const Question& question) const;
   std::vector<PlannedOption> priced_options(const Question& question) const;
   void learn_from(const Question& question, const PlanOption& runs) const;
+  // How unsure a step is, where conditions make up this part of it and their own factors are unsure.
+  double doubt_of_conditions(const Question& question, const Plan& plan, double part) const;
   Question question(bool is_suspicion) const;
 
   const Facts facts_;
