@@ -15,6 +15,8 @@ constexpr float kLeak = 0.05F;
 constexpr float kSlack = 0.25F;
 // A choice that is expected to take this many times as long as staying, or as the quickest where nothing runs, is not followed.
 constexpr double kMostSlower = 1.1;
+// Nor is one that is expected to take this many times as long as what the rule would do.
+constexpr double kSlowerThanRule = 1.1;
 // So many own switches that kept less than this part of what was to be expected of them, and the rule decides.
 constexpr int kJudged = 4;
 constexpr double kLeastKept = 0.25;
@@ -50,6 +52,20 @@ bool has_disappointed(const Situation& situation) {
   const double known = situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
   const double expected = 1 - (1 - situation.gain_promised / num) * std::exp(std::max(0.0, known));
   return situation.gain_kept / num < kLeastKept * expected;
+}
+
+// Trials begin with their best plan: whether another is better where nothing was slow, lost or changed was never learned.
+bool has_nothing_happened(const Situation& situation) {
+  constexpr double kNever = 1e8;  // seconds ago
+  return situation.options.front().step_seconds > 0 && situation.conditions.empty() &&
+         situation.switches == 0 && situation.since_loss > kNever && situation.since_arrival > kNever;
+}
+
+// Of an option, as the table has it; none where it was not looked at.
+std::optional<double> estimate_of(const FeatureTable& table, std::size_t option) {
+  for (std::size_t row = 0; row < table.options.size(); ++row)
+    if (table.options[row] == option) return table.estimates[row];
+  return std::nullopt;
 }
 
 Choice by_the_rule(const std::string& why, const std::function<Choice()>& rule) {
@@ -103,6 +119,7 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   const double now = situation.options.front().step_seconds;
   const double other = now > 0 ? now : *std::min_element(table.estimates.begin(), table.estimates.end());
   if (policy.is_guarded) {
+    if (has_nothing_happened(situation)) return by_the_rule("nothing has happened", rule);
     if (has_disappointed(situation)) return by_the_rule("promised gains did not come", rule);
     if (const auto what = unfamiliar(network, table.situation, kOptionFeatures))
       return by_the_rule("unfamiliar (" + *what + ")", rule);
@@ -111,6 +128,10 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
     if (table.estimates[row] > kMostSlower * other)
       return by_the_rule(fmt::format("vetoed (expects {:.2f}x the step)", table.estimates[row] / other),
                          rule);
+    const std::optional<double> ruled = estimate_of(table, rule().option);
+    if (ruled && table.estimates[row] > kSlowerThanRule * *ruled)
+      return by_the_rule(
+          fmt::format("vetoed (expects {:.2f}x the rule's step)", table.estimates[row] / *ruled), rule);
   }
   const double gain = other / table.estimates[row] - 1;
   return {option, 0,

@@ -75,8 +75,13 @@ std::vector<AttentionSegment> segments_of(const AttentionTask& task);
 void zero_gaps(const AttentionTask& task, at::Tensor& tensor);
 // The segment's rows of a [sequences * length, heads, head_dim] tensor.
 at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment, const at::Tensor& tensor);
-// 0 or 1 / (1 - rate) for each score of a sequence's heads, fp64 in host memory: [heads, queries, keys].
+// 0 or 1 / (1 - rate) for each score of a sequence's heads, of fp32 or fp64 and where `like` is: [heads, queries, keys].
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
-                           Span queries, Span keys);
+                           Span queries, Span keys, const at::Tensor& like);
+#ifdef OPTIMUS_CUDA
+// The same on a card; key: of the sample.
+void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
+                          at::Tensor& factors);
+#endif
 
 }  // namespace optimus

@@ -48,8 +48,7 @@ class PlainSegment {
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
     const Span here{segment_.begin, segment_.end};
-    return dropout_factors(task_.dropout, segment_.sequence, task_.shape.heads, here, here)
-        .to(like.device(), like.scalar_type());
+    return dropout_factors(task_.dropout, segment_.sequence, task_.shape.heads, here, here, like);
   }
 
  private:
@@ -107,16 +106,23 @@ class PlainAttention final : public Attention {
 }  // namespace
 
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
-                           Span queries, Span keys) {
-  at::Tensor uniform = at::empty({heads, queries.size(), keys.size()}, at::kDouble);
+                           Span queries, Span keys, const at::Tensor& like) {
   const std::int64_t sample = dropout.samples[static_cast<std::size_t>(sequence)];
   const RandomKey key = dropout.key.with(static_cast<std::uint64_t>(sample));
+#ifdef OPTIMUS_CUDA
+  if (like.is_cuda()) {
+    at::Tensor factors = at::empty({heads, queries.size(), keys.size()}, like.options());
+    fill_dropout_factors(dropout, key, queries, keys, factors);
+    return factors;
+  }
+#endif
+  at::Tensor uniform = at::empty({heads, queries.size(), keys.size()}, at::kDouble);
   const std::int64_t size = queries.size() * keys.size();
   for (std::int64_t head = 0; head < heads; ++head)
     fill_uniform(key.with(static_cast<std::uint64_t>(dropout.first_head + head)),
                  {dropout.max_positions, dropout.max_positions}, {queries, keys},
                  std::span(uniform.data_ptr<double>() + head * size, static_cast<std::size_t>(size)));
-  return uniform.ge(dropout.rate).to(at::kDouble) / (1 - dropout.rate);
+  return (uniform.ge(dropout.rate).to(at::kDouble) / (1 - dropout.rate)).to(like.scalar_type());
 }
 
 std::unique_ptr<Attention> make_plain_attention() { return std::make_unique<PlainAttention>(); }

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "kernels/attention.h"
 #include "kernels/cuda_launch.h"
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
@@ -460,6 +461,32 @@ class CudaKernels final : public Kernels {
 };
 
 }  // namespace
+
+void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
+                          at::Tensor& factors) {
+  const Launch launch(factors);
+  const std::int64_t heads = factors.size(0);
+  for (std::int64_t first = 0; first < heads; first += cuda::kMostKeys) {
+    cuda::DropoutKeys of_heads;
+    const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, heads - first);
+    for (std::int64_t i = 0; i < count; ++i)
+      of_heads.of_sequence[i] = key.with(static_cast<std::uint64_t>(dropout.first_head + first + i)).value;
+    ensure(queries.size() <= cuda::kMostQueries, "attention dropout on CUDA for {} queries at once",
+           queries.size());
+    const at::Tensor part = factors.narrow(0, first, count);
+    launch(cuda::dropout_factors,
+           cuda::FactorsTask{.element = element_of(part),
+                             .factors = flat_data(part, factors.scalar_type()),
+                             .num_heads = count,
+                             .first_query = queries.begin,
+                             .num_queries = queries.size(),
+                             .first_key = keys.begin,
+                             .num_keys = keys.size(),
+                             .max_positions = dropout.max_positions,
+                             .rate = dropout.rate},
+           of_heads);
+  }
+}
 
 std::unique_ptr<Kernels> make_cuda_kernels() { return std::make_unique<CudaKernels>(); }
 

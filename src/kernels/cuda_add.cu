@@ -3,29 +3,10 @@
 #include <cmath>
 
 #include "kernels/cuda_math.cuh"
+#include "kernels/cuda_random.cuh"
 
 namespace optimus::cuda {
 namespace {
-
-struct Words {
-  std::uint32_t at[4];
-};
-
-// Philox4x32-10; base/random.cpp has the plain form.
-__device__ __forceinline__ Words random_block(std::uint64_t key, std::uint64_t index) {
-  std::uint32_t a = static_cast<std::uint32_t>(index), b = static_cast<std::uint32_t>(index >> 32), c = 0,
-                d = 0;
-  std::uint32_t key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint32_t low0 = 0xD2511F53u * a, high0 = __umulhi(0xD2511F53u, a);
-    const std::uint32_t low1 = 0xCD9E8D57u * c, high1 = __umulhi(0xCD9E8D57u, c);
-    a = high1 ^ b ^ key0, b = low1;
-    c = high0 ^ d ^ key1, d = low0;
-    key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
-  }
-  return {{a, b, c, d}};
-}
 
 // Drops or scales kPack neighbours, of which the first is `element` (a multiple of kPack where that is more than one).
 template <typename W, int kPack>

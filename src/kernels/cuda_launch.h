@@ -128,6 +128,18 @@ struct AddTask {
 // keys: not read when the rate is 0; else of rows / sequence_length sequences.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
+// [heads, queries, keys] without gaps: 0, or 1 / (1 - rate). Queries and keys count from the sequence's start.
+struct FactorsTask {
+  Element element = Element::fp32;  // or fp64
+  void* factors = nullptr;
+  std::int64_t num_heads = 0;  // at most kMostKeys
+  std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
+  double rate = 0;
+};
+constexpr std::int64_t kMostQueries = 65535;
+// keys: one a head.
+void dropout_factors(const Queue& queue, const FactorsTask& task, const DropoutKeys& keys);
+
 // sum[j] += sum of x[., j], with a workspace of [sum_parts, width] of the wider type.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x);
 void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace);

@@ -100,8 +100,8 @@ class RingBlock {
     std::vector<at::Tensor> sequences;
     for (std::int64_t i = 0; i < alike_.num_sequences; ++i)
       sequences.push_back(dropout_factors(task_.dropout, piece.sequence + i, task_.shape.heads,
-                                          query_positions, key_positions));
-    return at::stack(sequences).to(like.device(), like.scalar_type());
+                                          query_positions, key_positions, like));
+    return at::stack(sequences);
   }
 
  private:

@@ -26,10 +26,11 @@ class DeviceSensor {
 
  private:
   struct Library;
-  DeviceSensor(std::unique_ptr<Library> library, void* device);
+  DeviceSensor(std::unique_ptr<Library> library, void* device, unsigned highest_clock);
 
   const std::unique_ptr<Library> library_;
   void* const device_;
+  const unsigned highest_clock_;  // megahertz
 };
 
 }  // namespace optimus

@@ -10,6 +10,7 @@
 #include "cluster/standard.h"
 #include "plan/describe.h"
 #include "plan/layouts.h"
+#include "plan/plan_json.h"
 #include "run/choose_plan.h"
 #include "run/evaluate.h"
 #include "run/expected.h"

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/open.h"
+#include "data/text_stream.h"
 #include "engine/generate.h"
 #include "run/convert.h"
 #include "run/expected.h"

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "model/spec.h"
 #include "policy/recovery_costs.h"
 #include "policy/repair.h"

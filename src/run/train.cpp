@@ -72,10 +72,6 @@ void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settin
                             settings.plan.sequence_length, before, resumed.state.num_samples)});
 }
 
-HfDescription description_of(const TrainSettings& settings, ElementType type) {
-  return {settings.model, type, settings.tokenizer_name, settings.origin};
-}
-
 // All GPUs, unless one was named; else a worker for each core, or for as many cores as it was given threads.
 int num_usual_devices(at::Device device, const TrainOptions& options) {
   if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
@@ -89,6 +85,10 @@ DeviceFacts facts_of(at::Device device) {
   if (const std::optional<DeviceType> type = find_type_in(device_name(device))) facts.type = type->name;
   facts.memory = free_memory(device);
   return facts;
+}
+
+HfDescription description_of(const TrainSettings& settings, ElementType type) {
+  return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
 
 // What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/event.h"
+#include "checkpoint/hf_folder.h"
 #include "checkpoint/small_file.h"
 #include "comm/comm.h"
 #include "elastic/plan_switches.h"
@@ -56,6 +57,8 @@ struct RankPart {
   std::function<std::unique_ptr<Board>()> open_board{};
   const RankElastic* elastic = nullptr;  // none: it fails with the others
 };
+// Of the folder that Hugging Face's programs open.
+HfDescription description_of(const TrainSettings& settings, ElementType type);
 // What a checkpoint holds beside tensors and state.json: the model, its tokenizer, how the run ran.
 inline constexpr const char* kPlanFile = "plan.json";
 std::vector<SmallFile> small_files(const TrainSettings& settings);

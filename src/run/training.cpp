@@ -187,14 +187,13 @@ void Training::end_of_step(RunFolder* folder) {
   if (company_.watching != nullptr) company_.watching->receive();
   know_phase(agreed.phase);
   StepWord word;
-  if (company_.switches != nullptr) {
+  if (company_.switches != nullptr)
     company_.switches->step_ended(
         step_, agreed,
         {[this] { let_go_of_part(); },
          [this, folder](const SwitchEnd& end) { return take_new_part(end, folder); }});
-    word = company_.switches->word();
-  }
   if (company_.watching != nullptr) watch(folder, agreed);
+  if (company_.switches != nullptr) word = company_.switches->word();  // by what was seen
   word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
   word.stays = !company_.leaves();
   word.collects = company_.watching != nullptr && company_.watching->wants_to_collect();

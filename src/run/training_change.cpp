@@ -9,6 +9,7 @@
 #include "run/expected.h"
 #include "run/phases.h"
 #include "run/plan_files.h"
+#include "run/profile.h"
 #include "run/training.h"
 #include "run/watching.h"
 

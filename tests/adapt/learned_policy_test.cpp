@@ -217,6 +217,20 @@ TEST(LearnedPolicyGuards, TheRuleDecidesWhereItMust) {
   EXPECT_NE(choose(policy, now).reason.find("did not come"), std::string::npos);
   now.gain_kept = 0.3;
   EXPECT_NE(choose(policy, now).reason.find("sure to"), std::string::npos);
+
+  now = usual_situation(), now.conditions.clear();
+  choice = choose(policy, now);
+  EXPECT_NE(choice.reason.find("nothing has happened"), std::string::npos) << choice.reason;
+  EXPECT_EQ(choice.option, choose({.kind = PolicyKind::rule}, now).option);
+  now.switches = 1;  // it has come here because of something
+  EXPECT_NE(choose(policy, now).reason.find("sure to"), std::string::npos);
+
+  // It likes to stay, where the rule has something much quicker.
+  now = usual_situation(), policy.network = &slow;
+  now.options.front().step_seconds = 1, now.options[1].step_seconds = 0.5;
+  choice = choose(policy, now);
+  EXPECT_EQ(choice.option, 1u);
+  EXPECT_NE(choice.reason.find("the rule's step"), std::string::npos) << choice.reason;
 }
 
 TEST(Environment, TheSameNumberIsTheSameTrial) {

@@ -18,6 +18,7 @@
 #include "gpu/device_tensors.h"
 #include "gpu/kernels_speed.h"
 #include "gpu/products_check.h"
+#include "kernels/attention.h"
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
@@ -53,6 +54,7 @@ class Check {
         // nothing to measure an error by.
         if (size.width > 1) norms(), activations();
         adds();
+        score_factors();
         sums();
       }
     norm_of_heads();
@@ -222,6 +224,26 @@ class Check {
     ours_->dropout_backward(dy, site(0.3), dx);
     plain_->dropout_backward(in_double(dy), site(0.3), plain_dx);
     near("dropout backward", dx, plain_dx);
+  }
+
+  // Of attention's scores: bit for bit those that processors have, wherever queries and keys begin.
+  void score_factors() {
+    if (c10::elementSize(type_) < 4) return;  // scores are of the wider type
+    const AttentionDropout dropout{.rate = 0.1,
+                                   .key = RandomKey(5).with("scores"),
+                                   .samples = {11, 4},
+                                   .first_head = 3,
+                                   .max_positions = 130};
+    const at::Tensor here = at::zeros({1}, at::TensorOptions(at::kCUDA).dtype(type_)), there = here.cpu();
+    for (const std::int64_t heads : {1, 5, 300})
+      for (const auto& [queries, keys] :
+           {std::pair(Span{0, 70}, Span{0, 70}), std::pair(Span{9, 40}, Span{33, 130}),
+            std::pair(Span{1, 2}, Span{129, 130})})
+        differences_.require(
+            "dropout of scores",
+            at::equal(dropout_factors(dropout, 1, heads, queries, keys, here).cpu(),
+                      dropout_factors(dropout, 1, heads, queries, keys, there)),
+            fmt::format("dropout of scores, {} heads from {} and {}", heads, queries.begin, keys.begin));
   }
 
   void sums() {

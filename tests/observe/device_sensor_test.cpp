@@ -11,7 +11,6 @@ namespace {
 std::optional<DeviceSensor::Reading> read(const char* clock, const char* highest, const char* busy) {
   setenv("FAKE_CLOCK", clock, 1), setenv("FAKE_HIGHEST_CLOCK", highest, 1), setenv("FAKE_BUSY", busy, 1);
   const auto sensor = DeviceSensor::open("0000:3b:00.0", FAKE_NVML);
-  EXPECT_NE(sensor, nullptr);
   return sensor == nullptr ? std::nullopt : sensor->read();
 }
 
@@ -25,7 +24,7 @@ TEST(DeviceSensor, TellsTheClockAndHowBusyItIs) {
 
 TEST(DeviceSensor, WhatCannotBeIsNotTold) {
   EXPECT_FALSE(read("0", "1980", "75").has_value());
-  EXPECT_FALSE(read("990", "0", "75").has_value());
+  EXPECT_FALSE(read("990", "0", "75").has_value()) << "there is no sensor then";
   EXPECT_FALSE(read("990", "1980", "4294967295").has_value());
 }
 
