@@ -27,10 +27,10 @@ def without_imports(one):
     return one.seconds - import_seconds(one)
 
 
-def won_back(results):
+def won_back(results, way="rule"):
     """Of what the condition costs the start plan, the part that deciding has won back, by rounds."""
-    return [(one["kept"].seconds - one["rule"].seconds) / (one["kept"].seconds - one["undisturbed"].seconds)
-            for one in results if one["kept"].seconds > 1.02 * one["undisturbed"].seconds]
+    return [(one["kept"].seconds - one[way].seconds) / (one["kept"].seconds - one["undisturbed"].seconds)
+            for one in results if way in one and one["kept"].seconds > 1.02 * one["undisturbed"].seconds]
 
 
 def ranks(values):
