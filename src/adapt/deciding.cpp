@@ -103,6 +103,7 @@ void Deciding::see(const Observation& seen) {
   if (num_seen_ <= kVerdict && !began_since().empty()) is_clouded_ = true;
   if (num_seen_ == kVerdict && verdict()) judge(*predicted_, *realised_);
   weigh_if_due();
+  weigh_suspicion();
 }
 
 // What the plan was not chosen for, and has not brought along itself: a stage that is too heavy is the plan's, and so may be what its first
@@ -244,26 +245,34 @@ void Deciding::weigh_if_due() {
   // Who knows what comes need not measure it first.
   const std::size_t enough = facts_.foretold ? 1 : kRecent;
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < enough) return;
-  const bool suspects = may_suspect();
-  const std::vector<Condition> now = conditions(suspects ? suspected_ : findings_);
+  const std::vector<Condition> now = conditions();
   const std::optional<double> came = verdict();
   const bool has_disappointed = came && *came < 0.25 * *predicted_;
   // What was measured by then may speak for another plan, though nothing is slow.
   const bool is_new =
       facts_.looks_for_better && decides() && !has_looked_for_better_ && num_seen_ >= kCalibrated;
   if (now.empty() && !home_ && !has_disappointed && !is_new) return;
-  // Who is left out counts, too: it may be well again.
-  std::string key = (suspects ? "suspected " : "") + key_of(now, plan_) + plan_hash(plan_);
-  for (const Away& one : away_)
-    key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
+  const std::string key = question_key();
   const double time = facts_.clock();
   if (key != weighed_) wait_ = 0;
   if (time - weighed_at_ < wait_) return;
   if (num_seen_ >= kCalibrated) has_looked_for_better_ = true;
   weighed_ = key, weighed_at_ = time, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
-  is_suspicion_ = suspects;
+  begin_weighing(false);
+}
+
+void Deciding::begin_weighing(bool is_suspicion) {
+  is_suspicion_ = is_suspicion;
   weighing_ =
-      std::async(std::launch::async, [this, question = question(suspects)] { return weigh(question); });
+      std::async(std::launch::async, [this, question = question(is_suspicion)] { return weigh(question); });
+}
+
+// Who is left out counts, too: it may be well again.
+std::string Deciding::question_key() const {
+  std::string key = key_of(conditions(), plan_) + plan_hash(plan_);
+  for (const Away& one : away_)
+    key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
+  return key;
 }
 
 Deciding::Question Deciding::question(bool is_suspicion) const {
@@ -273,7 +282,7 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   question.machines = calibration_.refreshed(facts_.machines);
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
-  question.seconds = middle_step(recent_, is_suspicion ? hasty_options().short_window : kRecent);
+  question.seconds = middle_step(recent_, is_suspicion ? std::size_t{kHastySteps} : kRecent);
   question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer);
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
@@ -354,7 +363,7 @@ double Deciding::doubt_of_conditions(const Question& question, const Plan& plan,
   double most = 0;
   for (const Condition& one : concerning(plan, question.conditions))
     if (const auto found = question.spreads.find({one.cause, one.where}); found != question.spreads.end())
-      most = std::max(most, found->second);
+      most = std::max(most, found->second * one.factor / (one.factor - 1));  // of what it adds
   return part * most;
 }
 
@@ -425,8 +434,10 @@ std::optional<PlanWish> Deciding::wish() {
   Answer answer = weighing_.get();
   if (answer.stay && decides() && !is_suspicion_) note_stay(std::move(*answer.stay), answer.conditions);
   if (!answer.wish || recent_.empty()) return std::nullopt;
-  is_wished_ = true, num_suspecting_ = 0, pause_ = answer.pause;
+  is_wished_ = true, before_ = middle_step(recent_), pause_ = answer.pause;
   asked_for_ = std::move(answer.conditions);
+  num_suspecting_ = 0, suspected_at_ = facts_.clock();
+  if (is_suspicion_ && suspicion() == Suspicion::wrong) return withdrawn(), std::nullopt;
   return std::move(answer.wish);
 }
 
@@ -439,7 +450,10 @@ void Deciding::note_stay(PlanStay stay, const std::vector<Condition>& conditions
   if (!told.empty() && told_.insert(std::move(told)).second) stay_ = std::move(stay);
 }
 
-void Deciding::refused() { is_wished_ = false, wait_ = kLongestWait; }
+void Deciding::refused() {
+  is_wished_ = false;
+  weighed_ = question_key(), weighed_at_ = facts_.clock(), wait_ = kLongestWait;
+}
 
 void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step) {
   first_step_ = step + 1;
@@ -448,7 +462,8 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
   if (probing_ != Probing::no) has_looked_at_channels_ = false;
-  if (wish && !recent_.empty()) before_ = middle_step(recent_);
+  // When it was suspected most of them had been quick.
+  if (wish && is_suspicion_ && !recent_.empty()) before_ = middle_step(recent_);
   networks_.reset(), probing_ = Probing::no, last_look_.reset();
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());

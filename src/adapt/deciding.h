@@ -82,7 +82,7 @@ class Deciding {
   // The run is on this plan from here on; wish: as it was wished for, or not.
   void took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step);
   void refused();
-  // Of a wish on suspicion: what has become of it. When that is wrong, withdrawn() follows.
+  // Of a wish on suspicion: what has become of it. When that was wrong, or there is no time for it, withdrawn() follows.
   Suspicion suspicion() const;
   void withdrawn();
   // Once, some steps after a plan that was wished for: the gain of steps a second, as it was. Never where something else became slow meanwhile.
@@ -108,7 +108,9 @@ class Deciding {
   bool decides() const { return facts_.policy.kind != PolicyKind::never; }
   void hold(std::vector<Finding> findings);
   void suspect(const Observation& seen);
-  bool may_suspect() const;
+  void weigh_suspicion();
+  void begin_weighing(bool is_suspicion);
+  std::string question_key() const;  // the same: nothing new to weigh
   std::vector<Condition> conditions(const std::vector<Finding>& findings) const;
   std::vector<Condition> conditions() const { return conditions(findings_); }
   // Of those that a plan has to do with.
@@ -174,12 +176,14 @@ class Deciding {
   std::vector<Away> away_;
   std::optional<double> last_look_;  // at those who are away, by the clock
   std::map<std::pair<Cause, int>, double> tries_;
-  std::vector<Finding> findings_, held_;         // held: from before the plan, until the new one can tell
-  std::vector<Finding> suspected_;               // where nothing is found: by a few steps
-  double suspects_at_ = 0, suspicion_wait_ = 0;  // not before, by the clock: the last one was wrong
-  bool is_suspicion_ = false;                    // what is weighed, or wished for
-  int num_suspecting_ = 0;                       // observations since that was wished for
-  std::deque<double> recent_;                    // seconds of steps on this plan
+  std::vector<Finding> findings_, held_;  // held: from before the plan, until the new one can tell
+  std::vector<Finding> suspected_;        // where nothing is found: by a few steps
+  double suspects_at_ = 0,
+         suspicion_wait_ = 0;  // not before, by the clock: the last one was a while ago, or wrong
+  bool is_suspicion_ = false;  // what is weighed, or wished for
+  int num_suspecting_ = 0;     // observations since that was wished for
+  double suspected_at_ = 0;    // likewise, by the clock
+  std::deque<double> recent_;  // seconds of steps on this plan
   // What was measured because rings could not tell their nodes apart; while they cannot, it is believed for a while.
   struct Networks {
     std::vector<double> slower{};  // [node]: than the middle one; none: nobody has looked, or too few to tell
@@ -202,7 +206,7 @@ class Deciding {
   bool is_wished_ = false;
   bool is_clouded_ = false;  // something else has slowed the plan down while its gain was measured
   bool was_slow_ = false, has_looked_for_better_ = false, has_looked_at_channels_ = false;
-  double before_ = 0;  // seconds of a step before the last wish
+  double before_ = 0;  // seconds of a step before the last wish, or before what came of a suspicion
   std::vector<Condition> wished_for_,
       asked_for_;                 // what it was to answer; what the wish that is under way is
   double began_ = 0, pause_ = 0;  // pause_: that the last wish was to cost

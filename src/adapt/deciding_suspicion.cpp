@@ -6,15 +6,6 @@
 
 namespace optimus {
 
-DetectorOptions hasty_options() {
-  constexpr int kSteps = 4;
-  constexpr double kNever = 1e9;
-  DetectorOptions options;
-  options.short_window = options.quick_window = kSteps, options.short_factor = options.quick_factor;
-  options.long_factor = options.link_short_factor = options.link_long_factor = kNever;
-  return options;
-}
-
 void Deciding::suspect(const Observation& seen) {
   suspected_ = hasty_->see(seen);
   std::erase_if(suspected_, [](const Finding& one) {
@@ -24,28 +15,41 @@ void Deciding::suspect(const Observation& seen) {
   if (is_suspicion_ && is_wished_) ++num_suspecting_;
 }
 
-bool Deciding::may_suspect() const {
-  return decides() && is_quiet() && !facts_.foretold && !suspected_.empty() && facts_.clock() >= suspects_at_;
+// Once in a while: a suspicion that brings no wish, and one that passes, are over by then.
+void Deciding::weigh_suspicion() {
+  constexpr double kWait = 30;  // seconds
+  if (weighing_.valid() || is_wished_ || probing_ != Probing::no || std::ssize(recent_) < kHastySteps) return;
+  if (!decides() || facts_.foretold || !is_quiet() || suspected_.empty()) return;
+  if (facts_.clock() < suspects_at_) return;
+  suspects_at_ = facts_.clock() + kWait;
+  begin_weighing(true);
 }
 
 Suspicion Deciding::suspicion() const {
-  constexpr int kPatience = 12;  // observations; what lasts is found within ten
+  // Until it is found: ten observations, or as long as what jumps about must last, and some more.
+  constexpr int kPatience = 12;
+  const double longest = DetectorOptions{}.unsteady_seconds + 2;
+  constexpr double kNear = 1.4;  // a plan for another severity may be another one
   const auto are_same = [&](const std::vector<Condition>& now) {
-    return std::is_permutation(
-        now.begin(), now.end(), asked_for_.begin(), asked_for_.end(),
-        [](const Condition& a, const Condition& b) { return a.cause == b.cause && a.where == b.where; });
+    return std::is_permutation(now.begin(), now.end(), asked_for_.begin(), asked_for_.end(),
+                               [](const Condition& a, const Condition& b) {
+                                 const double apart = std::max(a.factor / b.factor, b.factor / a.factor);
+                                 return a.cause == b.cause && a.where == b.where && apart <= kNear;
+                               });
   };
   if (const std::vector<Condition> found = conditions(); !found.empty())
     return are_same(found) ? Suspicion::right : Suspicion::wrong;
-  return are_same(conditions(suspected_)) && num_suspecting_ <= kPatience ? Suspicion::open
-                                                                          : Suspicion::wrong;
+  const bool has_time = num_suspecting_ <= kPatience || facts_.clock() - suspected_at_ < longest;
+  return has_time && are_same(conditions(suspected_)) ? Suspicion::open : Suspicion::wrong;
 }
 
 // Each one that was wrong is a reason to wait longer for the next: preparing is not for nothing.
 void Deciding::withdrawn() {
   constexpr double kFirst = 30, kLongest = 600;  // seconds
-  suspicion_wait_ = std::clamp(2 * suspicion_wait_, kFirst, kLongest);
-  suspects_at_ = facts_.clock() + suspicion_wait_;
+  if (suspicion() == Suspicion::wrong) {
+    suspicion_wait_ = std::clamp(2 * suspicion_wait_, kFirst, kLongest);
+    suspects_at_ = facts_.clock() + suspicion_wait_;
+  }
   is_wished_ = is_suspicion_ = false, asked_for_.clear();
 }
 

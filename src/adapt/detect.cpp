@@ -40,6 +40,14 @@ double least_of_last(const std::deque<double>& values, int window, int num_other
 
 }  // namespace
 
+DetectorOptions hasty_options() {
+  constexpr double kNever = 1e9;
+  DetectorOptions options;
+  options.short_window = options.quick_window = kHastySteps, options.short_factor = options.quick_factor;
+  options.long_factor = options.link_short_factor = options.link_long_factor = kNever;
+  return options;
+}
+
 Detector::Detector(Topology topology, DetectorOptions options,
                    const std::map<std::pair<int, Measure>, double>& usual)
     : topology_(std::move(topology)), options_(options) {
@@ -198,8 +206,8 @@ Finding Detector::finding_of(Cause cause, std::vector<int> where,
       logs.push_back(std::abs(std::log(std::max(1e-9, *it / medians.back()))));
   }
   finding.factor = median_of(medians);
-  // Median deviation to standard deviation, then of a median of ten.
-  finding.spread = 1.4826 * median_of(logs) * 1.25 / std::sqrt(10.0);
+  // Median deviation to standard deviation, then of a median of so many.
+  finding.spread = 1.4826 * median_of(logs) * 1.25 / std::sqrt(static_cast<double>(options_.short_window));
   return finding;
 }
 

@@ -54,8 +54,8 @@ bool has_disappointed(const Situation& situation) {
   return situation.gain_kept / num < kLeastKept * expected;
 }
 
-// Trials begin with their best plan: whether another is better where nothing was slow, lost or changed was never learned.
-bool has_nothing_happened(const Situation& situation) {
+// Trials begin with their best plan: whether another is better where nothing is slow, and nothing was lost or changed, was never learned.
+bool is_untouched(const Situation& situation) {
   constexpr double kNever = 1e8;  // seconds ago
   return situation.options.front().step_seconds > 0 && situation.conditions.empty() &&
          situation.switches == 0 && situation.since_loss > kNever && situation.since_arrival > kNever;
@@ -119,7 +119,7 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   const double now = situation.options.front().step_seconds;
   const double other = now > 0 ? now : *std::min_element(table.estimates.begin(), table.estimates.end());
   if (policy.is_guarded) {
-    if (has_nothing_happened(situation)) return by_the_rule("nothing has happened", rule);
+    if (is_untouched(situation)) return by_the_rule("nothing was slow or changed", rule);
     if (has_disappointed(situation)) return by_the_rule("promised gains did not come", rule);
     if (const auto what = unfamiliar(network, table.situation, kOptionFeatures))
       return by_the_rule("unfamiliar (" + *what + ")", rule);

@@ -66,9 +66,12 @@ void PlanSwitches::refuse_request(const std::string& why) {
   request_.reset(), wish_.reset();
 }
 
-// What is asked of it more than once must not change: others may know by now.
+// What has proved right stays so: others may know by now. A script's plan is not to wait until the suspicion is over.
 bool PlanSwitches::is_held_back() {
   if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_suspicion) return false;
+  constexpr std::int64_t kSaid = 2;  // steps, until all have acted on a word
+  if (next_scripted_ < script_.size() && script_[next_scripted_].step - kStepsAhead - kSaid <= step_)
+    return false;
   const Suspicion now = outside_->suspicion();
   if (now == Suspicion::right) wish_->is_suspicion = false;
   return now == Suspicion::open;
@@ -131,6 +134,7 @@ void PlanSwitches::take_request() {
 }
 
 void PlanSwitches::step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks) {
+  step_ = step;
   const bool are_all_prepared = attempt_ && agreed.prepared == num_attempts_;
   if (are_all_prepared && !attempt_->is_scripted && !begin_early()) end(hooks);
   if (!attempt_ && agreed.asked > num_begun_) begin_asked();
@@ -264,6 +268,12 @@ void PlanSwitches::drop_earlier(int number) {
   num_dropped_ = number;
 }
 
+// All have ended preparing, and nobody uses its groups.
+void PlanSwitches::drop_refused(int number) {
+  if (dropping_.valid()) dropping_.wait();
+  dropping_ = std::async(std::launch::async, [this, number] { facts_.comm.drop(number); });
+}
+
 // Who is lost meanwhile takes nothing along where the others have kept how it was, or have all that they are to have.
 SwitchReport PlanSwitches::move(PlanSwitch& change) {
   is_moving_ = true;
@@ -301,6 +311,9 @@ void PlanSwitches::end(const SwitchHooks& hooks) {
     asked_ = end.to;
     if (attempt.is_scripted) scripted_ = end.to;
     drop_earlier(attempt.number);
+  } else {
+    prepared.change.reset();
+    drop_refused(attempt.number);
   }
   const std::string line = hooks.done(end);
   if (is_phase && !end.why_not.empty()) {

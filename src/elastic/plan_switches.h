@@ -108,6 +108,7 @@ class PlanSwitches {
   void end(const SwitchHooks& hooks);
   SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
+  void drop_refused(int number);
   // The lowest rank that has refused says why; empty: none has. Who missed others comes behind those that refused by themselves.
   std::string first_refusal(const Prepared& own) const;
   std::string from_rank(int rank, const std::string& text) const;
@@ -118,6 +119,7 @@ class PlanSwitches {
   const std::optional<Outside> outside_;
   const std::function<void(const PlanSwitch&)> check_;
   std::size_t next_scripted_ = 0;
+  std::int64_t step_ = 0;               // that has ended
   std::optional<PlanRequest> request_;  // rank 0: the one that is worked on
   std::optional<PlanWish> wish_;        // that it comes from
   std::future<Plan> chosen_;            // for it, where it names no plan

@@ -440,7 +440,7 @@ class CudaKernels final : public Kernels {
       cuda::DropoutKeys keys;
       const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, num_sequences - first);
       for (std::int64_t i = 0; i < count; ++i)
-        keys.of_sequence[i] =
+        keys.of[i] =
             dropout.key.with(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(first + i)]))
                 .value;
       const std::int64_t row = std::max(begin, first * length),
@@ -470,9 +470,7 @@ void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span q
     cuda::DropoutKeys of_heads;
     const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, heads - first);
     for (std::int64_t i = 0; i < count; ++i)
-      of_heads.of_sequence[i] = key.with(static_cast<std::uint64_t>(dropout.first_head + first + i)).value;
-    ensure(queries.size() <= cuda::kMostQueries, "attention dropout on CUDA for {} queries at once",
-           queries.size());
+      of_heads.of[i] = key.with(static_cast<std::uint64_t>(dropout.first_head + first + i)).value;
     const at::Tensor part = factors.narrow(0, first, count);
     launch(cuda::dropout_factors,
            cuda::FactorsTask{.element = element_of(part),

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(256)
                      number = place - sequence * of.sequence_length,
                      position = of.first_position + number + (number >= of.jump_at ? of.jump : 0u);
       const std::uint64_t element = static_cast<std::uint64_t>(position) * (of.num_packs * kPack) + at;
-      drop(sum.at, keys.of_sequence[sequence], element, of.threshold, of.scale);
+      drop(sum.at, keys.of[sequence], element, of.threshold, of.scale);
     }
     if (of.residual.data != nullptr) {
       more.load(of.residual.row(row) + at);

@@ -110,10 +110,10 @@ struct LossTask {
 };
 void cross_entropy(const Queue& queue, const LossTask& task);
 
-// Sequences that one launch with dropout covers: their keys travel as arguments of the kernel.
+// Sequences, or heads, that one launch with dropout covers: their keys travel as arguments of the kernel.
 constexpr int kMostKeys = 256;
 struct DropoutKeys {
-  std::uint64_t of_sequence[kMostKeys] = {};
+  std::uint64_t of[kMostKeys] = {};
 };
 struct AddTask {
   Element element = Element::fp32;
@@ -136,7 +136,6 @@ struct FactorsTask {
   std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
   double rate = 0;
 };
-constexpr std::int64_t kMostQueries = 65535;
 // keys: one a head.
 void dropout_factors(const Queue& queue, const FactorsTask& task, const DropoutKeys& keys);
 

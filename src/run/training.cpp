@@ -192,8 +192,12 @@ void Training::end_of_step(RunFolder* folder) {
         step_, agreed,
         {[this] { let_go_of_part(); },
          [this, folder](const SwitchEnd& end) { return take_new_part(end, folder); }});
-  if (company_.watching != nullptr) watch(folder, agreed);
+  if (company_.watching != nullptr) {
+    if (agreed.collects) company_.watching->collect(step_);
+    if (agreed.probes) company_.watching->probe();
+  }
   if (company_.switches != nullptr) word = company_.switches->word();  // by what was seen
+  if (company_.watching != nullptr && folder != nullptr) tell_decisions(*folder);
   word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
   word.stays = !company_.leaves();
   word.collects = company_.watching != nullptr && company_.watching->wants_to_collect();
@@ -203,19 +207,17 @@ void Training::end_of_step(RunFolder* folder) {
   company_.agreement.say(word);
 }
 
-// All ranks. Rank 0 says afterwards what became of a plan that it wished for.
-void Training::watch(RunFolder* folder, const StepWord& agreed) {
-  if (agreed.collects) company_.watching->collect(step_);
-  if (agreed.probes) company_.watching->probe();
+// Rank 0: that the plan stays, and what became of one that it wished for.
+void Training::tell_decisions(RunFolder& folder) {
   Deciding* const deciding = company_.watching->deciding();
-  if (deciding == nullptr || folder == nullptr) return;
-  if (const std::optional<PlanStay> stay = deciding->stay()) tell_stay(*folder, *stay);
+  if (deciding == nullptr) return;
+  if (const std::optional<PlanStay> stay = deciding->stay()) tell_stay(folder, *stay);
   const std::optional<double> gain = deciding->realised();
   if (!gain) return;
   progress_.finish();
   line_.print(fmt::format("step {}: the plan of epoch {} has realised {:+.0f} % ({:+.0f} % predicted)", step_,
                           epoch_, 100 * *gain, 100 * wished_gain_));
-  const Outcome<void> kept = folder->decisions.append_line(realised_line(step_, epoch_, *gain));
+  const Outcome<void> kept = folder.decisions.append_line(realised_line(step_, epoch_, *gain));
   if (!kept) events_.report(Warning{kept.error().why});
 }
 

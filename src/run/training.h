@@ -133,7 +133,7 @@ class Training {
   void record(const StepMetrics& metrics, RunFolder* folder);
   void end_of_step(RunFolder* folder);
   std::string take_new_part(const SwitchEnd& end, RunFolder* folder);
-  void watch(RunFolder* folder, const StepWord& agreed);
+  void tell_decisions(RunFolder& folder);
   void tell_stay(RunFolder& folder, const PlanStay& stay);
   void save_if_due();
   void save_to_memory();

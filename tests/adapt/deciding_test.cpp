@@ -236,7 +236,6 @@ TEST_F(DecidingTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
   EXPECT_FALSE(steps(200).has_value()) << short_text(plan_);
 }
 
-// It says how sure it was, or that the rule has decided, and why.
 // What it takes to weigh and prepare an answer is over when the device counts as slow.
 TEST_F(DecidingTest, AnAnswerIsWeighedBeforeItIsSure) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
@@ -267,6 +266,21 @@ TEST_F(DecidingTest, ASuspicionThatPassesChangesNothing) {
   EXPECT_EQ(num_suspicions_, 2);  // the second waits for 30 seconds, the third would for 60
 }
 
+// The plan for a device at 4x is not the one for 1.6x.
+TEST_F(DecidingTest, ASuspicionOfAnotherSeverityIsWrong) {
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  ASSERT_EQ(steps(40), std::nullopt);
+  set({{Cause::device, 2, 4}});
+  ASSERT_EQ(steps(5), std::nullopt);
+  EXPECT_EQ(num_suspicions_, 1);
+  set({{Cause::device, 2, 1.6}});
+  const auto wish = steps(20);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(num_wrong_, 1);
+  EXPECT_FALSE(wish->is_suspicion);
+}
+
+// It says how sure it was, or that the rule has decided, and why.
 TEST_F(DecidingTest, TheLearnedPolicyDecidesToo) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;

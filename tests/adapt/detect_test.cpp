@@ -265,6 +265,27 @@ TEST(Detector, FindsADeviceByItsClock) {
   EXPECT_TRUE(found.empty());
 }
 
+// How sure a factor is: the more steps jump about, the less.
+TEST(Detector, AFactorsSpreadFollowsTheNoise) {
+  const ModelSpec model = *find_preset("gpt3-1.3b");
+  const HardwareProfile machines = standard_cluster("a100x4");
+  const Plan plan = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024});
+  const auto spread_under = [&](double noise) {
+    ImaginedRun run(plan, model, machines, Noise{.spread = noise, .spike_chance = 0}, 3);
+    Detector detector(Topology(plan, Cluster(machines), DeviceMap::identity(4)));
+    std::vector<Finding> found;
+    for (int step = 0; step < 100; ++step) {
+      if (step == 40) run.set({{Cause::device, 2, 2}});
+      found = detector.see(run.next());
+    }
+    return found.empty() ? 0 : found.front().spread;
+  };
+  const double small = spread_under(0.005), large = spread_under(0.05);
+  EXPECT_GT(small, 0);
+  EXPECT_GT(large, 3 * small);
+  EXPECT_LT(large, 0.1);
+}
+
 TEST(Detector, ShortTroublePasses) {
   Dice dice{RandomKey(5)};
   for (int i = 0; i < 20; ++i) {

@@ -150,6 +150,31 @@ TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
   }
 }
 
+// One that stays open makes room for a script's plan, which is prepared in time.
+TEST(PlanSwitches, AScriptDoesNotWaitForASuspicion) {
+  constexpr int kLater = 30;
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  bool is_wished = false;  // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    if (std::exchange(is_wished, true)) return std::nullopt;
+    return PlanWish{.plan = copies(model, 1), .why = "slow", .is_suspicion = true};
+  };
+  const auto ends = run_all({.script = {{kLater, copies(model, 3)}},
+                             .requests = folder.path(),
+                             .check = [](int, int) {},
+                             .wish = wish,
+                             .suspicion = [] { return Suspicion::open; }});
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_LT(own[0].step, kLater);
+    EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_EQ(own[1].step, kLater);
+    EXPECT_LT(own[1].begun, kLater);
+  }
+}
+
 TEST(PlanSwitches, AScriptThatOneRankRefusesHoldsNobodyUp) {
   const ModelSpec model = model_of("gpt2", 2, 2);
   const auto began = std::chrono::steady_clock::now();
