@@ -52,10 +52,14 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
     else if (const auto& ranks = topology_.ranks_of_group(-1 - key.second); ranks.size() > Spread::kLargest)
       slow.insert(ranks.begin(), ranks.end());
   }
+  complete_nodes(slow);
   const auto take = [&](Cause cause, int where, const std::vector<int>& ranks) {
     if (ranks.size() < 2 || !std::includes(slow.begin(), slow.end(), ranks.begin(), ranks.end())) return;
     std::vector<const Track*> tracks;
-    for (const int rank : ranks) tracks.push_back(slowness_of(rank)), slow.erase(rank);
+    for (const int rank : ranks) {
+      if (const Track* const track = slowness_of(rank); track != nullptr) tracks.push_back(track);
+      slow.erase(rank);
+    }
     found.push_back(finding_of(cause, {where}, tracks));
   };
   const auto sorted = [](std::vector<int> ranks) { return std::sort(ranks.begin(), ranks.end()), ranks; };
@@ -78,6 +82,22 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
     found.push_back(finding_of(Cause::device, {rank}, {slowness_of(rank)}));
     if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
       found.back().clock = 1 / middle_of(clock->ratios, static_cast<std::size_t>(options_.short_window));
+  }
+}
+
+void Detector::complete_nodes(std::set<int>& slow) const {
+  const auto window = static_cast<std::size_t>(options_.quick_window);
+  const auto is_nearly = [&](int rank, double factor) {
+    const auto track = tracks_.find({Measure::compute, rank});
+    return track != tracks_.end() && middle_of(track->second.ratios, window) >= 1 + (factor - 1) / 2;
+  };
+  const std::set<int> found = slow;
+  for (const int rank : found) {
+    const std::vector<int>& others = topology_.ranks_of_node(topology_.node_of(rank));
+    const double factor = middle_of(slowness_of(rank)->ratios, window);
+    if (std::all_of(others.begin(), others.end(),
+                    [&](int other) { return found.contains(other) || is_nearly(other, factor); }))
+      slow.insert(others.begin(), others.end());
   }
 }
 

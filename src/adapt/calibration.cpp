@@ -194,8 +194,8 @@ std::optional<double> Calibration::quickest(std::initializer_list<Channel> chann
 }
 
 void Calibration::learn(const Probed& quiet, const Cluster& cluster) {
-  if (quiet.ring_seconds <= 0 || cluster.num_nodes() < 2) return;
-  probed_rings_ = quiet.ring_seconds / ring_seconds(cluster, quiet.ring_bytes);
+  if (cluster.num_nodes() < 2) return;
+  if (quiet.ring_seconds > 0) probed_rings_ = quiet.ring_seconds / ring_seconds(cluster, quiet.ring_bytes);
   std::vector<double> ratios;
   for (std::size_t node = 0; node < quiet.network.size(); ++node)
     if (quiet.network[node] > 0)

@@ -35,7 +35,7 @@ class Calibration {
   // Of a step in which nothing was found; the rest is the plan's.
   void learn(const Observation& quiet, const std::vector<StageWork>& work, const Topology& topology);
   // Of a look at all machines when nothing was slow: what messages and collectives between nodes take, for plans whose channels no step has
-  // used. Without a ring nothing is learned: where gradients go other ways, host memory's messages say nothing about them.
+  // used.
   void learn(const Probed& quiet, const Cluster& cluster);
   bool is_known() const { return num_learned_ >= kWarmUp; }
 
@@ -47,8 +47,8 @@ class Calibration {
   HardwareProfile refreshed(HardwareProfile profile) const;
   // What collectives between nodes take, of what the cost model says of them on refreshed() machines; 1 where it is not known.
   double ring_factor(const HardwareProfile& profile) const;
-  // Whether both were seen.
-  bool knows_channels() const { return messages() && rings(); }
+  // What no step has shown, and nobody has looked at.
+  Look missing() const { return {.messages = !messages(), .ring = !rings()}; }
   // Seconds, of those predicted; nothing before it was seen. And the standard deviation of its logarithm from step to step.
   std::optional<double> rate(BlockRole role) const;
   double doubt(BlockRole role) const;

@@ -53,6 +53,8 @@ class Deciding {
     std::optional<Foretold> foretold{};
     // Also where nothing is slow, once, when it has been measured what steps take.
     bool looks_for_better = false;
+    // Ranks speak through host memory: what they would take on other plans can be looked at.
+    bool has_host_links = true;
   };
   // The calibration is kept by whoever calls: it outlives changes of who takes part.
   Deciding(Facts facts, const Plan& plan, Calibration& calibration);
@@ -63,9 +65,7 @@ class Deciding {
   // Where a ring's time does not say whose network is slow, somebody was left out who may be well again, or steps do not show what other plans'
   // channels take: whether all ranks are to look (elastic/probe.h). True once; probed() follows.
   bool wants_to_probe();
-  bool wants_rings() const {
-    return probing_ != Probing::no && has_looked_at_channels_ && !calibration_.knows_channels();
-  }
+  const Look& look() const { return look_; }
   // Of each rank.
   std::vector<int> nodes() const;
   void probed(const Probed& seen);
@@ -100,6 +100,7 @@ class Deciding {
   void note_stay(PlanStay stay, const std::vector<Condition>& conditions);
   void name_nodes();
   void look_at_channels();
+  void want_to_look(const Look& look);
   bool is_quiet() const;  // nothing is found that a plan could answer
   void look_at_those_away();
   double until_next_look() const;
@@ -192,6 +193,7 @@ class Deciding {
   };
   std::optional<Networks> networks_;
   enum class Probing { no, wanted, under_way } probing_ = Probing::no;
+  Look look_;           // that is wanted or under way
   int num_waited_ = 0;  // observations, since it was asked for
   int num_seen_ = 0;
   std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's

@@ -30,7 +30,7 @@ void Deciding::name_nodes() {
   if (!networks_) networks_.emplace();
   networks_->wait = std::clamp(2 * networks_->wait, kFirstLook, kLongestLook);
   networks_->next = facts_.clock() + networks_->wait;
-  probing_ = Probing::wanted;
+  want_to_look({.who_is_slow = true});
 }
 
 // Who is slower by far less than the worst has had a bad moment.
@@ -51,12 +51,15 @@ void Deciding::name_nodes_of(Finding& finding) const {
 
 // What plans with other channels would take is measured early, once: an answer must not wait for it.
 void Deciding::look_at_channels() {
-  if (has_looked_at_channels_ || calibration_.knows_channels()) return;
+  const Look missing = calibration_.missing();
+  if (has_looked_at_channels_ || !facts_.has_host_links || missing == Look()) return;
   if (!decides() || !calibration_.is_known() || probing_ != Probing::no || is_wished_) return;
   if (cluster_.num_nodes() < 2 || !is_quiet()) return;
   has_looked_at_channels_ = true;
-  probing_ = Probing::wanted;
+  want_to_look(missing);
 }
+
+void Deciding::want_to_look(const Look& look) { look_ = look, probing_ = Probing::wanted; }
 
 bool Deciding::is_quiet() const {
   return std::none_of(findings_.begin(), findings_.end(),
@@ -84,7 +87,7 @@ void Deciding::look_at_those_away() {
   if (!last_look_) last_look_ = facts_.clock();
   if (facts_.clock() - *last_look_ < until_next_look()) return;
   last_look_ = facts_.clock();
-  probing_ = Probing::wanted;
+  want_to_look({.who_is_slow = true});
 }
 
 bool Deciding::wants_to_probe() {
@@ -119,12 +122,14 @@ std::vector<double> slower_than_usual(const std::vector<double>& seconds) {
 
 void Deciding::probed(const Probed& seen) {
   if (std::exchange(probing_, Probing::no) == Probing::no) return;
-  if (networks_) networks_->slower = slower_than_usual(seen.network);
-  if (is_quiet())
+  if (look_.who_is_slow) {
+    if (networks_) networks_->slower = slower_than_usual(seen.network);
+    if (!away_.empty()) note_who_is_well(seen);
+  } else if (is_quiet()) {
     calibration_.learn(seen, cluster_);
-  else if (seen.ring_seconds > 0)
+  } else {
     has_looked_at_channels_ = false;  // at another time
-  if (!away_.empty()) note_who_is_well(seen);
+  }
 }
 
 // Devices that are slow by nature are compared with what is known of them. Half of the way back is enough: what is left is found again.

@@ -14,6 +14,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,6 +137,9 @@ class Detector {
   const Track* slowness_of(int rank) const;
 
   void find_slow_ranks(std::vector<Finding>& found) const;
+  // Devices of a host become slow together, and count as slow one after the other: where some do, and all others have half of their shift in most
+  // of the last steps, these count too.
+  void complete_nodes(std::set<int>& slow) const;
   void find_slow_links(std::vector<Finding>& found) const;
   // Whoever comes last to a channel sees its own speed; the others wait for it. A link is slow when all of its members say so.
   bool is_link_slow(Channel channel, int rank) const;

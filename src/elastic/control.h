@@ -43,6 +43,7 @@ class ControlFolder {
   explicit ControlFolder(Path run);
   // The oldest that has no answer. One that makes no sense is answered here. Looks at most every 50 ms.
   std::optional<ControlRequest> next();
+  bool is_somebody_waiting() const { return !waiting().empty(); }
   // That it could not be written is of no concern to the run.
   void answer(const std::string& name, const ControlAnswer& answer);
   // When ranks have new numbers: whoever has named one by its old number is told.

@@ -66,7 +66,7 @@ void PlanSwitches::refuse_request(const std::string& why) {
   request_.reset(), wish_.reset();
 }
 
-// What has proved right stays so: others may know by now. A script's plan is not to wait until the suspicion is over.
+// What has proved right stays so: others may know by now. A script's plan is not to wait until the suspicion is over, nor whoever asks.
 bool PlanSwitches::is_held_back() {
   if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_suspicion) return false;
   constexpr std::int64_t kSaid = 2;  // steps, until all have acted on a word
@@ -74,7 +74,7 @@ bool PlanSwitches::is_held_back() {
     return false;
   const Suspicion now = outside_->suspicion();
   if (now == Suspicion::right) wish_->is_suspicion = false;
-  return now == Suspicion::open;
+  return now == Suspicion::open && !outside_->requests.is_somebody_waiting();
 }
 
 // What is only suspected at the end is not done.

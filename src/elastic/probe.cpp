@@ -86,12 +86,13 @@ std::optional<int> probe_partner(int node, int round, int num_nodes) {
 
 namespace {
 
-void probe_networks(Comm& comm, const std::vector<int>& nodes, const Deadline& deadline, Probed& seen) {
+void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, const Deadline& deadline,
+                    Probed& seen) {
   const std::vector<int> speakers = speakers_of(nodes);
   const int num_nodes = static_cast<int>(speakers.size()), own = nodes[static_cast<std::size_t>(comm.rank())];
   PairTime best;
   if (speakers[static_cast<std::size_t>(own)] == comm.rank())
-    for (int round = 0; round < num_probe_rounds(num_nodes); ++round)
+    for (int round = 0; round < std::min(most_rounds, num_probe_rounds(num_nodes)); ++round)
       if (const auto partner = probe_partner(own, round, num_nodes)) {
         const PairTime one = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
         if (best.bytes == 0 || one.per_byte() < best.per_byte()) best = one;
@@ -151,18 +152,19 @@ void probe_ring(Comm& comm, const Deadline& deadline, Probed& seen) {
 
 Probed probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience) {
   const Deadline deadline = Deadline::after(patience, "looking at all machines");
-  at::Tensor told = at::zeros({comm.size() + 1}, at::kLong);
-  auto* const nodes = told.data_ptr<std::int64_t>();
+  at::Tensor told = at::zeros({comm.size() + 3}, at::kLong);
+  auto *const nodes = told.data_ptr<std::int64_t>(), *const look = nodes + comm.size();
   if (comm.rank() == 0) {
     ensure(std::ssize(wish.node_of_rank) == comm.size(), "a node for each rank");
     std::copy(wish.node_of_rank.begin(), wish.node_of_rank.end(), nodes);
-    nodes[comm.size()] = wish.has_ring ? 1 : 0;
+    look[0] = wish.look.who_is_slow, look[1] = wish.look.messages, look[2] = wish.look.ring;
   }
   done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "what is looked at")->wait(deadline));
   Probed seen;
-  probe_networks(comm, {nodes, nodes + comm.size()}, deadline, seen);
-  seen.devices = probe_devices(comm, device, deadline);
-  if (nodes[comm.size()] != 0) probe_ring(comm, deadline, seen);
+  if (look[0] != 0 || look[1] != 0)
+    probe_networks(comm, {nodes, nodes + comm.size()}, look[0] != 0 ? comm.size() : 1, deadline, seen);
+  if (look[0] != 0) seen.devices = probe_devices(comm, device, deadline);
+  if (look[2] != 0) probe_ring(comm, deadline, seen);
   return seen;
 }
 

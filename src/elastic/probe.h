@@ -1,6 +1,6 @@
 // Whose network and which devices are slow, where steps cannot tell: behind one step all stand still for a moment. One rank of each node sends
 // and gets a message with those of some other nodes, one after the other; a node's network is as quick as the quickest of its pairs. Then each
-// rank computes the same product, and, if rank 0 wants to know, all of them sum a tensor as gradients are summed. A ring's time says nothing about single nodes, and whom the plan leaves out is seen by nobody else.
+// rank computes the same product. What messages and sums take where nothing is slow is one meeting of each, and a sum over all ranks as gradients are summed. A ring's time says nothing about single nodes, and whom the plan leaves out is seen by nobody else.
 //
 // Each node meets up to 2 + log2(nodes) others, so that a slow one shows in its own pairs and in nobody's quickest; messages grow until one
 // takes some milliseconds. With two nodes there is one pair, which says nothing about either.
@@ -21,7 +21,7 @@ std::optional<int> probe_partner(int node, int round, int num_nodes);
 // As rank 0 says; what others give is not looked at.
 struct ProbeWish {
   std::vector<int> node_of_rank{};  // 0, 1, …
-  bool has_ring = false;            // in host memory: on GPUs gradients go other ways
+  Look look{};
 };
 // All ranks, at the same time, behind a step; what else is under way (small messages, state that is sent early) makes links seem slower.
 // The same at all ranks. Throws PeersLost.

@@ -177,6 +177,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
             return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
           },
       .looks_for_better = true,
+      .has_host_links = !rank_.device.is_cuda(),
   };
   if (policy.kind == PolicyKind::oracle) {
     if (!first_decision_) first_decision_ = facts.clock();

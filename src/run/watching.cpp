@@ -58,7 +58,7 @@ void Watching::collect(std::int64_t step) {
 void Watching::probe() {
   Deciding* const deciding = facts_.deciding;
   ProbeWish wish;
-  if (deciding != nullptr) wish = {deciding->nodes(), deciding->wants_rings() && !facts_.device.is_cuda()};
+  if (deciding != nullptr) wish = {deciding->nodes(), deciding->look()};
   const Probed seen = optimus::probe(facts_.comm, wish, facts_.device, facts_.patience);
   if (deciding != nullptr) deciding->probed(seen);
 }

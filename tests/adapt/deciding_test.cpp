@@ -91,7 +91,7 @@ class DecidingTest : public testing::Test {
     const int size = cluster.num_devices();
     constexpr double kBytes = 1 << 21;
     const double message = cost.message(cluster.link(Device{0}, Device{size - 1}), kBytes) / kBytes;
-    if (deciding_->wants_rings()) {
+    if (deciding_->look().ring) {
       seen.ring_bytes = kBytes;
       seen.ring_seconds =
           ring_ * cost.collective(Collective::all_reduce, shape_of_all(size, cluster), kBytes);

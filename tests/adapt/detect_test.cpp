@@ -265,6 +265,39 @@ TEST(Detector, FindsADeviceByItsClock) {
   EXPECT_TRUE(found.empty());
 }
 
+// Of two devices that became slow together one has had a quick step since: by itself it would count three steps later.
+TEST(Detector, DevicesOfAHostAreFoundTogether) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Plan plan = uniform_plan(model, {.dp = 6, .microbatch = 1, .batch = 60, .sequence_length = 1024});
+  HardwareProfile machines = standard_cluster("a100x8");
+  machines.groups[0].devices_per_node = machines.groups[0].devices_per_domain = 2;
+  for (const double slower : {1.3, 2.0}) {
+    Detector detector(Topology(plan, Cluster(machines), DeviceMap::identity(8)));
+    auto see = [&, step = 0](double second, double third) mutable {
+      Observation seen{.step = ++step};
+      for (int rank = 0; rank < 6; ++rank) {
+        RankStep one{.rank = rank, .seconds = 0.3};
+        const double factor = rank == 2 ? second : rank == 3 ? third : 1;
+        one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
+            1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
+        seen.add(one);
+      }
+      return detector.see(seen);
+    };
+    for (int i = 0; i < 30; ++i) EXPECT_TRUE(see(1, 1).empty());
+    std::vector<Finding> found;
+    for (int i = 0; i < 20 && found.empty(); ++i) found = see(slower, i == 3 || i == 5 ? 1.1 : slower);
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_EQ(found[0].cause, Cause::host) << text(found[0]);
+    EXPECT_EQ(found[0].where, std::vector<int>{1});
+    EXPECT_NEAR(found[0].factor, slower, 0.03 * slower);
+    // Where the other is well, it is the device's own.
+    for (int i = 0; i < 40; ++i) found = see(slower, 1);
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_EQ(found[0].cause, Cause::device) << text(found[0]);
+  }
+}
+
 // How sure a factor is: the more steps jump about, the less.
 TEST(Detector, AFactorsSpreadFollowsTheNoise) {
   const ModelSpec model = *find_preset("gpt3-1.3b");

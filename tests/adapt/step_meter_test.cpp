@@ -188,10 +188,11 @@ TEST(Calibration, PredictsWhatWasProbed) {
       EXPECT_NEAR(message(refreshed, false) / message(machines, false), slower, 1e-6 * slower);
       EXPECT_NEAR(calibration.ring_factor(machines) * ring(refreshed), seen.ring_seconds,
                   1e-6 * seen.ring_seconds);
+      EXPECT_EQ(calibration.missing(), Look());
       seen.ring_seconds = 0;
-      Calibration nothing;
-      nothing.learn(seen, cluster);
-      EXPECT_FALSE(nothing.knows_channels()) << "messages alone say nothing";
+      Calibration half;
+      half.learn(seen, cluster);
+      EXPECT_EQ(half.missing(), Look{.ring = true});
     }
 }
 }  // namespace

@@ -2,11 +2,15 @@
 // threads; what they do in a step is to sleep.
 #include "elastic/plan_switches.h"
 
+#include <condition_variable>
 #include <future>
+#include <map>
 #include <mutex>
+#include <set>
 
 #include "base/temporary_folder.h"
 #include "engine/equal_training.h"
+#include "run/faulty_comm.h"
 
 namespace optimus {
 namespace {
@@ -33,6 +37,7 @@ struct AskedRun {
   std::function<void(int rank, int attempt)> check;  // may throw
   std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };
   std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
+  std::function<void(int rank, int epoch)> dropped = [](int, int) {};  // any thread
 };
 
 // One rank's steps. Returns how its attempts ended.
@@ -83,9 +88,11 @@ std::vector<std::vector<SeenEnd>> run_all(const AskedRun& run) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
-      const std::unique_ptr<Comm> comm = world.comm(rank);
+      test::FaultyComm comm(world.comm(rank), {});
+      comm.keeps_connection = true;
+      comm.on_drop = [&](int epoch) { run.dropped(rank, epoch); };
       try {
-        ends[static_cast<std::size_t>(rank)] = run_rank(model, *comm, run);
+        ends[static_cast<std::size_t>(rank)] = run_rank(model, comm, run);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
@@ -147,6 +154,73 @@ TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
     EXPECT_EQ(own[1].end.from, copies(model, 0));
     EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
     for (const SeenEnd& one : own) EXPECT_GE(one.step - one.begun, kOpen);
+  }
+}
+
+// Somebody asks while something is suspected: that is answered now, and the suspicion's plan is let go.
+TEST(PlanSwitches, ARequestDoesNotWaitForASuspicion) {
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  std::promise<void> is_suspected;
+  bool is_wished = false;  // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    if (std::exchange(is_wished, true)) return std::nullopt;
+    is_suspected.set_value();
+    return PlanWish{.plan = copies(model, 1), .why = "slow", .is_suspicion = true};
+  };
+  std::future<ControlAnswer> asked = std::async(std::launch::async, [&] {
+    is_suspected.get_future().wait();
+    return value_or_throw(
+        ask(folder.path(), plan_wish(copies(model, 3)), Deadline::after(Seconds(60), "an answer")));
+  });
+  const auto began = std::chrono::steady_clock::now();
+  const auto ends = run_all({.requests = folder.path(),
+                             .check = [](int, int) {},
+                             .wish = wish,
+                             .suspicion = [] { return Suspicion::open; }});
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_EQ(own[1].end.to, copies(model, 3));
+  }
+  EXPECT_TRUE(asked.get().is_done);
+}
+
+// Connections that were made for a plan that is refused are closed then, and not only when the next plan comes.
+TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<int, std::set<int>> dropped;  // [epoch]: ranks
+  int num_wishes = 0;                    // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = ++num_wishes == 1};
+  };
+  const auto drop = [&](int rank, int epoch) {
+    const std::lock_guard lock(mutex);
+    dropped[epoch].insert(rank);
+    changed.notify_all();
+  };
+  // The second begins when the first has ended.
+  const auto check = [&](int rank, int attempt) {
+    if (attempt == 0) return;
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::duration<double>(kSoon),
+                                 [&] { return dropped[1].contains(rank); }));
+    EXPECT_FALSE(dropped.contains(0)) << "the run is on it";
+  };
+  const auto ends = run_all({.requests = folder.path(),
+                             .check = check,
+                             .wish = wish,
+                             .suspicion = [] { return Suspicion::wrong; },
+                             .dropped = drop});
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[1].end.why_not, "");
   }
 }
 

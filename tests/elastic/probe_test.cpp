@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <thread>
 
@@ -28,7 +29,7 @@ TEST(Probe, MeetsSomebodyElseInEachRound) {
   EXPECT_LE(num_probe_rounds(100'000), 19);
 }
 
-std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_rank, bool has_ring = false) {
+std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_rank, const Look& look) {
   ThreadWorld world(num_ranks);
   std::vector<Probed> result(static_cast<std::size_t>(num_ranks));
   std::vector<std::thread> threads;
@@ -39,14 +40,14 @@ std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_ran
       done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
       // Others do not know who is where.
       result[static_cast<std::size_t>(rank)] =
-          probe(*comm, rank == 0 ? ProbeWish{node_of_rank, has_ring} : ProbeWish(), at::kCPU, Seconds(60));
+          probe(*comm, rank == 0 ? ProbeWish{node_of_rank, look} : ProbeWish(), at::kCPU, Seconds(60));
     });
   for (std::thread& thread : threads) thread.join();
   return result;
 }
 
 TEST(Probe, MeasuresEachNodeAndDevice) {
-  const std::vector<Probed> seen = probe_all(7, {0, 0, 1, 2, 2, 3, 4}, true);
+  const std::vector<Probed> seen = probe_all(7, {0, 0, 1, 2, 2, 3, 4}, {.who_is_slow = true, .ring = true});
   ASSERT_EQ(seen[0].network.size(), 5U);
   for (const double seconds : seen[0].network) EXPECT_GT(seconds, 0);
   ASSERT_EQ(seen[0].devices.size(), 7U);
@@ -58,9 +59,21 @@ TEST(Probe, MeasuresEachNodeAndDevice) {
 }
 
 TEST(Probe, OneNodeMeetsNobody) {
-  const Probed seen = probe_all(2, {0, 0})[1];
+  const Probed seen = probe_all(2, {0, 0}, {.who_is_slow = true})[1];
   EXPECT_EQ(seen.network, std::vector<double>{0});
   EXPECT_EQ(seen.ring_seconds, 0) << "nobody has asked";
+}
+
+TEST(Probe, MeasuresWhatIsWantedAlone) {
+  const Probed messages = probe_all(5, {0, 1, 2, 3, 4}, {.messages = true})[3];
+  EXPECT_EQ(std::count_if(messages.network.begin(), messages.network.end(), [](double s) { return s > 0; }),
+            4)
+      << "one meeting each, and one of five is left over";
+  EXPECT_TRUE(messages.devices.empty());
+  EXPECT_EQ(messages.ring_seconds, 0);
+  const Probed ring = probe_all(5, {0, 1, 2, 3, 4}, {.ring = true})[3];
+  EXPECT_TRUE(ring.network.empty());
+  EXPECT_GT(ring.ring_seconds, 0);
 }
 
 }  // namespace

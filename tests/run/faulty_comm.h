@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -64,6 +65,7 @@ class FaultyComm final : public Comm {
   }
   // Whose ranks do not regroup: the others see that it has left.
   void drop(int epoch) override {
+    if (on_drop) on_drop(epoch);
     if (keeps_connection)
       inner_->drop(epoch);
     else
@@ -111,6 +113,7 @@ class FaultyComm final : public Comm {
   const FlightLog& flight_log() const override { return inner_->flight_log(); }
 
   bool keeps_connection = false;
+  std::function<void(int epoch)> on_drop;  // any thread
   int num_operations = 0;
   std::vector<int> gates;  // the operations that were a step's gate
 
