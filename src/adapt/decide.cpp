@@ -63,7 +63,8 @@ Choice by_lookahead(const Policy& policy, const Situation& situation) {
   const auto value = [&](const PlanOption& option, std::size_t i) {
     const double losses = situation.losses_per_device_second * option.devices * window;
     const double lost = (i == 0 ? 0 : option.pause_seconds) +
-                        std::min(window, losses * (situation.recovery_seconds + option.step_seconds));
+                        std::min(window, losses * (situation.recovery_seconds +
+                                                   option.step_seconds * (1 + option.undone_steps)));
     return std::max(0.0, window - lost) * speed_of(option);
   };
   const auto best = best_by(situation, value);
@@ -94,11 +95,11 @@ double rest_of(const Policy& policy, const Situation& situation) {
 }
 
 // Seconds gained by an option until the condition ends, less the pause, the way back where the option is worse without the
-// condition, and what its devices' losses add.
+// condition, and what losses undo.
 double net_gain(const Situation& situation, std::size_t i, double rest, double caution) {
   const PlanOption &now = situation.options.front(), &option = situation.options[i];
-  const double doubted = option.step_seconds * std::exp(caution * option.doubt);
-  const double saved = rest * (1 - doubted / now.step_seconds);
+  const double doubted = lasting_seconds(situation, option) * std::exp(caution * option.doubt);
+  const double saved = rest * (1 - doubted / lasting_seconds(situation, now));
   const bool goes_back = !situation.conditions.empty() && option.usual_seconds > now.usual_seconds * 1.005;
   return saved - option.pause_seconds * (goes_back ? 2 : 1);
 }
@@ -113,7 +114,7 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
   if (!can_run(now)) return quickest(situation);
   const double rest = rest_of(policy, situation);
   // The gain did not come: less than a quarter of what was promised is there, and what was before is quicker.
-  if (situation.predicted_gain && situation.realised_gain &&
+  if (situation.predicted_gain && situation.realised_gain && *situation.predicted_gain > 0 &&
       *situation.realised_gain < 0.25 * *situation.predicted_gain &&
       *situation.realised_gain < policy.least_gain)
     for (std::size_t i = 1; i < situation.options.size(); ++i)
@@ -128,7 +129,8 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
   double most = 0;
   for (std::size_t i = 1; i < gains.size(); ++i) {
     const PlanOption& option = situation.options[i];
-    if (!can_run(option) || gain_of(situation, i) < policy.least_gain) continue;
+    const double gain = 1 - lasting_seconds(situation, option) / lasting_seconds(situation, now);
+    if (!can_run(option) || gain < policy.least_gain) continue;
     // A try within the budget is judged by what is expected; else by what is nearly sure.
     const bool is_cheap = explores && option.pause_seconds <= situation.exploration_left;
     gains[i] = net_gain(situation, i, rest, is_cheap ? 0 : policy.caution);
@@ -157,6 +159,16 @@ Choice by_oracle(const Situation& situation) {
 }
 
 }  // namespace
+
+double undone_part(const Situation& situation, const PlanOption& option) {
+  constexpr double kMost = 0.9;
+  return std::min(kMost, situation.losses_per_device_second * std::max(1, option.devices) *
+                             option.undone_steps * option.step_seconds);
+}
+
+double lasting_seconds(const Situation& situation, const PlanOption& option) {
+  return option.step_seconds / (1 - undone_part(situation, option));
+}
 
 std::string text(Response response) {
   constexpr std::array<const char*, 6> kNames = {"stay",         "share micro-batches", "cut stages anew",

@@ -6,8 +6,8 @@
 //   threshold    the quickest, when it is a tenth quicker or a condition costs a fifth
 //   lookahead    (Parcae's liveput) most work in the next minutes, losses to come and pauses counted
 //   malleus      answers slow devices of 1.2 and more with the best uneven plan, and nothing else
-//   rule         ours: gain over the condition's expected rest against pause, way back and doubt; cheapest sufficient answer first;
-//                it goes back when the gain does not come
+//   rule         ours: gain over the condition's expected rest against pause, way back, doubt and what losses undo; cheapest sufficient
+//                answer first; it goes back when the gain does not come
 //   learned      a small network trained in such trials, guarded by the rule (adapt/learned_policy.h)
 //   oracle       hindsight: adapt/trial.h; here it knows how long the condition will really last
 #pragma once
@@ -36,6 +36,8 @@ struct PlanOption {
   int times_told = 1;
   double told_spread = 0;    // of their logarithms
   bool is_measured = false;  // it ran under these conditions: step_seconds is what it took
+  // Steps that a loss undoes, on average, because no other device has the state that is lost: those since the last checkpoint, and its reading.
+  double undone_steps = 0;
 };
 
 struct OngoingCondition {
@@ -89,6 +91,11 @@ struct Policy {
 std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& what);  // throws UserError
 std::string text(PolicyKind kind);
+
+// The part of an option's work that losses undo, which come as often as they did so far; less than 1.
+double undone_part(const Situation& situation, const PlanOption& option);
+// Seconds for a step that stays done.
+double lasting_seconds(const Situation& situation, const PlanOption& option);
 
 // Where the plan that runs cannot (0 seconds), an option that can is chosen, unless there is none.
 Choice choose(const Policy& policy, const Situation& situation);

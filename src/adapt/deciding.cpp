@@ -227,9 +227,13 @@ void Deciding::weigh_if_due() {
   // Who knows what comes need not measure it first.
   const std::size_t enough = facts_.foretold ? 1 : kRecent;
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < enough) return;
-  const std::vector<Condition> now = conditions();
+  const bool is_harmless = !conditions().empty() && !costs_anything(kRecent);
+  const std::vector<Condition> now = is_harmless ? std::vector<Condition>() : conditions();
+  if (is_harmless && decides())
+    note_stay({evidence_of(findings_), "steps take no longer", word_of(conditions().front().cause)},
+              conditions());
   const std::optional<double> came = verdict();
-  const bool has_disappointed = came && *came < 0.25 * *predicted_;
+  const bool has_disappointed = came && *predicted_ > 0 && *came < 0.25 * *predicted_;
   // What was measured by then may speak for another plan, though nothing is slow.
   const bool is_new =
       facts_.looks_for_better && decides() && !has_looked_for_better_ && num_seen_ >= kCalibrated;
@@ -241,6 +245,14 @@ void Deciding::weigh_if_due() {
   if (num_seen_ >= kCalibrated) has_looked_for_better_ = true;
   weighed_ = key, weighed_at_ = time, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
   begin_weighing(false);
+}
+
+// Of what is found: a link may be slower than before in what no step waits for.
+bool Deciding::costs_anything(std::size_t last_steps) const {
+  constexpr double kNoticeable = 1.03;  // medians of ten steps vary by a percent or two
+  if (facts_.foretold) return true;     // it is about to
+  const auto usual = ran_.find(ran_key(plan_, ""));
+  return usual == ran_.end() || middle_step(recent_, last_steps) >= kNoticeable * usual->second;
 }
 
 void Deciding::begin_weighing(bool is_suspicion) {
@@ -264,7 +276,10 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   question.machines = calibration_.refreshed(facts_.machines);
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
-  question.seconds = middle_step(recent_, is_suspicion ? std::size_t{kHastySteps} : kRecent);
+  const std::size_t steps = is_suspicion ? std::size_t{kHastySteps} : kRecent;
+  question.seconds = middle_step(recent_, steps);
+  if (!costs_anything(steps))
+    for (const Condition& one : concerning(plan_, question.conditions)) std::erase(question.conditions, one);
   question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer) / std::sqrt(double{kRecent});
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
@@ -279,9 +294,9 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
     question.is_settled = !history_.empty() && std::all_of(history_.begin(), history_.end(),
                                                            [&](const auto& one) { return one.first == key; });
   }
+  question.evidence = evidence_of(findings);
   for (const Finding& finding : findings) {
     if (!is_answerable(finding.cause)) continue;
-    question.evidence += (question.evidence.empty() ? "" : ", ") + text(finding);
     const double age = question.seconds * 10;  // found after some ten steps
     question.ongoing.push_back({finding.cause, finding.factor, age});
     for (const int where : finding.where) question.spreads[{finding.cause, where}] = finding.spread;
@@ -289,6 +304,13 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   if (question.evidence.empty())
     question.evidence = was_slow_ ? "what slowed the run is over" : "by what steps were measured to take";
   return question;
+}
+
+std::string Deciding::evidence_of(const std::vector<Finding>& findings) {
+  std::string evidence;
+  for (const Finding& finding : findings)
+    if (is_answerable(finding.cause)) evidence += (evidence.empty() ? "" : ", ") + text(finding);
+  return evidence;
 }
 
 std::optional<PlanWish> Deciding::wish() {

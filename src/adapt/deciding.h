@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "adapt/calibration.h"
+#include "adapt/comings.h"
 #include "adapt/decide.h"
 #include "adapt/plan_wish.h"
 #include "adapt/prediction_memory.h"
@@ -55,6 +56,10 @@ class Deciding {
     bool looks_for_better = false;
     // Ranks speak through host memory: what they would take on other plans can be looked at.
     bool has_host_links = true;
+    Comings comings{};  // until now, by the clock; those that come have a Deciding of their own
+    ExpectedLife life{};
+    // Steps that a loss undoes on a plan whose steps take so long. Nothing: whether state is held twice is not for a policy to change; any thread.
+    std::function<double(const Plan&, double step_seconds)> undone_steps{};
   };
   // The calibration is kept by whoever calls: it outlives changes of who takes part.
   Deciding(Facts facts, const Plan& plan, Calibration& calibration);
@@ -102,6 +107,8 @@ class Deciding {
   void look_at_channels();
   void want_to_look(const Look& look);
   bool is_quiet() const;  // nothing is found that a plan could answer
+  bool costs_anything(std::size_t last_steps) const;
+  static std::string evidence_of(const std::vector<Finding>& findings);
   void look_at_those_away();
   double until_next_look() const;
   void name_nodes_of(Finding& finding) const;

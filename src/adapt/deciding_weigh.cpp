@@ -4,6 +4,7 @@
 
 #include "adapt/deciding.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/describe.h"
 #include "plan/validate.h"
 
@@ -37,6 +38,8 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
   const Cluster cluster(question.machines), now(with_conditions(question.machines, question.conditions));
   ResponseLimits limits = facts_.limits;
   if (question.home) limits.known.push_back(*question.home);
+  if (facts_.undone_steps)
+    if (const auto other = with_other_redundancy(question.plan, nodes())) limits.known.push_back(*other);
   const Demand usual = facts_.demand(cluster, question.plan);
   Constants constants = usual.constants;
   constants.ring_residual *= question.ring_factor;
@@ -77,6 +80,8 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
   if (question.is_settled)
     options.front().option.step_seconds = question.seconds, options.front().option.is_measured = true;
   options.front().option.response = Response::stay;
+  for (PlannedOption& one : options)
+    if (facts_.undone_steps) one.option.undone_steps = facts_.undone_steps(one.plan, one.option.step_seconds);
   return options;
 }
 
@@ -118,7 +123,9 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
     return {.stay = PlanStay{question.evidence, "nothing else fits", cause},
             .conditions = question.conditions};
   }
-  Situation situation{.now = facts_.clock(), .conditions = question.ongoing};
+  Situation situation{.conditions = question.ongoing};
+  optimus::tell(facts_.comings, facts_.clock(), num_devices(question.plan), facts_.life, situation);
+  situation.recovery_seconds = facts_.costs.detection_seconds + facts_.costs.recovery_seconds;
   situation.since_switch = question.since_switch, situation.exploration_left = question.exploration_left;
   situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
   situation.true_rest = question.true_rest;
@@ -144,7 +151,13 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
   wish.is_placed = !question.conditions.empty();
   wish.predicted_gain = gain_of(chosen);
-  wish.payback_steps = chosen.pause_seconds / std::max(1e-9, question.seconds - chosen.step_seconds);
+  const double saved =
+      1 - lasting_seconds(situation, chosen) / lasting_seconds(situation, situation.options.front());
+  wish.payback_steps = chosen.pause_seconds / std::max(1e-9, saved * question.seconds);
+  if (chosen.undone_steps != situation.options.front().undone_steps && question.conditions.empty())
+    wish.why = fmt::format("a device is lost every {}: state is held {}",
+                           optimus::text(Seconds(1 / (situation.losses_per_device_second * chosen.devices))),
+                           chosen.undone_steps > 0 ? "once" : "twice");
   wish.cause = cause, wish.alternatives = std::move(others);
   return {.wish = std::move(wish), .conditions = question.conditions, .pause = chosen.pause_seconds};
 }

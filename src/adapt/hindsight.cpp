@@ -38,7 +38,7 @@ Arrivals arrivals_of(const std::vector<Best>& best, const std::vector<TrialMode>
 }  // namespace
 
 // Best steps so far when in a mode at a segment's end: it stayed, or came from the best of the others and paid the pause at the segment's
-// begin. Losses cost half a step, as they do everybody; standing still is a mode too, the last.
+// begin. Losses undo what they do of the mode that they hit, and half a step of whoever stays; standing still is a mode too, the last.
 TrialOutcome hindsight(const TrialCase& one) {
   const std::size_t num = one.modes.size();
   std::vector<std::size_t> order(num);
@@ -50,6 +50,8 @@ TrialOutcome hindsight(const TrialCase& one) {
   bool has_started = one.first_mode >= 0;
   for (const TrialSegment& segment : one.segments) {
     const double length = segment.end - segment.begin;
+    for (std::size_t m = 0; segment.is_loss && m < num; ++m)
+      if (best[m].steps > 0) best[m].steps = std::max(0.0, best[m].steps - one.modes[m].undone_steps);
     const Arrivals from = arrivals_of(best, one.modes, order);
     std::vector<Best> next(num + 1);
     next[num] = best[num];

@@ -117,7 +117,8 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
       static_cast<std::size_t>(std::max_element(chances.begin(), chances.end()) - chances.begin());
   const std::size_t option = table.options[row];
   const double now = situation.options.front().step_seconds;
-  const double other = now > 0 ? now : *std::min_element(table.estimates.begin(), table.estimates.end());
+  const double other =
+      now > 0 ? table.estimates.front() : *std::min_element(table.estimates.begin(), table.estimates.end());
   if (policy.is_guarded) {
     if (is_untouched(situation)) return by_the_rule("nothing was slow or changed", rule);
     if (has_disappointed(situation)) return by_the_rule("promised gains did not come", rule);

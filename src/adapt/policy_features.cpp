@@ -40,19 +40,25 @@ double likely_rest(const Situation& situation) {
   return std::max(rest, 1.0);
 }
 
-// Logarithms of a step's seconds, of every option; unspeakable where it cannot run.
+// Logarithms of a lasting step's seconds, of every option; unspeakable where it cannot run.
 struct Guesses {
   std::vector<double> told, own, smooth, rough;
 };
 
 bool runs(const PlanOption& option) { return option.step_seconds > 0; }
 
+// What is added where losses undo a part of the steps.
+double undone_log(const PlanOption& option, const Situation& situation) {
+  return -std::log1p(-undone_part(situation, option));
+}
+
 // Told before and now, less what predictions were off so far (as if one more had been right).
 double own_guess(const PlanOption& option, const Situation& situation) {
-  if (option.is_measured || option.response == Response::stay) return std::log(option.step_seconds);
+  const double more = undone_log(option, situation);
+  if (option.is_measured || option.response == Response::stay) return std::log(option.step_seconds) + more;
   const double told =
       std::log(option.remembered_seconds > 0 ? option.remembered_seconds : option.step_seconds);
-  return told + situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
+  return told + more + situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
 }
 
 // Plans of nearly as many devices should need nearly as much work in all: the mean over neighbours, and how much they differ.
@@ -87,7 +93,9 @@ Guesses guesses_of(const Situation& situation) {
   const std::size_t num = situation.options.size();
   Guesses guesses{std::vector<double>(num, 0), {}, {}, std::vector<double>(num, 0)};
   for (std::size_t i = 0; i < num; ++i)
-    if (runs(situation.options[i])) guesses.told[i] = std::log(situation.options[i].step_seconds);
+    if (runs(situation.options[i]))
+      guesses.told[i] =
+          std::log(situation.options[i].step_seconds) + undone_log(situation.options[i], situation);
   guesses.own = guesses.told;
   for (std::size_t i = 0; i < num; ++i)
     if (runs(situation.options[i])) guesses.own[i] = own_guess(situation.options[i], situation);
@@ -178,6 +186,8 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
       bounded(common.guesses.own[i] - common.best_own, 2),
       bounded(common.guesses.told[i] - common.best_told, 2),
       bounded(1 - std::exp(-(own - doubt)) - pause / rest, 2),
+      std::log1p(option.undone_steps) / 6,
+      undone_part(situation, option),
   };
   std::array<float, kOptionFeatures> result{};
   std::transform(row.begin(), row.end(), result.begin(), [](double x) { return static_cast<float>(x); });
@@ -245,6 +255,8 @@ const std::array<const char*, kFeatures>& feature_names() {
                                                                 "behind best expected",
                                                                 "behind best told",
                                                                 "net doubted",
+                                                                "undone by a loss",
+                                                                "undone by losses",
                                                                 "cannot run",
                                                                 "since switch",
                                                                 "since loss",

@@ -10,7 +10,7 @@
 
 namespace optimus {
 
-inline constexpr std::size_t kOptionFeatures = 22, kSituationFeatures = 18;
+inline constexpr std::size_t kOptionFeatures = 24, kSituationFeatures = 18;
 inline constexpr std::size_t kFeatures = kOptionFeatures + kSituationFeatures;
 // In the order of the numbers: those of an option, then those of the situation, which all options share.
 const std::array<const char*, kFeatures>& feature_names();

@@ -45,4 +45,8 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
 std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,
                                  const std::vector<double>& loads);
 
+// The same plan with its sharded state held once instead of twice, or twice instead of once, on other nodes where there are such. Nothing
+// where state is not sharded.
+std::optional<Plan> with_other_redundancy(Plan plan, const std::vector<int>& node_of_device);
+
 }  // namespace optimus

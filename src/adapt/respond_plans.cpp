@@ -1,4 +1,4 @@
-// The two cheap answers of respond.h: sequences by speed, layers by speed.
+// The cheap answers of respond.h: sequences by speed, layers by speed, and state held once or twice.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -6,6 +6,8 @@
 
 #include "adapt/respond.h"
 #include "model/tensors.h"
+#include "plan/layouts.h"
+#include "plan/validate.h"
 #include "search/stages.h"
 
 namespace optimus {
@@ -201,6 +203,18 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   }
   if (result == plan) return std::nullopt;
   return result;
+}
+
+std::optional<Plan> with_other_redundancy(Plan plan, const std::vector<int>& node_of_device) {
+  const bool is_held_twice = plan.buddy > 0;
+  plan.buddy = is_held_twice ? 0 : 1;
+  bool is_sharded = false;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
+        for (const BlockRun& run : chunk.runs) is_sharded |= run.strategy.zero > 0;
+  if (!is_sharded || problem_in(plan)) return std::nullopt;
+  return is_held_twice ? plan : with_copies_apart(std::move(plan), node_of_device);
 }
 
 }  // namespace optimus

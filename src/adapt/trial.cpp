@@ -6,6 +6,7 @@
 #include <map>
 #include <numbers>
 
+#include "adapt/comings.h"
 #include "base/random.h"
 
 namespace optimus {
@@ -24,22 +25,6 @@ struct Told {
   int times = 0;
   double sum = 0, squares = 0;  // of logarithms
   bool is_measured = false;
-};
-
-// Instants within the last hour.
-class LastHour {
- public:
-  void add(double at) { instants_.push_back(at), last_ = at; }
-  int count(double now) {
-    while (first_ < instants_.size() && instants_[first_] < now - 3600) ++first_;
-    return static_cast<int>(instants_.size() - first_);
-  }
-  double since(double now) const { return now - last_; }
-
- private:
-  std::vector<double> instants_;
-  std::size_t first_ = 0;
-  double last_ = -1e9;
 };
 
 class TrialRun {
@@ -70,7 +55,9 @@ class TrialRun {
     if (mode_ != kNone) devices_seconds_ += devices_now() * (segment.end - segment.begin);
     if (segment.is_loss && mode_ != kNone) {
       ++losses_, ++outcome_.steps_lost;
-      outcome_.useful_steps -= std::min(0.5, outcome_.useful_steps);  // half of it, on average
+      const double undone =
+          0.5 + one_.modes[static_cast<std::size_t>(mode_)].undone_steps;  // half, on average
+      outcome_.useful_steps -= std::min(undone, outcome_.useful_steps);
       stand_still(segment, one_.costs.detection_seconds);
     }
     const bool is_broken = seconds_in(segment, mode_) <= 0;
@@ -128,14 +115,18 @@ class TrialRun {
     return radius * std::cos(2 * std::numbers::pi * random_uniform(key, 1));
   }
 
+  double lasting_error(int mode) const {
+    return std::hypot(one_.lasting_error, one_.modes[static_cast<std::size_t>(mode)].doubt);
+  }
+
   // What a policy is told of a mode in this segment, where it has not run under these conditions: wrong by some factor.
   double told(const TrialSegment& segment, int mode, Told& history) {
     double& known = told_[static_cast<std::size_t>(mode)];
     if (known > 0) return known;
     const RandomKey key = key_.with(at_).with(static_cast<std::uint64_t>(mode));
     double error = one_.prediction_error * normal(key);
-    if (one_.lasting_error > 0)
-      error += one_.lasting_error * normal(key_.with("for good").with(static_cast<std::uint64_t>(mode)));
+    if (const double lasting = lasting_error(mode); lasting > 0)
+      error += lasting * normal(key_.with("for good").with(static_cast<std::uint64_t>(mode)));
     known = seconds_in(segment, mode) * std::exp(error) * one_.told_factor;
     const double logarithm = std::log(known);
     ++history.times, history.sum += logarithm, history.squares += logarithm * logarithm;
@@ -146,14 +137,14 @@ class TrialRun {
     const TrialMode& known = one_.modes[static_cast<std::size_t>(mode)];
     const double truth = seconds_in(segment, mode);
     PlanOption option{Response::stay, truth, known.usual_seconds, 0.01, 0, known.devices};
-    option.is_measured = mode == mode_;
+    option.is_measured = mode == mode_, option.undone_steps = known.undone_steps;
     if (mode == mode_) return option;
     option.response = mode == before_ ? Response::resume : known.response;
     option.pause_seconds = pause_between(devices_now(), known) * one_.told_pause_factor;
     Told& history = history_[{mode, truth}];
     option.is_measured = history.is_measured;
     if (history.is_measured) return option;
-    option.doubt = std::hypot(one_.prediction_error, one_.lasting_error);
+    option.doubt = std::hypot(one_.prediction_error, lasting_error(mode));
     option.step_seconds = told(segment, mode, history);
     option.usual_seconds *= option.step_seconds / truth;  // the same model says both
     const double mean = history.sum / history.times;

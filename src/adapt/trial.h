@@ -19,7 +19,8 @@ namespace optimus {
 struct TrialSegment {
   double begin = 0, end = 0;
   std::vector<double> step_seconds;  // [mode]; 0: cannot run
-  bool is_loss = false;  // it begins with a loss in the plan that runs: the step in flight is lost
+  bool is_loss =
+      false;  // it begins with a loss in the plan that runs: the step in flight is lost, and what the mode has undone
   std::vector<OngoingCondition> conditions{};  // ages are those at the begin
 };
 
@@ -29,6 +30,8 @@ struct TrialMode {
   double usual_seconds = 1;
   double pause_seconds = 0.1;              // to come to it
   std::optional<double> shrink_seconds{};  // from one with more devices; none: the same
+  double doubt = 0;  // how far off predictions of this very mode are, for good, besides all others' errors
+  double undone_steps = 0;  // by a loss, besides half of the step in flight: as in PlanOption
 };
 
 struct TrialCase {

@@ -30,11 +30,13 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
   const double length = now.end - now.begin;
   const double own = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
   const bool has_lost = now.is_loss && mode >= 0;
-  double halt = has_lost ? one_.costs.detection_seconds : 0, done = has_lost ? -0.5 : 0;
+  double halt = has_lost ? one_.costs.detection_seconds : 0;
+  double done = has_lost ? -0.5 - one_.modes[static_cast<std::size_t>(mode)].undone_steps : 0;
   if (has_lost && own > 0) halt += one_.costs.recovery_seconds;
   double best = at(segment + 1, mode) + done + (own > 0 ? std::max(0.0, length - halt) / own : 0);
-  if (own > 0) {  // works until it knows
-    const double wait = std::min(length, one_.detection_steps * own);
+  if (own > 0) {  // works until it knows, if it ever does
+    const double wait = one_.detection_steps * own;
+    if (halt + wait >= length) return best;
     halt += wait, done += wait / own;
   } else {
     halt += mode < 0 ? one_.costs.start_seconds : one_.costs.recovery_seconds;

@@ -101,6 +101,9 @@ void declare(OptionTable& table, TrainOptions& o) {
       "policy", o.policy, "P",
       fmt::format("who decides about changes of plan: {} (default: rule; never, where workers share cores)",
                   fmt::join(policy_words(), ", ")));
+  table.add_choice<Redundancy>(
+      "redundancy", o.redundancy, {{"keep", Redundancy::keep}, {"auto", Redundancy::automatic}},
+      "whether state that is held twice stays so while the run goes on; auto: as often as devices are lost");
   table.add(
       "foretold", o.foretold, "FILE",
       "for --policy oracle: what will happen to the machines, a time line of conditions in seconds from "

@@ -19,6 +19,8 @@ enum class LearningRateShape { cosine, linear, wsd, constant };
 
 enum class ExportFormat { none, hf };
 
+enum class Redundancy { keep, automatic };
+
 struct TrainOptions {
   ModelOptions model;
   bool from_scratch = false;      // the model's folder may have weights: start from random ones
@@ -55,6 +57,8 @@ struct TrainOptions {
   Constraints layout;                    // of the plan that is chosen
   Failures failures;                     // what it reckons with
   bool is_static = false;
+  // Whether state that is held twice stays so; else the policy may give that up, or take it up, by how often devices are lost.
+  Redundancy redundancy = Redundancy::keep;
   std::string history = "none";  // of past runs (run_history.h): a file, here, none
   std::string
       policy;     // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted

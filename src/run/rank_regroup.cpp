@@ -115,6 +115,7 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   num_steps_lost_ += order.num_steps_lost;  // also by orders before this one that others' losses cut short
   rank_.elastic->regrouped(order);
   rank_.comm.regroup(order.membership);
+  (order.kind == "join" ? comings_.arrivals : comings_.losses).add(seconds_now());
   generation_ = order.membership.generation, seats_ = order.membership.seats;
   SwitchReport report;
   if (order.source == RegroupOrder::Source::live) {

@@ -142,6 +142,30 @@ void RankRun::remember() const {
                      rank_.events);
 }
 
+namespace {
+
+// By a loss of state that nobody else has: half of what lies between two checkpoints, and until they are read. Without any: all of it, an hour say.
+double steps_undone(const TrainOptions& options, double step_seconds) {
+  const SaveRule rule = parse_save_rule(options.save_every, "--save-every");
+  double between = rule.steps > 0          ? static_cast<double>(rule.steps)
+                   : rule.period.value > 0 ? rule.period.value / step_seconds
+                                           : 2 * 3600 / step_seconds;
+  if (options.memory_every > 0) between = std::min(between, static_cast<double>(options.memory_every));
+  return between / 2 + options.failures.restart.value / step_seconds;
+}
+
+ExpectedLife expected_life(const TrainOptions& options) {
+  return options.failures.mtbf.value > 0 ? ExpectedLife{options.failures.mtbf.value, 1} : ExpectedLife{};
+}
+
+}  // namespace
+
+double RankRun::life_so_far(int num_devices) const {
+  Situation situation;
+  optimus::tell(comings_, seconds_now(), num_devices, expected_life(options_), situation);
+  return 1 / situation.losses_per_device_second;
+}
+
 std::unique_ptr<Deciding> RankRun::decider() {
   if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
   const DeviceFacts device = facts_of(rank_.device);
@@ -149,17 +173,20 @@ std::unique_ptr<Deciding> RankRun::decider() {
   const std::vector<std::string> hosts = hosts_of_ranks();
   Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
   if (options_.policy.empty() && shares_cores(hosts)) policy.kind = PolicyKind::never;
-  const bool has_copies = rank_.elastic != nullptr && can_lose(part_.plan) > 0;
+  const bool may_change = options_.redundancy == Redundancy::automatic && rank_.elastic != nullptr;
+  const bool has_copies = rank_.elastic != nullptr && can_lose(part_.plan) > 0 && !may_change;
+  if (!comings_.began) comings_.began = seconds_now();
   Deciding::Facts facts{
       .model = settings_.model,
       .policy = policy,
       .machines = profile_of(open_cluster(fmt::format("{}x{}", device.type, size)).profile(), hosts),
       .demand =
-          [this, device, has_copies](const Cluster& cluster, const Plan& now) {
+          [this, device, has_copies, may_change](const Cluster& cluster, const Plan& now) {
             TrainOptions options = options_;
             options.batch = now.batch, options.sequence_length = now.sequence_length;
             options.precision = text(now.precision);
             if (has_copies) options.failures.mtbf = kSoon;
+            if (may_change) options.failures.mtbf = Seconds(life_so_far(num_devices(now)));
             return demand_of(options, settings_.model, device, cluster);
           },
       .can_run =
@@ -172,17 +199,18 @@ std::unique_ptr<Deciding> RankRun::decider() {
               return false;
             }
           },
-      .clock =
-          [] {
-            return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-          },
+      .clock = seconds_now,
       .looks_for_better = true,
       .has_host_links = !rank_.device.is_cuda(),
+      .comings = comings_,
   };
-  if (policy.kind == PolicyKind::oracle) {
-    if (!first_decision_) first_decision_ = facts.clock();
-    facts.foretold = Deciding::Foretold{read_time_line(options_.foretold), *first_decision_};
-  }
+  facts.life = expected_life(options_);
+  if (may_change)
+    facts.undone_steps = [this](const Plan& plan, double step_seconds) {
+      return can_lose(plan) > 0 ? 0 : steps_undone(options_, step_seconds);
+    };
+  if (policy.kind == PolicyKind::oracle)
+    facts.foretold = Deciding::Foretold{read_time_line(options_.foretold), *comings_.began};
   return std::make_unique<Deciding>(std::move(facts), part_.plan, calibration_);
 }
 

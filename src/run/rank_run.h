@@ -20,6 +20,11 @@
 
 namespace optimus {
 
+// The clock that deciding has.
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 class RankRun {
  public:
   RankRun(const PreparedRun& run, const TrainOptions& options, const RankPart& rank)
@@ -52,6 +57,8 @@ class RankRun {
   void remember() const;  // in the history of runs, where there is one
   // Rank 0 of a run that decides by itself; else nothing.
   std::unique_ptr<Deciding> decider();
+  // Seconds of a device between two losses, by what was expected and what was seen.
+  double life_so_far(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
   // The first part; how to go on when others are lost meanwhile.
@@ -84,12 +91,12 @@ class RankRun {
   const TrainOptions& options_;
   const RankPart& rank_;
   RealFileSystem files_;
-  std::vector<SmallFile> small_files_;    // some are in a checkpoint that will be gone
-  std::optional<double> first_decision_;  // by Deciding's clock: when what was foretold begins
+  std::vector<SmallFile> small_files_;  // some are in a checkpoint that will be gone
   PlanPart part_;
   PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
   ControlFolder requests_;
   Calibration calibration_;            // at rank 0
+  Comings comings_;                    // as far as this rank has seen them
   std::optional<RunFolder> records_;   // at rank 0
   std::optional<DrainRequest> drain_;  // that is done with the next order
   int generation_ = 0;

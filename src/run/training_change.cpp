@@ -29,6 +29,12 @@ std::optional<double> peak_flops(at::Device device, Precision precision) {
   return peak > 0 ? std::optional(peak) : std::nullopt;
 }
 
+// Of a part of a step, too: "1 step".
+std::string steps_text(double steps) {
+  const auto number = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
+  return fmt::format("{} step{}", number, number == 1 ? "" : "s");
+}
+
 }  // namespace
 
 // A save under way is of the old plan, a batch that was read is in its order.
@@ -102,8 +108,8 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
                   text(end.report.moved), text(end.report.minimum));
   if (end.wish) {
     wished_gain_ = end.wish->predicted_gain;
-    line = fmt::format("step {}: {} → {}, predicted {:+.0f} %, paid back in {:.0f} steps; {}", step_, end.why,
-                       short_text(end.to), 100 * wished_gain_, std::ceil(end.wish->payback_steps),
+    line = fmt::format("step {}: {} → {}, predicted {:+.0f} %, paid back in {}; {}", step_, end.why,
+                       short_text(end.to), 100 * wished_gain_, steps_text(end.wish->payback_steps),
                        line.substr(line.find(": ") + 2));
   }
   const std::string why = evidence_of(end);
