@@ -107,8 +107,6 @@ double net_gain(const Situation& situation, std::size_t i, double rest, double c
 // A cheaper answer that gains this part of the best is preferred.
 constexpr double kSufficient = 0.9;
 
-constexpr double kJudgedSteps = 25;  // in which a gain shows, where they take a tenth of a second or more
-
 Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
   if (!can_run(now)) return quickest(situation);
@@ -121,9 +119,7 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
       if (situation.options[i].response == Response::resume && can_run(situation.options[i]) &&
           situation.options[i].step_seconds < now.step_seconds)
         return {i, 0, "the gain did not come"};
-  // Until it is known what has come of the last one.
-  if (situation.since_switch < std::min(policy.settle_seconds, kJudgedSteps * now.step_seconds))
-    return {0, 0, "just switched"};
+  if (situation.since_switch < settling_seconds(policy, situation)) return {0, 0, "just switched"};
   const bool explores = situation.exploration_left > 0;
   std::vector<double> gains(situation.options.size(), 0);
   double most = 0;
@@ -159,6 +155,11 @@ Choice by_oracle(const Situation& situation) {
 }
 
 }  // namespace
+
+double settling_seconds(const Policy& policy, const Situation& situation) {
+  constexpr double kJudgedSteps = 25;  // in which a gain shows, where they take a tenth of a second or more
+  return std::min(policy.settle_seconds, kJudgedSteps * situation.options.front().step_seconds);
+}
 
 double undone_part(const Situation& situation, const PlanOption& option) {
   constexpr double kMost = 0.9;

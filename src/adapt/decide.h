@@ -92,6 +92,8 @@ std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& what);  // throws UserError
 std::string text(PolicyKind kind);
 
+// Seconds behind a switch in which there is none, until it is known what has come of that one.
+double settling_seconds(const Policy& policy, const Situation& situation);
 // The part of an option's work that losses undo, which come as often as they did so far; less than 1.
 double undone_part(const Situation& situation, const PlanOption& option);
 // Seconds for a step that stays done.

@@ -227,11 +227,9 @@ void Deciding::weigh_if_due() {
   // Who knows what comes need not measure it first.
   const std::size_t enough = facts_.foretold ? 1 : kRecent;
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < enough) return;
-  const bool is_harmless = !conditions().empty() && !costs_anything(kRecent);
-  const std::vector<Condition> now = is_harmless ? std::vector<Condition>() : conditions();
-  if (is_harmless && decides())
-    note_stay({evidence_of(findings_), "steps take no longer", word_of(conditions().front().cause)},
-              conditions());
+  const std::vector<Condition> all = conditions(), now = felt(all, kRecent);
+  if (now.size() < all.size() && decides())
+    note_stay({evidence_of(findings_), "steps take no longer", word_of(all.front().cause)}, all);
   const std::optional<double> came = verdict();
   const bool has_disappointed = came && *predicted_ > 0 && *came < 0.25 * *predicted_;
   // What was measured by then may speak for another plan, though nothing is slow.
@@ -247,12 +245,17 @@ void Deciding::weigh_if_due() {
   begin_weighing(false);
 }
 
-// Of what is found: a link may be slower than before in what no step waits for.
-bool Deciding::costs_anything(std::size_t last_steps) const {
+bool Deciding::are_steps_longer(std::size_t last_steps) const {
   constexpr double kNoticeable = 1.03;  // medians of ten steps vary by a percent or two
-  if (facts_.foretold) return true;     // it is about to
+  if (facts_.foretold) return true;     // they are about to be
   const auto usual = ran_.find(ran_key(plan_, ""));
   return usual == ran_.end() || middle_step(recent_, last_steps) >= kNoticeable * usual->second;
+}
+
+std::vector<Condition> Deciding::felt(std::vector<Condition> conditions, std::size_t last_steps) const {
+  if (are_steps_longer(last_steps)) return conditions;
+  for (const Condition& one : concerning(plan_, conditions)) std::erase(conditions, one);
+  return conditions;
 }
 
 void Deciding::begin_weighing(bool is_suspicion) {
@@ -272,14 +275,12 @@ std::string Deciding::question_key() const {
 Deciding::Question Deciding::question(bool is_suspicion) const {
   const std::vector<Finding>& findings = is_suspicion ? suspected_ : findings_;
   Question question;
-  question.plan = plan_, question.home = home_, question.conditions = conditions(findings);
+  const std::size_t steps = is_suspicion ? std::size_t{kHastySteps} : kRecent;
+  question.plan = plan_, question.home = home_, question.conditions = felt(conditions(findings), steps);
   question.machines = calibration_.refreshed(facts_.machines);
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
-  const std::size_t steps = is_suspicion ? std::size_t{kHastySteps} : kRecent;
   question.seconds = middle_step(recent_, steps);
-  if (!costs_anything(steps))
-    for (const Condition& one : concerning(plan_, question.conditions)) std::erase(question.conditions, one);
   question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer) / std::sqrt(double{kRecent});
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);

@@ -106,8 +106,10 @@ class Deciding {
   void name_nodes();
   void look_at_channels();
   void want_to_look(const Look& look);
-  bool is_quiet() const;  // nothing is found that a plan could answer
-  bool costs_anything(std::size_t last_steps) const;
+  bool is_quiet() const;                                // nothing is found that a plan could answer
+  bool are_steps_longer(std::size_t last_steps) const;  // than the plan's usual ones, if these are known
+  // Without those that concern the plan and make no step longer: a link may be slower than before in what no step waits for.
+  std::vector<Condition> felt(std::vector<Condition> conditions, std::size_t last_steps) const;
   static std::string evidence_of(const std::vector<Finding>& findings);
   void look_at_those_away();
   double until_next_look() const;

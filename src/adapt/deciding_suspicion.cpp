@@ -20,7 +20,7 @@ void Deciding::weigh_suspicion() {
   constexpr double kWait = 30;  // seconds
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || std::ssize(recent_) < kHastySteps) return;
   if (!decides() || facts_.foretold || !is_quiet() || suspected_.empty()) return;
-  if (facts_.clock() < suspects_at_ || !costs_anything(kHastySteps)) return;
+  if (facts_.clock() < suspects_at_ || !are_steps_longer(kHastySteps)) return;
   suspects_at_ = facts_.clock() + kWait;
   begin_weighing(true);
 }

@@ -13,10 +13,9 @@ constexpr float kLeak = 0.05F;
 
 // Of a feature's range in training: what lies further beyond it is unfamiliar.
 constexpr float kSlack = 0.25F;
-// A choice that is expected to take this many times as long as staying, or as the quickest where nothing runs, is not followed.
+// A choice that is expected to take this many times as long as staying, as the quickest where nothing runs, or as what the rule would do, is
+// not followed.
 constexpr double kMostSlower = 1.1;
-// Nor is one that is expected to take this many times as long as what the rule would do.
-constexpr double kSlowerThanRule = 1.1;
 // So many own switches that kept less than this part of what was to be expected of them, and the rule decides.
 constexpr int kJudged = 4;
 constexpr double kLeastKept = 0.25;
@@ -119,18 +118,23 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   const double now = situation.options.front().step_seconds;
   const double other =
       now > 0 ? table.estimates.front() : *std::min_element(table.estimates.begin(), table.estimates.end());
+  // Where something is slow, what answers take is known well: the network may choose among those that are expected to be no worse.
+  const bool is_slow = now > 0 && !situation.conditions.empty();
+  const double most_slower = is_slow ? 1 : kMostSlower;
   if (policy.is_guarded) {
+    if (is_slow && situation.since_switch < settling_seconds(policy, situation))
+      return by_the_rule("just switched", rule);
     if (is_untouched(situation)) return by_the_rule("nothing was slow or changed", rule);
     if (has_disappointed(situation)) return by_the_rule("promised gains did not come", rule);
     if (const auto what = unfamiliar(network, table.situation, kOptionFeatures))
       return by_the_rule("unfamiliar (" + *what + ")", rule);
     if (const auto what = unfamiliar(network, table.rows[row], 0))
       return by_the_rule("unfamiliar (" + *what + ")", rule);
-    if (table.estimates[row] > kMostSlower * other)
+    if (table.estimates[row] > most_slower * other)
       return by_the_rule(fmt::format("vetoed (expects {:.2f}x the step)", table.estimates[row] / other),
                          rule);
     const std::optional<double> ruled = estimate_of(table, rule().option);
-    if (ruled && table.estimates[row] > kSlowerThanRule * *ruled)
+    if (ruled && table.estimates[row] > most_slower * *ruled)
       return by_the_rule(
           fmt::format("vetoed (expects {:.2f}x the rule's step)", table.estimates[row] / *ruled), rule);
   }

@@ -136,6 +136,22 @@ class Switches(CommandLineTest):
         self.assertEqual((self.folder / "asked" / "plan.json").read_text(), before)
         self.assertEqual(self.rows("asked")[-1]["epoch"], 3)
 
+    def test_state_is_held_twice_where_devices_are_lost(self):
+        """A given plan has its state on one device each. Devices are said to last ten minutes, so a second copy is worth its price, and a run that may decide that takes it."""
+        words = ["--steps", 240, "--batch", 12, "--save-every", 2000]
+        run(*self.words("bare", *words, "--devices", 3, "--plan", self.bare(), "--policy", "rule", "--redundancy", "auto", "--mtbf", "10m"))
+        run(*self.words("bare-one", *words, "--devices", 1))
+        taken = [one for one in self.decisions("bare") if "state is held twice" in (one.get("evidence") or "")]
+        self.assertEqual(len(taken), 1, self.decisions("bare"))
+        rows, ones = self.rows("bare"), self.rows("bare-one")
+        self.assertEqual(len(rows), 240)
+        for row, own in zip(rows, ones):
+            self.assertAlmostEqual(row["loss"] / own["loss"], 1, delta=1e-9, msg=f"step {row['step']}")
+
+    def bare(self):
+        run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux3", "--batch", 12, "--precision", "fp64", "--dp", 3, "--zero", 1, "--export", "optimus", "--out", self.folder / "bare-plan")
+        return self.folder / "bare-plan" / "plan.json"
+
     def test_wrong_scripts(self):
         for script, code in (("nonsense", 2), ("0:plan.json", 2), ("5:", 2), (f"5:{self.plan(1)},5:{self.plan(2)}", 2), ("5:nowhere.json", 1), (f"5:{self.plan(1, 'fp32')}", 1)):
             run(*self.words("wrong", "--switch-at", script), code=code)
