@@ -60,7 +60,7 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
       if (const Track* const track = slowness_of(rank); track != nullptr) tracks.push_back(track);
       slow.erase(rank);
     }
-    found.push_back(finding_of(cause, {where}, tracks));
+    if (!tracks.empty()) found.push_back(finding_of(cause, {where}, tracks));
   };
   const auto sorted = [](std::vector<int> ranks) { return std::sort(ranks.begin(), ranks.end()), ranks; };
   // All ranks of a stage at once on several nodes: the stage. On one node: the node is the simpler reason.
@@ -79,7 +79,9 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   }
   for (const int node : nodes) take(Cause::host, node, sorted(topology_.ranks_of_node(node)));
   for (const int rank : slow) {
-    found.push_back(finding_of(Cause::device, {rank}, {slowness_of(rank)}));
+    const Track* const track = slowness_of(rank);
+    if (track == nullptr) continue;  // it only made a node complete, which has become a stage's
+    found.push_back(finding_of(Cause::device, {rank}, {track}));
     if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
       found.back().clock = 1 / middle_of(clock->ratios, static_cast<std::size_t>(options_.short_window));
   }

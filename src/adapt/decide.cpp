@@ -46,6 +46,15 @@ Choice quickest(const Situation& situation) {
   return {*best, 0, "the quickest"};
 }
 
+// By steps that stay done.
+Choice most_lasting(const Situation& situation) {
+  const auto best = best_by(situation, [&](const PlanOption& option, std::size_t) {
+    return 1 / lasting_seconds(situation, option);
+  });
+  if (!best) return {0, 0, "nothing can run"};
+  return {*best, 0, "the quickest"};
+}
+
 Choice by_threshold(const Policy& policy, const Situation& situation) {
   const Choice best = quickest(situation);
   if (!can_run(situation.options.front())) return best;
@@ -109,7 +118,7 @@ constexpr double kSufficient = 0.9;
 
 Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
-  if (!can_run(now)) return quickest(situation);
+  if (!can_run(now)) return most_lasting(situation);
   const double rest = rest_of(policy, situation);
   // The gain did not come: less than a quarter of what was promised is there, and what was before is quicker.
   if (situation.predicted_gain && situation.realised_gain && *situation.predicted_gain > 0 &&
@@ -146,7 +155,7 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
 }
 
 Choice by_oracle(const Situation& situation) {
-  if (!can_run(situation.options.front())) return quickest(situation);
+  if (!can_run(situation.options.front())) return most_lasting(situation);
   const double rest = situation.true_rest.value_or(0);
   const auto best = best_by(situation, [&](const PlanOption&, std::size_t i) {
     return i == 0 ? 0 : net_gain(situation, i, rest, 0);

@@ -128,19 +128,22 @@ double Deciding::since_switch() const {
 // Gains are of steps a second here; a situation has parts of the step.
 void Deciding::judge(double predicted, double realised) {
   const double miss = std::log((1 + predicted) / (1 + realised));
-  ++judged_.count;
-  judged_.promised += predicted / (1 + predicted), judged_.kept += realised / (1 + realised);
+  ++judged_.num_missed;
+  if (predicted > 0) {  // for a second copy of the state some speed is given up
+    ++judged_.count;
+    judged_.promised += predicted / (1 + predicted), judged_.kept += realised / (1 + realised);
+  }
   judged_.misses += miss, judged_.squares += miss * miss;
 }
 
 void Deciding::tell(const Judged& judged, Situation& situation) {
   situation.switches = judged.switches;
-  situation.num_judged = situation.num_missed = judged.count;
+  situation.num_judged = judged.count, situation.num_missed = judged.num_missed;
   situation.gain_promised = judged.promised, situation.gain_kept = judged.kept;
-  if (judged.count == 0) return;
-  situation.mean_miss = judged.misses / judged.count;
-  situation.miss_spread =
-      std::sqrt(std::max(0.0, judged.squares / judged.count - situation.mean_miss * situation.mean_miss));
+  if (judged.num_missed == 0) return;
+  situation.mean_miss = judged.misses / judged.num_missed;
+  situation.miss_spread = std::sqrt(
+      std::max(0.0, judged.squares / judged.num_missed - situation.mean_miss * situation.mean_miss));
 }
 
 std::vector<Finding> Deciding::foretold(std::int64_t step) const {
@@ -168,8 +171,14 @@ void Deciding::note_how_it_runs() {
   history_.emplace_back(key_of(conditions(), plan_), middle_step(recent_));
   if (std::ssize(history_) <= kHeld) return;
   const std::string& key = history_.front().first;
-  if (std::all_of(history_.begin(), history_.end(), [&](const auto& one) { return one.first == key; }))
-    ran_[ran_key(plan_, key)] = history_.front().second;
+  if (std::all_of(history_.begin(), history_.end(), [&](const auto& one) { return one.first == key; })) {
+    const RanKey own = ran_key(plan_, key);
+    ran_[own] = history_.front().second;
+    if (key.empty()) {
+      double& least = least_.try_emplace(own, history_.front().second).first->second;
+      least = std::min(least, history_.front().second);
+    }
+  }
   history_.pop_front();
 }
 
@@ -227,7 +236,7 @@ void Deciding::weigh_if_due() {
   // Who knows what comes need not measure it first.
   const std::size_t enough = facts_.foretold ? 1 : kRecent;
   if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < enough) return;
-  const std::vector<Condition> all = conditions(), now = felt(all, kRecent);
+  const std::vector<Condition> all = conditions(), now = conditions(felt(findings_, kRecent));
   if (now.size() < all.size() && decides())
     note_stay({evidence_of(findings_), "steps take no longer", word_of(all.front().cause)}, all);
   const std::optional<double> came = verdict();
@@ -248,14 +257,16 @@ void Deciding::weigh_if_due() {
 bool Deciding::are_steps_longer(std::size_t last_steps) const {
   constexpr double kNoticeable = 1.03;  // medians of ten steps vary by a percent or two
   if (facts_.foretold) return true;     // they are about to be
-  const auto usual = ran_.find(ran_key(plan_, ""));
-  return usual == ran_.end() || middle_step(recent_, last_steps) >= kNoticeable * usual->second;
+  const auto usual = least_.find(ran_key(plan_, ""));
+  return usual == least_.end() || middle_step(recent_, last_steps) >= kNoticeable * usual->second;
 }
 
-std::vector<Condition> Deciding::felt(std::vector<Condition> conditions, std::size_t last_steps) const {
-  if (are_steps_longer(last_steps)) return conditions;
-  for (const Condition& one : concerning(plan_, conditions)) std::erase(conditions, one);
-  return conditions;
+std::vector<Finding> Deciding::felt(std::vector<Finding> findings, std::size_t last_steps) const {
+  if (recent_.empty() || are_steps_longer(last_steps)) return findings;
+  std::erase_if(findings, [&](const Finding& one) {
+    return one.cause != Cause::heavy_stage && !concerning(plan_, conditions({one})).empty();
+  });
+  return findings;
 }
 
 void Deciding::begin_weighing(bool is_suspicion) {
@@ -266,17 +277,17 @@ void Deciding::begin_weighing(bool is_suspicion) {
 
 // Who is left out counts, too: it may be well again.
 std::string Deciding::question_key() const {
-  std::string key = key_of(conditions(), plan_) + plan_hash(plan_);
+  std::string key = key_of(conditions(felt(findings_, kRecent)), plan_) + plan_hash(plan_);
   for (const Away& one : away_)
     key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
   return key;
 }
 
 Deciding::Question Deciding::question(bool is_suspicion) const {
-  const std::vector<Finding>& findings = is_suspicion ? suspected_ : findings_;
-  Question question;
   const std::size_t steps = is_suspicion ? std::size_t{kHastySteps} : kRecent;
-  question.plan = plan_, question.home = home_, question.conditions = felt(conditions(findings), steps);
+  const std::vector<Finding> findings = felt(is_suspicion ? suspected_ : findings_, steps);
+  Question question;
+  question.plan = plan_, question.home = home_, question.conditions = conditions(findings);
   question.machines = calibration_.refreshed(facts_.machines);
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
@@ -333,7 +344,7 @@ void Deciding::note_stay(PlanStay stay, const std::vector<Condition>& conditions
   std::string told;
   for (const Condition& one : conditions)
     if (one.factor >= kWorthTelling) told += fmt::format("{} {} ", word_of(one.cause), one.where);
-  if (!told.empty() && told_.insert(std::move(told)).second) stay_ = std::move(stay);
+  if (!told.empty() && told_.insert(told + stay.reason).second) stay_ = std::move(stay);
 }
 
 void Deciding::refused() {

@@ -108,8 +108,9 @@ class Deciding {
   void want_to_look(const Look& look);
   bool is_quiet() const;                                // nothing is found that a plan could answer
   bool are_steps_longer(std::size_t last_steps) const;  // than the plan's usual ones, if these are known
-  // Without those that concern the plan and make no step longer: a link may be slower than before in what no step waits for.
-  std::vector<Condition> felt(std::vector<Condition> conditions, std::size_t last_steps) const;
+  // Without those that concern the plan and make no step longer: a link may be slower than before in what no step waits for. A stage that is
+  // too heavy has been so from the begin.
+  std::vector<Finding> felt(std::vector<Finding> findings, std::size_t last_steps) const;
   static std::string evidence_of(const std::vector<Finding>& findings);
   void look_at_those_away();
   double until_next_look() const;
@@ -130,7 +131,8 @@ class Deciding {
   RanKey ran_key(const Plan& plan, const std::string& conditions) const;
   // What came of changes that were wished for.
   struct Judged {
-    int switches = 0, count = 0;    // all of them; those whose gain is known
+    int switches = 0, count = 0;    // all of them; those that promised a gain that is known by now
+    int num_missed = 0;             // whose seconds are known
     double promised = 0, kept = 0;  // parts of the step, added up
     double misses = 0,
            squares = 0;  // logarithms of seconds over those predicted, and their squares, added up
@@ -208,7 +210,8 @@ class Deciding {
   std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
   std::map<RanKey, double> ran_;                        // seconds of a step
-  std::string weighed_;                                 // the conditions that were weighed last
+  std::map<RanKey, double> least_;  // the same where nothing was found: what is found late is in ran_ by then
+  std::string weighed_;             // the conditions that were weighed last
   double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
   std::future<Answer> weighing_;
   std::optional<PlanStay> stay_;

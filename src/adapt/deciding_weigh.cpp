@@ -124,7 +124,8 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
             .conditions = question.conditions};
   }
   Situation situation{.conditions = question.ongoing};
-  optimus::tell(facts_.comings, facts_.clock(), num_devices(question.plan), facts_.life, situation);
+  Comings comings = facts_.comings;
+  optimus::tell(comings, facts_.clock(), num_devices(question.plan), facts_.life, situation);
   situation.recovery_seconds = facts_.costs.detection_seconds + facts_.costs.recovery_seconds;
   situation.since_switch = question.since_switch, situation.exploration_left = question.exploration_left;
   situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
@@ -148,16 +149,16 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   const PlanOption& chosen = situation.options[choice.option];
   PlanWish wish{.plan = options[choice.option].plan, .why = question.evidence};
   wish.is_suspicion = question.is_suspicion;
-  if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
-  wish.is_placed = !question.conditions.empty();
-  wish.predicted_gain = gain_of(chosen);
-  const double saved =
-      1 - lasting_seconds(situation, chosen) / lasting_seconds(situation, situation.options.front());
-  wish.payback_steps = chosen.pause_seconds / std::max(1e-9, saved * question.seconds);
-  if (chosen.undone_steps != situation.options.front().undone_steps && question.conditions.empty())
+  const PlanOption& now = situation.options.front();
+  if ((chosen.undone_steps > 0) != (now.undone_steps > 0) && question.conditions.empty())
     wish.why = fmt::format("a device is lost every {}: state is held {}",
                            optimus::text(Seconds(1 / (situation.losses_per_device_second * chosen.devices))),
                            chosen.undone_steps > 0 ? "once" : "twice");
+  if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
+  wish.is_placed = !question.conditions.empty();
+  wish.predicted_gain = gain_of(chosen);
+  const double saved = 1 - lasting_seconds(situation, chosen) / lasting_seconds(situation, now);
+  wish.payback_steps = chosen.pause_seconds / std::max(1e-3 * question.seconds, saved * question.seconds);
   wish.cause = cause, wish.alternatives = std::move(others);
   return {.wish = std::move(wish), .conditions = question.conditions, .pause = chosen.pause_seconds};
 }

@@ -9,6 +9,7 @@ namespace {
 
 struct Best {
   double steps = -1;  // -1: not reached
+  double last = 0;    // of these in the last segment
   int switches = 0;
 };
 
@@ -35,6 +36,21 @@ Arrivals arrivals_of(const std::vector<Best>& best, const std::vector<TrialMode>
   return result;
 }
 
+// What a loss leaves of each mode: at most what was done in the segment before is undone. Who knows of it has gone to a mode that loses less by then,
+// in no time. `order`: by what a loss undoes, most first.
+void live_through_loss(std::vector<Best>& best, const std::vector<TrialMode>& modes,
+                       const std::vector<std::size_t>& order, const TrialSegment& before) {
+  Best most;  // of those that lose more
+  for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
+    const double undone = modes[order[i]].undone_steps;
+    for (; modes[order[j]].undone_steps > undone; ++j)
+      if (before.step_seconds[order[j]] > 0) most = better(most, best[order[j]]);
+    if (before.step_seconds[order[i]] > 0) best[order[i]] = better(best[order[i]], most);
+  }
+  for (std::size_t m = 0; m < modes.size(); ++m)
+    best[m].steps -= std::min(modes[m].undone_steps, best[m].last);
+}
+
 }  // namespace
 
 // Best steps so far when in a mode at a segment's end: it stayed, or came from the best of the others and paid the pause at the segment's
@@ -45,31 +61,37 @@ TrialOutcome hindsight(const TrialCase& one) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return one.modes[a].devices < one.modes[b].devices; });
+  std::vector<std::size_t> by_undone = order;
+  std::stable_sort(by_undone.begin(), by_undone.end(), [&](std::size_t a, std::size_t b) {
+    return one.modes[a].undone_steps > one.modes[b].undone_steps;
+  });
   std::vector<Best> best(num + 1);
   best[one.first_mode < 0 ? num : static_cast<std::size_t>(one.first_mode)].steps = 0;
   bool has_started = one.first_mode >= 0;
+  const TrialSegment* before = nullptr;
   for (const TrialSegment& segment : one.segments) {
     const double length = segment.end - segment.begin;
-    for (std::size_t m = 0; segment.is_loss && m < num; ++m)
-      if (best[m].steps > 0) best[m].steps = std::max(0.0, best[m].steps - one.modes[m].undone_steps);
+    if (segment.is_loss && before != nullptr) live_through_loss(best, one.modes, by_undone, *before);
+    before = &segment;
     const Arrivals from = arrivals_of(best, one.modes, order);
     std::vector<Best> next(num + 1);
     next[num] = best[num];
     for (std::size_t m = 0; m < num; ++m) {
-      next[m] = best[m];  // it waits
+      next[m] = best[m], next[m].last = 0;  // it waits
       const double seconds = segment.step_seconds[m];
       if (seconds <= 0) continue;
       const TrialMode& mode = one.modes[m];
-      const auto come = [&](const Best& before, double pause) {
-        if (before.steps < 0) return;
-        next[m] =
-            better(next[m], {before.steps + std::max(0.0, length - pause) / seconds, before.switches + 1});
+      const auto come = [&](const Best& from_there, double pause) {
+        if (from_there.steps < 0) return;
+        const double done = std::max(0.0, length - pause) / seconds;
+        next[m] = better(next[m], {from_there.steps + done, done, from_there.switches + 1});
       };
       come(from.from_others[m], has_started ? mode.pause_seconds : one.costs.start_seconds);
       come(from.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
       const double loss = segment.is_loss ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
       if (best[m].steps >= 0)
-        next[m] = better(next[m], {best[m].steps + length / seconds - loss, best[m].switches});
+        next[m] =
+            better(next[m], {best[m].steps + length / seconds - loss, length / seconds, best[m].switches});
     }
     best = std::move(next);
     has_started =

@@ -77,7 +77,9 @@ void smooth_by_devices(const Situation& situation, Guesses& guesses) {
     for (std::ptrdiff_t other = std::max<std::ptrdiff_t>(0, place - kReach);
          other <= std::min(std::ssize(order) - 1, place + kReach); ++other) {
       const auto near = static_cast<std::size_t>(other);
-      if (near != at && (devices(near) == devices(at) || devices(near) > 1.3 * devices(at) ||
+      const bool are_alike = (situation.options[order[near]].undone_steps > 0) ==
+                             (situation.options[order[at]].undone_steps > 0);
+      if (near != at && (!are_alike || devices(near) == devices(at) || devices(near) > 1.3 * devices(at) ||
                          devices(at) > 1.3 * devices(near)))
         continue;
       const double work = guesses.own[order[near]] + std::log(devices(near));

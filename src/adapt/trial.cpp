@@ -52,12 +52,10 @@ class TrialRun {
     now_ = segment.begin;
     predicted_ = 0;  // what was promised was promised for other conditions
     begin_segment(segment);
-    if (mode_ != kNone) devices_seconds_ += devices_now() * (segment.end - segment.begin);
     if (segment.is_loss && mode_ != kNone) {
-      ++losses_, ++outcome_.steps_lost;
-      const double undone =
-          0.5 + one_.modes[static_cast<std::size_t>(mode_)].undone_steps;  // half, on average
-      outcome_.useful_steps -= std::min(undone, outcome_.useful_steps);
+      ++outcome_.steps_lost;
+      outcome_.useful_steps -= std::min(0.5, outcome_.useful_steps);  // half of it, on average
+      undo(one_.modes[static_cast<std::size_t>(mode_)].undone_steps);
       stand_still(segment, one_.costs.detection_seconds);
     }
     const bool is_broken = seconds_in(segment, mode_) <= 0;
@@ -73,6 +71,13 @@ class TrialRun {
     work(segment, segment.end);
   }
 
+  // At most what was done since the last time: what was read of a checkpoint then is not lost again.
+  void undo(double steps) {
+    if (steps <= 0) return;
+    outcome_.useful_steps -= std::clamp(steps, 0.0, std::max(0.0, outcome_.useful_steps - read_));
+    read_ = outcome_.useful_steps;
+  }
+
   // What everybody sees of the change.
   void begin_segment(const TrialSegment& segment) {
     told_.assign(one_.modes.size(), 0);
@@ -80,8 +85,8 @@ class TrialRun {
     present_ = 0;
     for (std::size_t m = 0; m < one_.modes.size(); ++m)
       if (segment.step_seconds[m] > 0) present_ = std::max(present_, one_.modes[m].devices);
-    if (present_ > before && at_ > 0) arrivals_.add(now_);
-    if (segment.is_loss) seen_losses_.add(now_);
+    if (present_ > before && at_ > 0) comings_.arrivals.add(now_);
+    if (segment.is_loss) comings_.losses.add(now_);
   }
 
   void stand_still(const TrialSegment& segment, double seconds) {
@@ -154,7 +159,8 @@ class TrialRun {
   }
 
   Situation situation_in(const TrialSegment& segment, std::vector<int>& modes) {
-    Situation told_of{.now = now_};
+    Situation told_of;
+    tell(comings_, now_, devices_now(), {}, told_of);
     if (mode_ != kNone)
       told_of.options.push_back(option_of(segment, mode_));
     else
@@ -172,7 +178,6 @@ class TrialRun {
       told_of.realised_gain = 1 - seconds_in(segment, mode_) / step_before_;
       if (!is_judged_) judge(*told_of.predicted_gain, *told_of.realised_gain);
     }
-    told_of.losses_per_device_second = losses_ / std::max(1.0, devices_seconds_);
     told_of.recovery_seconds = one_.costs.detection_seconds + one_.costs.recovery_seconds;
     told_of.exploration_left = std::max(0.0, 0.01 * now_ - explored_);
     add_history(told_of);
@@ -185,8 +190,6 @@ class TrialRun {
   }
 
   void add_history(Situation& told_of) {
-    told_of.since_loss = seen_losses_.since(now_), told_of.since_arrival = arrivals_.since(now_);
-    told_of.losses_last_hour = seen_losses_.count(now_), told_of.arrivals_last_hour = arrivals_.count(now_);
     told_of.switches = outcome_.switches, told_of.devices_present = present_;
     told_of.num_missed = misses_.times;
     if (misses_.times > 0) {
@@ -214,6 +217,7 @@ class TrialRun {
                          : is_broken ? one_.costs.recovery_seconds + change
                                      : change;
     if (!is_broken) explored_ += change;
+    comings_.add_time(now_, devices_now());
     before_ = mode_, mode_ = next, switched_ = now_, is_judged_ = false;
     expected_ = option.is_measured ? 0 : option.step_seconds;
     if (!is_first) ++outcome_.switches;
@@ -226,13 +230,13 @@ class TrialRun {
   int mode_, before_ = kNone, present_ = 0;
   std::size_t at_ = 0;
   double now_ = 0, switched_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
-  double losses_ = 0, devices_seconds_ = 0;
+  double read_ = 0;      // useful steps that a checkpoint had when it was read last
   double expected_ = 0;  // seconds of a step of the mode that was gone to, until they are seen
   Told misses_;
   bool is_judged_ = true;
   int num_judged_ = 0;
   double promised_ = 0, kept_ = 0;
-  LastHour seen_losses_, arrivals_;
+  Comings comings_{.began = 0};
   std::map<std::pair<int, double>, Told> history_;  // [mode, true seconds]: the same conditions
   std::vector<double> told_;                        // [mode], in this segment; 0: not yet
   TrialOutcome outcome_;

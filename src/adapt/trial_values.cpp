@@ -24,6 +24,14 @@ double TrialValues::pause(int from, int to) const {
   return devices > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds) : mode.pause_seconds;
 }
 
+// At most what the mode does in the segment before; what was undone there is not counted.
+double TrialValues::undone(std::size_t segment, int mode) const {
+  const auto m = static_cast<std::size_t>(mode);
+  if (segment == 0 || one_.segments[segment - 1].step_seconds[m] <= 0) return 0;
+  const TrialSegment& before = one_.segments[segment - 1];
+  return std::min(one_.modes[m].undone_steps, (before.end - before.begin) / before.step_seconds[m]);
+}
+
 // Stays, or goes to the best of all others as soon as it would know.
 double TrialValues::best_from(std::size_t segment, int mode) const {
   const TrialSegment& now = one_.segments[segment];
@@ -31,7 +39,7 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
   const double own = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
   const bool has_lost = now.is_loss && mode >= 0;
   double halt = has_lost ? one_.costs.detection_seconds : 0;
-  double done = has_lost ? -0.5 - one_.modes[static_cast<std::size_t>(mode)].undone_steps : 0;
+  double done = has_lost ? -0.5 - undone(segment, mode) : 0;
   if (has_lost && own > 0) halt += one_.costs.recovery_seconds;
   double best = at(segment + 1, mode) + done + (own > 0 ? std::max(0.0, length - halt) / own : 0);
   if (own > 0) {  // works until it knows, if it ever does

@@ -18,6 +18,7 @@ class TrialValues {
  private:
   double at(std::size_t segment, int mode) const;
   double pause(int from, int to) const;
+  double undone(std::size_t segment, int mode) const;  // by a loss at its begin
   double best_from(std::size_t segment, int mode) const;
 
   const TrialCase& one_;

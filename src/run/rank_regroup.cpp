@@ -106,6 +106,14 @@ SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) 
   }
 }
 
+// Who leaves when asked to undoes nothing.
+void RankRun::note_comings(const RegroupOrder& order) {
+  const double now = seconds_now();
+  comings_.add_time(now, rank_.comm.size());
+  if (order.kind == "recover") comings_.losses.add(now);
+  if (order.kind == "join") comings_.arrivals.add(now);
+}
+
 void RankRun::take_up(const RegroupOrder& order, Training& training) {
   const bool is_behind = order.source == RegroupOrder::Source::live && part_.engine != nullptr &&
                          training.done().step + 1 == order.state.step;
@@ -113,9 +121,9 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   training.drop_part_keepers();
   const Plan before = part_.plan;
   num_steps_lost_ += order.num_steps_lost;  // also by orders before this one that others' losses cut short
+  note_comings(order);
   rank_.elastic->regrouped(order);
   rank_.comm.regroup(order.membership);
-  (order.kind == "join" ? comings_.arrivals : comings_.losses).add(seconds_now());
   generation_ = order.membership.generation, seats_ = order.membership.seats;
   SwitchReport report;
   if (order.source == RegroupOrder::Source::live) {

@@ -162,11 +162,13 @@ ExpectedLife expected_life(const TrainOptions& options) {
 
 double RankRun::life_so_far(int num_devices) const {
   Situation situation;
-  optimus::tell(comings_, seconds_now(), num_devices, expected_life(options_), situation);
+  Comings comings = comings_;
+  optimus::tell(comings, seconds_now(), num_devices, expected_life(options_), situation);
   return 1 / situation.losses_per_device_second;
 }
 
 std::unique_ptr<Deciding> RankRun::decider() {
+  if (!comings_.began) comings_.began = seconds_now();
   if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
   const DeviceFacts device = facts_of(rank_.device);
   const int size = rank_.comm.size();
@@ -175,7 +177,6 @@ std::unique_ptr<Deciding> RankRun::decider() {
   if (options_.policy.empty() && shares_cores(hosts)) policy.kind = PolicyKind::never;
   const bool may_change = options_.redundancy == Redundancy::automatic && rank_.elastic != nullptr;
   const bool has_copies = rank_.elastic != nullptr && can_lose(part_.plan) > 0 && !may_change;
-  if (!comings_.began) comings_.began = seconds_now();
   Deciding::Facts facts{
       .model = settings_.model,
       .policy = policy,

@@ -73,6 +73,7 @@ class RankRun {
   // Another order when that fails, too.
   std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
   void take_up(const RegroupOrder& order, Training& training);
+  void note_comings(const RegroupOrder& order);
   SwitchReport move_state(const RegroupOrder& order, Training& training);
   void open_records_after(const RegroupOrder& order, const Training& training);
   std::string line_of(const RegroupOrder& order, const Plan& before, const SwitchReport& report,

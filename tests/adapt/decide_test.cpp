@@ -153,7 +153,10 @@ TEST(Lifetime, RestGrowsWithAge) {
 RC_GTEST_PROP(Trial, NobodyBeatsHindsight, ()) {
   TrialCase one;
   const int modes = any_in(1, 4), segments = any_in(1, 8);
-  for (int m = 0; m < modes; ++m) one.modes.push_back({Response::replan, 8, 1, any_in(0, 100) / 10.0});
+  for (int m = 0; m < modes; ++m) {
+    one.modes.push_back({Response::replan, 8, 1, any_in(0, 100) / 10.0});
+    one.modes.back().undone_steps = any_in(0, 2) == 0 ? any_in(1, 400) : 0;
+  }
   double at = 0;
   for (int s = 0; s < segments; ++s) {
     TrialSegment segment{at, at + any_in(1, 500), {}, any_in(0, 3) == 0, {}};

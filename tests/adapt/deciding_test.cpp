@@ -451,6 +451,17 @@ TEST_F(DecidingTest, WhatMakesNoStepLongerIsNotAnswered) {
   EXPECT_TRUE(steps(60).has_value());
 }
 
+// Steps of 20 ms: a second has to pass until a slow device is found, which is fifty steps, and by then they are what the plan takes of late.
+TEST_F(DecidingTest, WhatIsFoundLateIsAnswered) {
+  least_seconds_ = 0;
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  seconds_ = 0.01;
+  ASSERT_FALSE(steps(80).has_value());
+  set({{Cause::device, 2, 2}});
+  seconds_ = 0.02;
+  EXPECT_TRUE(steps(200).has_value());
+}
+
 // Where nobody looks, leaving one out at random is no answer, speaking less is.
 TEST_F(DecidingTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024};

@@ -298,6 +298,36 @@ TEST(Detector, DevicesOfAHostAreFoundTogether) {
   }
 }
 
+// A stage has become slow on several nodes, and a rank beside it nearly: who only makes a node complete is nobody's finding when the stage
+// has taken the others.
+TEST(Detector, AStageTakesRanksOfANodeThatSeemedSlow) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Plan plan =
+      uniform_plan(model, {.pp = 2, .dp = 3, .microbatch = 1, .batch = 60, .sequence_length = 1024});
+  HardwareProfile machines = standard_cluster("a100x8");
+  machines.groups[0].devices_per_node = machines.groups[0].devices_per_domain = 2;
+  Detector detector(Topology(plan, Cluster(machines), DeviceMap::identity(8)));
+  auto see = [&, step = 0](double stage, double beside) mutable {
+    Observation seen{.step = ++step};
+    for (int rank = 0; rank < 6; ++rank) {
+      RankStep one{.rank = rank, .group = rank / 3, .seconds = 0.3};
+      const double factor = rank < 3 ? stage : rank == 3 ? beside : 1;
+      one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
+          1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
+      seen.add(one);
+    }
+    return detector.see(seen);
+  };
+  for (int i = 0; i < 30; ++i) (void)see(1, 1);
+  bool has_stage = false;
+  for (int i = 0; i < 15; ++i)
+    for (const Finding& one : see(2, i % 2 == 0 ? 1.6 : 1.04)) {
+      EXPECT_GT(one.factor, 1);
+      has_stage |= one.cause == Cause::heavy_stage;
+    }
+  EXPECT_TRUE(has_stage);
+}
+
 // How sure a factor is: the more steps jump about, the less.
 TEST(Detector, AFactorsSpreadFollowsTheNoise) {
   const ModelSpec model = *find_preset("gpt3-1.3b");
