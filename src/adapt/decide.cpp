@@ -52,7 +52,7 @@ Choice most_lasting(const Situation& situation) {
     return 1 / lasting_seconds(situation, option);
   });
   if (!best) return {0, 0, "nothing can run"};
-  return {*best, 0, "the quickest"};
+  return {*best, 0, "the quickest of steps that stay done"};
 }
 
 Choice by_threshold(const Policy& policy, const Situation& situation) {

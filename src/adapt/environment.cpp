@@ -55,7 +55,8 @@ void set_errors(TrialCase& one, Draw& draw, const EnvironmentOptions& options) {
 }
 
 // Every plan once more, without copies of its state: quicker by what these cost, and a loss undoes what was done since the last checkpoint.
-// Between two of these lie minutes to hours; copies cost a ZeRO plan's step 0.5 to 10 % (docs/elastic.md has 1 to 4).
+// Ranges are guesses around what is known: between two checkpoints lie minutes to hours; of copies the cost model says 1 to 3 % of a step, and
+// three workers on two cores took 8 % (tests/cli/switch_test.py).
 void add_without_copies(TrialCase& one, Draw& draw) {
   const double price = draw.between_logs(0.005, 0.1), undone = draw.between_logs(3, 3000);
   const std::size_t num = one.modes.size();

@@ -103,7 +103,8 @@ void declare(OptionTable& table, TrainOptions& o) {
                   fmt::join(policy_words(), ", ")));
   table.add_choice<Redundancy>(
       "redundancy", o.redundancy, {{"keep", Redundancy::keep}, {"auto", Redundancy::automatic}},
-      "whether state that is held twice stays so while the run goes on; auto: as often as devices are lost");
+      "whether state that is held twice stays so while the run goes on; auto: --policy takes a second copy "
+      "up, or gives it up, by how often devices are lost");
   table.add(
       "foretold", o.foretold, "FILE",
       "for --policy oracle: what will happen to the machines, a time line of conditions in seconds from "
