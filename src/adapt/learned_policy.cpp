@@ -118,9 +118,10 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   const double now = situation.options.front().step_seconds;
   const double other =
       now > 0 ? table.estimates.front() : *std::min_element(table.estimates.begin(), table.estimates.end());
-  // Where something is slow, what answers take is known well: the network may choose among those that are expected to be no worse.
+  // A run goes to no plan that is expected to be slower than its own, unless less of it is undone by a loss.
   const bool is_slow = now > 0 && !situation.conditions.empty();
-  const double most_slower = is_slow ? 1 : kMostSlower;
+  const bool is_safer = situation.options[option].undone_steps < situation.options.front().undone_steps;
+  const double most_slower = now > 0 && !is_safer ? 1 : kMostSlower;
   if (policy.is_guarded) {
     if (is_slow && situation.since_switch < settling_seconds(policy, situation))
       return by_the_rule("just switched", rule);
