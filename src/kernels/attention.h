@@ -1,8 +1,8 @@
 // Attention: out = softmax(q kᵀ * scale) v, and its gradients, one call for a micro-batch.
 //
 // Three implementations that agree within rounding: fused (ATen's flash and cuDNN kernels), plain (matrix of scores by ATen,
-// one segment and all its heads at a time: the twin that tests trust, and what CUDA uses for fp32 and dropout), and host (our
-// own kernel for processors, in blocks, with keyed dropout). make_attention picks for a device.
+// one segment and all its heads at a time: the twin that tests trust, and what CUDA uses for fp32, and for dropout where cuDNN
+// takes no mask), and host (our own kernel for processors, in blocks, with keyed dropout). make_attention picks for a device.
 //
 //   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. Elements of a head are
 //   neighbours, the other strides are free: q, k, v are usually column ranges of one buffer. heads is a multiple of kv_heads;
@@ -82,6 +82,9 @@ at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequenc
 // The same on a card; key: of the sample.
 void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
                           at::Tensor& factors);
+// 1 where a score is kept, else 0, of all positions of a task's whole sequences: [sequences, heads, length, length], of any type.
+void fill_dropout_mask(const AttentionDropout& dropout, bool is_causal, Span sequences, Span heads,
+                       at::Tensor& mask);
 #endif
 
 }  // namespace optimus

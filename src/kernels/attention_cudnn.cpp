@@ -4,8 +4,10 @@
 #ifdef OPTIMUS_CUDNN
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cudnn/Handle.h>
+#include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -37,7 +39,10 @@ enum Name : std::int64_t {
   kOutGradient,
   kQueryGradient,
   kKeyGradient,
-  kValueGradient
+  kValueGradient,
+  kMask,
+  kScale,
+  kInverse
 };
 using Places = std::unordered_map<std::int64_t, void*>;
 
@@ -68,8 +73,8 @@ struct Choice {
 
 class Builder {
  public:
-  Builder(const AttentionShape& shape, at::ScalarType type)
-      : shape_(shape), graph_(std::make_shared<fe::graph::Graph>()) {
+  Builder(const AttentionShape& shape, at::ScalarType type, bool drops)
+      : shape_(shape), drops_(drops), graph_(std::make_shared<fe::graph::Graph>()) {
     graph_->set_io_data_type(type == at::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -78,12 +83,24 @@ class Builder {
     return graph_->tensor(
         fe::graph::Tensor_attributes().set_uid(name).set_dim(layout.sizes).set_stride(layout.strides));
   }
+  GraphTensor mask() {
+    const std::int64_t length = shape_.length, square = length * length;
+    return input(kMask, {{shape_.sequences, shape_.heads, length, length},
+                         {shape_.heads * square, square, length, 1}});
+  }
+  GraphTensor number(Name name) {  // read by the host when the graph is executed
+    const GraphTensor tensor = input(name, {{1, 1, 1, 1}, {1, 1, 1, 1}});
+    tensor->set_is_pass_by_value(true).set_data_type(fe::DataType_t::FLOAT);
+    return tensor;
+  }
   void add_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out) {
-    const auto options = fe::graph::SDPA_attributes()
-                             .set_name("attention")
-                             .set_generate_stats(true)
-                             .set_causal_mask(shape_.is_causal)
-                             .set_attn_scale(static_cast<float>(shape_.scale));
+    auto options = fe::graph::SDPA_attributes()
+                       .set_name("attention")
+                       .set_generate_stats(true)
+                       .set_causal_mask(shape_.is_causal)
+                       .set_attn_scale(static_cast<float>(shape_.scale));
+    // Both multiply; cuDNN knows the chain in which the mask comes first, which is the second argument here.
+    if (drops_) options.set_dropout(number(kScale), mask());
     auto [result, sums] = graph_->sdpa(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
                                        input(kValue, layout_of(shape_, v)), options);
     describe(result, kOut, layout_of(shape_, out));
@@ -92,10 +109,11 @@ class Builder {
   }
   void add_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const at::Tensor& out, const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv) {
-    const auto options = fe::graph::SDPA_backward_attributes()
-                             .set_name("attention backward")
-                             .set_causal_mask(shape_.is_causal)
-                             .set_attn_scale(static_cast<float>(shape_.scale));
+    auto options = fe::graph::SDPA_backward_attributes()
+                       .set_name("attention backward")
+                       .set_causal_mask(shape_.is_causal)
+                       .set_attn_scale(static_cast<float>(shape_.scale));
+    if (drops_) options.set_dropout(mask(), number(kScale), number(kInverse));
     const GraphTensor sums = input(kSums, sums_layout(shape_));
     sums->set_data_type(fe::DataType_t::FLOAT);
     auto [of_query, of_key, of_value] =
@@ -119,8 +137,77 @@ class Builder {
 
  private:
   const AttentionShape& shape_;
+  const bool drops_;
   std::shared_ptr<fe::graph::Graph> graph_;
 };
+
+// What one call covers: all of a task, or with dropout as much as a mask may be large for.
+struct Part {
+  AttentionShape shape{};  // of the part
+  Span sequences{}, groups{};
+  at::Tensor mask{};  // with dropout: 1 or 0 for each score
+  double rate = 0;
+  float scale = 1, inverse = 1;  // of what is kept; see scaled_out
+
+  bool drops() const { return rate > 0; }
+  void add_dropout(Places& places, bool is_backward) const {
+    if (!drops()) return;
+    places[kMask] = mask.data_ptr(), places[kScale] = const_cast<float*>(&scale);
+    if (is_backward) places[kInverse] = const_cast<float*>(&inverse);
+  }
+  // What the backward reads as the result. It must take its product with dout times 1 - rate: cuDNN 9.19 ignores the number that
+  // says so and takes 1, so that is what it is told, and the result is smaller instead.
+  at::Tensor scaled_out(const at::Tensor& out) const { return drops() ? out * (1 - rate) : out; }
+  void fill_mask(const AttentionTask& task, const at::Tensor& like) {
+    if (!drops()) return;
+    const std::int64_t group = shape.heads / shape.kv_heads;
+    mask = at::empty({shape.sequences, shape.heads, shape.length, shape.length}, like.options());
+    fill_dropout_mask(task.dropout, shape.is_causal, sequences, {groups.begin * group, groups.end * group},
+                      mask);
+  }
+  // Of rows and heads, or rows and heads of keys.
+  at::Tensor queries(const at::Tensor& rows) const {
+    const std::int64_t group = shape.heads / shape.kv_heads;
+    return rows_of_part(rows).narrow(1, groups.begin * group, shape.heads);
+  }
+  at::Tensor keys(const at::Tensor& rows) const {
+    return rows_of_part(rows).narrow(1, groups.begin, shape.kv_heads);
+  }
+  at::Tensor sums(const at::Tensor& logsumexp) const {
+    return logsumexp.narrow(0, sequences.begin, shape.sequences)
+        .narrow(1, groups.begin * (shape.heads / shape.kv_heads), shape.heads);
+  }
+
+ private:
+  at::Tensor rows_of_part(const at::Tensor& rows) const {
+    return rows.narrow(0, sequences.begin * shape.length, shape.sequences * shape.length);
+  }
+};
+
+std::vector<Part> parts_of(const AttentionTask& task) {
+  constexpr std::int64_t kMostBytes = 256 << 20;
+  const AttentionShape& whole = task.shape;
+  check_attention(whole, task.dropout);
+  const std::int64_t group = whole.heads / whole.kv_heads;
+  // Groups of heads at a time; of whole sequences, if there is room for one.
+  const bool drops = task.dropout.rate > 0;
+  const std::int64_t most = std::max<std::int64_t>(1, kMostBytes / (2 * group * whole.length * whole.length));
+  const std::int64_t groups = drops ? std::min(most, whole.kv_heads) : whole.kv_heads;
+  const std::int64_t sequences = drops ? std::max<std::int64_t>(1, most / whole.kv_heads) : whole.sequences;
+  std::vector<Part> parts;
+  for (std::int64_t s = 0; s < whole.sequences; s += sequences)
+    for (std::int64_t g = 0; g < whole.kv_heads; g += groups) {
+      Part part{.shape = whole,
+                .sequences = {s, std::min(s + sequences, whole.sequences)},
+                .groups = {g, std::min(g + groups, whole.kv_heads)},
+                .rate = task.dropout.rate,
+                .scale = static_cast<float>(1 / (1 - task.dropout.rate))};
+      part.shape.sequences = part.sequences.size(), part.shape.kv_heads = part.groups.size();
+      part.shape.heads = group * part.shape.kv_heads;
+      parts.push_back(part);
+    }
+  return parts;
+}
 
 bool execute(const Choice& choice, cudnnHandle_t handle, Places& places) {
   const at::DataPtr workspace = c10::cuda::CUDACachingAllocator::get()->allocate(
@@ -146,13 +233,50 @@ Choice first_that_runs(Builder& builder, cudnnHandle_t handle, Places& places) {
 struct CudnnAttention::State {
   std::map<std::vector<std::int64_t>, Choice> choices;
 
-  static std::vector<std::int64_t> key(const AttentionShape& shape,
+  static std::vector<std::int64_t> key(const AttentionShape& shape, bool drops,
                                        std::initializer_list<at::Tensor> tensors) {
-    std::vector<std::int64_t> result = {shape.sequences, shape.length, shape.head_dim, shape.is_causal};
+    std::vector<std::int64_t> result = {shape.sequences, shape.length, shape.head_dim, shape.is_causal,
+                                        drops};
     for (const at::Tensor& tensor : tensors)
       result.insert(result.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.device().index(),
                                    tensor.size(1), tensor.stride(0), tensor.stride(1)});
     return result;
+  }
+
+  bool forward(const Part& part, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+               const at::Tensor& out, const at::Tensor& logsumexp) {
+    const cudnnHandle_t handle = at::native::getCudnnHandle();
+    Places places = {{kQuery, q.data_ptr()},
+                     {kKey, k.data_ptr()},
+                     {kValue, v.data_ptr()},
+                     {kOut, out.data_ptr()},
+                     {kSums, logsumexp.data_ptr()}};
+    part.add_dropout(places, false);
+    auto [at, is_new] = choices.try_emplace(key(part.shape, part.drops(), {q, k, v, out}));
+    if (is_new) {
+      Builder builder(part.shape, q.scalar_type(), part.drops());
+      builder.add_forward(q, k, v, out);
+      at->second = first_that_runs(builder, handle, places);
+    }
+    return at->second.graph != nullptr && execute(at->second, handle, places);
+  }
+
+  bool backward(const Part& part, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, const at::Tensor& dq,
+                const at::Tensor& dk, const at::Tensor& dv) {
+    const cudnnHandle_t handle = at::native::getCudnnHandle();
+    Places places = {
+        {kQuery, q.data_ptr()},          {kKey, k.data_ptr()},          {kValue, v.data_ptr()},
+        {kOut, out.data_ptr()},          {kSums, logsumexp.data_ptr()}, {kOutGradient, dout.data_ptr()},
+        {kQueryGradient, dq.data_ptr()}, {kKeyGradient, dk.data_ptr()}, {kValueGradient, dv.data_ptr()}};
+    part.add_dropout(places, true);
+    auto [at, is_new] = choices.try_emplace(key(part.shape, part.drops(), {q, k, v, out, dout, dq, dk, dv}));
+    if (is_new) {
+      Builder builder(part.shape, q.scalar_type(), part.drops());
+      builder.add_backward(dout, q, k, v, out, dq, dk, dv);
+      at->second = first_that_runs(builder, handle, places);
+    }
+    return at->second.graph != nullptr && execute(at->second, handle, places);
   }
 };
 
@@ -163,26 +287,19 @@ CudnnAttention::CudnnAttention() : state_(std::make_unique<State>()) {
 CudnnAttention::~CudnnAttention() = default;
 bool CudnnAttention::is_built() { return true; }
 
-bool CudnnAttention::forward(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
+bool CudnnAttention::forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, at::Tensor& out, at::Tensor& logsumexp) {
   if (fe::cudnn_dlhandle == nullptr || !logsumexp.is_contiguous()) return false;
   const c10::cuda::CUDAGuard guard(q.device());
-  const cudnnHandle_t handle = at::native::getCudnnHandle();
-  Places places = {{kQuery, q.data_ptr()},
-                   {kKey, k.data_ptr()},
-                   {kValue, v.data_ptr()},
-                   {kOut, out.data_ptr()},
-                   {kSums, logsumexp.data_ptr()}};
-  auto [at, is_new] = state_->choices.try_emplace(State::key(shape, {q, k, v, out}));
-  if (is_new) {
-    Builder builder(shape, q.scalar_type());
-    builder.add_forward(q, k, v, out);
-    at->second = first_that_runs(builder, handle, places);
-  }
-  return at->second.graph != nullptr && execute(at->second, handle, places);
+  const std::vector<Part> parts = parts_of(task);
+  return std::all_of(parts.begin(), parts.end(), [&](Part part) {
+    part.fill_mask(task, q);
+    return state_->forward(part, part.queries(q), part.keys(k), part.keys(v), part.queries(out),
+                           part.sums(logsumexp));
+  });
 }
 
-bool CudnnAttention::backward(const AttentionShape& shape, const at::Tensor& dout, const at::Tensor& q,
+bool CudnnAttention::backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q,
                               const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                               const at::Tensor& logsumexp, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
   // It reads its operands while it writes. Callers hand in the same tensors, or others that share nothing.
@@ -190,18 +307,13 @@ bool CudnnAttention::backward(const AttentionShape& shape, const at::Tensor& dou
       dq.data_ptr() == q.data_ptr() || dk.data_ptr() == k.data_ptr() || dv.data_ptr() == v.data_ptr();
   if (fe::cudnn_dlhandle == nullptr || is_in_place || !logsumexp.is_contiguous()) return false;
   const c10::cuda::CUDAGuard guard(q.device());
-  const cudnnHandle_t handle = at::native::getCudnnHandle();
-  Places places = {
-      {kQuery, q.data_ptr()},          {kKey, k.data_ptr()},          {kValue, v.data_ptr()},
-      {kOut, out.data_ptr()},          {kSums, logsumexp.data_ptr()}, {kOutGradient, dout.data_ptr()},
-      {kQueryGradient, dq.data_ptr()}, {kKeyGradient, dk.data_ptr()}, {kValueGradient, dv.data_ptr()}};
-  auto [at, is_new] = state_->choices.try_emplace(State::key(shape, {q, k, v, out, dout, dq, dk, dv}));
-  if (is_new) {
-    Builder builder(shape, q.scalar_type());
-    builder.add_backward(dout, q, k, v, out, dq, dk, dv);
-    at->second = first_that_runs(builder, handle, places);
-  }
-  return at->second.graph != nullptr && execute(at->second, handle, places);
+  const std::vector<Part> parts = parts_of(task);
+  return std::all_of(parts.begin(), parts.end(), [&](Part part) {
+    part.fill_mask(task, q);
+    return state_->backward(part, part.queries(dout), part.queries(q), part.keys(k), part.keys(v),
+                            part.scaled_out(part.queries(out)), part.sums(logsumexp), part.queries(dq),
+                            part.keys(dk), part.keys(dv));
+  });
 }
 
 }  // namespace optimus
@@ -214,11 +326,11 @@ struct CudnnAttention::State {};
 CudnnAttention::CudnnAttention() = default;
 CudnnAttention::~CudnnAttention() = default;
 bool CudnnAttention::is_built() { return false; }
-bool CudnnAttention::forward(const AttentionShape&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+bool CudnnAttention::forward(const AttentionTask&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                              at::Tensor&, at::Tensor&) {
   return false;
 }
-bool CudnnAttention::backward(const AttentionShape&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+bool CudnnAttention::backward(const AttentionTask&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                               const at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&,
                               at::Tensor&, at::Tensor&) {
   return false;

@@ -17,11 +17,12 @@ class CudnnAttention {
   ~CudnnAttention();
   static bool is_built();
 
-  // As Attention::forward and backward, for whole sequences without dropout. false: there is no kernel for this, and nothing was
-  // done. The kernel is chosen at the first call with these shapes and strides.
-  bool forward(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  // As Attention::forward and backward, for tasks without segments. false: there is no kernel for this, and somebody else must do
+  // it all. The kernel is chosen at the first call with these shapes and strides. Dropout is a mask that is filled before each
+  // call, for as many sequences or heads at a time as 256 MiB hold.
+  bool forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp);
-  bool backward(const AttentionShape& shape, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+  bool backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv);
 

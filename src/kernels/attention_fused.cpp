@@ -1,6 +1,6 @@
 // Attention by fused kernels: ATen's flash on processors; on CUDA cuDNN's, straight where that can be (attention_cudnn.h), else
 // through ATen, or ATen's flash. ATen's allocate their results, which are copied into the caller's tensors; what they cannot do
-// (dropout by key; wide types on CUDA) goes to the other implementations.
+// (dropout by key, which cuDNN alone takes, as a mask; wide types on CUDA) goes to the other implementations.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -115,8 +115,8 @@ class FusedAttention final : public Attention {
  public:
   void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
+    if (is_straight(task, q) && cudnn_->forward(task, q, k, v, out, logsumexp)) return;
     if (needs_other(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
-    if (is_straight(task, q) && cudnn_->forward(task.shape, q, k, v, out, logsumexp)) return;
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
     const std::int64_t calls = num_calls(task.shape, q);
@@ -135,9 +135,8 @@ class FusedAttention final : public Attention {
   void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
+    if (is_straight(task, q) && cudnn_->backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv)) return;
     if (needs_other(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
-    if (is_straight(task, q) && cudnn_->backward(task.shape, dout, q, k, v, out, logsumexp, dq, dk, dv))
-      return;
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     const std::int64_t calls = num_calls(task.shape, q);
     for (const Piece& piece : pieces_of(task)) {
@@ -172,13 +171,16 @@ class FusedAttention final : public Attention {
     return q.is_cuda() ? 1 : shape.heads / shape.kv_heads;
   }
   static bool needs_other(const AttentionTask& task, const at::Tensor& q) {
-    if (task.dropout.rate != 0) return true;
-    const bool is_narrow = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
-    return q.is_cuda() && !(is_narrow && task.shape.head_dim % 8 == 0 && task.shape.head_dim <= 256);
+    return task.dropout.rate != 0 || (q.is_cuda() && !is_narrow(task.shape, q));
+  }
+  static bool is_narrow(const AttentionShape& shape, const at::Tensor& q) {
+    return (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && shape.head_dim % 8 == 0 &&
+           shape.head_dim <= 256;
   }
   // Segments would be a graph of cuDNN's for every length there is.
   static bool is_straight(const AttentionTask& task, const at::Tensor& q) {
-    return q.is_cuda() && uses_cudnn(task.shape) && task.segments.empty() && q.numel() > 0;
+    return q.is_cuda() && uses_cudnn(task.shape) && is_narrow(task.shape, q) && task.segments.empty() &&
+           q.numel() > 0;
   }
   const Attention& other(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }
 

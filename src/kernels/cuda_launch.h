@@ -128,11 +128,12 @@ struct AddTask {
 // keys: not read when the rate is 0; else of rows / sequence_length sequences.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
-// [heads, queries, keys] without gaps: 0, or 1 / (1 - rate). Queries and keys count from the sequence's start.
+// [heads, queries, keys] without gaps: 0, or 1 / (1 - rate); of a mask 0 or 1. Queries and keys count from the sequence's start.
 struct FactorsTask {
-  Element element = Element::fp32;  // or fp64
+  Element element = Element::fp32;
   void* factors = nullptr;
-  std::int64_t num_heads = 0;  // at most kMostKeys
+  bool is_mask = false, is_causal = false;  // causal: keys behind their query are not drawn
+  std::int64_t num_heads = 0;  // at most kMostKeys; those of several sequences one behind the other
   std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
   double rate = 0;
 };

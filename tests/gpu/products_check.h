@@ -34,7 +34,12 @@ class ProductsCheck {
     for (const bool is_causal : {true, false})
       for (const std::int64_t dim : {64, 128, 24})
         for (const std::int64_t kv_heads : {4, 2})
-          attention({2, 192, 4, kv_heads, dim, is_causal, 1 / std::sqrt(static_cast<double>(dim))});
+          for (const double rate : {0.0, 0.1})
+            attention({2, 192, 4, kv_heads, dim, is_causal, 1 / std::sqrt(static_cast<double>(dim))}, rate);
+    // Masks for a sequence at a time, and for some of its heads.
+    attention({3, 4096, 4, 4, 64, true, 0.125}, 0.1);
+    attention({1, 8192, 4, 2, 64, true, 0.125}, 0.1);
+    attention({2, 77, 4, 4, 64, true, 0.125}, 0.1);
   }
 
  private:
@@ -152,7 +157,7 @@ class ProductsCheck {
     }
   }
 
-  void attention(const AttentionShape& shape) {
+  void attention(const AttentionShape& shape, double rate) {
     // Probabilities and their gradients are rounded inside the kernels too: several roundings add up (attention_test.cpp).
     const double limit = type_ == at::kBFloat16 ? std::ldexp(1, -6) : std::ldexp(1, -9);
     const std::int64_t rows = shape.sequences * shape.length, dim = shape.head_dim;
@@ -170,6 +175,9 @@ class ProductsCheck {
                                                             out.options().dtype(at::kFloat));
     AttentionTask task;
     task.shape = shape;
+    if (rate > 0)
+      task.dropout = {rate, RandomKey(5).with("scores"), {11, 4, 7}, 3, 8192};  // as on processors
+    const std::string name = rate > 0 ? "attention with dropout" : "attention";
     ours_->forward(task, q, k, v, out, sums);
     ours_->backward(task, dout, q, k, v, out, sums, dq, dk, dv);
     at::Tensor plain_out = in_double(out), plain_sums = in_double(sums), plain_dq = in_double(q),
@@ -177,11 +185,11 @@ class ProductsCheck {
     plain_->forward(task, in_double(q), in_double(k), in_double(v), plain_out, plain_sums);
     plain_->backward(task, in_double(dout), in_double(q), in_double(k), in_double(v), plain_out, plain_sums,
                      plain_dq, plain_dk, plain_dv);
-    near("attention", out, plain_out, limit);
-    near("attention sums", sums, plain_sums, 1e-4);
-    near("attention dq", dq, plain_dq, limit);
-    near("attention dk", dk, plain_dk, limit);
-    near("attention dv", dv, plain_dv, limit);
+    near(name, out, plain_out, limit);
+    near(name + " sums", sums, plain_sums, 1e-4);
+    near(name + " dq", dq, plain_dq, limit);
+    near(name + " dk", dk, plain_dk, limit);
+    near(name + " dv", dv, plain_dv, limit);
   }
 
   const at::ScalarType type_;
