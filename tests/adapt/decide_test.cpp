@@ -54,6 +54,23 @@ TEST(Decide, CheaperAnswersFirst) {
   EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 2u);
 }
 
+// How sure a factor is, is part of the doubt of the plans that it concerns: sharing with a slow device depends on it, leaving it out does not.
+TEST(Decide, WhatIsSureIsPreferred) {
+  const Policy rule{.kind = PolicyKind::rule};
+  Situation now = slow_device(60, 1);
+  now.options.push_back({.response = Response::drop,
+                         .step_seconds = 1.2,
+                         .usual_seconds = 1.2,
+                         .pause_seconds = 1,
+                         .doubt = 0.02});
+  now.options[1].doubt = 0.02;
+  EXPECT_EQ(choose(rule, now).option, 1u);
+  now.options[1].doubt = 0.4;  // 1.1 s may be 1.6 s
+  EXPECT_EQ(choose(rule, now).option, 2u);
+  now.options[2].doubt = 0.4;
+  EXPECT_EQ(choose(rule, now).option, 0u) << "neither is known to gain anything";
+}
+
 TEST(Decide, GoesBackWhenTheGainDoesNotCome) {
   Situation now = slow_device(60, 1);
   now.options[1].response = Response::resume, now.options[1].step_seconds = 1.49;

@@ -34,11 +34,15 @@ class ProductsCheck {
     for (const bool is_causal : {true, false})
       for (const std::int64_t dim : {64, 128, 24})
         for (const std::int64_t kv_heads : {4, 2})
-          for (const double rate : {0.0, 0.1})
-            attention({2, 192, 4, kv_heads, dim, is_causal, 1 / std::sqrt(static_cast<double>(dim))}, rate);
-    // Masks for a sequence at a time, and for some of its heads.
+          attention({2, 192, 4, kv_heads, dim, is_causal, 1 / std::sqrt(static_cast<double>(dim))}, 0);
+    // cuDNN takes a second or two to choose a kernel with dropout: fewer of these.
+    for (const std::int64_t dim : {64, 128, 24}) {
+      attention({2, 192, 4, 4, dim, true, 1 / std::sqrt(static_cast<double>(dim))}, 0.1);
+      attention({2, 192, 4, 2, dim, false, 1 / std::sqrt(static_cast<double>(dim))}, 0.1);
+    }
+    // Masks for two sequences at a time, and for eight heads of one.
     attention({3, 4096, 4, 4, 64, true, 0.125}, 0.1);
-    attention({1, 8192, 4, 2, 64, true, 0.125}, 0.1);
+    attention({1, 4096, 12, 12, 64, true, 0.125}, 0.1);
     attention({2, 77, 4, 4, 64, true, 0.125}, 0.1);
   }
 
