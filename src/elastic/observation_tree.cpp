@@ -1,7 +1,6 @@
 // See observation_tree.h.
 #include "elastic/observation_tree.h"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
@@ -10,8 +9,11 @@ namespace optimus {
 namespace {
 
 constexpr int kBranches = 8;
-constexpr int kSizeTag = 0x7fb1, kTextTag = 0x7fb2;  // no other messages have these
+constexpr int kFirstTag = 0x7fb1, kRestTag = 0x7fb2;  // no other messages have these
 constexpr std::int64_t kMostBytes = 1 << 26;
+constexpr std::int64_t kSizeBytes = 8,
+                       kFirstBytes =
+                           4096 - kSizeBytes;  // of text in the first message; a rank's own has 1.4 KB
 
 int depth_of(int rank) {
   int depth = 0;
@@ -37,30 +39,44 @@ std::vector<int> ObservationTree::children() const {
   return result;
 }
 
-void ObservationTree::receive() {
-  if (!std::exchange(is_under_way_, false)) return;
-  const Deadline deadline = Deadline::after(patience_, "what other ranks have seen");
-  below_ = {};
+void ObservationTree::expect() {
   // The deepest ranks send from the first time on, those above them one time later.
-  const bool have_children_sent = num_sent_ >= depth_ - own_depth_;
-  for (const int child : have_children_sent ? children() : std::vector<int>()) {
-    at::Tensor size = at::zeros({1}, at::kLong);
-    done_or_throw(comm_.receive(child, size, kSizeTag, "how much a rank has seen")->wait(deadline));
-    const std::int64_t bytes = *size.const_data_ptr<std::int64_t>();
-    if (bytes <= 0 || bytes > kMostBytes)
-      throw UserError("rank {} announces {} bytes of what it has seen", child, bytes);
-    at::Tensor text = at::zeros({bytes}, at::kByte);
-    done_or_throw(comm_.receive(child, text, kTextTag, "what a rank has seen")->wait(deadline));
-    const auto* const data = reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>());
-    below_.merge(parse_observation({data, static_cast<std::size_t>(bytes)}, "what a rank has seen"));
+  if (num_sent_ < depth_ - own_depth_) return;
+  for (const int child : children()) {
+    const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);
+    expected_.push_back({child, first, comm_.receive(child, first, kFirstTag, "what a rank has seen")});
   }
+}
+
+void ObservationTree::receive() {
+  const Deadline deadline = Deadline::after(patience_, "what other ranks have seen");
+  if (!expected_.empty()) below_ = {};
+  for (const Expected& from : std::exchange(expected_, {})) below_.merge(read(from, deadline));
   for (const std::unique_ptr<Pending>& send : sends_) done_or_throw(send->wait(deadline));
   sends_.clear();
 }
 
+Observation ObservationTree::read(const Expected& from, const Deadline& deadline) {
+  done_or_throw(from.receive->wait(deadline));
+  const auto* const data = reinterpret_cast<const char*>(from.first.const_data_ptr<std::uint8_t>());
+  std::int64_t bytes = 0;
+  std::memcpy(&bytes, data, kSizeBytes);
+  if (bytes <= 0 || bytes > kMostBytes)
+    throw UserError("rank {} announces {} bytes of what it has seen", from.child, bytes);
+  std::string text(data + kSizeBytes, static_cast<std::size_t>(std::min(bytes, kFirstBytes)));
+  if (bytes > kFirstBytes) {
+    const at::Tensor rest = at::zeros({bytes - kFirstBytes}, at::kByte);
+    done_or_throw(comm_.receive(from.child, rest, kRestTag, "what a rank has seen")->wait(deadline));
+    text.append(reinterpret_cast<const char*>(rest.const_data_ptr<std::uint8_t>()),
+                static_cast<std::size_t>(rest.numel()));
+  }
+  return parse_observation(text, "what a rank has seen");
+}
+
 std::optional<Observation> ObservationTree::send(Observation own) {
   own_.push_back(std::move(own));
-  ++num_sent_, is_under_way_ = true;
+  ++num_sent_;
+  expect();
   if (std::ssize(own_) <= depth_ - own_depth_) return std::nullopt;
   Observation all = std::move(own_.front());
   own_.pop_front();
@@ -72,12 +88,16 @@ std::optional<Observation> ObservationTree::send(Observation own) {
 
 void ObservationTree::send_up(const Observation& all) {
   const std::string text = to_json(all).dump();
+  const auto bytes = static_cast<std::int64_t>(text.size()), fit = std::min(bytes, kFirstBytes);
   const int parent = (comm_.rank() - 1) / kBranches;
-  at::Tensor bytes = at::zeros({static_cast<std::int64_t>(text.size())}, at::kByte);
-  std::memcpy(bytes.data_ptr<std::uint8_t>(), text.data(), text.size());
-  sends_.push_back(
-      comm_.send(parent, at::full({1}, bytes.numel(), at::kLong), kSizeTag, "how much was seen"));
-  sends_.push_back(comm_.send(parent, bytes, kTextTag, "what was seen"));
+  const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);
+  std::memcpy(first.data_ptr<std::uint8_t>(), &bytes, kSizeBytes);
+  std::memcpy(first.data_ptr<std::uint8_t>() + kSizeBytes, text.data(), static_cast<std::size_t>(fit));
+  sends_.push_back(comm_.send(parent, first, kFirstTag, "what was seen"));
+  if (bytes == fit) return;
+  const at::Tensor rest = at::zeros({bytes - fit}, at::kByte);
+  std::memcpy(rest.data_ptr<std::uint8_t>(), text.data() + fit, static_cast<std::size_t>(bytes - fit));
+  sends_.push_back(comm_.send(parent, rest, kRestTag, "what was seen"));
 }
 
 }  // namespace optimus

@@ -3,7 +3,8 @@
 //   after every step:        tree.receive();
 //   after some, all alike:   if (auto seen = tree.send(own)) …        // rank 0: of `depth` times before
 //
-// What was sent behind one step is received behind the next, before the plan may change: no message is ever between two plans.
+// What was sent behind one step is received behind the next, before the plan may change: no message is ever between two plans. It is
+// expected from when it is sent on, so that it has come by then: asked for only when it is needed, each would be a way to and fro.
 // Pictures of 100,000 ranks take six levels. One thread. Throws PeersLost.
 #pragma once
 
@@ -27,7 +28,15 @@ class ObservationTree {
   std::optional<Observation> send(Observation own);
 
  private:
+  // The first message of a child: how many bytes its text has, and the text as far as it fits. What does not fit is a second one.
+  struct Expected {
+    int child = 0;
+    at::Tensor first;
+    std::unique_ptr<Pending> receive;
+  };
   std::vector<int> children() const;
+  void expect();
+  Observation read(const Expected& from, const Deadline& deadline);
   void send_up(const Observation& all);
 
   Comm& comm_;
@@ -36,7 +45,7 @@ class ObservationTree {
   std::deque<Observation> own_;  // that wait for those from below
   Observation below_;            // from there
   std::int64_t num_sent_ = 0;    // times that all have sent
-  bool is_under_way_ = false;
+  std::vector<Expected> expected_;
   std::vector<std::unique_ptr<Pending>> sends_;
 };
 

@@ -61,8 +61,8 @@ TEST(Decide, WhatIsSureIsPreferred) {
   now.options.push_back({.response = Response::drop,
                          .step_seconds = 1.2,
                          .usual_seconds = 1.2,
-                         .pause_seconds = 1,
-                         .doubt = 0.02});
+                         .doubt = 0.02,
+                         .pause_seconds = 1});
   now.options[1].doubt = 0.02;
   EXPECT_EQ(choose(rule, now).option, 1u);
   now.options[1].doubt = 0.4;  // 1.1 s may be 1.6 s
