@@ -184,6 +184,7 @@ class Deciding {
   struct Away {
     Finding finding;              // of what the plan does not use
     double since = 0, until = 0;  // seconds by the clock: left out; tried again
+    bool seemed_well = false;     // at the last look
   };
   std::vector<Away> away_;
   std::optional<double> last_look_;  // at those who are away, by the clock
