@@ -9,8 +9,8 @@
 namespace optimus::test {
 namespace {
 
-Observation seen_by(int rank, std::int64_t step) {
-  RankStep one{.rank = rank, .group = rank % 3, .seconds = 1.0 + rank};
+Observation seen_by(int rank, std::int64_t step, int num_groups) {
+  RankStep one{.rank = rank, .group = rank % num_groups, .seconds = 1.0 + rank};
   one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, 0.5 + static_cast<double>(step) + rank, 0};
   Observation seen{.step = step};
   seen.add(one);
@@ -18,7 +18,7 @@ Observation seen_by(int rank, std::int64_t step) {
 }
 
 // Every third step is collected; what comes out at rank 0 is what one that sees everything would have.
-void collect(int num_ranks, int num_collected) {
+void collect(int num_ranks, int num_collected, int num_groups = 3) {
   ThreadWorld world(num_ranks);
   std::vector<Observation> collected;
   std::vector<std::thread> threads;
@@ -31,7 +31,7 @@ void collect(int num_ranks, int num_collected) {
       for (int step = 1; step <= 3 * num_collected; ++step) {
         tree.receive();
         if (step % 3 != 0) continue;
-        if (auto seen = tree.send(seen_by(rank, step))) collected.push_back(std::move(*seen));
+        if (auto seen = tree.send(seen_by(rank, step, num_groups))) collected.push_back(std::move(*seen));
       }
       tree.receive();
     });
@@ -41,8 +41,8 @@ void collect(int num_ranks, int num_collected) {
   ASSERT_EQ(std::ssize(collected), num_collected - depth);
   for (std::size_t i = 0; i < collected.size(); ++i) {
     const std::int64_t step = 3 * (static_cast<std::int64_t>(i) + 1);
-    Observation expected = seen_by(0, step);
-    for (int rank = 1; rank < num_ranks; ++rank) expected.merge(seen_by(rank, step));
+    Observation expected = seen_by(0, step, num_groups);
+    for (int rank = 1; rank < num_ranks; ++rank) expected.merge(seen_by(rank, step, num_groups));
     EXPECT_EQ(collected[i].step, step);
     EXPECT_EQ(collected[i].num_ranks, num_ranks);
     for (const auto& [group, of_all] : expected.groups) {
@@ -59,6 +59,14 @@ TEST(ObservationTree, OneRankSeesItself) { collect(1, 4); }
 TEST(ObservationTree, AllRanksOfOneLevel) { collect(9, 5); }
 TEST(ObservationTree, LeavesOfDifferentDepth) { collect(10, 5); }
 TEST(ObservationTree, ThreeLevels) { collect(75, 6); }
+
+// A stage for each rank: what ranks above others send is longer than one message.
+TEST(ObservationTree, LongTexts) {
+  Observation several = seen_by(0, 1, 20);
+  for (int rank = 1; rank < 9; ++rank) several.merge(seen_by(rank, 1, 20));
+  ASSERT_GT(to_json(several).dump().size(), 4096u);
+  collect(20, 5, 20);
+}
 
 }  // namespace
 }  // namespace optimus::test
