@@ -85,7 +85,7 @@ class HeadBlock final : public Block {
   template <typename Use>
   void for_each_piece(const Pass& pass, Use use) {
     const at::Tensor input = pass[part_.is_sequence_parallel ? "head.whole" : "head.output.input"],
-                     logits = pass["head.logits"];
+                     logits = pass["head.logits"].narrow(1, 0, part_.vocab.size());
     const std::int64_t rows = input.size(0), most = logits.size(0);
     for (std::int64_t begin = 0; begin < rows; begin += most) {
       const std::int64_t count = std::min(most, rows - begin);

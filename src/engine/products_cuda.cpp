@@ -6,6 +6,8 @@
 #include "engine/products_cuda.h"
 
 #ifdef OPTIMUS_CUDA
+#include <ATen/ops/empty_like.h>
+
 #include "engine/lt_choices.h"
 
 namespace optimus {
@@ -18,7 +20,12 @@ class CudaProducts final : public Products {
 
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                bool adds) override {
-    if (!multiply(x, weight, bias, adds ? y : at::Tensor(), y)) plain_->forward(x, weight, bias, y, adds);
+    for (const Span part : parts_of(y.size(1))) {
+      const at::Tensor some_weight = rows(weight, part), some_bias = rows(bias, part);
+      at::Tensor some = columns(y, part);
+      if (!multiply(x, some_weight, some_bias, adds ? some : at::Tensor(), some))
+        plain_->forward(x, some_weight, some_bias, some, adds);
+    }
   }
   void forward_onto(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                     const at::Tensor& stream, at::Tensor& y) override {
@@ -28,12 +35,12 @@ class CudaProducts final : public Products {
   // cuBLASLt 13.1 on an H200).
   void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
                       const at::Tensor& stream) override {
-    LtShape shape = input_gradient_shape(dy, weight, dx);
-    shape.has_addend = stream.defined(), shape.c_stride = stream.defined() ? stream.stride(0) : dx.stride(0);
-    if (!all_aligned(dy, weight, dx, stream) ||
-        !choices_.run(shape, {weight.data_ptr(), dy.data_ptr(),
-                              stream.defined() ? stream.data_ptr() : nullptr, dx.data_ptr(), nullptr}))
-      plain_->input_gradient(dy, weight, dx, stream);
+    const std::vector<Span> parts = parts_of(dy.size(1));
+    if (parts.size() == 1) return whole_input_gradient(dy, weight, dx, stream);
+    // The few columns of the rest first, so that what they give is rounded while it is small.
+    at::Tensor rest = at::empty_like(dx);
+    whole_input_gradient(columns(dy, parts[1]), rows(weight, parts[1]), rest, stream);
+    whole_input_gradient(columns(dy, parts[0]), rows(weight, parts[0]), dx, rest);
   }
   bool input_gradient_through(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
                               const at::Tensor& x, at::Tensor& dx) override {
@@ -43,6 +50,39 @@ class CudaProducts final : public Products {
     return choices_.run(shape, {weight.data_ptr(), dy.data_ptr(), nullptr, dx.data_ptr(), x.data_ptr()});
   }
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
+    for (const Span part : parts_of(dy.size(1))) {
+      at::Tensor some = rows(gradient, part);
+      whole_weight_gradient(columns(dy, part), x, some, adds);
+    }
+  }
+  std::int64_t bytes() const override { return choices_.bytes(); }
+  LtChoices* choices() override { return &choices_; }
+
+ private:
+  // Outputs that one product covers. The library has no quick ones for matrices in no 16 bytes, and logits of GPT-2's 50,257 tokens
+  // are such: the last few are a product of their own.
+  static std::vector<Span> parts_of(std::int64_t outputs) {
+    constexpr std::int64_t kMany = 4096, kUnit = 64;
+    const std::int64_t even = outputs / kUnit * kUnit;
+    if (outputs < kMany || outputs % 8 == 0) return {{0, outputs}};
+    return {{0, even}, {even, outputs}};
+  }
+  static at::Tensor rows(const at::Tensor& tensor, const Span& part) {
+    return tensor.defined() ? tensor.narrow(0, part.begin, part.size()) : tensor;
+  }
+  static at::Tensor columns(const at::Tensor& tensor, const Span& part) {
+    return tensor.narrow(1, part.begin, part.size());
+  }
+  void whole_input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
+                            const at::Tensor& stream) {
+    LtShape shape = input_gradient_shape(dy, weight, dx);
+    shape.has_addend = stream.defined(), shape.c_stride = stream.defined() ? stream.stride(0) : dx.stride(0);
+    if (!all_aligned(dy, weight, dx, stream) ||
+        !choices_.run(shape, {weight.data_ptr(), dy.data_ptr(),
+                              stream.defined() ? stream.data_ptr() : nullptr, dx.data_ptr(), nullptr}))
+      plain_->input_gradient(dy, weight, dx, stream);
+  }
+  void whole_weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) {
     LtShape shape = base_shape();
     shape.m = x.size(1), shape.n = dy.size(1), shape.k = x.size(0);
     shape.a_stride = x.stride(0), shape.b_stride = dy.stride(0), shape.b_is_transposed = true;
@@ -53,10 +93,6 @@ class CudaProducts final : public Products {
                       {x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), gradient.data_ptr(), nullptr}))
       plain_->weight_gradient(dy, x, gradient, adds);
   }
-  std::int64_t bytes() const override { return choices_.bytes(); }
-  LtChoices* choices() override { return &choices_; }
-
- private:
   LtShape base_shape() const {
     LtShape shape;
     shape.is_half = element_ == at::kHalf;

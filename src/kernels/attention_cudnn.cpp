@@ -150,6 +150,10 @@ struct Part {
   float scale = 1, inverse = 1;  // of what is kept; see scaled_out
 
   bool drops() const { return rate > 0; }
+  Span heads() const {
+    const std::int64_t group = shape.heads / shape.kv_heads;
+    return {groups.begin * group, groups.end * group};
+  }
   void add_dropout(Places& places, bool is_backward) const {
     if (!drops()) return;
     places[kMask] = mask.data_ptr(), places[kScale] = const_cast<float*>(&scale);
@@ -160,22 +164,18 @@ struct Part {
   at::Tensor scaled_out(const at::Tensor& out) const { return drops() ? out * (1 - rate) : out; }
   void fill_mask(const AttentionTask& task, const at::Tensor& like) {
     if (!drops()) return;
-    const std::int64_t group = shape.heads / shape.kv_heads;
     mask = at::empty({shape.sequences, shape.heads, shape.length, shape.length}, like.options());
-    fill_dropout_mask(task.dropout, shape.is_causal, sequences, {groups.begin * group, groups.end * group},
-                      mask);
+    fill_dropout_mask(task.dropout, shape.is_causal, sequences, heads(), mask);
   }
   // Of rows and heads, or rows and heads of keys.
   at::Tensor queries(const at::Tensor& rows) const {
-    const std::int64_t group = shape.heads / shape.kv_heads;
-    return rows_of_part(rows).narrow(1, groups.begin * group, shape.heads);
+    return rows_of_part(rows).narrow(1, heads().begin, shape.heads);
   }
   at::Tensor keys(const at::Tensor& rows) const {
     return rows_of_part(rows).narrow(1, groups.begin, shape.kv_heads);
   }
   at::Tensor sums(const at::Tensor& logsumexp) const {
-    return logsumexp.narrow(0, sequences.begin, shape.sequences)
-        .narrow(1, groups.begin * (shape.heads / shape.kv_heads), shape.heads);
+    return logsumexp.narrow(0, sequences.begin, shape.sequences).narrow(1, heads().begin, shape.heads);
   }
 
  private:

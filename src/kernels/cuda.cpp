@@ -1,67 +1,17 @@
 // CudaKernels: tensors to the kernels of cuda_*.cu, on the current stream. Workspaces come from ATen's allocator, which gives
 // them back in the stream's order. Compiled where CUDA is; without it the file is empty.
 #ifdef OPTIMUS_CUDA
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <type_traits>
 
-#include "base/error.h"
-#include "kernels/attention.h"
-#include "kernels/cuda_launch.h"
+#include "kernels/cuda_tensors.h"
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
 namespace optimus {
 namespace {
-
-cuda::Element element_of(const at::Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
-  if (type == at::kBFloat16) return cuda::Element::bf16;
-  if (type == at::kHalf) return cuda::Element::fp16;
-  if (type == at::kFloat) return cuda::Element::fp32;
-  ensure(type == at::kDouble, "kernels do not know the element type {}", c10::toString(type));
-  return cuda::Element::fp64;
-}
-at::ScalarType wide_type(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-// An undefined tensor has no rows. `like` says the element type.
-cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
-  if (!tensor.defined()) return {};
-  ensure(tensor.scalar_type() == type, "a tensor of type {} among those of {}",
-         c10::toString(tensor.scalar_type()), c10::toString(type));
-  ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims as rows", tensor.dim());
-  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "rows whose elements lie {} apart",
-         tensor.stride(-1));
-  cuda::Rows rows{.data = tensor.data_ptr(),
-                  .num_rows = tensor.size(0),
-                  .num_inner = 1,
-                  .width = tensor.size(-1),
-                  .outer_stride = tensor.stride(0),
-                  .inner_stride = 0};
-  if (tensor.dim() == 3 && tensor.size(1) > 0)
-    rows.num_inner = tensor.size(1), rows.inner_stride = tensor.stride(1), rows.num_rows *= tensor.size(1);
-  ensure(rows.num_rows < (std::int64_t{1} << 31), "{} rows in one call", rows.num_rows);
-  return rows;
-}
-cuda::Rows rows_of(const at::Tensor& tensor) {
-  return tensor.defined() ? rows_of(tensor, tensor.scalar_type()) : cuda::Rows{};
-}
-
-// A vector of neighbouring elements; null when the tensor is undefined.
-void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
-  if (!tensor.defined()) return nullptr;
-  ensure(tensor.is_contiguous() && tensor.scalar_type() == type, "a vector with gaps, or of type {} for {}",
-         c10::toString(tensor.scalar_type()), c10::toString(type));
-  return tensor.data_ptr();
-}
 
 double* step_numbers_of(const at::Tensor& numbers) {
   ensure(numbers.numel() == kNumStepNumbers, "{} numbers of a step", numbers.numel());
@@ -72,31 +22,6 @@ void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
   ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "a tensor of {} elements with one of {}",
          tensor.defined() ? tensor.numel() : 0, like.numel());
 }
-
-int num_processors_of(at::Device device) {
-  int count = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index()));
-  return count;
-}
-
-// Makes the device of a tensor current while kernels are launched on its stream.
-class Launch {
- public:
-  explicit Launch(const at::Tensor& tensor)
-      : guard_(tensor.device()),
-        queue_{.stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
-               .num_processors = num_processors_of(tensor.device())} {}
-  const cuda::Queue& queue() const { return queue_; }
-  template <typename... Args>
-  void operator()(void (*kernel)(const cuda::Queue&, Args...), std::type_identity_t<Args>... args) const {
-    kernel(queue_, args...);
-    C10_CUDA_CHECK(cudaGetLastError());
-  }
-
- private:
-  c10::cuda::CUDAGuard guard_;
-  cuda::Queue queue_;
-};
 
 // Rows in packs of 16 bytes, and whole tiles of 16 x 16.
 bool is_quantised_here(const at::Tensor& x) {
@@ -460,43 +385,7 @@ class CudaKernels final : public Kernels {
   std::unique_ptr<Kernels> plain_ = make_plain_kernels();  // for rows wider than registers hold
 };
 
-// scores: [heads, queries, keys]; key_of: of a head.
-template <typename KeyOf>
-void fill_scores(const AttentionDropout& dropout, cuda::FactorsTask task, at::Tensor& scores,
-                 const KeyOf& key_of) {
-  const Launch launch(scores);
-  task.element = element_of(scores), task.rate = dropout.rate, task.max_positions = dropout.max_positions;
-  task.num_queries = scores.size(1), task.num_keys = scores.size(2);
-  for (std::int64_t first = 0; first < scores.size(0); first += cuda::kMostKeys) {
-    task.num_heads = std::min<std::int64_t>(cuda::kMostKeys, scores.size(0) - first);
-    task.factors = flat_data(scores.narrow(0, first, task.num_heads), scores.scalar_type());
-    cuda::DropoutKeys keys;
-    for (std::int64_t i = 0; i < task.num_heads; ++i) keys.of[i] = key_of(first + i).value;
-    launch(cuda::dropout_factors, task, keys);
-  }
-}
-
 }  // namespace
-
-void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
-                          at::Tensor& factors) {
-  cuda::FactorsTask task{.first_query = queries.begin, .first_key = keys.begin};
-  fill_scores(dropout, task, factors, [&](std::int64_t head) {
-    return key.with(static_cast<std::uint64_t>(dropout.first_head + head));
-  });
-}
-
-void fill_dropout_mask(const AttentionDropout& dropout, bool is_causal, Span sequences, Span heads,
-                       at::Tensor& mask) {
-  cuda::FactorsTask task{.is_mask = true, .is_causal = is_causal};
-  at::Tensor flat = mask.flatten(0, 1);
-  fill_scores(dropout, task, flat, [&](std::int64_t row) {
-    const std::int64_t sample =
-        dropout.samples[static_cast<std::size_t>(sequences.begin + row / heads.size())];
-    return dropout.key.with(static_cast<std::uint64_t>(sample))
-        .with(static_cast<std::uint64_t>(dropout.first_head + heads.begin + row % heads.size()));
-  });
-}
 
 std::unique_ptr<Kernels> make_cuda_kernels() { return std::make_unique<CudaKernels>(); }
 

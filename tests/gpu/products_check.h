@@ -27,6 +27,7 @@ class ProductsCheck {
     for (const auto& [rows, in, out] : std::vector<std::array<std::int64_t, 3>>{
              {384, 256, 512}, {1000, 768, 2304}, {128, 64, 72}, {33, 50, 131}, {1, 128, 64}, {77, 1001, 40}})
       products(rows, in, out);
+    logit_products(384, 256, 5003);
     if (type_ == at::kBFloat16)
       for (const auto& [rows, in, out] : std::vector<std::array<std::int64_t, 3>>{
                {384, 256, 512}, {1008, 768, 2304}, {16, 64, 48}, {30, 64, 48}})
@@ -72,6 +73,26 @@ class ProductsCheck {
       near("product onto a stream", y, exact + in_double(stream), 2 * near_once);
       gradients(x, weight, wide_limit);
     }
+  }
+
+  // Of a vocabulary in no 16 bytes, whose logits lie in rows that are longer.
+  void logit_products(std::int64_t rows, std::int64_t in, std::int64_t out) {
+    const at::Tensor x = random_tensor({rows, in}, type_), weight = random_tensor({out, in}, type_),
+                     bias = random_tensor({out}, type_);
+    at::Tensor logits = at::empty({rows, (out + 63) / 64 * 64}, x.options()).narrow(1, 0, out),
+               dx = at::empty_like(x), dweight = at::zeros({out, in}, x.options().dtype(at::kFloat));
+    const at::Tensor exact = in_double(x).mm(in_double(weight).t());
+    products_->forward(x, weight, {}, logits);
+    near("logits", logits, exact, tolerance(type_));
+    products_->forward(x, weight, bias, logits);
+    near("logits and bias", logits, exact + in_double(bias), tolerance(type_));
+    // The sum of the last columns is rounded before it is added.
+    products_->input_gradient(logits, weight, dx);
+    near("logits' input gradient", dx, in_double(logits).mm(in_double(weight)), 2 * tolerance(type_));
+    products_->weight_gradient(logits, x, dweight, false);
+    products_->weight_gradient(logits, x, dweight, true);
+    near("logits' weight gradient", dweight, 2 * in_double(logits).t().mm(in_double(x)),
+         std::ldexp(static_cast<double>(2 * rows), -23) + 1e-6);  // as in products()
   }
 
   void gradients(const at::Tensor& x, const at::Tensor& weight, double wide_limit) {

@@ -1,0 +1,84 @@
+// Tensors as kernels of cuda_*.cu take them, and launches on the current stream of a tensor's device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <type_traits>
+
+#include "base/error.h"
+#include "kernels/cuda_launch.h"
+
+namespace optimus {
+
+inline cuda::Element element_of(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (type == at::kBFloat16) return cuda::Element::bf16;
+  if (type == at::kHalf) return cuda::Element::fp16;
+  if (type == at::kFloat) return cuda::Element::fp32;
+  ensure(type == at::kDouble, "kernels do not know the element type {}", c10::toString(type));
+  return cuda::Element::fp64;
+}
+inline at::ScalarType wide_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// An undefined tensor has no rows. `like` says the element type.
+inline cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
+  if (!tensor.defined()) return {};
+  ensure(tensor.scalar_type() == type, "a tensor of type {} among those of {}",
+         c10::toString(tensor.scalar_type()), c10::toString(type));
+  ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims as rows", tensor.dim());
+  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "rows whose elements lie {} apart",
+         tensor.stride(-1));
+  cuda::Rows rows{.data = tensor.data_ptr(),
+                  .num_rows = tensor.size(0),
+                  .num_inner = 1,
+                  .width = tensor.size(-1),
+                  .outer_stride = tensor.stride(0),
+                  .inner_stride = 0};
+  if (tensor.dim() == 3 && tensor.size(1) > 0)
+    rows.num_inner = tensor.size(1), rows.inner_stride = tensor.stride(1), rows.num_rows *= tensor.size(1);
+  ensure(rows.num_rows < (std::int64_t{1} << 31), "{} rows in one call", rows.num_rows);
+  return rows;
+}
+inline cuda::Rows rows_of(const at::Tensor& tensor) {
+  return tensor.defined() ? rows_of(tensor, tensor.scalar_type()) : cuda::Rows{};
+}
+
+// A vector of neighbouring elements; null when the tensor is undefined.
+inline void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
+  if (!tensor.defined()) return nullptr;
+  ensure(tensor.is_contiguous() && tensor.scalar_type() == type, "a vector with gaps, or of type {} for {}",
+         c10::toString(tensor.scalar_type()), c10::toString(type));
+  return tensor.data_ptr();
+}
+
+inline int num_processors_of(at::Device device) {
+  int count = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index()));
+  return count;
+}
+
+// Makes the device of a tensor current while kernels are launched on its stream.
+class Launch {
+ public:
+  explicit Launch(const at::Tensor& tensor)
+      : guard_(tensor.device()),
+        queue_{.stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
+               .num_processors = num_processors_of(tensor.device())} {}
+  const cuda::Queue& queue() const { return queue_; }
+  template <typename... Args>
+  void operator()(void (*kernel)(const cuda::Queue&, Args...), std::type_identity_t<Args>... args) const {
+    kernel(queue_, args...);
+    C10_CUDA_CHECK(cudaGetLastError());
+  }
+
+ private:
+  c10::cuda::CUDAGuard guard_;
+  cuda::Queue queue_;
+};
+
+}  // namespace optimus
