@@ -57,6 +57,20 @@ Speeds table_speeds(const FailureOptions& options, const std::string& model) {
   return speeds;
 }
 
+std::optional<double> received_per_second(const Cluster& cluster, int devices) {
+  if (cluster.num_nodes() < 2) return std::nullopt;
+  return devices * cluster.link(Device{0}, Device{cluster.num_devices() - 1}).shared_bytes_per_second;
+}
+
+RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second) {
+  if (!options.recovery_costs.empty())
+    return parse_recovery_costs(value_or_throw(read_file(options.recovery_costs, Bytes(1 << 20))),
+                                options.recovery_costs.string());
+  RecoveryCosts costs;
+  if (link_bytes_per_second) costs.link_bytes_per_second = kPartOfLink * *link_bytes_per_second;
+  return costs;
+}
+
 Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
                        const Constants& constants, const AvailabilityTrace& trace) {
   if (named.model.empty() || cluster_name.empty() || !options.batch)
@@ -83,6 +97,7 @@ Speeds template_speeds(const FailureOptions& options, ModelOptions named, const 
     speeds.throughput.samples_per_second.push_back(speeds.batch / templates.seconds(n));
   speeds.parameters = static_cast<double>(num_parameters(model));
   speeds.dollars_per_second = dollars_per_second(options, cluster);
+  speeds.node_bytes_per_second = received_per_second(cluster, options.devices_per_node);
   speeds.tokens = static_cast<double>(demand.sequence_length);
   speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
   speeds.words = fmt::format("templates of {} on {} to {} nodes of {}", model.name, templates.smallest(),

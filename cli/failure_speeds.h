@@ -16,8 +16,9 @@ struct Speeds {
   Throughput throughput;
   double batch = 1, ready_seconds = 0;
   int fewest_nodes = 1;
-  double parameters = 0, tokens = 1;           // tokens of a sample
-  std::optional<double> dollars_per_second{};  // of the whole cluster
+  double parameters = 0, tokens = 1;              // tokens of a sample
+  std::optional<double> node_bytes_per_second{};  // that a node receives from others; none: nobody says
+  std::optional<double> dollars_per_second{};     // of the whole cluster
   std::optional<PublishedTables> tables;
   std::string model, words;
 };
@@ -28,6 +29,11 @@ Halts halts_for(const Speeds& speeds, System system);
 Speeds table_speeds(const FailureOptions& options, const std::string& model);
 Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
                        const Constants& constants, const AvailabilityTrace& trace);
+
+// That so many devices of a node receive from others, all at once; nothing where there are no others.
+std::optional<double> received_per_second(const Cluster& cluster, int devices);
+// --recovery-costs; without it, links as they are said to be.
+RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second);
 
 // Of all devices of the cluster: --price, else what its types say; nothing where some type says nothing.
 std::optional<double> dollars_per_second(const FailureOptions& options, const Cluster& cluster);

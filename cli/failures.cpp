@@ -206,10 +206,7 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   const Speeds speeds = options.throughput.empty()
                             ? template_speeds(options, model, cluster, constants, trace)
                             : table_speeds(options, model.model);
-  RecoveryCosts costs;
-  if (!options.recovery_costs.empty())
-    costs = parse_recovery_costs(value_or_throw(read_file(options.recovery_costs, Bytes(1 << 20))),
-                                 options.recovery_costs.string());
+  RecoveryCosts costs = recovery_costs(options, speeds.node_bytes_per_second);
   // Masters and two moments, in fp32, of what one of the fewest nodes holds.
   constexpr double kBytesOfState = 12;
   const double of_a_node = kBytesOfState * speeds.parameters / speeds.fewest_nodes;

@@ -47,10 +47,7 @@ int try_time_line(Console& console, const TimeLineTask& task, const std::string&
   demand.batch = *task.options.batch;
   demand.sequence_length = task.options.sequence_length.value_or(model.max_positions);
   demand.precision = parse_precision(task.options.precision, "--precision");
-  RecoveryCosts costs;
-  if (!task.options.recovery_costs.empty())
-    costs = parse_recovery_costs(value_or_throw(read_file(task.options.recovery_costs, Bytes(1 << 20))),
-                                 task.options.recovery_costs.string());
+  const RecoveryCosts costs = recovery_costs(task.options, received_per_second(demand.cluster, 1));
   const SearchResult start = search(demand, Ground(cluster));
   TimedResponses timed{.clock = seconds_by_clock};
   ResponseLimits limits;

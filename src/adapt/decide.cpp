@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
+#include "adapt/comings.h"
 #include "adapt/learned_policy.h"
 #include "adapt/lifetime.h"
 #include "base/error.h"
@@ -93,11 +96,31 @@ Choice by_malleus(const Policy& policy, const Situation& situation) {
   return has_straggler || is_over ? best : Choice{0, 0, "no straggler"};
 }
 
-// How long things will stay as they are: until a condition ends or the next device is lost.
-double rest_of(const Policy& policy, const Situation& situation) {
-  double rest = policy.horizon;
-  const double losses = situation.losses_per_device_second * std::max(1, situation.options.front().devices);
-  if (losses > 0) rest = std::min(rest, 1 / losses);
+// Devices that come or go together, as far as the options tell.
+int devices_of_node(const Situation& situation) {
+  const int now = situation.options.front().devices;
+  int node = std::numeric_limits<int>::max();
+  for (const PlanOption& option : situation.options)
+    if (can_run(option) && option.devices != now) node = std::min(node, std::abs(option.devices - now));
+  return node;
+}
+
+// What more devices bring lasts as long as one of them does, or until as many have come again, for then there is another change anyway;
+// what else an option brings, until the next device is lost.
+double until_lost_or_more(const Situation& situation, const PlanOption& option, int node, double longest) {
+  constexpr double kShortest = 600;  // seconds that tell how often somebody comes
+  const int now = situation.options.front().devices, more = option.devices - now;
+  const double losses = situation.losses_per_device_second;
+  const auto after = [&](double rate) { return rate > 0 ? std::min(longest, 1 / rate) : longest; };
+  if (more <= 0) return after(losses * std::max(1, now));
+  const double arrivals =
+      situation.arrivals_last_hour / std::clamp(situation.now, kShortest, LastHour::kHour);
+  return std::min(after(losses * node), after(arrivals * node / more));
+}
+
+// How long things will stay as they are.
+double rest_of(const Policy& policy, const Situation& situation, const PlanOption& option, int node) {
+  double rest = std::min(until_lost_or_more(situation, option, node, policy.horizon), situation.run_left);
   for (const OngoingCondition& one : situation.conditions)
     rest = std::min(rest, expected_rest(usual_lifetime(one.cause), one.age, policy.horizon));
   return rest;
@@ -119,7 +142,6 @@ constexpr double kSufficient = 0.9;
 Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
   if (!can_run(now)) return most_lasting(situation);
-  const double rest = rest_of(policy, situation);
   // The gain did not come: less than a quarter of what was promised is there, and what was before is quicker.
   if (situation.predicted_gain && situation.realised_gain && *situation.predicted_gain > 0 &&
       *situation.realised_gain < 0.25 * *situation.predicted_gain &&
@@ -130,6 +152,7 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
         return {i, 0, "the gain did not come"};
   if (situation.since_switch < settling_seconds(policy, situation)) return {0, 0, "just switched"};
   const bool explores = situation.exploration_left > 0;
+  const int node = devices_of_node(situation);
   std::vector<double> gains(situation.options.size(), 0);
   double most = 0;
   for (std::size_t i = 1; i < gains.size(); ++i) {
@@ -138,7 +161,8 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
     if (!can_run(option) || gain < policy.least_gain) continue;
     // A try within the budget is judged by what is expected; else by what is nearly sure.
     const bool is_cheap = explores && option.pause_seconds <= situation.exploration_left;
-    gains[i] = net_gain(situation, i, rest, is_cheap ? 0 : policy.caution);
+    gains[i] =
+        net_gain(situation, i, rest_of(policy, situation, option, node), is_cheap ? 0 : policy.caution);
     if (gains[i] < (policy.payback - 1) * option.pause_seconds) gains[i] = 0;
     most = std::max(most, gains[i]);
   }
@@ -151,12 +175,13 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
         (situation.options[i].response == situation.options[chosen].response && gains[i] > gains[chosen]);
     if (is_cheaper) chosen = i;
   }
+  const double rest = rest_of(policy, situation, situation.options[chosen], node);
   return {chosen, gains[chosen], fmt::format("pays within {}", optimus::text(Seconds(rest)))};
 }
 
 Choice by_oracle(const Situation& situation) {
   if (!can_run(situation.options.front())) return most_lasting(situation);
-  const double rest = situation.true_rest.value_or(0);
+  const double rest = std::min(situation.true_rest.value_or(0), situation.run_left);
   const auto best = best_by(situation, [&](const PlanOption&, std::size_t i) {
     return i == 0 ? 0 : net_gain(situation, i, rest, 0);
   });

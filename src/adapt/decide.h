@@ -56,6 +56,7 @@ struct Situation {
   std::optional<double> predicted_gain{};  // of the last switch, part of the step
   std::optional<double> realised_gain{};   // once enough steps are seen
   std::optional<double> true_rest{};       // told to the oracle alone
+  double run_left = 1e9;  // seconds, as steps are now, until the run ends; more than a run takes: nobody says
   // What a monitor keeps of the run so far.
   double since_loss = 1e9, since_arrival = 1e9;  // seconds
   int losses_last_hour = 0, arrivals_last_hour = 0, switches = 0;

@@ -21,7 +21,8 @@ constexpr int kSettling = 3;           // observations behind a change of plan t
 constexpr int kVerdict = kSettling + 2 * static_cast<int>(kRecent);
 constexpr double kAnotherMatter = 1.3;  // slower than this since a change, it is answered at once
 constexpr double kExplored = 0.01;      // of the time, for changes that are only likely to be better
-constexpr int kCalibrated = 30;  // observations of the first plan, until it is asked whether it is the best
+constexpr int kCalibrated =
+    30;  // observations of the first plan, or a phase's, until it is asked whether it is the best
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 // Of the last ones.
@@ -57,7 +58,7 @@ void Deciding::begin_plan() {
 
 void Deciding::see(const Observation& seen) {
   if (seen.step < first_step_ || seen.num_ranks == 0) return;
-  ++num_seen_;
+  ++num_seen_, last_step_ = seen.step;
   if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
@@ -292,6 +293,9 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
   question.seconds = middle_step(recent_, steps);
+  if (facts_.num_steps > 0)
+    question.run_left =
+        question.seconds * static_cast<double>(std::max<std::int64_t>(0, facts_.num_steps - last_step_));
   question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer) / std::sqrt(double{kRecent});
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
@@ -362,6 +366,9 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   // When it was suspected most of them had been quick.
   if (wish && is_suspicion_ && !recent_.empty()) before_ = middle_step(recent_);
   networks_.reset(), probing_ = Probing::no, last_look_.reset();
+  // With another batch or length another plan may be the best.
+  if (plan.batch != plan_.batch || plan.sequence_length != plan_.sequence_length)
+    has_looked_for_better_ = false;
   plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;

@@ -129,7 +129,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   situation.recovery_seconds = facts_.costs.detection_seconds + facts_.costs.recovery_seconds;
   situation.since_switch = question.since_switch, situation.exploration_left = question.exploration_left;
   situation.predicted_gain = question.predicted, situation.realised_gain = question.realised;
-  situation.true_rest = question.true_rest;
+  situation.true_rest = question.true_rest, situation.run_left = question.run_left;
   tell(question.judged, situation);
   for (const PlannedOption& one : options) {
     situation.options.push_back(one.option);

@@ -26,6 +26,9 @@ inline constexpr std::array<TrialFamily, 6> kTrialFamilies = {TrialFamily::spot,
                                                               TrialFamily::slow,   TrialFamily::mixed};
 std::string text(TrialFamily family);
 
+// Seconds: what a change of plan of a trial takes, at most, and what moving its state does.
+inline constexpr double kLongestSwitch = 2, kLongestMove = 60;
+
 // What an owner knows of the own cluster; what is not given is drawn.
 struct EnvironmentOptions {
   std::vector<AvailabilityTrace> traces{};  // every third trial of nodes replays a piece of one of these

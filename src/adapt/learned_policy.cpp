@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "adapt/environment.h"
 #include "base/text.h"
 
 namespace optimus {
@@ -44,6 +45,16 @@ std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<co
   return std::nullopt;
 }
 
+// Features have pauses in steps and in what things last, not in seconds.
+std::optional<std::string> too_long_a_pause(const Situation& situation, const FeatureTable& table) {
+  constexpr double kMost = (1 + kSlack) * (kLongestSwitch + kLongestMove);
+  for (const std::size_t option : table.options)
+    if (const double pause = situation.options[option].pause_seconds; pause > kMost)
+      return fmt::format("a pause of {}, up to {} in training", optimus::text(Seconds(pause)),
+                         optimus::text(Seconds(kLongestSwitch + kLongestMove)));
+  return std::nullopt;
+}
+
 // Whether own switches brought much less than they should have, predictions being as far off as is known by now.
 bool has_disappointed(const Situation& situation) {
   if (situation.num_judged < kJudged) return false;
@@ -58,6 +69,11 @@ bool is_untouched(const Situation& situation) {
   constexpr double kNever = 1e8;  // seconds ago
   return situation.options.front().step_seconds > 0 && situation.conditions.empty() &&
          situation.switches == 0 && situation.since_loss > kNever && situation.since_arrival > kNever;
+}
+
+// Whether the pause costs more than the option can gain until the run ends, which was not learned: trials have no end that they know of.
+bool is_too_late(const Policy& policy, const Situation& situation, std::size_t option, double saved) {
+  return situation.run_left * saved < policy.payback * situation.options[option].pause_seconds;
 }
 
 // Of an option, as the table has it; none where it was not looked at.
@@ -127,6 +143,8 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
       return by_the_rule("just switched", rule);
     if (is_untouched(situation)) return by_the_rule("nothing was slow or changed", rule);
     if (has_disappointed(situation)) return by_the_rule("promised gains did not come", rule);
+    if (const auto what = too_long_a_pause(situation, table))
+      return by_the_rule("unfamiliar (" + *what + ")", rule);
     if (const auto what = unfamiliar(network, table.situation, kOptionFeatures))
       return by_the_rule("unfamiliar (" + *what + ")", rule);
     if (const auto what = unfamiliar(network, table.rows[row], 0))
@@ -134,6 +152,9 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
     if (table.estimates[row] > most_slower * other)
       return by_the_rule(fmt::format("vetoed (expects {:.2f}x the step)", table.estimates[row] / other),
                          rule);
+    if (now > 0 && option != 0 && !is_safer &&
+        is_too_late(policy, situation, option, 1 - table.estimates[row] / other))
+      return by_the_rule("the run ends soon", rule);
     const std::optional<double> ruled = estimate_of(table, rule().option);
     if (ruled && table.estimates[row] > most_slower * *ruled)
       return by_the_rule(

@@ -10,6 +10,9 @@
 
 namespace optimus {
 
+constexpr double kPartOfLink =
+    0.7;  // that changes of plan were seen to reach of a link's speed (docs/switching.md)
+
 struct RecoveryCosts {
   double start_seconds = 2;        // from the first nodes' being ready to the first step
   double detection_seconds = 0.1;  // from a loss to the survivors' knowing of it
@@ -19,8 +22,7 @@ struct RecoveryCosts {
   double prepare_seconds = 1;  // from a node's being ready to its being prepared to enter
   double join_bytes = 0;       // of state that a node that enters has to receive
   double loss_bytes = 0;       // that a survivor has to, where stages are cut anew after a loss
-  double link_bytes_per_second =
-      0.875e9;  // of 10 Gbit/s, the 70 % that changes of plan were seen to reach (docs/switching.md)
+  double link_bytes_per_second = kPartOfLink * 1.25e9;  // 10 Gbit/s, where nobody says
 
   double move_seconds(double bytes) const { return bytes / link_bytes_per_second; }
   bool operator==(const RecoveryCosts&) const = default;

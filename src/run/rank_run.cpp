@@ -202,6 +202,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
           },
       .clock = seconds_now,
       .looks_for_better = true,
+      .num_steps = settings_.steps,
       .has_host_links = !rank_.device.is_cuda(),
       .comings = comings_,
   };

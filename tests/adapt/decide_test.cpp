@@ -128,6 +128,43 @@ TEST(Decide, LossesAreExpectedAsTheyCame) {
   EXPECT_EQ(situation.arrivals_last_hour, 0);
 }
 
+// Twenty nodes of eight devices; one is lost every eight minutes, and one comes as often. To take one in pauses all for 110 s, which a node of
+// twenty does not bring in until the next one comes; three of them do, though one of the 23 will be lost soon.
+TEST(Decide, WhoComesIsTakenInWithOthers) {
+  const Policy rule{.kind = PolicyKind::rule};
+  Situation now{.now = 36'000};
+  now.losses_per_device_second = 1.0 / (490 * 160), now.arrivals_last_hour = 8;
+  for (int nodes = 20; nodes <= 21; ++nodes) {
+    const double seconds = 20.0 / nodes;
+    now.options.push_back({.response = nodes == 20 ? Response::stay : Response::replan,
+                           .step_seconds = seconds,
+                           .usual_seconds = seconds,
+                           .doubt = 0.01,
+                           .pause_seconds = nodes == 20 ? 0.0 : 110.0,
+                           .devices = 8 * nodes});
+  }
+  EXPECT_EQ(choose(rule, now).option, 0u);
+  for (int more = 2; more <= 3; ++more) {
+    PlanOption option = now.options[1];
+    option.devices = 8 * (20 + more), option.step_seconds = option.usual_seconds = 20.0 / (20 + more);
+    now.options.push_back(option);
+  }
+  EXPECT_EQ(choose(rule, now).option, 3u);
+  now.arrivals_last_hour = 0;  // nobody else will come for a while
+  now.options.resize(2);
+  EXPECT_EQ(choose(rule, now).option, 1u);
+}
+
+// 0.4 of 1.5 s are gained a step: a pause of a minute is too long for the last three minutes.
+TEST(Decide, AChangeHasToPayBeforeTheRunEnds) {
+  const Policy rule{.kind = PolicyKind::rule};
+  Situation now = slow_device(3600, 60);
+  now.run_left = 1800;
+  EXPECT_EQ(choose(rule, now).option, 1u);
+  now.run_left = 180;
+  EXPECT_EQ(choose(rule, now).option, 0u);
+}
+
 TEST(Decide, MalleusAnswersDevicesAlone) {
   Situation now = slow_device(60, 1);
   EXPECT_EQ(choose({.kind = PolicyKind::malleus}, now).option, 1u);

@@ -8,6 +8,7 @@
 #include "cost/link_cost.h"
 #include "model/presets.h"
 #include "plan/describe.h"
+#include "plan/phase.h"
 #include "plan/validate.h"
 
 namespace optimus {
@@ -26,9 +27,9 @@ class DecidingTest : public testing::Test {
                           .policy = {.kind = policy},
                           .machines = machines_,
                           .demand =
-                              [this, shape, dp](const Cluster& cluster, const Plan&) {
+                              [this, shape, dp](const Cluster& cluster, const Plan& now) {
                                 Demand demand{model_, cluster, our_software(), fitted_constants()};
-                                demand.batch = shape.batch, demand.sequence_length = shape.sequence_length;
+                                demand.batch = now.batch, demand.sequence_length = now.sequence_length;
                                 // As a user would who wants stages and copies, and nothing else.
                                 demand.constraints.tp = demand.constraints.cp = Range{1, 1};
                                 if (!is_any_grid_) demand.constraints.pp = Range{shape.pp, shape.pp};
@@ -39,6 +40,7 @@ class DecidingTest : public testing::Test {
                           .clock = [this] { return now_; },
                           .foretold = foretold_,
                           .looks_for_better = looks_for_better_,
+                          .num_steps = num_steps_,
                           .comings = comings_,
                           .undone_steps = undone_steps_};
     deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
@@ -133,6 +135,7 @@ class DecidingTest : public testing::Test {
   double ring_ = 1;
   bool is_any_grid_ = false;
   bool looks_for_better_ = false;
+  std::int64_t num_steps_ = 0;  // of the run
   std::optional<Deciding::Foretold> foretold_;
   std::optional<double> seconds_;  // of steps, whatever the ranks saw
   Comings comings_;
@@ -153,6 +156,28 @@ TEST_F(DecidingTest, ABetterPlanIsTakenWhereNothingIsSlow) {
   EXPECT_EQ(steps(40), std::nullopt);
   ASSERT_TRUE(realised_.has_value());
   EXPECT_GT(*realised_, 0.05);
+}
+
+// It is asked when 30 steps have been measured, of which the last is the run's.
+TEST_F(DecidingTest, NothingIsChangedWhereTheRunEnds) {
+  looks_for_better_ = true, num_steps_ = 31;
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  EXPECT_EQ(steps(31), std::nullopt);
+}
+
+// A phase keeps a plan's devices and layers. Of four sequences each device has one anyway; of 64 they need not come one by one.
+TEST_F(DecidingTest, APhaseIsAskedForABetterPlanAgain) {
+  looks_for_better_ = true;
+  begin({.dp = 4, .microbatch = 1, .batch = 4, .sequence_length = 1024}, 4);
+  EXPECT_EQ(steps(60), std::nullopt);
+  plan_ = with_batch(plan_, 64, 1024);
+  deciding_->took(plan_, std::nullopt, step_), imagine();
+  const auto wish = steps(60);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_EQ(wish->why, "by what steps were measured to take");
+  EXPECT_EQ(wish->plan.batch, 64);
+  EXPECT_EQ(steps(40), std::nullopt);
+  EXPECT_GT(realised_.value_or(0), 0.05);
 }
 
 // Devices were lost three times in ten minutes, and this plan's state is on one device each: a second copy is worth its price, which is 1 %

@@ -203,6 +203,17 @@ TEST(LearnedPolicyGuards, TheRuleDecidesWhereItMust) {
   EXPECT_NE(choice.reason.find("unfamiliar (worst factor"), std::string::npos) << choice.reason;
   EXPECT_EQ(choice.option, rule.option);
 
+  policy.network = &network;
+  Situation other = now;
+  other.options[1].pause_seconds = 110;
+  choice = choose(policy, other);
+  EXPECT_NE(choice.reason.find("unfamiliar (a pause of"), std::string::npos) << choice.reason;
+  EXPECT_EQ(choice.option, choose({.kind = PolicyKind::rule}, other).option);
+  other = now, other.run_left = 0.1;
+  choice = choose(policy, other);
+  EXPECT_NE(choice.reason.find("the run ends soon"), std::string::npos) << choice.reason;
+  EXPECT_EQ(choice.option, 0u);
+
   const LearnedPolicy slow = one_sided(-1);  // likes what is slow
   policy.network = &slow;
   now.options[1].step_seconds = 2.5;
