@@ -57,18 +57,12 @@ Speeds table_speeds(const FailureOptions& options, const std::string& model) {
   return speeds;
 }
 
-std::optional<double> received_per_second(const Cluster& cluster, int devices) {
-  if (cluster.num_nodes() < 2) return std::nullopt;
-  return devices * cluster.link(Device{0}, Device{cluster.num_devices() - 1}).shared_bytes_per_second;
-}
-
 RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second) {
-  if (!options.recovery_costs.empty())
-    return parse_recovery_costs(value_or_throw(read_file(options.recovery_costs, Bytes(1 << 20))),
-                                options.recovery_costs.string());
   RecoveryCosts costs;
   if (link_bytes_per_second) costs.link_bytes_per_second = kPartOfLink * *link_bytes_per_second;
-  return costs;
+  if (options.recovery_costs.empty()) return costs;
+  return parse_recovery_costs(value_or_throw(read_file(options.recovery_costs, Bytes(1 << 20))),
+                              options.recovery_costs.string(), costs);
 }
 
 Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,

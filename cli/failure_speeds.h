@@ -30,9 +30,7 @@ Speeds table_speeds(const FailureOptions& options, const std::string& model);
 Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
                        const Constants& constants, const AvailabilityTrace& trace);
 
-// That so many devices of a node receive from others, all at once; nothing where there are no others.
-std::optional<double> received_per_second(const Cluster& cluster, int devices);
-// --recovery-costs; without it, links as they are said to be.
+// --recovery-costs; what it does not name is usual, and links are as they are said to be.
 RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second);
 
 // Of all devices of the cluster: --price, else what its types say; nothing where some type says nothing.

@@ -96,7 +96,7 @@ Choice by_malleus(const Policy& policy, const Situation& situation) {
   return has_straggler || is_over ? best : Choice{0, 0, "no straggler"};
 }
 
-// Devices that come or go together, as far as the options tell.
+// Devices that come or go together: as few as options differ by.
 int devices_of_node(const Situation& situation) {
   const int now = situation.options.front().devices;
   int node = std::numeric_limits<int>::max();

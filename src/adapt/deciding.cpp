@@ -58,7 +58,7 @@ void Deciding::begin_plan() {
 
 void Deciding::see(const Observation& seen) {
   if (seen.step < first_step_ || seen.num_ranks == 0) return;
-  ++num_seen_, last_step_ = seen.step;
+  ++num_seen_, seen_step_ = seen.step;
   if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
@@ -293,9 +293,9 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
   question.seconds = middle_step(recent_, steps);
-  if (facts_.num_steps > 0)
+  if (facts_.last_step > 0)
     question.run_left =
-        question.seconds * static_cast<double>(std::max<std::int64_t>(0, facts_.num_steps - last_step_));
+        question.seconds * static_cast<double>(std::max<std::int64_t>(0, facts_.last_step - seen_step_));
   question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer) / std::sqrt(double{kRecent});
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);

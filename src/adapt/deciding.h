@@ -54,7 +54,7 @@ class Deciding {
     std::optional<Foretold> foretold{};
     // Also where nothing is slow, once, when it has been measured what steps take.
     bool looks_for_better = false;
-    std::int64_t num_steps = 0;  // of the run; 0: nobody says
+    std::int64_t last_step = 0;  // of the run; 0: nobody says
     // Ranks speak through host memory: what they would take on other plans can be looked at.
     bool has_host_links = true;
     Comings comings{};  // until now, by the clock; those that come have a Deciding of their own
@@ -211,7 +211,7 @@ class Deciding {
   int num_waited_ = 0;  // observations, since it was asked for
   int num_seen_ = 0;
   std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's
-  std::int64_t last_step_ = 0;                          // that was seen
+  std::int64_t seen_step_ = 0;                          // the last one
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
   std::map<RanKey, double> ran_;                        // seconds of a step
   std::map<RanKey, double> least_;  // the same where nothing was found: what is found late is in ran_ by then

@@ -45,14 +45,15 @@ std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<co
   return std::nullopt;
 }
 
-// Features have pauses in steps and in what things last, not in seconds.
+// Of the quickest option: features have pauses in steps and in what things last, not in seconds.
 std::optional<std::string> too_long_a_pause(const Situation& situation, const FeatureTable& table) {
   constexpr double kMost = (1 + kSlack) * (kLongestSwitch + kLongestMove);
-  for (const std::size_t option : table.options)
-    if (const double pause = situation.options[option].pause_seconds; pause > kMost)
-      return fmt::format("a pause of {}, up to {} in training", optimus::text(Seconds(pause)),
-                         optimus::text(Seconds(kLongestSwitch + kLongestMove)));
-  return std::nullopt;
+  const auto quickest = std::min_element(table.estimates.begin(), table.estimates.end());
+  const std::size_t option = table.options[static_cast<std::size_t>(quickest - table.estimates.begin())];
+  const double pause = situation.options[option].pause_seconds;
+  if (pause <= kMost) return std::nullopt;
+  return fmt::format("a pause of {}, trials had up to {}", optimus::text(Seconds(pause)),
+                     optimus::text(Seconds(kLongestSwitch + kLongestMove)));
 }
 
 // Whether own switches brought much less than they should have, predictions being as far off as is known by now.
@@ -73,7 +74,8 @@ bool is_untouched(const Situation& situation) {
 
 // Whether the pause costs more than the option can gain until the run ends, which was not learned: trials have no end that they know of.
 bool is_too_late(const Policy& policy, const Situation& situation, std::size_t option, double saved) {
-  return situation.run_left * saved < policy.payback * situation.options[option].pause_seconds;
+  return situation.run_left < Situation{}.run_left &&
+         situation.run_left * saved < policy.payback * situation.options[option].pause_seconds;
 }
 
 // Of an option, as the table has it; none where it was not looked at.
@@ -152,8 +154,8 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
     if (table.estimates[row] > most_slower * other)
       return by_the_rule(fmt::format("vetoed (expects {:.2f}x the step)", table.estimates[row] / other),
                          rule);
-    if (now > 0 && option != 0 && !is_safer &&
-        is_too_late(policy, situation, option, 1 - table.estimates[row] / other))
+    if (now > 0 && option != 0 &&
+        is_too_late(policy, situation, option, is_safer ? 1 : 1 - table.estimates[row] / other))
       return by_the_rule("the run ends soon", rule);
     const std::optional<double> ruled = estimate_of(table, rule().option);
     if (ruled && table.estimates[row] > most_slower * *ruled)

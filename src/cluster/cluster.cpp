@@ -132,6 +132,15 @@ Link Cluster::island_link(const NodeGroup& from, const NodeGroup& to) const {
   return link;
 }
 
+std::optional<double> received_per_second(const Cluster& cluster, int devices) {
+  const Device first{0};
+  for (int i = cluster.num_devices() - 1; i > 0; --i)
+    if (const Device other{i}; cluster.island_of(other) == cluster.island_of(first) &&
+                               cluster.node_of(other) != cluster.node_of(first))
+      return devices * cluster.link(first, other).shared_bytes_per_second;
+  return std::nullopt;
+}
+
 std::string text(LinkClass kind) {
   switch (kind) {
     case LinkClass::same_device:

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <compare>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,9 @@ class Cluster {
   std::vector<IslandLink> island_links_;  // sorted
   int num_devices_ = 0, num_nodes_ = 0, num_domains_ = 0;
 };
+
+// Bytes a second that so many devices of the first node receive from other nodes of its island, all at once; nothing where there are none.
+std::optional<double> received_per_second(const Cluster& cluster, int devices);
 
 std::string text(LinkClass kind);  // "network"
 

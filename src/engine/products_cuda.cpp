@@ -20,7 +20,7 @@ class CudaProducts final : public Products {
 
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                bool adds) override {
-    for (const Span part : parts_of(y.size(1))) {
+    for (const Span part : parts_of(y)) {
       const at::Tensor some_weight = rows(weight, part), some_bias = rows(bias, part);
       at::Tensor some = columns(y, part);
       if (!multiply(x, some_weight, some_bias, adds ? some : at::Tensor(), some))
@@ -35,7 +35,7 @@ class CudaProducts final : public Products {
   // cuBLASLt 13.1 on an H200).
   void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
                       const at::Tensor& stream) override {
-    const std::vector<Span> parts = parts_of(dy.size(1));
+    const std::vector<Span> parts = parts_of(dy);
     if (parts.size() == 1) return whole_input_gradient(dy, weight, dx, stream);
     // The few columns of the rest first, so that what they give is rounded while it is small.
     at::Tensor rest = at::empty_like(dx);
@@ -50,7 +50,7 @@ class CudaProducts final : public Products {
     return choices_.run(shape, {weight.data_ptr(), dy.data_ptr(), nullptr, dx.data_ptr(), x.data_ptr()});
   }
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
-    for (const Span part : parts_of(dy.size(1))) {
+    for (const Span part : parts_of(dy)) {
       at::Tensor some = rows(gradient, part);
       whole_weight_gradient(columns(dy, part), x, some, adds);
     }
@@ -60,11 +60,11 @@ class CudaProducts final : public Products {
 
  private:
   // Outputs that one product covers. The library has no quick ones for matrices in no 16 bytes, and logits of GPT-2's 50,257 tokens
-  // are such: the last few are a product of their own.
-  static std::vector<Span> parts_of(std::int64_t outputs) {
+  // are such: where their rows are longer, the last few are a product of their own.
+  static std::vector<Span> parts_of(const at::Tensor& y) {
     constexpr std::int64_t kMany = 4096, kUnit = 64;
-    const std::int64_t even = outputs / kUnit * kUnit;
-    if (outputs < kMany || outputs % 8 == 0) return {{0, outputs}};
+    const std::int64_t outputs = y.size(1), even = outputs / kUnit * kUnit;
+    if (outputs < kMany || outputs % 8 == 0 || y.stride(0) % 8 != 0) return {{0, outputs}};
     return {{0, even}, {even, outputs}};
   }
   static at::Tensor rows(const at::Tensor& tensor, const Span& part) {

@@ -35,7 +35,7 @@ OrderedJson to_json(const RecoveryCosts& costs) {
   return json;
 }
 
-RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& source) {
+RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& source, RecoveryCosts costs) {
   const Json document = parse_json(text, source);
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-recovery-costs")
@@ -45,7 +45,6 @@ RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& sou
   std::vector<std::string> keys = {"format", "version", "origin"};
   for (const CostRow& row : kCostRows) keys.emplace_back(row.name);
   json.allow_only(keys);
-  RecoveryCosts costs;
   for (const CostRow& row : kCostRows)
     if (const auto value = json.find(row.name)) {
       costs.*row.member = value->number();

@@ -29,7 +29,8 @@ struct RecoveryCosts {
 };
 
 OrderedJson to_json(const RecoveryCosts& costs);
-// Throws UserError: another format, an unknown key, a number that is negative or no time. What is not named stays as it is above.
-RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& source);
+// Throws UserError: another format, an unknown key, a number that is negative or no time. What is not named stays as it is.
+RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& source,
+                                   RecoveryCosts costs = {});
 
 }  // namespace optimus

@@ -202,11 +202,13 @@ std::unique_ptr<Deciding> RankRun::decider() {
           },
       .clock = seconds_now,
       .looks_for_better = true,
-      .num_steps = settings_.steps,
+      .last_step = settings_.steps,
       .has_host_links = !rank_.device.is_cuda(),
       .comings = comings_,
   };
   facts.life = expected_life(options_);
+  if (const auto received = received_per_second(Cluster(facts.machines), 1))
+    facts.costs.link_bytes_per_second = kPartOfLink * *received;
   if (may_change)
     facts.undone_steps = [this](const Plan& plan, double step_seconds) {
       return can_lose(plan) > 0 ? 0 : steps_undone(options_, step_seconds);

@@ -290,12 +290,13 @@ Slab DeviceSizes::passing_gradients(int block, int sequences) const {
 Slab DeviceSizes::logits(int block, int sequences) const {
   const std::int64_t rows = logit_rows(share(block, sequences, false).num_tokens());
   SlabBuilder slab(bytes_of(plan_.precision));
-  // Rows of whole 128 bytes, of which the last columns are not used: cuBLASLt takes logits of an odd vocabulary then.
+  // cuBLASLt takes logits of an odd vocabulary in rows of whole 128 bytes, of which the last columns are not used.
+  constexpr int kRowBytes = 128;
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  const auto width =
-      static_cast<double>(model_.vocab) * fraction(model_, CutUnit::vocab, strategy, tensor_part(strategy));
-  const std::int64_t unit = 128 / static_cast<std::int64_t>(bytes_of(plan_.precision));
-  slab.add("head.logits", rows, (std::llround(width) + unit - 1) / unit * unit, KeptType::activation);
+  const std::int64_t width =
+      optimus::tensor_part(model_, CutUnit::vocab, strategy.tp, tensor_part(strategy)).size();
+  const auto unit = static_cast<std::int64_t>(kRowBytes / bytes_of(plan_.precision));
+  slab.add("head.logits", rows, (width + unit - 1) / unit * unit, KeptType::activation);
   return slab.take();
 }
 

@@ -133,7 +133,7 @@ TEST(Decide, LossesAreExpectedAsTheyCame) {
 TEST(Decide, WhoComesIsTakenInWithOthers) {
   const Policy rule{.kind = PolicyKind::rule};
   Situation now{.now = 36'000};
-  now.losses_per_device_second = 1.0 / (490 * 160), now.arrivals_last_hour = 8;
+  now.losses_per_device_second = 1.0 / (490 * 160), now.arrivals_last_hour = 7;
   for (int nodes = 20; nodes <= 21; ++nodes) {
     const double seconds = 20.0 / nodes;
     now.options.push_back({.response = nodes == 20 ? Response::stay : Response::replan,

@@ -40,7 +40,7 @@ class DecidingTest : public testing::Test {
                           .clock = [this] { return now_; },
                           .foretold = foretold_,
                           .looks_for_better = looks_for_better_,
-                          .num_steps = num_steps_,
+                          .last_step = last_step_,
                           .comings = comings_,
                           .undone_steps = undone_steps_};
     deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
@@ -135,7 +135,7 @@ class DecidingTest : public testing::Test {
   double ring_ = 1;
   bool is_any_grid_ = false;
   bool looks_for_better_ = false;
-  std::int64_t num_steps_ = 0;  // of the run
+  std::int64_t last_step_ = 0;  // of the run
   std::optional<Deciding::Foretold> foretold_;
   std::optional<double> seconds_;  // of steps, whatever the ranks saw
   Comings comings_;
@@ -158,9 +158,12 @@ TEST_F(DecidingTest, ABetterPlanIsTakenWhereNothingIsSlow) {
   EXPECT_GT(*realised_, 0.05);
 }
 
-// It is asked when 30 steps have been measured, of which the last is the run's.
+// It is asked when 30 steps have been measured.
 TEST_F(DecidingTest, NothingIsChangedWhereTheRunEnds) {
-  looks_for_better_ = true, num_steps_ = 31;
+  looks_for_better_ = true;
+  begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  EXPECT_TRUE(steps(31).has_value());
+  last_step_ = step_ + 31;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   EXPECT_EQ(steps(31), std::nullopt);
 }

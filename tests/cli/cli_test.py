@@ -247,7 +247,7 @@ class CommandLine(CommandLineTest):
         self.assertGreater(rows[0]["useful_tokens_per_second"], rows[1]["useful_tokens_per_second"])
         self.assertIn("of oracle", run("simulate", "--failures", data / "5m.csv", "--policy", "ours", *table).stdout)
         # State moves as quickly as the cluster's links are; a file of costs has its own.
-        large = ["--failures", data / "10m.csv", "--policy", "always-best", "--model", "gpt3-1.3b", "--cluster", "h100x32", "--batch", "32", "--devices-per-node", "8"]
+        large = ["--failures", "periodic:4,10m,2m,3h", "--policy", "always-best", "--model", "gpt3-1.3b", "--cluster", "h100x32", "--batch", "32", "--devices-per-node", "8"]
         slow = self.write("slow.json", '{"format": "optimus-recovery-costs", "version": 1, "link_bytes_per_second": 875000000}')
         lost = [as_json("simulate", *large, *words)[0]["seconds_lost"] for words in ([], ["--recovery-costs", slow])]
         self.assertLess(5 * lost[0], lost[1])

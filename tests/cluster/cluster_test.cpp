@@ -82,6 +82,8 @@ TEST(Cluster, NetworkSharesAreOfNicsAndOversubscription) {
   EXPECT_EQ(link.kind, LinkClass::network);
   EXPECT_DOUBLE_EQ(link.bytes_per_second, 25e9);
   EXPECT_DOUBLE_EQ(link.shared_bytes_per_second, 25e9 * 4 / 8 / 2);
+  EXPECT_DOUBLE_EQ(received_per_second(Cluster(profile), 8).value_or(0), 25e9 * 4 / 2);
+  EXPECT_EQ(received_per_second(open_cluster("a100x8"), 8), std::nullopt);
 }
 
 TEST(Cluster, IslandsShareTheirLink) {
@@ -94,6 +96,8 @@ TEST(Cluster, IslandsShareTheirLink) {
   EXPECT_DOUBLE_EQ(link.bytes_per_second, 1.25e9);
   EXPECT_DOUBLE_EQ(link.shared_bytes_per_second, 1.25e9 / 8);
   EXPECT_DOUBLE_EQ(link.latency.value, 0.02);
+  EXPECT_DOUBLE_EQ(received_per_second(Cluster(profile), 1).value_or(0),
+                   Cluster(profile).link({0}, {8}).shared_bytes_per_second);
 }
 
 TEST(Cluster, SlowAndMissingDevices) {

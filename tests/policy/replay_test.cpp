@@ -164,6 +164,7 @@ TEST(Replay, ReadsCosts) {
   EXPECT_EQ(parse_recovery_costs(to_json(costs).dump(), "f"), costs);
   const std::string head = "{\"format\": \"optimus-recovery-costs\", \"version\": 1";
   EXPECT_EQ(parse_recovery_costs(head + "}", "f"), RecoveryCosts{});
+  EXPECT_EQ(parse_recovery_costs(head + "}", "f", costs), costs);
   EXPECT_THROW(parse_recovery_costs(head + ", \"detection\": 1}", "f"), UserError);
   EXPECT_THROW(parse_recovery_costs(head + ", \"detection_seconds\": -1}", "f"), UserError);
   EXPECT_THROW(parse_recovery_costs("{\"format\": \"x\", \"version\": 1}", "f"), UserError);
