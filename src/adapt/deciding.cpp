@@ -23,6 +23,7 @@ constexpr double kAnotherMatter = 1.3;  // slower than this since a change, it i
 constexpr double kExplored = 0.01;      // of the time, for changes that are only likely to be better
 constexpr int kCalibrated =
     30;  // observations of the first plan, or a phase's, until it is asked whether it is the best
+constexpr int kPuzzled = 30;  // observations in which the reason of longer steps should be found
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
 // Of the last ones.
@@ -53,6 +54,7 @@ void Deciding::begin_plan() {
   hasty_ = std::make_unique<Detector>(topology, hasty_options(), usual);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
   suspected_.clear();
+  num_unexplained_ = 0;
   recent_.clear(), history_.clear(), num_seen_ = 0, is_clouded_ = false;
 }
 
@@ -74,6 +76,7 @@ void Deciding::see(const Observation& seen) {
   for (const Away& one : away_) findings_.push_back(one.finding);
   look_at_channels();
   suspect(seen);
+  num_unexplained_ = is_unexplained() ? num_unexplained_ + 1 : 0;
   if (recent_.size() == kRecent) {
     note_how_it_runs();
     if (!is_told_ && !realised_) {
@@ -246,6 +249,7 @@ void Deciding::weigh_if_due() {
   const bool is_new =
       facts_.looks_for_better && decides() && !has_looked_for_better_ && num_seen_ >= kCalibrated;
   if (now.empty() && !home_ && !has_disappointed && !is_new) return;
+  if (num_unexplained_ > 0 && num_unexplained_ <= kPuzzled) return;
   const std::string key = question_key();
   const double time = facts_.clock();
   if (key != weighed_) wait_ = 0;
@@ -253,6 +257,15 @@ void Deciding::weigh_if_due() {
   if (num_seen_ >= kCalibrated) has_looked_for_better_ = true;
   weighed_ = key, weighed_at_ = time, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
   begin_weighing(false);
+}
+
+// Other plans would be compared with steps whose reason is not known yet, and may be theirs, too.
+bool Deciding::is_unexplained() const {
+  constexpr double kMuchLonger = 1.15;
+  const auto usual = least_.find(ran_key(plan_, ""));
+  return !facts_.foretold && usual != least_.end() && std::ssize(recent_) >= kHastySteps &&
+         concerning(plan_, conditions()).empty() &&
+         middle_step(recent_, kHastySteps) >= kMuchLonger * usual->second;
 }
 
 bool Deciding::are_steps_longer(std::size_t last_steps) const {

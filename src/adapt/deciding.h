@@ -107,7 +107,8 @@ class Deciding {
   void name_nodes();
   void look_at_channels();
   void want_to_look(const Look& look);
-  bool is_quiet() const;                                // nothing is found that a plan could answer
+  bool is_quiet() const;  // nothing is found that a plan could answer
+  bool is_unexplained() const;
   bool are_steps_longer(std::size_t last_steps) const;  // than the plan's usual ones, if these are known
   // Without those that concern the plan and make no step longer: a link may be slower than before in what no step waits for. A stage that is
   // too heavy has been so from the begin.
@@ -210,6 +211,8 @@ class Deciding {
   Look look_;           // that is wanted or under way
   int num_waited_ = 0;  // observations, since it was asked for
   int num_seen_ = 0;
+  int num_unexplained_ =
+      0;  // of the last observations: longer than the plan's usual steps, and nothing is found
   std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's
   std::int64_t seen_step_ = 0;                          // the last one
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
