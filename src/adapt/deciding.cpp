@@ -35,6 +35,13 @@ double middle_step(const std::deque<double>& values, std::size_t most = kRecent)
   return *middle;
 }
 
+std::set<int> devices_of(const Plan& plan) {
+  std::set<int> devices;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages) devices.insert(stage.devices.begin(), stage.devices.end());
+  return devices;
+}
+
 }  // namespace
 
 Deciding::Deciding(Facts facts, const Plan& plan, Calibration& calibration)
@@ -47,13 +54,19 @@ Deciding::~Deciding() {
   if (weighing_.valid()) weighing_.wait();
 }
 
-void Deciding::begin_plan() {
+// What is slow is told by what was measured of such stages before, or by a plan's own first steps.
+void Deciding::watch(bool by_what_is_known) {
   Topology topology(plan_, cluster_, DeviceMap::identity(cluster_.num_devices()));
-  work_ = stage_work(plan_, facts_.model, cluster_);
-  const auto usual = calibration_.baselines(work_, topology);
+  auto usual = calibration_.baselines(work_, topology);
+  if (!by_what_is_known) usual.clear();
   hasty_ = std::make_unique<Detector>(topology, hasty_options(), usual);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
   suspected_.clear();
+}
+
+void Deciding::begin_plan() {
+  work_ = stage_work(plan_, facts_.model, cluster_);
+  watch(true);
   num_unexplained_ = 0;
   recent_.clear(), history_.clear(), num_seen_ = 0, is_clouded_ = false;
 }
@@ -64,6 +77,7 @@ void Deciding::see(const Observation& seen) {
   if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
+  if (is_misjudged()) quiet_before_.clear(), findings_.clear(), watch(false);
   if (facts_.foretold) findings_ = foretold(seen.step);
   if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
   name_nodes();
@@ -196,15 +210,22 @@ std::vector<Condition> Deciding::conditions(const std::vector<Finding>& findings
   return result;
 }
 
+// Of the plan.
+std::set<int> Deciding::quiet_devices() const {
+  std::set<int> devices = devices_of(plan_);
+  for (const Condition& one : conditions())
+    std::erase_if(devices, [&](int device) {
+      return one.where == (one.cause == Cause::host ? cluster_.node_of(Device{device}) : device) &&
+             (one.cause == Cause::host || one.cause == Cause::device);
+    });
+  return devices;
+}
+
 std::vector<Condition> Deciding::concerning(const Plan& plan,
                                             const std::vector<Condition>& conditions) const {
-  std::set<int> devices, nodes;
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages)
-      for (const int device : stage.devices) {
-        devices.insert(device);
-        nodes.insert(cluster_.node_of(Device{device}));
-      }
+  const std::set<int> devices = devices_of(plan);
+  std::set<int> nodes;
+  for (const int device : devices) nodes.insert(cluster_.node_of(Device{device}));
   std::vector<Condition> result;
   for (const Condition& one : conditions)
     if (one.cause == Cause::heavy_stage || (one.cause == Cause::device ? devices : nodes).contains(one.where))
@@ -257,6 +278,17 @@ void Deciding::weigh_if_due() {
   if (num_seen_ >= kCalibrated) has_looked_for_better_ = true;
   weighed_ = key, weighed_at_ = time, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
   begin_weighing(false);
+}
+
+// A device that is alone in its stage was well until the plan changed, and is slow since then: what was expected of the stage was wrong.
+bool Deciding::is_misjudged() const {
+  const Topology& topology = detector_->topology();
+  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
+    if (one.cause != Cause::device || one.since > first_step_ + 1) return false;
+    const int rank = one.where.front();
+    return quiet_before_.contains(rank) && rank < topology.num_ranks() &&
+           topology.ranks_of_group(topology.group_of(rank)).size() == 1;
+  });
 }
 
 // Other plans would be compared with steps whose reason is not known yet, and may be theirs, too.
@@ -371,6 +403,7 @@ void Deciding::refused() {
 
 void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step) {
   first_step_ = step + 1;
+  quiet_before_ = quiet_devices();
   if (weighing_.valid()) weighing_.wait(), weighing_ = {};
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();

@@ -99,6 +99,7 @@ class Deciding {
   using RanKey = std::pair<std::string, std::string>;  // plan, conditions
 
   void begin_plan();
+  void watch(bool by_what_is_known);
   void weigh_if_due();
   std::vector<Finding> foretold(std::int64_t step) const;
   double until_foretold() const;  // something else: seconds
@@ -109,6 +110,8 @@ class Deciding {
   void want_to_look(const Look& look);
   bool is_quiet() const;  // nothing is found that a plan could answer
   bool is_unexplained() const;
+  std::set<int> quiet_devices() const;
+  bool is_misjudged() const;  // what was expected of the plan's stages, since its first steps
   bool are_steps_longer(std::size_t last_steps) const;  // than the plan's usual ones, if these are known
   // Without those that concern the plan and make no step longer: a link may be slower than before in what no step waits for. A stage that is
   // too heavy has been so from the begin.
@@ -213,7 +216,9 @@ class Deciding {
   int num_seen_ = 0;
   int num_unexplained_ =
       0;  // of the last observations: longer than the plan's usual steps, and nothing is found
-  std::int64_t first_step_ = 0;                         // what was seen of earlier ones was another plan's
+  std::int64_t first_step_ = 0;  // what was seen of earlier ones was another plan's
+  std::set<int>
+      quiet_before_;  // devices of the plan before this one that were not slow; none when stages are measured by themselves
   std::int64_t seen_step_ = 0;                          // the last one
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
   std::map<RanKey, double> ran_;                        // seconds of a step

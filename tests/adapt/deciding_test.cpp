@@ -8,6 +8,7 @@
 #include "cost/link_cost.h"
 #include "model/presets.h"
 #include "plan/describe.h"
+#include "plan/phase.h"
 #include "plan/validate.h"
 
 namespace optimus {
@@ -167,6 +168,22 @@ TEST_F(DecidingTest, NobodyAsksWhileLongerStepsAreNotExplained) {
   EXPECT_EQ(steps(25), std::nullopt);
   seconds_.reset();
   EXPECT_TRUE(steps(10).has_value());
+}
+
+// Stages of one device each: one is slower than what was expected of it since the first step of a new plan. That is no device that became
+// slow in that very moment, and nothing is changed for it; what becomes slow later is found.
+TEST_F(DecidingTest, AStageThatWasMisjudgedIsNoSlowDevice) {
+  begin({.pp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4);
+  (void)steps(60);  // the head makes the last stage too heavy
+  ASSERT_EQ(steps(60), std::nullopt);
+  plan_ = with_batch(plan_, 64, 1024);
+  deciding_->took(plan_, std::nullopt, step_), imagine();
+  set({{Cause::device, 2, 1.25}});
+  EXPECT_EQ(steps(60), std::nullopt);
+  set({{Cause::device, 2, 1.25}, {Cause::device, 1, 3}});
+  const auto wish = steps(40);
+  ASSERT_TRUE(wish.has_value());
+  EXPECT_NE(wish->why.find("slow device 1"), std::string::npos) << wish->why;
 }
 
 // It is asked when 30 steps have been measured.
