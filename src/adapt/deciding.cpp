@@ -21,8 +21,8 @@ constexpr int kSettling = 3;           // observations behind a change of plan t
 constexpr int kVerdict = kSettling + 2 * static_cast<int>(kRecent);
 constexpr double kAnotherMatter = 1.3;  // slower than this since a change, it is answered at once
 constexpr double kExplored = 0.01;      // of the time, for changes that are only likely to be better
-constexpr int kCalibrated =
-    30;  // observations of the first plan, or a phase's, until it is asked whether it is the best
+// Observations of the first plan, or a phase's, until it is asked whether it is the best.
+constexpr int kCalibrated = 30;
 constexpr int kPuzzled = 30;  // observations in which the reason of longer steps should be found
 constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds between two looks at the same conditions
 
@@ -215,8 +215,8 @@ std::set<int> Deciding::quiet_devices() const {
   std::set<int> devices = devices_of(plan_);
   for (const Condition& one : conditions())
     std::erase_if(devices, [&](int device) {
-      return one.where == (one.cause == Cause::host ? cluster_.node_of(Device{device}) : device) &&
-             (one.cause == Cause::host || one.cause == Cause::device);
+      if (one.cause == Cause::host) return one.where == cluster_.node_of(Device{device});
+      return one.cause == Cause::device && one.where == device;
     });
   return devices;
 }
@@ -294,17 +294,20 @@ bool Deciding::is_misjudged() const {
 // Other plans would be compared with steps whose reason is not known yet, and may be theirs, too.
 bool Deciding::is_unexplained() const {
   constexpr double kMuchLonger = 1.15;
+  return !facts_.foretold && std::ssize(recent_) >= kHastySteps && concerning(plan_, conditions()).empty() &&
+         times_usual(kHastySteps).value_or(1) >= kMuchLonger;
+}
+
+std::optional<double> Deciding::times_usual(std::size_t last_steps) const {
   const auto usual = least_.find(ran_key(plan_, ""));
-  return !facts_.foretold && usual != least_.end() && std::ssize(recent_) >= kHastySteps &&
-         concerning(plan_, conditions()).empty() &&
-         middle_step(recent_, kHastySteps) >= kMuchLonger * usual->second;
+  if (usual == least_.end()) return std::nullopt;
+  return middle_step(recent_, last_steps) / usual->second;
 }
 
 bool Deciding::are_steps_longer(std::size_t last_steps) const {
   constexpr double kNoticeable = 1.03;  // medians of ten steps vary by a percent or two
   if (facts_.foretold) return true;     // they are about to be
-  const auto usual = least_.find(ran_key(plan_, ""));
-  return usual == least_.end() || middle_step(recent_, last_steps) >= kNoticeable * usual->second;
+  return times_usual(last_steps).value_or(kNoticeable) >= kNoticeable;
 }
 
 std::vector<Finding> Deciding::felt(std::vector<Finding> findings, std::size_t last_steps) const {

@@ -112,6 +112,8 @@ class Deciding {
   bool is_unexplained() const;
   std::set<int> quiet_devices() const;
   bool is_misjudged() const;  // what was expected of the plan's stages, since its first steps
+  // A step is so many times the plan's usual one; nothing where that is not known.
+  std::optional<double> times_usual(std::size_t last_steps) const;
   bool are_steps_longer(std::size_t last_steps) const;  // than the plan's usual ones, if these are known
   // Without those that concern the plan and make no step longer: a link may be slower than before in what no step waits for. A stage that is
   // too heavy has been so from the begin.
@@ -214,11 +216,11 @@ class Deciding {
   Look look_;           // that is wanted or under way
   int num_waited_ = 0;  // observations, since it was asked for
   int num_seen_ = 0;
-  int num_unexplained_ =
-      0;  // of the last observations: longer than the plan's usual steps, and nothing is found
+  // Of the last observations: longer than the plan's usual steps, and nothing is found.
+  int num_unexplained_ = 0;
   std::int64_t first_step_ = 0;  // what was seen of earlier ones was another plan's
-  std::set<int>
-      quiet_before_;  // devices of the plan before this one that were not slow; none when stages are measured by themselves
+  // Devices of the plan before this one that were not slow; none once stages are measured by themselves.
+  std::set<int> quiet_before_;
   std::int64_t seen_step_ = 0;                          // the last one
   std::deque<std::pair<std::string, double>> history_;  // conditions and seconds of a step, of late
   std::map<RanKey, double> ran_;                        // seconds of a step

@@ -32,7 +32,7 @@ Throughput random_throughput(int nodes, double step, Draw& draw) {
 RecoveryCosts random_costs(Draw& draw) {
   RecoveryCosts costs;
   costs.start_seconds = draw.between_logs(1, 60), costs.detection_seconds = draw.between_logs(0.05, 10);
-  costs.recovery_seconds = draw.between_logs(0.2, 20),
+  costs.recovery_seconds = draw.between_logs(0.2, 20);
   costs.switch_seconds = draw.between_logs(0.05, kLongestSwitch);
   costs.prepare_seconds = draw.between_logs(0.5, 60);
   costs.link_bytes_per_second = 1;

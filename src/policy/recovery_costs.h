@@ -10,8 +10,8 @@
 
 namespace optimus {
 
-constexpr double kPartOfLink =
-    0.7;  // that changes of plan were seen to reach of a link's speed (docs/switching.md)
+// Of a link's speed, that changes of plan were seen to reach (docs/switching.md).
+constexpr double kPartOfLink = 0.7;
 
 struct RecoveryCosts {
   double start_seconds = 2;        // from the first nodes' being ready to the first step

@@ -1,0 +1,146 @@
+// DecidingTest: the loop without a run: imagined ranks are slowed down, what they see goes to Deciding, and what it wishes for is done.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "adapt/deciding.h"
+#include "adapt/imagine.h"
+#include "cluster/standard.h"
+#include "cost/link_cost.h"
+#include "model/presets.h"
+#include "plan/validate.h"
+
+namespace optimus {
+
+class DecidingTest : public testing::Test {
+ protected:
+  // So many nodes of one device.
+  void begin(const UniformPlan& shape, int nodes, Range dp = {}, PolicyKind policy = PolicyKind::rule) {
+    std::vector<std::string> hosts;
+    for (int i = 0; i < nodes; ++i) hosts.push_back("node" + std::to_string(i));
+    machines_ = profile_of(standard_cluster("a100x" + std::to_string(nodes)), hosts);
+    plan_ = uniform_plan(model_, shape);
+    ASSERT_FALSE(problem_in(plan_, model_));
+    Deciding::Facts facts{.model = model_,
+                          .policy = {.kind = policy},
+                          .machines = machines_,
+                          .demand =
+                              [this, shape, dp](const Cluster& cluster, const Plan& now) {
+                                Demand demand{model_, cluster, our_software(), fitted_constants()};
+                                demand.batch = now.batch, demand.sequence_length = now.sequence_length;
+                                // As a user would who wants stages and copies, and nothing else.
+                                demand.constraints.tp = demand.constraints.cp = Range{1, 1};
+                                if (!is_any_grid_) demand.constraints.pp = Range{shape.pp, shape.pp};
+                                demand.constraints.dp = dp, demand.constraints.schedule = "1f1b";
+                                return demand;
+                              },
+                          .can_run = [](const Plan&) { return true; },
+                          .clock = [this] { return now_; },
+                          .foretold = foretold_,
+                          .looks_for_better = looks_for_better_,
+                          .last_step = last_step_,
+                          .comings = comings_,
+                          .undone_steps = undone_steps_};
+    deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
+    imagine();
+  }
+
+  void imagine() {
+    run_ = std::make_unique<ImaginedRun>(plan_, model_, machines_, Noise{}, ++seed_);
+    run_->set(conditions_);
+  }
+  void set(const std::vector<Condition>& conditions) {
+    conditions_ = conditions;
+    run_->set(conditions);
+  }
+
+  // Steps until something is wished for, which is then done; on suspicion: when that has proved right.
+  std::optional<PlanWish> steps(int count) {
+    for (int i = 0; i < count; ++i) {
+      Observation seen = run_->next();
+      seen.step = ++step_;
+      if (seconds_) seen.seconds = *seconds_ * (1 + 0.01 * static_cast<double>(step_ % 3));
+      now_ += std::max(least_seconds_, seen.seconds);
+      deciding_->see(seen);
+      if (are_probes_answered_ && deciding_->wants_to_probe()) deciding_->probed(probe());
+      if (const auto gain = deciding_->realised()) realised_ = gain;
+      std::optional<PlanWish> wish = wait_for_wish();
+      if (wish && wish->is_suspicion) {
+        ++num_suspicions_;
+        suspected_ = std::exchange(wish, std::nullopt);
+      }
+      if (suspected_ && deciding_->suspicion() == Suspicion::wrong) {
+        ++num_wrong_, suspected_.reset();
+        deciding_->withdrawn();
+      }
+      if (suspected_ && deciding_->suspicion() == Suspicion::right)
+        wish = std::exchange(suspected_, std::nullopt);
+      if (wish) {
+        plan_ = wish->plan;
+        deciding_->took(plan_, wish, step_);
+        imagine();
+        return wish;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Of nodes of one device each, within 2 % of each other; sums take ring_ times what they should.
+  Probed probe() {
+    ++num_probes_;
+    Probed seen;
+    const Cluster cluster(machines_);
+    const LinkCost cost(fitted_constants());
+    const int size = cluster.num_devices();
+    constexpr double kBytes = 1 << 21;
+    const double message = cost.message(cluster.link(Device{0}, Device{size - 1}), kBytes) / kBytes;
+    if (deciding_->look().ring) {
+      seen.ring_bytes = kBytes;
+      seen.ring_seconds =
+          ring_ * cost.collective(Collective::all_reduce, shape_of_all(size, cluster), kBytes);
+    }
+    for (const int node : deciding_->nodes()) {
+      seen.network.push_back(message * (1 + 0.02 * (node % 2))), seen.bytes.push_back(kBytes);
+      seen.devices.push_back(0.02 * (1 + 0.02 * (node % 3)));
+      for (const Condition& one : conditions_)
+        if (one.where == node && num_wrong_looks_ == 0)
+          (one.cause == Cause::link ? seen.network : seen.devices).back() *= one.factor;
+    }
+    num_wrong_looks_ = std::max(0, num_wrong_looks_ - 1);
+    return seen;
+  }
+
+  // Its thread may take a while; nothing happens meanwhile.
+  std::optional<PlanWish> wait_for_wish() {
+    for (int i = 0; i < 20'000 && deciding_->is_weighing(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return deciding_->wish();
+  }
+
+  const ModelSpec model_ = *find_preset("gpt3-1.3b");
+  HardwareProfile machines_;
+  Plan plan_;
+  Calibration calibration_;
+  std::unique_ptr<Deciding> deciding_;
+  std::unique_ptr<ImaginedRun> run_;
+  std::vector<Condition> conditions_;
+  double now_ = 0;
+  std::int64_t step_ = 0;
+  double least_seconds_ = 1;  // of a step, by the clock
+  std::uint64_t seed_ = 0;
+  int num_probes_ = 0, num_suspicions_ = 0, num_wrong_ = 0;
+  int num_wrong_looks_ = 0;  // to come: all seem well
+  double ring_ = 1;
+  bool is_any_grid_ = false;
+  bool looks_for_better_ = false;
+  std::int64_t last_step_ = 0;  // of the run
+  std::optional<Deciding::Foretold> foretold_;
+  std::optional<double> seconds_;  // of steps, whatever the ranks saw
+  Comings comings_;
+  std::function<double(const Plan&, double)> undone_steps_;
+  bool are_probes_answered_ = true;
+  std::optional<double> realised_;
+  std::optional<PlanWish> suspected_;  // and not yet done
+};
+
+}  // namespace optimus
