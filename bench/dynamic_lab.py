@@ -1,8 +1,12 @@
 """One run of a lab scenario for bench/dynamic: the scenario's own hosts and time line, other words, and how long it took. The lab itself: tests/lab."""
+import contextlib
 import copy
 import dataclasses
 import json
+import math
+import os
 import pathlib
+import signal
 import sys
 import threading
 import time
@@ -82,13 +86,13 @@ def kept(one, words, hosts=None):
 
 
 class Watch(threading.Thread):
-    """When the first and the last step stood in the run's records."""
+    """When the first and the last step stood in the run's records. A run that takes longer than `most` seconds is ended."""
 
-    def __init__(self, folder, steps):
+    def __init__(self, network, folder, steps, most):
         super().__init__(daemon=True)
-        self.path, self.steps = folder / "metrics.jsonl", steps
+        self.network, self.path, self.steps, self.most = network, folder / "metrics.jsonl", steps, most
         self.first = self.last = None
-        self.is_over = False
+        self.is_over = self.has_ended_it = False
 
     def run(self):
         while self.last is None and not self.is_over:
@@ -101,29 +105,45 @@ class Watch(threading.Thread):
                 self.first = now
             if count >= self.steps:
                 self.last = now
+            elif self.first is not None and now - self.first > self.most:
+                self._end_it()
             time.sleep(0.005)
+
+    def _end_it(self):
+        self.has_ended_it = True
+        for name in self.network.names:
+            for process in self.network.processes(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
 
 def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def play(one, way, say, player=training.Player):
+def play(one, way, say, player=training.Player, most=math.inf):
     """Throws training.Failed and cluster.Unavailable."""
     hosts = {name: (host.devices, host.speed) for name, host in one.hosts.items()}
     with cluster.Cluster(hosts) as lab:
-        watch = Watch(lab.shared / "run", steps_of(one))
+        watch = Watch(lab.network, lab.shared / "run", steps_of(one), most)
         watch.start()
         try:
             player(one, lab, say, {}).play()
+        except (training.Failed, OSError) as why:
+            if watch.has_ended_it:
+                raise training.Failed(f"{way}: takes longer than {most:.1f} s") from why
+            raise
         finally:
             time.sleep(0.05)
             watch.is_over = True
             watch.join()
-        folder = lab.shared / "run"
-        rows = training.read_rows(folder)
-        if watch.first is None or watch.last is None:
-            raise training.Failed(f"{way}: {len(rows)} of {steps_of(one)} steps")
-        plans = [path.read_text() for path in sorted((folder / "plans").glob("*.json"), key=lambda path: int(path.stem))]
-        return Result(way, watch.last - watch.first, len(rows), [row["loss"] for row in rows], [row["seconds"] for row in rows],
-                      read_lines(folder / "decisions.jsonl"), plans, read_lines(folder / "starts.jsonl"))
+        return result_of(way, lab.shared / "run", watch)
+
+
+def result_of(way, folder, watch):
+    rows = training.read_rows(folder)
+    if watch.first is None or watch.last is None:
+        raise training.Failed(f"{way}: {len(rows)} of {watch.steps} steps")
+    plans = [path.read_text() for path in sorted((folder / "plans").glob("*.json"), key=lambda path: int(path.stem))]
+    return Result(way, watch.last - watch.first, len(rows), [row["loss"] for row in rows], [row["seconds"] for row in rows],
+                  read_lines(folder / "decisions.jsonl"), plans, read_lines(folder / "starts.jsonl"))
