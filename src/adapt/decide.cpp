@@ -142,14 +142,15 @@ constexpr double kSufficient = 0.9;
 Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
   if (!can_run(now)) return most_lasting(situation);
-  // The gain did not come: less than a quarter of what was promised is there, and what was before is quicker.
-  if (situation.predicted_gain && situation.realised_gain && *situation.predicted_gain > 0 &&
-      *situation.realised_gain < 0.25 * *situation.predicted_gain &&
-      *situation.realised_gain < policy.least_gain)
+  if (has_disappointed(situation.predicted_gain, situation.realised_gain) &&
+      *situation.realised_gain < policy.least_gain) {
+    std::size_t quickest = 0;
     for (std::size_t i = 1; i < situation.options.size(); ++i)
       if (situation.options[i].response == Response::resume && can_run(situation.options[i]) &&
-          situation.options[i].step_seconds < now.step_seconds)
-        return {i, 0, "the gain did not come"};
+          situation.options[i].step_seconds < situation.options[quickest].step_seconds)
+        quickest = i;
+    if (quickest > 0) return {quickest, 0, "the gain did not come"};
+  }
   if (situation.since_switch < settling_seconds(policy, situation)) return {0, 0, "just switched"};
   const bool explores = situation.exploration_left > 0;
   const int node = devices_of_node(situation);
@@ -189,6 +190,12 @@ Choice by_oracle(const Situation& situation) {
 }
 
 }  // namespace
+
+bool has_disappointed(std::optional<double> predicted_gain, std::optional<double> realised_gain) {
+  constexpr double kLeastKept = 0.25;
+  return predicted_gain && realised_gain && *predicted_gain > 0 &&
+         *realised_gain < kLeastKept * *predicted_gain;
+}
 
 double settling_seconds(const Policy& policy, const Situation& situation) {
   constexpr double kJudgedSteps = 25;  // in which a gain shows, where they take a tenth of a second or more

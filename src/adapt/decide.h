@@ -20,7 +20,7 @@
 
 namespace optimus {
 
-// From cheap to dear; `resume`: the plan from before the condition.
+// From cheap to dear; `resume`: a plan that ran before, from before the condition or the last switch.
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);
 
@@ -93,6 +93,8 @@ std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& what);  // throws UserError
 std::string text(PolicyKind kind);
 
+// Less than a quarter of what a switch has promised has come.
+bool has_disappointed(std::optional<double> predicted_gain, std::optional<double> realised_gain);
 // Seconds behind a switch in which there is none, until it is known what has come of that one.
 double settling_seconds(const Policy& policy, const Situation& situation);
 // The part of an option's work that losses undo, which come as often as they did so far; less than 1.

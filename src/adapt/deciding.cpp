@@ -264,12 +264,10 @@ void Deciding::weigh_if_due() {
   const std::vector<Condition> all = conditions(), now = conditions(felt(findings_, kRecent));
   if (now.size() < all.size() && decides())
     note_stay({evidence_of(findings_), "steps take no longer", word_of(all.front().cause)}, all);
-  const std::optional<double> came = verdict();
-  const bool has_disappointed = came && *predicted_ > 0 && *came < 0.25 * *predicted_;
   // What was measured by then may speak for another plan, though nothing is slow.
   const bool is_new =
       facts_.looks_for_better && decides() && !has_looked_for_better_ && num_seen_ >= kCalibrated;
-  if (now.empty() && !home_ && !has_disappointed && !is_new) return;
+  if (now.empty() && !home_ && !has_disappointed(predicted_, verdict()) && !is_new) return;
   if (num_unexplained_ > 0 && num_unexplained_ <= kPuzzled) return;
   const std::string key = question_key();
   const double time = facts_.clock();
@@ -329,14 +327,16 @@ std::string Deciding::question_key() const {
   std::string key = key_of(conditions(felt(findings_, kRecent)), plan_) + plan_hash(plan_);
   for (const Away& one : away_)
     key += fmt::format(" {} {}", word_of(one.finding.cause), one.finding.where.front());
-  return key;
+  return has_disappointed(predicted_, verdict()) ? key + " disappointed" : key;
 }
 
 Deciding::Question Deciding::question(bool is_suspicion) const {
   const std::size_t steps = is_suspicion ? std::size_t{kHastySteps} : kRecent;
   const std::vector<Finding> findings = felt(is_suspicion ? suspected_ : findings_, steps);
   Question question;
-  question.plan = plan_, question.home = home_, question.conditions = conditions(findings);
+  question.plan = plan_, question.conditions = conditions(findings);
+  if (home_) question.earlier.push_back(*home_);
+  if (left_ && left_ != home_) question.earlier.push_back(*left_);
   question.machines = calibration_.refreshed(facts_.machines);
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
@@ -408,6 +408,8 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   first_step_ = step + 1;
   quiet_before_ = quiet_devices();
   if (weighing_.valid()) weighing_.wait(), weighing_ = {};
+  const bool goes_back = (home_ && *home_ == plan) || (left_ && *left_ == plan);
+  left_ = wish && !goes_back ? std::optional(plan_) : std::nullopt;
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better

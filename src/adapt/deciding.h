@@ -153,7 +153,7 @@ class Deciding {
   // On its thread. Uses nothing of this object that changes, but for memory_, which is its own.
   struct Question {
     Plan plan;
-    std::optional<Plan> home;
+    std::vector<Plan> earlier;  // that the run may go back to
     std::vector<Condition> conditions;
     std::map<std::pair<Cause, int>, double> spreads;  // of conditions' factors, as logarithms
     std::vector<OngoingCondition> ongoing;
@@ -187,6 +187,7 @@ class Deciding {
   Calibration& calibration_;
   Plan plan_;
   std::optional<Plan> home_;     // the plan before the first that was wished for
+  std::optional<Plan> left_;     // the plan before this one, unless the run has gone back from that
   std::vector<StageWork> work_;  // of plan_
   std::unique_ptr<Detector> detector_, hasty_;
   struct Away {

@@ -37,7 +37,7 @@ Plan on_others(Plan plan, const std::vector<int>& dropped) {
 std::vector<PlannedOption> Deciding::priced_options(const Question& question) const {
   const Cluster cluster(question.machines), now(with_conditions(question.machines, question.conditions));
   ResponseLimits limits = facts_.limits;
-  if (question.home) limits.known.push_back(*question.home);
+  limits.known.insert(limits.known.end(), question.earlier.begin(), question.earlier.end());
   if (facts_.undone_steps)
     if (const auto other = with_other_redundancy(question.plan, nodes())) limits.known.push_back(*other);
   const Demand usual = facts_.demand(cluster, question.plan);
@@ -73,7 +73,8 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     const double by_conditions =
         doubt_of_conditions(question, one.plan, added * more / one.option.step_seconds);
     one.option.doubt = std::hypot(std::hypot(one.option.doubt, by_conditions), question.doubt, trust.doubt);
-    if (question.home && one.plan == *question.home) one.option.response = Response::resume;
+    if (std::find(question.earlier.begin(), question.earlier.end(), one.plan) != question.earlier.end())
+      one.option.response = Response::resume;
     if (const auto known = took(key_of(question.conditions, one.plan)))
       one.option.step_seconds = *known, one.option.doubt = 0.01, one.option.is_measured = true;
   }
@@ -154,6 +155,8 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
     wish.why = fmt::format("a device is lost every {}: state is held {}",
                            optimus::text(Seconds(1 / (situation.losses_per_device_second * chosen.devices))),
                            chosen.undone_steps > 0 ? "once" : "twice");
+  if (chosen.response == Response::resume && has_disappointed(question.predicted, question.realised))
+    wish.why = "the gain did not come";
   if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
   wish.is_placed = !question.conditions.empty();
   wish.predicted_gain = gain_of(chosen);

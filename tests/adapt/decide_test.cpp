@@ -83,6 +83,18 @@ TEST(Decide, GoesBackWhenTheGainDoesNotCome) {
   EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 0u);
 }
 
+// Of the plan that ran before the condition and the one before the last switch.
+TEST(Decide, GoesBackToTheQuickerOne) {
+  Situation now = slow_device(60, 1);
+  now.options[1].response = Response::resume, now.options[1].step_seconds = 1.4;
+  now.options.push_back(now.options[1]);
+  now.options[2].step_seconds = 1.2;
+  now.predicted_gain = 0.3, now.realised_gain = -0.1;
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 2u);
+  std::swap(now.options[1], now.options[2]);
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 1u);
+}
+
 // Without copies of its state a plan of eight devices is 4 % quicker, and a loss undoes 500 of its steps.
 TEST(Decide, CopiesAreWorthWhatLossesWouldUndo) {
   const auto chosen = [](bool has_copies, double seconds_between_losses) {

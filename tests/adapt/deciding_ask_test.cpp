@@ -1,6 +1,7 @@
 // When another plan is asked for though nothing is found to be slow, and when not.
 #include "adapt/deciding_fixture.h"
 #include "plan/phase.h"
+#include "plan/plan_json.h"
 
 namespace optimus {
 namespace {
@@ -44,6 +45,23 @@ TEST_F(DecidingTest, AStageThatWasMisjudgedIsNoSlowDevice) {
   const auto wish = steps(40);
   ASSERT_TRUE(wish.has_value());
   EXPECT_NE(wish->why.find("slow device 1"), std::string::npos) << wish->why;
+}
+
+// The second of two changes makes steps longer: the run goes back to what it had between them, which is quicker than what it began with.
+TEST_F(DecidingTest, APlanThatDisappointsIsLeftForTheOneBefore) {
+  begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  ASSERT_TRUE(steps(60).has_value()) << "the head makes the last stage too heavy";
+  const Plan second = plan_;
+  ASSERT_FALSE(steps(40).has_value());
+  seconds_ = 1.25 * run_->next().seconds;
+  plan_ = uniform_plan(model_, {.pp = 2, .dp = 2, .microbatch = 1, .batch = 64, .sequence_length = 1024});
+  deciding_->took(plan_, PlanWish{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_), imagine();
+  const auto back = steps(40);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(plan_hash(back->plan), plan_hash(second));
+  EXPECT_EQ(back->why, "the gain did not come");
+  seconds_.reset();
+  EXPECT_EQ(steps(100), std::nullopt) << "and not to and fro";
 }
 
 // It is asked when 30 steps have been measured.
