@@ -28,9 +28,10 @@ def without_imports(one):
 
 
 def won_back(results, way="rule"):
-    """Of what the condition costs the start plan, the part that deciding has won back, by rounds."""
+    """Of what the condition costs the start plan, the part that deciding has won back, by rounds; without rounds that lack a way."""
+    whole = [one for one in results if {way, "kept", "undisturbed"} <= one.keys()]
     return [(one["kept"].seconds - one[way].seconds) / (one["kept"].seconds - one["undisturbed"].seconds)
-            for one in results if way in one and one["kept"].seconds > 1.02 * one["undisturbed"].seconds]
+            for one in whole if one["kept"].seconds > 1.02 * one["undisturbed"].seconds]
 
 
 def ranks(values):

@@ -2,6 +2,7 @@
 import contextlib
 import copy
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -35,6 +36,16 @@ class Result:
 
 def read(name):
     return scenario.read_scenario(SCENARIOS / f"{name}.toml")
+
+
+def files_of(one):
+    """What a scenario is made of: its own file, and the plans that it names."""
+    return [SCENARIOS / f"{one.name}.toml", *(training.PLANS.parent / word for run in one.runs for word in run.words if word.startswith("plans/"))]
+
+
+def mark(paths):
+    """Of what these files hold: another where one of them is another."""
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()[:12]
 
 
 def words_of(one):

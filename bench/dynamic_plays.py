@@ -13,10 +13,10 @@ LOOKED = "all"  # stands there when no more will be looked at
 
 
 class Plays:
-    """By (scenario, round, way); a way that failed has none of its seconds."""
+    """By (scenario, round, way); a way that failed has none of its seconds. Who plays names the build's mark and, by names, those of the scenarios that it plays; who only reads names none."""
 
-    def __init__(self, path, program):
-        self.path, self.program = path, program
+    def __init__(self, path, program=None, marks=None):
+        self.path, self.program, self.marks = path, program, marks or {}
         self.found, self.measured = {}, {}
         if path and path.exists():
             self._read()
@@ -24,13 +24,22 @@ class Plays:
     def _read(self):
         text = self.path.read_text()
         whole = text[:text.rfind("\n") + 1]
-        if whole != text:  # the last line was cut off
+        if whole != text and self.program:  # the last line was cut off; a bench that is still playing is not disturbed by who reads
             os.truncate(self.path, len(whole.encode()))
         for line in map(json.loads, whole.splitlines()):
-            if self.program and line["program"] != self.program:
-                raise lab.training.Failed(f"{self.path} has plays of another build ({line['program']}, this one is {self.program}); name another file")
+            if self.program:
+                self._check(line)
             result = line.pop("result")
             self._keep(line["scenario"], line["round"], line["way"], lab.Result(**result) if result else None, line["measured"])
+
+    def _check(self, line):
+        name, mark = line["scenario"], line.get("scenario_mark")
+        if mark is None:
+            raise lab.training.Failed(f"{self.path} is older than the marks of scenarios: it can be read, but not gone on with; name another file")
+        if line["program"] != self.program:
+            raise lab.training.Failed(f"{self.path} has plays of another build ({line['program']}, this one is {self.program}); name another file")
+        if mark != self.marks.get(name, mark):
+            raise lab.training.Failed(f"{self.path} has plays of another {name} ({mark}, its files are {self.marks[name]} now); name another file")
 
     def _keep(self, scenario, number, way, result, measured):
         self.found[scenario, number, way] = result
@@ -46,7 +55,7 @@ class Plays:
         today = datetime.date.today().isoformat()
         self._keep(scenario, number, way, result, today)
         if self.path:
-            line = {"scenario": scenario, "round": number, "way": way, "measured": today, "machine": platform.machine(), "program": self.program,
+            line = {"scenario": scenario, "round": number, "way": way, "measured": today, "machine": platform.machine(), "program": self.program, "scenario_mark": self.marks[scenario],
                     "result": dataclasses.asdict(result) if result else None}
             with open(self.path, "a") as file:
                 file.write(json.dumps(line) + "\n")

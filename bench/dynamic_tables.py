@@ -43,7 +43,7 @@ def switch_lines(rounds):
 
 def row(known, scenario):
     rounds = rounds_of(known, scenario)
-    won = [figures.with_interval(figures.won_back(rounds, way)) if any("undisturbed" in one for one in rounds) else "–" for way in ("rule", "learned")]
+    won = [figures.with_interval(figures.won_back(rounds, way)) for way in ("rule", "learned")]
     cells = [scenario.removeprefix("decide_").replace("_", " "), str(len(rounds)), *(middle(rounds, way) for way in WAYS), *won,
              figures.with_interval(figures.ratios(rounds, "rule", "kept")), figures.with_interval(figures.ratios(rounds, "rule", "best")), best_name(known, scenario) or "–",
              less_than_peer(rounds), figures.with_interval(figures.ratios(rounds, "learned", "rule")), switch_lines(rounds)]

@@ -48,8 +48,8 @@ def scenario_of(one, way, folder, steps_of_undisturbed):
     return lab.with_words(one, [*start, "--policy", way])
 
 
-def planned(one, count, folder):
-    """Plan files of the planner for this training on all devices: its best few, pure ones, and random grids, `count` of each kind at most."""
+def planned(one, folder):
+    """Plan files of the planner for this training on all devices: its best, pure ones, and all grids in a random order. A name is of the same plan each time, also where others were not found in time."""
     devices = sum(host.devices for host in one.hosts.values())
     shape = [word for flag, value in zip(one.training, one.training[1:]) if flag in (*lab.training.PLANNED, "--vocab") for word in (flag, value)]
     if "--vocab" not in shape:
@@ -58,18 +58,24 @@ def planned(one, count, folder):
     grids = [["--pp", p, "--tp", t, "--dp", devices // p // t] for p in range(1, devices + 1) for t in range(1, devices + 1) if devices % (p * t) == 0]
     random.Random(1).shuffle(grids)
     files, seen = [], set()
-    for words in [[], *pure, *grids[:count]]:
-        out = folder / f"plan-{len(files)}-{len(seen)}"
-        done = subprocess.run([lab.training.binary(), "plan", *shape, "--cluster", f"cpux{devices}", *map(str, words), "--export", "optimus", "--out", str(out)],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PLANNING_SECONDS)
-        text = (out / "plan.json").read_text() if done.returncode == 0 else None
+    for number, words in enumerate([[], *pure, *grids]):
+        path = folder / f"plan-{number}" / "plan.json"
+        asked = [lab.training.binary(), "plan", *shape, "--cluster", f"cpux{devices}", *map(str, words), "--export", "optimus", "--out", str(path.parent)]
+        text = path.read_text() if plans_in_time(asked) else None
         if text and text not in seen:
             seen.add(text)
-            files.append(out / "plan.json")
-    return files[:count + 1]
+            files.append(path)
+    return files
 
 
-def candidates(one, ruled, count, folder):
+def plans_in_time(asked):
+    try:
+        return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=PLANNING_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def candidates(one, ruled, folder):
     """(name, scenario) of static plans: those that rule came to, without the hosts that something happens to, and the planner's."""
     for i, text in enumerate(dict.fromkeys(ruled.plans[1:])):
         path = folder / f"ruled-{i}.json"
@@ -80,5 +86,5 @@ def candidates(one, ruled, count, folder):
         left = [host for host in one.hosts if host != name]
         devices = sum(one.hosts[host].devices for host in left)
         yield f"without {name}", lab.kept(one, ["--devices", str(devices), "--dp", str(devices), "--zero", "0"], left)
-    for path in planned(one, count, folder):
+    for path in planned(one, folder):
         yield path.parent.name, lab.kept(one, ["--plan", str(path)])

@@ -145,11 +145,14 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
   if (has_disappointed(situation.predicted_gain, situation.realised_gain) &&
       *situation.realised_gain < policy.least_gain) {
     std::size_t quickest = 0;
-    for (std::size_t i = 1; i < situation.options.size(); ++i)
-      if (situation.options[i].response == Response::resume && can_run(situation.options[i]) &&
-          situation.options[i].step_seconds < situation.options[quickest].step_seconds)
+    for (std::size_t i = 1; i < situation.options.size(); ++i) {
+      const PlanOption& one = situation.options[i];
+      if (one.response == Response::resume && can_run(one) &&
+          one.step_seconds < situation.options[quickest].step_seconds &&
+          situation.run_left * (1 - one.step_seconds / now.step_seconds) > one.pause_seconds)
         quickest = i;
-    if (quickest > 0) return {quickest, 0, "the gain did not come"};
+    }
+    if (quickest > 0) return {quickest, 0, kGainDidNotCome};
   }
   if (situation.since_switch < settling_seconds(policy, situation)) return {0, 0, "just switched"};
   const bool explores = situation.exploration_left > 0;

@@ -93,6 +93,8 @@ std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& what);  // throws UserError
 std::string text(PolicyKind kind);
 
+// The reason of who goes back for that.
+inline constexpr const char* kGainDidNotCome = "the gain did not come";
 // Less than a quarter of what a switch has promised has come.
 bool has_disappointed(std::optional<double> predicted_gain, std::optional<double> realised_gain);
 // Seconds behind a switch in which there is none, until it is known what has come of that one.

@@ -102,8 +102,39 @@ void Deciding::see(const Observation& seen) {
   // A plan is not blamed for what began while it was measured.
   if (num_seen_ <= kVerdict && !began_since().empty()) is_clouded_ = true;
   if (num_seen_ == kVerdict && verdict()) judge(*predicted_, *realised_);
+  note_what_no_plan_answers();
+  note_phase(seen);
   weigh_if_due();
   weigh_suspicion();
+}
+
+void Deciding::note_what_no_plan_answers() {
+  for (const Finding& one : findings_) {
+    const bool is_memory = one.cause == Cause::memory;
+    if (!is_memory && one.cause != Cause::data_loading && one.cause != Cause::uneven_lengths) continue;
+    if ((!is_memory && !decides()) || !told_.insert(word_of(one.cause)).second) continue;
+    const std::string reason = is_memory ? "it will have no more room soon"
+                               : one.cause == Cause::data_loading
+                                   ? "data must be read faster"
+                                   : "samples are dealt as evenly as they can be";
+    stay_ = PlanStay{text(one), reason, word_of(one.cause)};
+  }
+}
+
+// What other batches or lengths would be good for is nothing that a plan changes by itself: it is learned otherwise then.
+void Deciding::note_phase(const Observation& seen) {
+  if (!decides()) return;
+  if (!is_plateau_told_ && plateau_.has_stopped()) {
+    is_plateau_told_ = true;
+    stay_ = PlanStay{"the loss has stopped falling", "larger batches are for --batch-ramp to say", ""};
+  }
+  lengths_.see(seen.lengths);
+  constexpr double kOthers = 1.3;
+  const double change = lengths_.change();
+  if (change < kOthers && change > 1 / kOthers) return;
+  stay_ = PlanStay{fmt::format("lengths of documents have changed: attention costs {:.2f}x", change),
+                   "a better one is looked for", ""};
+  lengths_ = {}, has_looked_for_better_ = false;
 }
 
 // What the plan was not chosen for, and has not brought along itself: a stage that is too heavy is the plan's, and so may be what its first

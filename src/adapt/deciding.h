@@ -23,6 +23,7 @@
 #include "adapt/calibration.h"
 #include "adapt/comings.h"
 #include "adapt/decide.h"
+#include "adapt/phase.h"
 #include "adapt/plan_wish.h"
 #include "adapt/prediction_memory.h"
 #include "adapt/probed.h"
@@ -57,6 +58,7 @@ class Deciding {
     std::int64_t last_step = 0;  // of the run; 0: nobody says
     // Ranks speak through host memory: what they would take on other plans can be looked at.
     bool has_host_links = true;
+    std::shared_ptr<const LearnedPolicy> network{};  // of policy.network, where it is not the shipped one
     Comings comings{};  // until now, by the clock; those that come have a Deciding of their own
     ExpectedLife life{};
     // Steps that a loss undoes on a plan whose steps take so long. Nothing: whether state is held twice is not for a policy to change; any thread.
@@ -68,6 +70,8 @@ class Deciding {
 
   // In the order of steps.
   void see(const Observation& seen);
+  // Of each step that this rank knows it of.
+  void see_loss(double loss) { plateau_.see(loss); }
   // Where a ring's time does not say whose network is slow, somebody was left out who may be well again, or steps do not show what other plans'
   // channels take: whether all ranks are to look (elastic/probe.h). True once; probed() follows.
   bool wants_to_probe();
@@ -83,7 +87,7 @@ class Deciding {
   }
   // Once, when there is one.
   std::optional<PlanWish> wish();
-  // Once for conditions that were weighed and have brought no wish.
+  // Once for conditions that were weighed and have brought no wish, or that no plan answers; and for signs of another phase.
   std::optional<PlanStay> stay() { return std::exchange(stay_, std::nullopt); }
   // The run is on this plan from here on; wish: as it was wished for, or not.
   void took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step);
@@ -105,6 +109,8 @@ class Deciding {
   double until_foretold() const;  // something else: seconds
   void note_how_it_runs();
   void note_stay(PlanStay stay, const std::vector<Condition>& conditions);
+  void note_what_no_plan_answers();
+  void note_phase(const Observation& seen);
   void name_nodes();
   void look_at_channels();
   void want_to_look(const Look& look);
@@ -231,6 +237,9 @@ class Deciding {
   std::future<Answer> weighing_;
   std::optional<PlanStay> stay_;
   std::set<std::string> told_;  // conditions on this plan that stay_ was told of
+  LossPlateau plateau_;
+  LengthMix lengths_;
+  bool is_plateau_told_ = false;
   mutable PredictionMemory memory_;
   bool is_wished_ = false;
   bool is_clouded_ = false;  // something else has slowed the plan down while its gain was measured

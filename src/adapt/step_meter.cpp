@@ -137,7 +137,8 @@ StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, c
 void StepMeter::see(const MeasuredStep& step, const std::vector<InstructionTime>& times) {
   ++num_steps_;
   sum_.seconds += step.seconds, sum_.data_wait += step.data_wait;
-  sum_.memory = std::max(sum_.memory, step.memory);
+  sum_.lengths.sequences += step.sequences, sum_.lengths.tokens += step.tokens;
+  sum_.lengths.squares += step.squares;
   const double usual = linear_ + attention_ * step.usual_squares;
   work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
   for (const InstructionTime& time : times) {

@@ -1,7 +1,7 @@
 // StepMeter: what one rank's instructions took, step by step, added up until somebody collects it as a RankStep.
 //
 //   StepMeter meter(program, plan, model, predicted);
-//   for each step: meter.see({seconds, data_wait, memory}, times);
+//   for each step: meter.see({seconds, data_wait}, times);
 //   …                                                       // now and then, all ranks after the same step
 //   const RankStep mean = meter.take();
 //
@@ -28,9 +28,9 @@ bool is_computing(Op op);
 
 struct MeasuredStep {
   double seconds = 0, data_wait = 0;
-  Bytes memory{};
   // Of lengths that attention saw: those of the rank, and what as many sequences of the whole step had; 0: nobody knows.
   double squares = 0, usual_squares = 0;
+  std::int64_t sequences = 0, tokens = 0;  // of the rank, without padding
 };
 
 class StepMeter {

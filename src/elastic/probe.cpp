@@ -104,8 +104,9 @@ void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, 
   seen.network.assign(all, all + num_nodes), seen.bytes.assign(all + num_nodes, all + 2 * num_nodes);
 }
 
-// Some milliseconds of work that all devices of a kind do alike.
+// Of a product that all devices of a kind do alike; it is repeated until its time is more than a moment's, in which a slow device may keep up.
 double product_seconds(at::Device device) {
+  constexpr double kProductsLongEnough = 30e-3;  // seconds
   const std::int64_t size = device.is_cuda() ? 2048 : 256;
   const int times = device.is_cuda() ? 64 : 8;
   const auto one =
@@ -117,8 +118,13 @@ double product_seconds(at::Device device) {
   };
   (void)compute(1);  // what is needed the first time
   const auto began = Deadline::Clock::now();
-  (void)compute(times);
-  return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  double seconds = 0;
+  int count = 0;
+  for (; seconds < kProductsLongEnough; count += times) {
+    (void)compute(times);
+    seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  }
+  return seconds / count;
 }
 
 std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline& deadline) {

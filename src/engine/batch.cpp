@@ -71,6 +71,12 @@ bool is_split_alike(const LayerStrategy& a, const LayerStrategy& b) { return a.t
 
 }  // namespace
 
+std::int64_t num_sequences(const Batch& batch) {
+  std::int64_t count = 0;
+  for (const Microbatch& one : batch.microbatches) count += std::ssize(one.samples);
+  return count;
+}
+
 std::vector<Side> splits_of(const Stage& stage) {
   std::vector<Side> result;
   for (const Chunk& chunk : stage.chunks)

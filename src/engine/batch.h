@@ -41,6 +41,8 @@ struct Batch {
   double squares = 0, usual_squares = 0;
 };
 
+std::int64_t num_sequences(const Batch& batch);
+
 // The ways in which the blocks of a stage split micro-batches over its devices, in the order of blocks.
 std::vector<Side> splits_of(const Stage& stage);
 // The number of a block's among them.

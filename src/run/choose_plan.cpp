@@ -19,14 +19,14 @@ namespace optimus {
 namespace {
 
 // What was asked for, and what the engine runs: no expert parallelism, no offload.
-Constraints runnable(const TrainOptions& options, bool is_recompute_given) {
+Constraints runnable(const TrainOptions& options) {
   Constraints constraints = options.layout;
   const auto fix = [](std::optional<Range>& range, int value) {
     if (!range) range = Range{value, value};
   };
   fix(constraints.ep, 1);
   if (options.microbatch) fix(constraints.microbatch, static_cast<int>(*options.microbatch));
-  if (is_recompute_given) constraints.recompute = options.recompute;
+  if (options.is_recompute_given) constraints.recompute = options.recompute;
   check(constraints);
   return constraints;
 }
@@ -53,12 +53,12 @@ Demand demand_of(const TrainOptions& options, const ModelSpec& model, const Devi
 }
 
 // Copies of the model, each on its share of the batch.
-Plan copies_on(int size, const Demand& demand, const TrainOptions& options, bool is_recompute_given) {
+Plan copies_on(int size, const Demand& demand, const TrainOptions& options) {
   UniformPlan all{.dp = size, .batch = demand.batch, .sequence_length = demand.sequence_length};
   all.microbatch =
       static_cast<int>(options.microbatch.value_or(std::max<std::int64_t>(1, demand.batch / size)));
   all.precision = demand.precision;
-  if (is_recompute_given) all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
+  if (options.is_recompute_given) all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (demand.constraints.zero) all.strategy.zero = demand.constraints.zero->least;
   return uniform_plan(demand.model, all);
 }
@@ -102,29 +102,29 @@ KnownMachines machines_known(const TrainOptions& options, const std::string& nam
 // The planner's best. It may leave devices out, because a small model is quicker on fewer; who wants devices used gets copies of
 // the model on all of them, if `may_copy` and constraints let them be.
 ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                   bool is_recompute_given, bool may_copy) {
+                   bool may_copy) {
   const KnownMachines known = machines_known(options, fmt::format("{}x{}", device.type, size));
-  const Constraints constraints = runnable(options, is_recompute_given);
+  const Constraints constraints = runnable(options);
   const Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
   const SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
   const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
-  return {copies_on(size, demand, options, is_recompute_given),
+  return {copies_on(size, demand, options),
           fmt::format("copies on all {} devices; the planner would use {} of them", size,
                       num_devices(found.plan))};
 }
 
 // The best; in a run that goes on without who is lost, one whose state is held twice where there is such a plan.
 ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& model,
-                        const DeviceFacts& device, bool is_recompute_given, bool may_copy) {
-  const ChosenPlan best = best_on(size, options, model, device, is_recompute_given, may_copy);
+                        const DeviceFacts& device, bool may_copy) {
+  const ChosenPlan best = best_on(size, options, model, device, may_copy);
   if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0) return best;
   TrainOptions copies = options;
   copies.failures.mtbf = kSoon;
   try {
-    ChosenPlan chosen = best_on(size, copies, model, device, is_recompute_given, may_copy);
+    ChosenPlan chosen = best_on(size, copies, model, device, may_copy);
     if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;
     chosen.note += fmt::format("; {} would have no second copy of its state", short_text(best.plan));
     return chosen;
@@ -135,10 +135,9 @@ ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& 
 
 }  // namespace
 
-ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                       bool is_recompute_given) {
+ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device) {
   const int size = static_cast<int>(options.devices.value_or(1));
-  ChosenPlan chosen = surviving_on(size, options, model, device, is_recompute_given, true);
+  ChosenPlan chosen = surviving_on(size, options, model, device, true);
   if (num_devices(chosen.plan) < size)
     throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size,
                     num_devices(chosen.plan));
@@ -151,9 +150,10 @@ Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const Dev
     for (const bool is_asked : {true, false}) {
       TrainOptions wish = options;
       wish.plan.clear(), wish.devices = used;
-      if (!is_asked) wish.layout = {}, wish.layout.max_memory = options.layout.max_memory;
+      if (!is_asked)
+        wish.layout = {}, wish.layout.max_memory = options.layout.max_memory, wish.is_recompute_given = false;
       try {
-        const Plan plan = surviving_on(used, wish, model, device, false, true).plan;
+        const Plan plan = surviving_on(used, wish, model, device, true).plan;
         if (num_devices(plan) == used || used == 1) return plan;
       } catch (const UserError& error) {
         last = error;
@@ -163,12 +163,11 @@ Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const Dev
 }
 
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
-                                              const DeviceFacts& device, bool is_recompute_given) {
+                                              const DeviceFacts& device) {
   std::optional<UserError> first;
   for (int size = device.count; size > 1; size /= 2) {
     try {
-      ChosenPlan chosen =
-          surviving_on(size, options, model, device, is_recompute_given, /*may_copy=*/*options.batch >= size);
+      ChosenPlan chosen = surviving_on(size, options, model, device, /*may_copy=*/*options.batch >= size);
       if (num_devices(chosen.plan) > 1) return chosen;
     } catch (const UserError& error) {
       if (!first) first = error;
@@ -180,7 +179,7 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
 
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster) {
-  return demand_of(options, model, device, cluster, runnable(options, false));
+  return demand_of(options, model, device, cluster, runnable(options));
 }
 
 namespace {
@@ -203,9 +202,8 @@ FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& 
       .make_templates =
           [=] {
             const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, most_devices));
-            return PipelineTemplates::build(
-                demand_of(options, model, device, cluster, runnable(options, false)),
-                {.most_nodes = most_devices});
+            return PipelineTemplates::build(demand_of(options, model, device, cluster, runnable(options)),
+                                            {.most_nodes = most_devices});
           },
       .step_seconds = [=](const Plan& plan) { return seconds_of_step(plan, model, device); },
       .move_seconds =

@@ -21,13 +21,12 @@ struct ChosenPlan {
 };
 
 // Batch, sequence length and precision are resolved. All of options.devices are used. Throws UserError when nothing fits.
-ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                       bool is_recompute_given);
+ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device);
 
 // Where nobody said how many devices: a plan for all that are there, or for as many as model and batch can use. Nothing when that
 // is one. Throws UserError when what was asked of the plan cannot be.
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
-                                              const DeviceFacts& device, bool is_recompute_given);
+                                              const DeviceFacts& device);
 
 // For so many devices, whatever was asked of the plan when there were more or fewer: as that, where it can be, else the best; idle
 // ones where not all can be used. One that holds all state twice is preferred. Throws UserError when nothing fits.

@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #endif
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -95,6 +97,21 @@ std::optional<Bytes> free_memory(at::Device device) {
   if (!device.is_cuda()) return processor_memory("MemAvailable:");
   const std::optional<CudaMemory> memory = cuda_memory();
   return memory ? std::optional(Bytes(static_cast<std::int64_t>(memory->free))) : std::nullopt;
+}
+
+std::optional<HeldMemory> held_memory(at::Device device) {
+  if (device.is_cuda()) {
+    const std::optional<CudaMemory> memory = cuda_memory();
+    if (!memory) return std::nullopt;
+    const auto total = static_cast<std::int64_t>(memory->total);
+    return HeldMemory{Bytes(total - static_cast<std::int64_t>(memory->free)), Bytes(total)};
+  }
+  const std::optional<Bytes> free = free_memory(device);
+  std::ifstream file("/proc/self/statm");  // in pages: all that was asked for, then what is there
+  std::int64_t asked = 0, held = 0;
+  if (!free || !(file >> asked >> held)) return std::nullopt;
+  held *= sysconf(_SC_PAGESIZE);
+  return HeldMemory{Bytes(held), Bytes(held) + *free};
 }
 
 Bytes total_memory(at::Device device) {

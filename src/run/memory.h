@@ -14,6 +14,11 @@ namespace optimus {
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device);
 // What the device has left for us; nothing when it cannot be known.
 std::optional<Bytes> free_memory(at::Device device);
+// What this process holds of a processor's memory, or all that is taken of a card's; and the most that it could become as things are.
+struct HeldMemory {
+  Bytes held{}, most{};
+};
+std::optional<HeldMemory> held_memory(at::Device device);
 // All that it has.
 Bytes total_memory(at::Device device);
 // Where a GPU sits: "0000:3b:00.0".

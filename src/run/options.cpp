@@ -105,6 +105,8 @@ void declare(OptionTable& table, TrainOptions& o) {
       "redundancy", o.redundancy, {{"keep", Redundancy::keep}, {"auto", Redundancy::automatic}},
       "whether state that is held twice stays so while the run goes on; auto: --policy takes a second copy "
       "up, or gives it up, by how often devices are lost");
+  table.add("learned", o.learned, "FILE",
+            "for --policy learned: what `optimus learn` has written (default: the one of this program)");
   table.add(
       "foretold", o.foretold, "FILE",
       "for --policy oracle: what will happen to the machines, a time line of conditions in seconds from "

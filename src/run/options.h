@@ -37,6 +37,7 @@ struct TrainOptions {
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1;
   std::int64_t seed = 1;
   std::string precision, recompute = "none";
+  bool is_recompute_given = false;  // by somebody: no plan has another; set when settings are resolved
   std::optional<std::int64_t> recompute_layers;
   std::optional<double> dropout;
   SampleOptions samples;
@@ -62,6 +63,7 @@ struct TrainOptions {
   std::string history = "none";  // of past runs (run_history.h): a file, here, none
   std::string
       policy;     // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted
+  Path learned;   // the network of the policy learned; none: the shipped one
   Path foretold;  // what will happen to the machines (adapt/scenario.h): for the policy oracle
 
   Path resume;                     // a run

@@ -46,8 +46,8 @@ Plan planned(const Phase& phase, const TrainOptions& options, const TrainSetting
   const bool is_alone = *options.devices == 1 && !settings.are_devices_free;
   try {
     if (settings.are_devices_free)
-      if (const auto chosen = choose_plan_for_all(own, settings.model, device, false)) return chosen->plan;
-    if (!is_alone) return choose_plan(own, settings.model, device, false).plan;
+      if (const auto chosen = choose_plan_for_all(own, settings.model, device)) return chosen->plan;
+    if (!is_alone) return choose_plan(own, settings.model, device).plan;
   } catch (const UserError&) {  // none that meets the constraints
   }
   return same_for(settings.plan, phase, settings.model);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "adapt/learned_policy.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/open.h"
@@ -114,7 +115,7 @@ Plan RankRun::best_plan(const Plan& now) const {
   options.devices = rank_.comm.size(), options.batch = now.batch;
   options.sequence_length = now.sequence_length;
   options.precision = text(now.precision);
-  Plan plan = choose_plan(options, settings_.model, facts_of(rank_.device), false).plan;
+  Plan plan = choose_plan(options, settings_.model, facts_of(rank_.device)).plan;
   plan.fp8 = now.fp8;  // what is learned stays
   if (plan.buddy > 0) plan = with_copies_apart(std::move(plan), numbered(hosts_of_ranks()));
   return plan;
@@ -175,6 +176,12 @@ std::unique_ptr<Deciding> RankRun::decider() {
   const std::vector<std::string> hosts = hosts_of_ranks();
   Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
   if (options_.policy.empty() && shares_cores(hosts)) policy.kind = PolicyKind::never;
+  // Another plan would learn otherwise.
+  if (is_asynchronous(part_.plan.schedule)) policy.kind = PolicyKind::never;
+  std::shared_ptr<const LearnedPolicy> network;
+  if (!options_.learned.empty())
+    network = std::make_shared<LearnedPolicy>(read_learned_policy(options_.learned)),
+    policy.network = network.get();
   const bool may_change = options_.redundancy == Redundancy::automatic && rank_.elastic != nullptr;
   const bool has_copies = rank_.elastic != nullptr && can_lose(part_.plan) > 0 && !may_change;
   Deciding::Facts facts{
@@ -204,6 +211,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
       .looks_for_better = true,
       .last_step = settings_.steps,
       .has_host_links = !rank_.device.is_cuda(),
+      .network = network,
       .comings = comings_,
   };
   facts.life = expected_life(options_);

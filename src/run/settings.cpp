@@ -174,16 +174,14 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
   const std::int64_t length = *options.sequence_length, batch = *options.batch;
   if (!model.is_custom()) {
     const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
-    const bool is_recompute_given = recompute != nullptr && recompute->origin > Origin::built_in;
+    options.is_recompute_given = recompute != nullptr && recompute->origin > Origin::built_in;
     if (!options.devices)
-      if (std::optional<ChosenPlan> chosen =
-              choose_plan_for_all(options, model, device, is_recompute_given)) {
+      if (std::optional<ChosenPlan> chosen = choose_plan_for_all(options, model, device)) {
         choose(table, "devices", options.devices, std::int64_t{num_devices(chosen->plan)});
         return *std::move(chosen);
       }
     choose(table, "devices", options.devices, std::int64_t{1});
-    if (*options.devices > 1 || has_layout(options.layout))
-      return choose_plan(options, model, device, is_recompute_given);
+    if (*options.devices > 1 || has_layout(options.layout)) return choose_plan(options, model, device);
   }
   const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
   // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.

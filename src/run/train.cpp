@@ -2,6 +2,7 @@
 #include "run/train.h"
 
 #include "adapt/decide.h"
+#include "adapt/learned_policy.h"
 #include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -124,6 +125,11 @@ void refuse_wrong_policy(const TrainOptions& options) {
   if (!is_oracle && !options.foretold.empty())
     throw UserError("--foretold: only --policy oracle knows what comes; add that, or leave this out");
   if (is_oracle) (void)read_time_line(options.foretold);
+  const bool is_learned =
+      !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::learned;
+  if (!is_learned && !options.learned.empty())
+    throw UserError("--learned: only --policy learned decides by it; add that, or leave this out");
+  if (!options.learned.empty()) (void)read_learned_policy(options.learned);
 }
 
 }  // namespace

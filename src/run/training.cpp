@@ -322,9 +322,10 @@ StepMetrics Training::one_step() {
   decide_phase();
   done_ = state(), last_ = metrics;
   if (company_.watching != nullptr)
-    company_.watching->end_step(
-        *part_.engine, {metrics.seconds.value, data_wait, metrics.memory.value_or(Bytes(0)), batch.squares,
-                        batch.usual_squares});
+    company_.watching->end_step(*part_.engine, {metrics.seconds.value, data_wait, batch.squares,
+                                                batch.usual_squares, num_sequences(batch), batch.num_tokens});
+  if (company_.watching != nullptr && company_.watching->deciding() != nullptr)
+    company_.watching->deciding()->see_loss(report.loss);
   if (keepers_.profiler != nullptr) keepers_.profiler->after(step_);
   metrics.saved = std::exchange(saved_, std::nullopt);
   if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
@@ -340,7 +341,7 @@ StepMetrics Training::metrics_of(const StepReport& report) const {
   metrics.seconds = Seconds(seconds_since(step_began_));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
   metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
-  if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / *peak_flops_;
+  if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / (*peak_flops_ * num_devices(part_.plan));
   metrics.memory = part_.parameters->bytes() + part_.engine->bytes();
   metrics.is_skipped = report.is_skipped;
   if (report.loss_scale > 0) metrics.loss_scale = report.loss_scale;

@@ -24,6 +24,7 @@ std::optional<double> peak_flops(at::Device device, Precision precision) {
   if (!type) return std::nullopt;
   const double peak = precision == Precision::bf16   ? type->peak.bf16
                       : precision == Precision::fp16 ? type->peak.fp16
+                      : precision == Precision::fp8  ? type->peak.fp8
                       : precision == Precision::fp64 ? type->peak.fp64
                                                      : type->peak.fp32;
   return peak > 0 ? std::optional(peak) : std::nullopt;

@@ -47,6 +47,8 @@ void Watching::collect(std::int64_t step) {
     RankStep mean = meter_->take();
     const auto reading = sensor_ == nullptr ? std::nullopt : sensor_->read();
     if (reading) mean.clock = reading->clock, mean.idle = reading->idle;
+    if (const auto memory = held_memory(facts_.device))
+      mean.memory = memory->held, mean.memory_limit = memory->most;
     own.add(mean);
   }
   const std::optional<Observation> seen = tree_.send(std::move(own));

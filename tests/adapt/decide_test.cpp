@@ -93,6 +93,8 @@ TEST(Decide, GoesBackToTheQuickerOne) {
   EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 2u);
   std::swap(now.options[1], now.options[2]);
   EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 1u);
+  now.run_left = 1;  // the pause takes as long
+  EXPECT_EQ(choose({.kind = PolicyKind::rule}, now).option, 0u);
 }
 
 // Without copies of its state a plan of eight devices is 4 % quicker, and a loss undoes 500 of its steps.

@@ -74,6 +74,43 @@ TEST_F(DecidingTest, NothingIsChangedWhereTheRunEnds) {
   EXPECT_EQ(steps(31), std::nullopt);
 }
 
+// What no plan answers is told once: here memory that has no room left in 200 steps, whatever the policy.
+TEST_F(DecidingTest, MemoryThatGrowsIsTold) {
+  begin({.dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 1024}, 2, {}, PolicyKind::never);
+  std::vector<std::string> told;
+  for (int step = 1; step <= 100; ++step) {
+    Observation seen{.step = step};
+    for (int rank = 0; rank < 2; ++rank)
+      seen.add(
+          {.rank = rank, .seconds = 1, .memory = Bytes(1'000 + 10 * step), .memory_limit = Bytes(3'000)});
+    deciding_->see(seen);
+    if (const auto stay = deciding_->stay()) told.push_back(stay->why);
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told.front().find("growing memory of stage 0"), 0u) << told.front();
+}
+
+// Signs of another phase. That documents have become longer is a reason to ask for another plan again.
+TEST_F(DecidingTest, ALossThatStopsAndOtherLengthsAreTold) {
+  begin({.dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 1024}, 2);
+  std::vector<std::pair<int, std::string>> told;
+  for (int step = 1; step <= 700; ++step) {
+    Observation seen = run_->next();
+    seen.step = step, now_ += seen.seconds;
+    const double longer = step > 600 ? 1.5 : 1;
+    seen.lengths = {.sequences = 8, .tokens = 800, .longest = 100, .squares = 8e4 * longer};
+    deciding_->see_loss(step < 250 ? 5 - 0.01 * step : 2.5 + 0.01 * (step % 3));
+    deciding_->see(seen);
+    if (const auto stay = deciding_->stay()) told.emplace_back(step, stay->why);
+  }
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].second, "the loss has stopped falling");
+  EXPECT_GT(told[0].first, 300);
+  EXPECT_LT(told[0].first, 460);
+  EXPECT_EQ(told[1].second.find("lengths of documents have changed"), 0u) << told[1].second;
+  EXPECT_GT(told[1].first, 600);
+}
+
 // Who has asked already asks again when the batch is another one: here with a plan of sequences one by one.
 TEST_F(DecidingTest, APhaseIsAskedForABetterPlanAgain) {
   looks_for_better_ = true;

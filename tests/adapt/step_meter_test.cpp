@@ -31,8 +31,8 @@ RankStep measured(const Plan& plan, const ModelSpec& model, int device, double f
         bytes > 0 ? bytes * 1e-9 + (i == last[static_cast<std::size_t>(channel)] ? 0 : wait) : 0.01 * factor;
     times.push_back({static_cast<int>(i), 1, 1 + seconds});
   }
-  meter.see({2, 0.1, Bytes(100)}, times);
-  meter.see({4, 0.3, Bytes(300)}, times);
+  meter.see({2, 0.1, 300, 300, 3, 30}, times);
+  meter.see({4, 0.3, 100, 100, 1, 10}, times);
   return meter.take();
 }
 
@@ -46,7 +46,7 @@ TEST(StepMeter, MeansOfStepsAndRatesOfBlocks) {
     EXPECT_EQ(step.group, device / 2) << "two replicas of each stage";
     EXPECT_DOUBLE_EQ(step.seconds, 3);
     EXPECT_DOUBLE_EQ(step.data_wait, 0.2);
-    EXPECT_EQ(step.memory, Bytes(300));
+    EXPECT_EQ(step.lengths, (LengthSum{.sequences = 4, .tokens = 40, .squares = 400}));
     const bool is_first = step.group == 0;
     for (const BlockRole role : {BlockRole::embedding, BlockRole::layer, BlockRole::head}) {
       const Rate& rate = step.rates[static_cast<std::size_t>(role)];
@@ -67,15 +67,15 @@ TEST(StepMeter, WorkIsWhatLengthsMakeOfIt) {
   const Program program = compile(plan, model, 0);
   StepMeter meter(program, plan, model, {});
   const double whole = 2.0 * length * length;  // two sequences of one document each
-  meter.see({1, 0, Bytes(1), whole, whole}, {});
+  meter.see({1, 0, whole, whole}, {});
   EXPECT_DOUBLE_EQ(meter.take().work, 1);
-  meter.see({1, 0, Bytes(1), whole / 4, whole}, {});
-  meter.see({1, 0, Bytes(1), whole / 4, whole}, {});
+  meter.see({1, 0, whole / 4, whole}, {});
+  meter.see({1, 0, whole / 4, whole}, {});
   const double one = model_flops_per_token(model, 1), more = model_flops_per_token(model, length) - one;
   const double causal = 0.5 * more * length / (length - 1), linear = one - more / (length - 1);
   const double attention = causal / (linear + causal);
   EXPECT_NEAR(meter.take().work, 1 - 0.75 * attention, 1e-12);
-  meter.see({1, 0, Bytes(1)}, {});
+  meter.see({1, 0}, {});
   EXPECT_DOUBLE_EQ(meter.take().work, 1) << "nobody knows lengths";
 }
 
