@@ -18,9 +18,22 @@
 namespace optimus {
 namespace {
 
+// Schedules that change what is learned are never chosen; who asks for one has the stages of 1F1B with it.
+std::optional<Schedule> asynchronous_schedule(const Constraints& layout) {
+  if (layout.schedule.empty()) return std::nullopt;
+  const Schedule asked = parse_schedule(layout.schedule, "--schedule");
+  return is_asynchronous(asked) ? std::optional(asked) : std::nullopt;
+}
+
 // What was asked for, and what the engine runs: no expert parallelism, no offload.
 Constraints runnable(const TrainOptions& options) {
   Constraints constraints = options.layout;
+  if (asynchronous_schedule(options.layout)) {
+    constexpr int kMostStages = 1 << 16;
+    constraints.schedule = text(Schedule::one_f_one_b);
+    if (!constraints.pp) constraints.pp = Range{2, kMostStages};
+    if (!constraints.zero) constraints.zero = Range{0, 1};
+  }
   const auto fix = [](std::optional<Range>& range, int value) {
     if (!range) range = Range{value, value};
   };
@@ -106,7 +119,11 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
   const KnownMachines known = machines_known(options, fmt::format("{}x{}", device.type, size));
   const Constraints constraints = runnable(options);
   const Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
-  const SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
+  SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
+  if (const auto schedule = asynchronous_schedule(options.layout)) {
+    found.plan.schedule = *schedule;
+    validate(found.plan, model, "--schedule " + options.layout.schedule);
+  }
   const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
@@ -120,7 +137,9 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
 ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& model,
                         const DeviceFacts& device, bool may_copy) {
   const ChosenPlan best = best_on(size, options, model, device, may_copy);
-  if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0) return best;
+  if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0 ||
+      is_asynchronous(best.plan.schedule))
+    return best;
   TrainOptions copies = options;
   copies.failures.mtbf = kSoon;
   try {

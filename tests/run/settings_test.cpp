@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "model/open.h"
+#include "run/choose_plan.h"
 #include "run/demo_text.h"
 
 namespace optimus {
@@ -64,6 +66,34 @@ class Settings : public testing::Test {
   }
   Path text_;
 };
+
+// A schedule that changes what is learned is taken from who asks for it.
+TEST_F(Settings, AnAsynchronousScheduleIsTaken) {
+  TrainOptions some = options();
+  some.model.model = "llama2-7b", some.model.overrides.layers = 4, some.model.overrides.kv_heads = 2;
+  some.model.overrides.ffn = 64, some.batch = 8, some.devices = 2, some.layout.schedule = "pipedream";
+  const TrainSettings settings = resolved(some);
+  EXPECT_EQ(settings.plan.schedule, Schedule::pipedream);
+  EXPECT_EQ(settings.plan.pipelines.front().stages.size(), 2u);
+  some.layout.schedule = "pipehorse";
+  EXPECT_THROW(resolved(some), UserError);
+}
+
+// What somebody said about recomputing holds for plans that are chosen later, too.
+TEST_F(Settings, RecomputeHoldsForLaterPlans) {
+  TrainOptions some = options();
+  some.recompute = "full", some.is_recompute_given = true, some.batch = 8, some.devices = 2;
+  some.precision = "fp32";
+  const auto recompute_of = [&](const Plan& plan) {
+    return plan.pipelines.front().stages.front().chunks.front().runs.back().strategy.recompute;
+  };
+  const ModelSpec model = open_model("gpt2");
+  const DeviceFacts device{.type = "cpu", .count = 2};
+  EXPECT_EQ(recompute_of(choose_plan(some, model, device).plan), RecomputeMode::full);
+  EXPECT_EQ(recompute_of(plan_for_any(some, model, device, 2)), RecomputeMode::full);
+  some.is_recompute_given = false;
+  EXPECT_EQ(recompute_of(choose_plan(some, model, device).plan), RecomputeMode::none);
+}
 
 TEST_F(Settings, WhatIsLeftOpenIsChosenAndSaid) {
   TrainOptions some = options();
