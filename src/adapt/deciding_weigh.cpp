@@ -155,7 +155,8 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
     wish.why = fmt::format("a device is lost every {}: state is held {}",
                            optimus::text(Seconds(1 / (situation.losses_per_device_second * chosen.devices))),
                            chosen.undone_steps > 0 ? "once" : "twice");
-  if (choice.reason == kGainDidNotCome) wish.why = choice.reason;
+  if (choice.reason == kGainDidNotCome)
+    wish.why = question.conditions.empty() ? choice.reason : fmt::format("{} ({})", wish.why, choice.reason);
   if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
   wish.is_placed = !question.conditions.empty();
   wish.predicted_gain = gain_of(chosen);

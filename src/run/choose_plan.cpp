@@ -9,6 +9,7 @@
 #include "plan/validate.h"
 #include "policy/recovery_costs.h"
 #include "reshard/plan_change.h"
+#include "run/expected.h"
 #include "run/run_history.h"
 #include "run/save_rule.h"
 #include "run/status.h"
@@ -94,7 +95,7 @@ class Complaint final : public EventSink {
   std::string words;
 };
 
-// The devices as past runs have found them.
+// The devices as past runs have found them, else as they were measured on this machine, else as is usual.
 struct KnownMachines {
   Corrected by_history;
   Cluster cluster;
@@ -102,9 +103,16 @@ struct KnownMachines {
   const Constants& constants() const { return by_history.constants; }
 };
 
-KnownMachines machines_known(const TrainOptions& options, const std::string& name) {
+KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& device, int size,
+                             Precision precision) {
   Complaint complaint;
+  const std::string name = fmt::format("{}x{}", device.type, size);
   const std::vector<Residual> found = residuals(known_history(options.history, complaint));
+  if (found.empty() && size <= device.count)
+    if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, complaint))
+      return {{here->cluster.profile(), here->constants, {}},
+              here->cluster,
+              complaint.words + "; by what was measured of this machine"};
   Corrected machines = corrected(open_cluster(name).profile(), fitted_constants(), found);
   Cluster cluster(machines.profile, "cluster " + name);
   std::string note = complaint.words;
@@ -116,7 +124,8 @@ KnownMachines machines_known(const TrainOptions& options, const std::string& nam
 // the model on all of them, if `may_copy` and constraints let them be.
 ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                    bool may_copy) {
-  const KnownMachines known = machines_known(options, fmt::format("{}x{}", device.type, size));
+  const KnownMachines known =
+      machines_known(options, device, size, parse_precision(options.precision, "--precision"));
   const Constraints constraints = runnable(options);
   const Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
   SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});

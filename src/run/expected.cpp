@@ -38,9 +38,9 @@ Cluster measured_cluster(const DeviceType& type, int num_devices) {
 }
 
 // Links that were measured are as they are.
-Constants constants_here(bool is_measured) {
+Constants measured_constants() {
   Constants constants = fitted_constants();
-  if (is_measured) constants.domain_speed = constants.domain_latency = 1;
+  constants.domain_speed = constants.domain_latency = 1;
   return constants;
 }
 
@@ -57,6 +57,14 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
     events.report(Warning{fmt::format("{}; optimus profile --hardware writes it anew", error.what())});
   }
   return std::nullopt;
+}
+
+std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is_gpu, int num_devices,
+                                                int num_sharing, Precision precision, EventSink& events) {
+  const std::optional<DeviceType> type = measured_type(name, events);
+  if (!type || !has_measured(*type, precision)) return std::nullopt;
+  return MeasuredMachine{measured_cluster(is_gpu ? *type : part_of(*type, num_sharing), num_devices),
+                         measured_constants()};
 }
 
 std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& plan,
@@ -78,17 +86,14 @@ std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& 
 std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, const Plan& plan,
                                           const ModelSpec& model, EventSink& events) {
   if (model.is_custom()) return std::nullopt;
-  const int size = num_devices(plan);
-  const std::optional<DeviceType> type = measured_type(name, events);
-  const bool is_measured = type && has_measured(*type, plan.precision);
   // Devices that the plan does without may lie between those that it has.
   const int numbers = num_device_numbers(plan);
-  const Cluster cluster = is_measured ? measured_cluster(is_gpu ? *type : part_of(*type, size), numbers)
-                                      : open_cluster(fmt::format("{}x{}", name, numbers));
+  const auto measured = measured_machine(name, is_gpu, numbers, num_devices(plan), plan.precision, events);
+  const Cluster cluster = measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, numbers));
   const DeviceMap map = DeviceMap::identity(numbers);
   const StepSimulator simulator({plan, model, cluster, map, our_software(), format_of(plan.precision)});
-  const Constants constants = constants_here(is_measured);
-  return ExpectedStep{is_measured
+  const Constants constants = measured ? measured->constants : fitted_constants();
+  return ExpectedStep{measured
                           ? "what was measured of this machine"
                           : fmt::format("what is usual of {}; optimus profile --hardware measures", name),
                       simulator.run(constants), simulator.instructions(constants, kMostTraced)};

@@ -15,6 +15,15 @@ namespace optimus {
 // The measured type of that name ("cpu", "h200"), if this machine was measured. A file that cannot be read is warned of.
 std::optional<DeviceType> measured_type(const std::string& name, EventSink& events);
 
+// So many devices of that type, joined as this machine was measured; processors are shared by so many workers. Nothing where kernels of
+// the precision were not measured.
+struct MeasuredMachine {
+  Cluster cluster;
+  Constants constants;
+};
+std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is_gpu, int num_devices,
+                                                int num_sharing, Precision precision, EventSink& events);
+
 // Seconds of a step of a plan of one device; nothing when kernels of its precision were not measured, or the model is no
 // transformer.
 std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& plan, const ModelSpec& model);

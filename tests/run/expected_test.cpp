@@ -7,6 +7,7 @@
 #include "cluster/open.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
+#include "run/choose_plan.h"
 
 namespace optimus {
 namespace {
@@ -38,6 +39,30 @@ TEST(Expected, FollowsWhatWasMeasured) {
   // Products are nearly all of it at so low a rate.
   EXPECT_NEAR(*seconds(1e9, Precision::fp32) / *seconds(2e9, Precision::fp32), 2, 0.1);
   EXPECT_FALSE(seconds(1e9, Precision::bf16));
+}
+
+// Who has measured this machine gets plans for it.
+TEST(Expected, PlansAreForTheMachineAsItWasMeasured) {
+  const Path folder = Path(::testing::TempDir()) / "optimus-expected-plans";
+  std::filesystem::remove_all(folder);
+  ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
+  TrainOptions options;
+  options.devices = 2, options.batch = 8, options.sequence_length = 64, options.precision = "fp32";
+  options.history = "none";
+  const ModelSpec model = *find_preset("gpt2");
+  const DeviceFacts device{.count = 2};
+  const std::string usual = choose_plan(options, model, device).note;
+  EXPECT_EQ(usual.find("measured of this machine"), std::string::npos) << usual;
+  HardwareProfile profile = standard_cluster("cpux2");
+  profile.types = {made_up(1e11)};
+  RealFileSystem files;
+  std::filesystem::create_directories(measured_cluster_path().parent_path());
+  value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
+  const std::string measured = choose_plan(options, model, device).note;
+  EXPECT_NE(measured.find("measured of this machine"), std::string::npos) << measured;
+  const std::string others = choose_plan(options, model, DeviceFacts{.count = 1}).note;
+  EXPECT_EQ(others.find("measured of this machine"), std::string::npos) << "two machines: " << others;
+  ::unsetenv("XDG_CACHE_HOME");
 }
 
 TEST(Expected, ABrokenFileIsWarnedOf) {
