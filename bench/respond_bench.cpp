@@ -1,5 +1,5 @@
-// What answering a condition takes and what the answers are, and what policies get done with them when machines become slow as often
-// as is published: bench_respond DEVICES [HOURS [SEED [ERROR]]], ERROR of predictions; llama3-8b on H100s, batch 2,048 of 4,096.
+// What answering a condition takes and what the answers are, and what policies get done with them when machines become slow, and nodes are
+// lost, as often as is published: bench_respond DEVICES [HOURS [SEED [ERROR]]], ERROR of predictions; llama3-8b on H100s, batch 2,048 of 4,096.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -29,17 +29,18 @@ void show(const char* name, const Demand& demand, const Plan& plan, const std::v
 
 void try_policies(const Demand& demand, const Plan& plan, const ResponseLimits& limits, double hours,
                   std::uint64_t seed, double error) {
-  const TimeLine line = random_time_line(demand.cluster, hours * 3600, {}, seed);
+  constexpr double kInfiniteHbd = 1.0 / 2434;  // faults of a node and hour
+  const TimeLine line = random_time_line(demand.cluster, hours * 3600, {.loss_per_hour = kInfiniteHbd}, seed);
   TimedResponses timed{.clock = seconds};
   TrialCase trial = trial_of(line, demand, plan, {}, limits, &timed);
   trial.prediction_error = error;
   const double best = hindsight(trial).useful_steps;
-  fmt::print("{} conditions in {} h, {} plans weighed, decided in {:.2f} s at most\n", line.conditions.size(),
-             hours, trial.modes.size(), timed.longest);
+  fmt::print("{} conditions and {} losses in {} h, {} plans weighed, decided in {:.2f} s at most\n",
+             line.conditions.size(), line.losses.size(), hours, trial.modes.size(), timed.longest);
   for (const std::string& word : policy_words()) {
     const TrialOutcome outcome = run_trial(parse_policy(word, "policy"), trial);
-    fmt::print("  {:<12} {:>6.2f} % of the oracle's, {} switches\n", word, 100 * outcome.useful_steps / best,
-               outcome.switches);
+    fmt::print("  {:<12} {:>6.2f} % of the oracle's, {} switches, {} steps lost\n", word,
+               100 * outcome.useful_steps / best, outcome.switches, outcome.steps_lost);
   }
 }
 

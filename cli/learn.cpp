@@ -35,7 +35,8 @@ class Learn final : public Command {
     table.add("seed", seed_, "S", "another one gives another policy, about as good");
     table.add("minutes", options_.minutes, "M", "how much to learn, as two idle cores do it in that time");
     table.add("threads", options_.threads, "N", "the result does not depend on it");
-    table.add_word("without", without_, {"nothing", "imitation", "reinforcement"}, "leave a part out");
+    table.add_word(kWithout, without_, {"nothing", "imitation", "reinforcement", kResidual},
+                   "leave a part out; residual: what predictions were off by so far");
     table.add("curve", curve_, "FILE", "the learning curve (default: the policy's name and .curve.csv)");
   }
 
@@ -48,6 +49,7 @@ class Learn final : public Command {
     if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
     if (!start_.empty()) options_.start = &start;
     options_.imitates = without_ != "imitation", options_.reinforces = without_ != "reinforcement";
+    options_.sees_misses = without_ != kResidual;
     std::vector<LearningPoint> points;
     LearnedPolicy learned = learn(options_, [&](const LearningPoint& point) {
       points.push_back(point);
@@ -135,7 +137,7 @@ class Learn final : public Command {
   std::map<std::string, std::string> origin() const {
     return {{"seed", std::to_string(seed_)},
             {"minutes", fmt::format("{}", options_.minutes)},
-            {"without", without_},
+            {kWithout, without_},
             {"start", start_},
             {"failures", traces_},
             {"history", history_},

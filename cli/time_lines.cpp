@@ -59,11 +59,11 @@ int try_time_line(Console& console, const TimeLineTask& task, const std::string&
   const std::optional<double> dollars = dollars_per_second(task.options, cluster);
   OrderedJson json = OrderedJson::array();
   std::string shown = fmt::format(
-      "{} conditions over {}; begins with {} on {}; {} plans weighed, decided in {} at most\n\n"
+      "{} conditions and {} losses over {}; begins with {} on {}; {} plans weighed, decided in {} at most\n\n"
       "{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
-      line.conditions.size(), text(Seconds(line.length)), short_text(start.plan), cluster.name(),
-      trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s", "of oracle", "switches",
-      "standing", "steps lost");
+      line.conditions.size(), line.losses.size(), text(Seconds(line.length)), short_text(start.plan),
+      cluster.name(), trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s",
+      "of oracle", "switches", "standing", "steps lost");
   LearnedPolicy own;
   if (!task.options.learned.empty()) own = read_learned_policy(task.options.learned);
   for (Policy policy : policies) {

@@ -97,6 +97,12 @@ std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, cons
   return result;
 }
 
+Constants with_rates(Constants constants, const RoleRates& rates) {
+  constants.embedding_residual *= rates[static_cast<std::size_t>(BlockRole::embedding)];
+  constants.head_residual *= rates[static_cast<std::size_t>(BlockRole::head)];
+  return constants;
+}
+
 // Slowly forgets: what changes over hours is no condition.
 void Calibration::Mean::see(double value) {
   constexpr int kRemembered = 256;

@@ -17,6 +17,7 @@
 #include "adapt/observation.h"
 #include "adapt/probed.h"
 #include "cluster/hardware.h"
+#include "cost/constants.h"
 #include "model/spec.h"
 
 namespace optimus {
@@ -29,6 +30,10 @@ struct StageWork {
 };
 // [group]: stages counted through all pipelines. Empty for models of modules, which the cost model does not know.
 std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster);
+
+// Blocks of different kind err differently: what embedding, layers and head take of what the model says, of the layers' rate.
+using RoleRates = std::array<double, kBlockRoles>;
+Constants with_rates(Constants constants, const RoleRates& rates);
 
 class Calibration {
  public:

@@ -35,13 +35,13 @@ Plan on_others(Plan plan, const std::vector<int>& dropped) {
 // What the run can go on with, and what it is believed to take: by the cost model, by what kinds of plans took of that before, and by what
 // this very plan took under the same conditions.
 std::vector<PlannedOption> Deciding::priced_options(const Question& question) const {
-  const Cluster cluster(question.machines), now(with_conditions(question.machines, question.conditions));
+  const Cluster cluster(question.machines);
   ResponseLimits limits = facts_.limits;
   limits.known.insert(limits.known.end(), question.earlier.begin(), question.earlier.end());
   if (facts_.undone_steps)
     if (const auto other = with_other_redundancy(question.plan, nodes())) limits.known.push_back(*other);
   const Demand usual = facts_.demand(cluster, question.plan);
-  Constants constants = usual.constants;
+  Constants constants = with_rates(usual.constants, question.rates);
   constants.ring_residual *= question.ring_factor;
   std::vector<PlannedOption> options = responses(demand_on(usual, cluster, constants), question.plan,
                                                  question.conditions, facts_.costs, limits);
@@ -53,11 +53,6 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     return &one != &options.front() &&
            (one.plan == question.plan || problem_in(one.plan) || !facts_.can_run(one.plan));
   });
-  for (PlannedOption& one : options) {
-    const double factor = stage_factor(one.plan, facts_.model, cluster, now, question.rates);
-    one.option.step_seconds *= factor;
-    one.option.usual_seconds *= stage_factor(one.plan, facts_.model, cluster, cluster, question.rates);
-  }
   if (question.is_settled) learn_from(question, options.front().option);
   const std::optional<Cause> cause = one_cause(question.conditions);
   const double more = cause ? memory_.added(*cause) : 1;

@@ -127,7 +127,7 @@ std::vector<double> chances_of(std::span<const NetworkPass> passes) {
 
 Choice learned_choice(const Policy& policy, const Situation& situation, const std::function<Choice()>& rule) {
   const LearnedPolicy& network = policy.network != nullptr ? *policy.network : shipped_policy();
-  const FeatureTable table = features_of(situation);
+  const FeatureTable table = network.features(situation);
   if (table.rows.empty()) return {0, 0, "nothing can run"};
   const std::vector<double> chances = chances_of(passes_of(network, table));
   const auto row =

@@ -33,7 +33,15 @@ struct LearnedPolicy {
   std::array<float, kFeatures> low{},
       high{};  // of the features in training; what lies beyond counts as these
   std::map<std::string, std::string> origin{};  // how it came about, for people
+  bool sees_misses =
+      true;  // false: trained without what predictions were off by, and not told of it (origin: without residual)
+
+  FeatureTable features(const Situation& situation) const {
+    return features_of(sees_misses ? situation : without_misses(situation));
+  }
 };
+// The word of `origin` for that, and its key.
+inline constexpr const char *kWithout = "without", *kResidual = "residual";
 
 // What the network makes of one option, kept for training.
 struct NetworkPass {

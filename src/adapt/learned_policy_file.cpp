@@ -67,6 +67,8 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
       throw UserError("{}: the range of {} is upside down: {} to {}", source, feature_names()[i],
                       network.low[i], network.high[i]);
   network.origin = content.metadata;
+  const auto without = network.origin.find(kWithout);
+  network.sees_misses = without == network.origin.end() || without->second != kResidual;
   return network;
 }
 

@@ -92,7 +92,8 @@ std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, s
   Draw draw(RandomKey(number).with("choices"));
   std::vector<Lesson> lessons;
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
-    Lesson lesson{.seen = features_of(situation), .regrets = {}};
+    Lesson lesson{.seen = features_of(taker.sees_misses ? situation : without_misses(situation)),
+                  .regrets = {}};
     if (lesson.seen.rows.empty()) return Choice{0, 0, {}};
     const std::vector<double> worth = values.of_options(point);
     double most = -1e300;

@@ -46,6 +46,7 @@ struct LessonTaker {
   const LearnedPolicy* network = nullptr;  // none: the rule
   bool draws = false;                      // by the network's chances; else its best
   double wanders = 0;                      // part of the decisions that are left to chance
+  bool sees_misses = true;                 // as in LearnedPolicy
 };
 // In the order of the decisions. `number`: of the trial, also for what is left to chance.
 std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, std::uint64_t number);
@@ -55,7 +56,8 @@ struct LearningOptions {
   double minutes =
       10;  // of two cores as the shipped policy's were; sets how many trials there are, not when it ends
   int threads = 2;
-  bool imitates = true, reinforces = true;  // for those who want to know what each brings
+  // For those who want to know what each brings.
+  bool imitates = true, reinforces = true, sees_misses = true;
   EnvironmentOptions environment{};
   const LearnedPolicy* start = nullptr;  // goes on with this one
   int judging_trials = 60;               // of each family, after each round

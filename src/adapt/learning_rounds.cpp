@@ -67,6 +67,7 @@ class Training {
       network_ = *options.start;
     else
       begin();
+    network_.sees_misses = options.sees_misses;
   }
 
   LearnedPolicy run() {
@@ -92,7 +93,8 @@ class Training {
   }
 
   // Of all families in turn, in the order of trials.
-  std::vector<std::vector<Lesson>> take_lessons(const LessonTaker& taker) {
+  std::vector<std::vector<Lesson>> take_lessons(LessonTaker taker) {
+    taker.sees_misses = options_.sees_misses;
     const int num = per_family_ * static_cast<int>(kTrialFamilies.size());
     std::vector<std::vector<Lesson>> all(static_cast<std::size_t>(num));
     const std::uint64_t first = (options_.seed << 32) + trials_;

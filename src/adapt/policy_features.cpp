@@ -280,6 +280,16 @@ const std::array<const char*, kFeatures>& feature_names() {
   return kNames;
 }
 
+Situation without_misses(Situation situation) {
+  const Situation nothing;
+  situation.num_missed = nothing.num_missed, situation.mean_miss = nothing.mean_miss;
+  situation.miss_spread = nothing.miss_spread;
+  situation.predicted_gain = situation.realised_gain = std::nullopt;
+  for (PlanOption& option : situation.options)
+    option.remembered_seconds = option.step_seconds, option.times_told = 1, option.told_spread = 0;
+  return situation;
+}
+
 FeatureTable features_of(const Situation& situation) {
   const Guesses guesses = guesses_of(situation);
   FeatureTable table;

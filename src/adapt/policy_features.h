@@ -27,4 +27,7 @@ struct FeatureTable {
 inline constexpr std::size_t kMostLooked = 12;
 FeatureTable features_of(const Situation& situation);
 
+// The same situation told by somebody who keeps no account of how far off predictions were: for those who want to know what that brings.
+Situation without_misses(Situation situation);
+
 }  // namespace optimus

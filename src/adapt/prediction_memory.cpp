@@ -62,26 +62,4 @@ PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan&
   return {present->second.ratio, std::max(kLeastDoubt, std::abs(std::log(present->second.ratio)))};
 }
 
-double stage_factor(const Plan& plan, const ModelSpec& model, const Cluster& usual, const Cluster& now,
-                    const RoleRates& rates) {
-  const std::vector<StageWork> work = stage_work(plan, model, usual);
-  double predicted = 0, corrected = 0;
-  std::size_t group = 0;
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages) {
-      if (group >= work.size()) return 1;  // models of modules
-      double slowest = 1e300;
-      for (const int device : stage.devices) slowest = std::min(slowest, now.speed_of(Device{device}));
-      double own = 0, own_corrected = 0;
-      for (std::size_t role = 0; role < kBlockRoles; ++role) {
-        own += work[group].compute[role];
-        own_corrected += work[group].compute[role] * rates[role];
-      }
-      predicted = std::max(predicted, own / slowest),
-      corrected = std::max(corrected, own_corrected / slowest);
-      ++group;
-    }
-  return predicted > 0 ? corrected / predicted : 1;
-}
-
 }  // namespace optimus

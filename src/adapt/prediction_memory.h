@@ -6,13 +6,12 @@
 // Pure; one thread.
 #pragma once
 
-#include <array>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "adapt/calibration.h"
 #include "adapt/condition.h"
+#include "plan/plan.h"
 
 namespace optimus {
 
@@ -44,11 +43,5 @@ class PredictionMemory {
   std::map<Kind, Seen> ratios_;
   std::map<Cause, double> added_;
 };
-
-// Blocks of different kind err differently: how much longer the slowest stage takes than the model says, where `rates` are those of
-// embedding, layers and head, of the layers' rate. Devices under conditions are slower.
-using RoleRates = std::array<double, kBlockRoles>;
-double stage_factor(const Plan& plan, const ModelSpec& model, const Cluster& usual, const Cluster& now,
-                    const RoleRates& rates);
 
 }  // namespace optimus

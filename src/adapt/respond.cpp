@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "adapt/calibration.h"
 #include "base/error.h"
 #include "model/tensors.h"
 #include "plan/validate.h"
@@ -42,7 +43,7 @@ class Responder {
       }
     if (const auto shared = shared_by_speed(plan, speeds))
       add(Response::share, *shared, kDoubtOfNeighbour, true);
-    if (const auto cut = cut_by_speed(plan, usual_.model, speeds, loads))
+    if (const auto cut = cut_by_speed(plan, usual_.model, speeds, loads, head_in_layers(plan)))
       add(Response::recut, *cut, kDoubtOfNeighbour, true);
     if (const auto rest = without_slow_replicas(plan, usable(speeds), 1 / kSlow))
       add(Response::drop, *rest, kDoubtOfNeighbour, true);
@@ -66,6 +67,18 @@ class Responder {
     one.option.pause_seconds = response == Response::stay ? 0 : pause_of(costs_, usual_.model, plan, moves);
     one.option.devices = num_devices(plan);
     options_.push_back(std::move(one));
+  }
+
+  // As the model has it with what was measured of both.
+  std::optional<double> head_in_layers(const Plan& plan) const {
+    if (plan.pipelines.front().stages.size() < 2) return std::nullopt;
+    BlockRates all{};
+    for (const StageWork& stage : stage_work(plan, usual_.model, usual_.cluster))
+      for (std::size_t role = 0; role < kBlockRoles; ++role) all[role].predicted += stage.compute[role];
+    const double layers = all[static_cast<std::size_t>(BlockRole::layer)].predicted,
+                 head = all[static_cast<std::size_t>(BlockRole::head)].predicted;
+    if (layers <= 0 || head <= 0) return std::nullopt;
+    return head * usual_.constants.head_residual * static_cast<double>(usual_.model.layers) / layers;
   }
 
   // Speeds, where devices behind a slow network are slow ones.

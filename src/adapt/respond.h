@@ -41,9 +41,10 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
 // The same without the replicas that have a slow device, slower than `least` of the quickest: the others share the batch.
 std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least);
 // Layers dealt to the stages by the speed of their slowest device, and by what `loads` says of stages that have more to do than
-// their layers. Nothing where stages are few or differ in more than their layers, or nothing changes.
+// their layers. Nothing where stages are few or differ in more than their layers, or nothing changes. head: what it takes, of what a
+// layer does; nothing: as its parameters say.
 std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,
-                                 const std::vector<double>& loads);
+                                 const std::vector<double>& loads, std::optional<double> head = {});
 
 // The same plan with its sharded state held once instead of twice, or twice instead of once, on other nodes where there are such. Nothing
 // where state is not sharded.

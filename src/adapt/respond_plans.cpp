@@ -164,7 +164,7 @@ bool take_as_one_chunk(Stage& stage) {
 }  // namespace
 
 std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const std::vector<double>& speeds,
-                                 const std::vector<double>& loads) {
+                                 const std::vector<double>& loads, std::optional<double> head) {
   if (plan.pipelines.size() != 1) return std::nullopt;
   Plan result = plan;
   Pipeline& pipeline = result.pipelines.front();
@@ -177,14 +177,15 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
   const double layer =
       (static_cast<double>(num_parameters(model)) - (model.is_tied ? 1 : 2) * embedding) / layers;
+  const double more_of_last = head.value_or(embedding / layer);
   std::vector<std::vector<double>> times(static_cast<std::size_t>(num_stages));
   for (int s = 0; s < num_stages; ++s) {
     double slowest = 1e300;
     for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
       slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
-    const double more = s == num_stages - 1 ? embedding / layer : 0;
+    const double more = s == num_stages - 1 ? more_of_last : 0;
     // Measured against the mean of all stages: beyond what layers and head explain.
-    const double expected = (layers_of(plan, s) + more) * num_stages / (layers + embedding / layer);
+    const double expected = (layers_of(plan, s) + more) * num_stages / (layers + more_of_last);
     const double load = loads.empty() || loads[static_cast<std::size_t>(s)] == 1
                             ? 1
                             : loads[static_cast<std::size_t>(s)] / expected;

@@ -1,132 +1,15 @@
-// See scenario.h.
+// See scenario.h: trials of traces, and time lines drawn at random. Trials of time lines are made in line_trial.cpp.
 #include "adapt/scenario.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numbers>
-#include <set>
 
 #include "adapt/lifetime.h"
-#include "base/error.h"
 #include "base/random.h"
 
 namespace optimus {
-namespace {
-
-// What is in force between two instants: places of TimeLine::conditions.
-using ConditionSet = std::vector<std::size_t>;
-
-std::vector<Condition> conditions_of(const TimeLine& line, const ConditionSet& set) {
-  std::vector<Condition> all;
-  for (const std::size_t i : set) all.push_back(line.conditions[i].condition);
-  return all;
-}
-
-ConditionSet in_force(const TimeLine& line, double at) {
-  ConditionSet set;
-  for (std::size_t i = 0; i < line.conditions.size(); ++i)
-    if (line.conditions[i].at <= at && at < line.conditions[i].at + line.conditions[i].length)
-      set.push_back(i);
-  return set;
-}
-
-class LineTrial {
- public:
-  LineTrial(const TimeLine& line, const Demand& demand, const RecoveryCosts& costs)
-      : line_(line), demand_(demand) {
-    result_.costs = costs, result_.first_mode = 0;
-  }
-
-  TrialCase run(const Plan& plan, const ResponseLimits& limits, TimedResponses* timed) {
-    cut();
-    std::map<ConditionSet, std::size_t> known;
-    for (const ConditionSet& set : sets_) {
-      if (known.contains(set)) continue;
-      known.emplace(set, known.size());
-      const double begin = timed && timed->clock ? timed->clock() : 0;
-      const std::vector<PlannedOption> options =
-          responses(demand_, plan, conditions_of(line_, set), result_.costs, limits);
-      if (timed && timed->clock) timed->longest = std::max(timed->longest, timed->clock() - begin);
-      for (const PlannedOption& option : options) add_mode(option);
-    }
-    std::map<ConditionSet, std::vector<double>> seconds;
-    for (std::size_t s = 0; s < sets_.size(); ++s) {
-      auto& row = seconds[sets_[s]];
-      if (row.empty()) row = seconds_under(sets_[s]);
-      result_.segments[s].step_seconds = row;
-    }
-    return std::move(result_);
-  }
-
- private:
-  void cut() {
-    std::set<double> instants = {0, line_.length};
-    for (const TimedCondition& one : line_.conditions) {
-      instants.insert(std::min(line_.length, one.at));
-      instants.insert(std::min(line_.length, one.at + one.length));
-    }
-    for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
-      TrialSegment segment;
-      segment.begin = *it, segment.end = *std::next(it);
-      sets_.push_back(in_force(line_, segment.begin));
-      for (const std::size_t i : sets_.back()) {
-        const TimedCondition& one = line_.conditions[i];
-        segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
-      }
-      result_.segments.push_back(std::move(segment));
-    }
-  }
-
-  void add_mode(const PlannedOption& option) {
-    const auto is_same = [&](const PlannedOption& known) {
-      return known.plan == option.plan && known.dropped == option.dropped;
-    };
-    if (std::any_of(plans_.begin(), plans_.end(), is_same)) return;
-    plans_.push_back(option);
-    TrialMode mode;
-    mode.response = plans_.size() == 1 ? Response::resume : option.option.response;
-    mode.devices = option.option.devices, mode.usual_seconds = option.option.usual_seconds;
-    mode.pause_seconds = pause_of(result_.costs, demand_.model, option.plan, true);
-    result_.modes.push_back(mode);
-  }
-
-  std::vector<double> seconds_under(const ConditionSet& set) const {
-    const HardwareProfile now = with_conditions(demand_.cluster.profile(), conditions_of(line_, set));
-    std::map<std::vector<int>, std::vector<std::size_t>> by_dropped;
-    for (std::size_t m = 0; m < plans_.size(); ++m) by_dropped[plans_[m].dropped].push_back(m);
-    std::vector<double> seconds(plans_.size(), 0);
-    for (const auto& [dropped, modes] : by_dropped) {
-      HardwareProfile profile = now;
-      for (const int device : dropped)
-        if (!std::binary_search(now.missing_devices.begin(), now.missing_devices.end(), device))
-          profile.missing_devices.push_back(device);
-      std::sort(profile.missing_devices.begin(), profile.missing_devices.end());
-      std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
-        return std::binary_search(profile.missing_devices.begin(), profile.missing_devices.end(),
-                                  slow.device);
-      });
-      const Cluster cluster(profile);
-      const Ground ground(cluster);
-      for (const std::size_t m : modes) seconds[m] = seconds_of(demand_, ground, plans_[m].plan);
-    }
-    return seconds;
-  }
-
-  const TimeLine& line_;
-  const Demand& demand_;
-  std::vector<ConditionSet> sets_;    // [segment]
-  std::vector<PlannedOption> plans_;  // [mode]
-  TrialCase result_;
-};
-
-}  // namespace
-
-TrialCase trial_of(const TimeLine& line, const Demand& demand, const Plan& plan, const RecoveryCosts& costs,
-                   const ResponseLimits& limits, TimedResponses* timed) {
-  return LineTrial(line, demand, costs).run(plan, limits, timed);
-}
-
 TrialCase trial_of(const ReplayCase& one, int devices_per_node) {
   TrialCase result;
   result.costs = one.costs;
@@ -194,6 +77,16 @@ TimeLine random_time_line(const Cluster& cluster, double length, const Condition
   put(Cause::link, cluster.num_nodes(), rates.link_per_hour, 1.15, 3);
   std::sort(line.conditions.begin(), line.conditions.end(),
             [](const TimedCondition& a, const TimedCondition& b) { return a.at < b.at; });
+  // InfiniteHBD's outages: of median 33 h, whose logarithm spreads by 2 (environment_traces.cpp).
+  constexpr double kRepair = 33 * 3600, kRepairSpread = 2, kMostAway = 1e8;
+  const double losses = rates.loss_per_hour * cluster.num_nodes() / 3600;
+  for (double at = losses > 0 ? -std::log(1 - uniform()) / losses : length; at < length;
+       at += -std::log(1 - uniform()) / losses) {
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
+    line.losses.push_back({static_cast<int>(uniform() * cluster.num_nodes()), at,
+                           std::min(kMostAway, kRepair * std::exp(kRepairSpread * normal))});
+  }
   return line;
 }
 

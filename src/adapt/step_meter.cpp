@@ -139,8 +139,10 @@ void StepMeter::see(const MeasuredStep& step, const std::vector<InstructionTime>
   sum_.seconds += step.seconds, sum_.data_wait += step.data_wait;
   sum_.lengths.sequences += step.sequences, sum_.lengths.tokens += step.tokens;
   sum_.lengths.squares += step.squares;
+  const bool is_timed = !times.empty();
+  if (is_timed && num_timed_++ == 0) work_ = 0;  // what computing took is compared with its own steps' work
   const double usual = linear_ + attention_ * step.usual_squares;
-  work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
+  if (is_timed || num_timed_ == 0) work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
   for (const InstructionTime& time : times) {
     const Known& known = known_[static_cast<std::size_t>(time.instruction)];
     const double seconds = std::max(0.0, time.end - time.start);
@@ -172,16 +174,17 @@ void StepMeter::add_links(const std::vector<InstructionTime>& times) {
 RankStep StepMeter::take() {
   RankStep mean = sum_;
   const double steps = num_steps_;
-  mean.seconds /= steps, mean.data_wait /= steps, mean.work = work_ / steps;
-  for (WorkTime& work : mean.kinds) work.seconds /= steps, work.count /= num_steps_;
+  const int num_measured = num_timed_ > 0 ? num_timed_ : num_steps_;
+  mean.seconds /= steps, mean.data_wait /= steps, mean.work = work_ / num_measured;
+  for (WorkTime& work : mean.kinds) work.seconds /= num_measured, work.count /= num_measured;
   for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
     mean.kinds[static_cast<std::size_t>(kind)].seconds /= part_;
-  for (Rate& rate : mean.rates) rate.seconds /= steps, rate.predicted /= steps;
+  for (Rate& rate : mean.rates) rate.seconds /= num_measured, rate.predicted /= num_measured;
   for (std::size_t c = 0; c < kChannels; ++c)
     if (num_measured_[c] > 0)
       mean.links[c].bytes /= num_measured_[c], mean.links[c].seconds /= num_measured_[c];
   sum_ = RankStep{.rank = mean.rank, .group = mean.group};
-  num_steps_ = 0, num_measured_ = {}, work_ = 0;
+  num_steps_ = num_timed_ = 0, num_measured_ = {}, work_ = 0;
   return mean;
 }
 

@@ -38,7 +38,7 @@ class StepMeter {
   // predicted: seconds of each instruction by the cost model; empty: nobody knows. Copies what it needs.
   StepMeter(const Program& program, const Plan& plan, const ModelSpec& model, std::vector<double> predicted);
 
-  // Without times of instructions only the step counts.
+  // Without times of instructions only the step counts; of some steps they may be there, of others not.
   void see(const MeasuredStep& step, const std::vector<InstructionTime>& times);
   // Of a message or collective of a program: whom it joins, and its bytes; 0: it is none.
   std::pair<Channel, double> message(std::size_t instruction) const {
@@ -46,7 +46,8 @@ class StepMeter {
     return {known.channel, known.is_message ? known.bytes : 0};
   }
   bool is_empty() const { return num_steps_ == 0; }
-  // The mean of the steps since the last call; computing as if all ranks of the stage had as much of the batch. There must be some.
+  // The mean of the steps since the last call, of instructions of those that have their times; computing as if all ranks of the stage had as
+  // much of the batch. There must be some.
   RankStep take();
 
  private:
@@ -66,8 +67,8 @@ class StepMeter {
   std::vector<Known> known_;                   // [instruction]
   std::array<double, kChannels> largest_{};    // bytes
   std::array<int, kChannels> num_measured_{};  // steps
-  int num_steps_ = 0;
-  double work_ = 0;  // of these steps
+  int num_steps_ = 0, num_timed_ = 0;
+  double work_ = 0;  // of the steps with times, where there are some
   double part_ = 1;  // of what the first rank of the stage has to compute
   // Flops: of a step for what every token takes, and for a square of a length.
   double linear_ = 0, attention_ = 0;

@@ -67,6 +67,8 @@ constexpr ConstantRow kRows[] = {
   {"residual.host",       &C::host_residual,     0.001, 50, "of the host", true},
   {"residual.links",      &C::link_residual,     0.02, 50, "of links between devices", true},
   {"residual.rings",      &C::ring_residual,     0.02, 50, "of collectives between nodes, beside that of links", true},
+  {"residual.embedding",  &C::embedding_residual, 0.02, 50, "of what the embedding computes, beside the others", true},
+  {"residual.head",       &C::head_residual,     0.02, 50, "of what the head computes, beside the others", true},
 };
 // clang-format on
 constexpr std::size_t kNumber = std::size(kRows);

@@ -57,7 +57,8 @@ struct Constants {
   // What is left when everything else is as above: seconds of products and attention, of traffic through memory, of the host
   // and of links, of the predicted ones. 1, unless a run's own steps have told (simulate/refit.h).
   double compute_residual = 1, memory_residual = 1, host_residual = 1, link_residual = 1;
-  double ring_residual = 1;  // collectives between nodes, beside that
+  double ring_residual = 1;                          // collectives between nodes, beside that
+  double embedding_residual = 1, head_residual = 1;  // all that these compute, beside what layers are off by
 };
 
 struct ConstantRow {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cost/measured_cost.h"
+#include "model/tensors.h"
 #include "plan/fp8.h"
 #include "plan/layouts.h"
 
@@ -199,8 +200,20 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
       kernels += kernels_of(one, setup_.software, setup_.format.is_narrow());
   }
   const KernelTimes* const times = device.measured(setup_.format.format);
-  return std::max(seconds, times ? kernels * times->launch_seconds * device.constants().host_residual
-                                 : device.launches(kernels));
+  const double least =
+      times ? kernels * times->launch_seconds * device.constants().host_residual : device.launches(kernels);
+  return std::max(seconds, least) * residual_of(at.block, device.constants());
+}
+
+double PricedProgram::residual_of(int block, const Constants& constants) const {
+  switch (block_kind(setup_.model, block)) {
+    case BlockKind::embedding:
+      return constants.embedding_residual;
+    case BlockKind::head:
+      return constants.head_residual;
+    default:
+      return 1;
+  }
 }
 
 double PricedProgram::item(const WorkItem& one, const Instruction& at, double num_tokens,

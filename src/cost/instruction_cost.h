@@ -43,6 +43,7 @@ class PricedProgram {
   double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
   double host_of_step(const DeviceCost& device) const;
   double compute(const Instruction& at, const DeviceCost& device) const;
+  double residual_of(int block, const Constants& constants) const;
   double item(const WorkItem& item, const Instruction& at, double tokens, const LayerStrategy& strategy,
               const DeviceCost& device) const;
   bool is_narrow(int block) const { return std::binary_search(narrow_.begin(), narrow_.end(), block); }

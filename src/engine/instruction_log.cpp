@@ -7,20 +7,32 @@
 
 namespace optimus {
 
-InstructionLog::InstructionLog(at::Device device) : device_(device) { begin_times(); }
+InstructionLog::InstructionLog(at::Device device, std::vector<bool> wanted)
+    : device_(device), wanted_(std::move(wanted)) {
+  begin_times();
+}
 
-InstructionLog::Mark InstructionLog::now() const {
+InstructionLog::Mark InstructionLog::now() {
   if (device_.is_cpu()) return {Clock::now(), nullptr};
-  auto event = std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+  if (unused_.empty())
+    unused_.push_back(std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT));
+  std::unique_ptr<c10::Event> event = std::move(unused_.back());
+  unused_.pop_back();
   event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   return {Clock::now(), std::move(event)};
 }
 
+void InstructionLog::keep(Mark& mark) {
+  if (mark.event != nullptr) unused_.push_back(std::move(mark.event));
+}
+
 void InstructionLog::begin_times() {
+  keep(origin_);
   origin_ = now();
   if (origin_.event == nullptr) return;
   // Only behind all work that the device still had does the event stand at a known time.
   origin_.event->synchronize();
+  keep(origin_);
   origin_ = now();
   origin_.event->synchronize();
 }
@@ -36,11 +48,13 @@ double InstructionLog::seconds(const Mark& mark) const {
 }
 
 void InstructionLog::begin(std::size_t instruction) {
+  if (!is_wanted(instruction)) return;
   if (instruction >= entries_.size()) entries_.resize(instruction + 1);
   entries_[instruction] = {now(), std::nullopt};
 }
 
 void InstructionLog::executed(std::size_t instruction, Pending* under_way) {
+  if (!is_wanted(instruction)) return;
   if (under_way == nullptr)
     entries_[instruction].end = now();
   else
@@ -49,6 +63,7 @@ void InstructionLog::executed(std::size_t instruction, Pending* under_way) {
 }
 
 void InstructionLog::end(std::size_t instruction, const Pending& ended) {
+  if (!is_wanted(instruction)) return;
   Entry& entry = entries_[instruction];
   entry.end = now();
   const std::optional<Clock::time_point> earlier = ended.ended();
@@ -58,9 +73,13 @@ void InstructionLog::end(std::size_t instruction, const Pending& ended) {
 
 std::vector<InstructionTime> InstructionLog::take() {
   std::vector<InstructionTime> result;
-  for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (const Entry& entry = entries_[i]; entry.begin && entry.end)
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (entry.begin && entry.end)
       result.push_back({static_cast<int>(i), seconds(*entry.begin), seconds(*entry.end)});
+    for (std::optional<Mark>* mark : {&entry.begin, &entry.end})
+      if (*mark) keep(**mark);
+  }
   entries_.clear();
   return result;
 }

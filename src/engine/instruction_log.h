@@ -1,6 +1,7 @@
 // When each instruction of a step began and ended on this device. The engine writes it while somebody has asked for it
-// (Engine::instruction_log); otherwise it costs a comparison. On processors by the steady clock, on CUDA by events in the stream.
-// What the simulator predicts has the same form (simulate/instruction_time.h). Not what becomes of the times: run/profile.h.
+// (Engine::instruction_log); otherwise it costs a comparison. On processors by the steady clock, on CUDA by events in the stream, which
+// are kept and used again. What the simulator predicts has the same form (simulate/instruction_time.h). Not what becomes of the times:
+// run/profile.h, run/watching.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +18,8 @@ namespace optimus {
 
 class InstructionLog {
  public:
-  // Times are counted from here, or from the last call of begin_times.
-  explicit InstructionLog(at::Device device);
+  // Times are counted from here, or from the last call of begin_times. wanted: [instruction]; empty: all of them.
+  explicit InstructionLog(at::Device device, std::vector<bool> wanted = {});
   // Waits for the device.
   void begin_times();
   double elapsed() const;  // by the host's clock
@@ -41,12 +42,16 @@ class InstructionLog {
   struct Entry {
     std::optional<Mark> begin, end;
   };
-  Mark now() const;
+  Mark now();
   double seconds(const Mark& mark) const;
+  void keep(Mark& mark);
+  bool is_wanted(std::size_t instruction) const { return wanted_.empty() || wanted_[instruction]; }
 
   const at::Device device_;
+  const std::vector<bool> wanted_;
   Mark origin_;
-  std::vector<Entry> entries_;  // [instruction]
+  std::vector<Entry> entries_;                       // [instruction]
+  std::vector<std::unique_ptr<c10::Event>> unused_;  // of steps before
 };
 
 }  // namespace optimus

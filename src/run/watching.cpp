@@ -13,6 +13,12 @@ std::unique_ptr<DeviceSensor> sensor_of(at::Device device) {
   return place ? DeviceSensor::open(*place) : nullptr;
 }
 
+std::vector<bool> computing_of(const Program& program) {
+  std::vector<bool> result;
+  for (const Instruction& at : program.instructions) result.push_back(is_computing(at.op));
+  return result;
+}
+
 }  // namespace
 
 Watching::Watching(Facts facts, const PlanPart& part)
@@ -24,24 +30,30 @@ Watching::Watching(Facts facts, const PlanPart& part)
 }
 
 void Watching::took(const PlanPart& part) {
-  meter_.reset();
+  meter_.reset(), log_.reset();
   if (part.is_empty()) return;
   const Program& program = part.engine->program();
   meter_.emplace(program, part.plan, facts_.model, facts_.predicted(part.plan, program));
-  if (!part.engine->device().is_cuda()) log_.emplace(part.engine->device());
+  if (!facts_.device.is_cuda())
+    log_.emplace(facts_.device);
+  else if (num_devices(part.plan) > 1)
+    log_.emplace(facts_.device, computing_of(program));
 }
 
 void Watching::begin_step(Engine& engine) {
-  if (log_ && engine.instruction_log == nullptr) engine.instruction_log = &*log_;
+  if (!log_ || engine.instruction_log != nullptr || !is_due_) return;
+  engine.instruction_log = &*log_;
+  if (facts_.device.is_cuda()) log_->begin_times();  // milliseconds since then have few digits
 }
 
 void Watching::end_step(Engine& engine, const MeasuredStep& step) {
   const bool is_own = log_ && engine.instruction_log == &*log_;
-  if (is_own) engine.instruction_log = nullptr;
+  if (is_own) engine.instruction_log = nullptr, is_due_ = !facts_.device.is_cuda();
   if (meter_) meter_->see(step, is_own ? log_->take() : std::vector<InstructionTime>());
 }
 
 void Watching::collect(std::int64_t step) {
+  is_due_ = true;
   Observation own{.step = step};
   if (meter_ && !meter_->is_empty()) {
     RankStep mean = meter_->take();

@@ -2,8 +2,9 @@
 // the tree have seen. At rank 0 that ends in Deciding.
 //
 // Ranks collect after the same steps, as the steps' agreement says (StepWord::collects): every step, where one takes a tenth of a second or
-// more; else the mean of several. On CUDA the times of single instructions are not taken, because they would end its recorded steps: only
-// how long steps take is seen there, and what the device says of its clock. One thread.
+// more; else the mean of several. On CUDA computing alone is timed, by events in the stream, and only in the first step of several; where
+// steps can be recorded (on one device) that would end it, and nobody could do better anyhow. What joins GPUs is not timed. Beside it the
+// device says what its clock is. One thread.
 #pragma once
 
 #include <functional>
@@ -52,8 +53,9 @@ class Watching {
  private:
   const Facts facts_;
   ObservationTree tree_;
-  std::optional<StepMeter> meter_;  // none: no part
-  std::optional<InstructionLog> log_;
+  std::optional<StepMeter> meter_;              // none: no part
+  std::optional<InstructionLog> log_;           // none: no part, or steps may be recorded
+  bool is_due_ = true;                          // on CUDA: no step was timed since the last collection
   const std::unique_ptr<DeviceSensor> sensor_;  // none: the device tells nothing
   std::chrono::steady_clock::time_point collected_;
 };

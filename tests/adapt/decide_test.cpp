@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "adapt/comings.h"
@@ -254,6 +255,16 @@ TEST(Scenario, TimeLinesReadBack) {
   EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
   bad = to_json(line), bad["conditions"][0]["cause"] = "memory";
   EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
+  TimeLine with_losses = line;
+  with_losses.losses = {{3, 600, 1200}, {0, 86'000, 1e6}};
+  EXPECT_EQ(parse_time_line(to_json(with_losses).dump(), "line"), with_losses);
+  for (const auto& [key, value] :
+       std::map<std::string, double>{{"where", -1}, {"at", 1e6}, {"for", -1}, {"node", 1}}) {
+    bad = to_json(with_losses), bad["losses"][0][key] = value;
+    EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError) << key;
+  }
+  bad = to_json(line), bad["losess"] = OrderedJson::array();
+  EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
 }
 
 struct SmallRun {
@@ -370,6 +381,64 @@ TEST(Respond, RuleGainsWhatThereIsToGain) {
   // Of what the condition costs, at least 70 % is won back.
   EXPECT_GT(rule - never, 0.7 * (best - never));
   EXPECT_LE(rule, best);
+}
+
+// A node goes while a device of another is slow: plans for those who are there, nothing but them runs, and everything is as before
+// when it is back.
+TEST(Respond, LossesAndConditionsInOneTimeLine) {
+  SmallRun run(1, 8);
+  const Cluster two_nodes(standard_cluster("v100x16"));
+  run.plan = uniform_plan(run.model, {.dp = 16, .microbatch = 1, .batch = 64, .sequence_length = 512});
+  Demand demand{run.model, two_nodes, our_software(), fitted_constants()};
+  demand.batch = 64, demand.sequence_length = 512;
+  const TimeLine line{4000, {{{Cause::device, 5, 3}, 1000, 2000}}, {{1, 2000, 1000}}};
+  const TrialCase trial = trial_of(line, demand, run.plan, {});
+  ASSERT_EQ(trial.segments.size(), 4u) << "quiet, slow, slow without the node, quiet";
+  const auto seconds = [&](std::size_t segment, std::size_t mode) {
+    return trial.segments[segment].step_seconds[mode];
+  };
+  for (std::size_t s = 0; s < 4; ++s) EXPECT_EQ(trial.segments[s].is_loss, s == 2);
+  EXPECT_GT(seconds(1, 0), 1.5 * seconds(0, 0)) << "its slow device";
+  EXPECT_EQ(seconds(2, 0), 0) << "its node is gone";
+  EXPECT_EQ(seconds(3, 0), seconds(0, 0));
+  int num_left = 0;
+  for (std::size_t m = 0; m < trial.modes.size(); ++m)
+    if (seconds(2, m) > 0) {
+      ++num_left;
+      EXPECT_LE(trial.modes[m].devices, 8);
+      EXPECT_GT(seconds(0, m), 0) << "runs as well when all are there";
+    }
+  EXPECT_GT(num_left, 1);
+  const TrialOutcome never = run_trial({.kind = PolicyKind::never}, trial),
+                     rule = run_trial({.kind = PolicyKind::rule}, trial), best = hindsight(trial);
+  EXPECT_EQ(rule.steps_lost, 1);
+  EXPECT_LT(never.useful_steps, rule.useful_steps);
+  EXPECT_LE(rule.useful_steps, best.useful_steps);
+  EXPECT_GT(rule.useful_steps, 0.9 * best.useful_steps);
+  EXPECT_THROW((void)trial_of(TimeLine{100, {}, {{2, 10, 10}}}, demand, run.plan, {}), UserError);
+  const TrialCase nobody = trial_of(TimeLine{100, {}, {{0, 10, 10}, {1, 10, 10}}}, demand, run.plan, {});
+  ASSERT_EQ(nobody.segments.size(), 3u);
+  EXPECT_EQ(nobody.segments[1].step_seconds, std::vector<double>(nobody.modes.size(), 0));
+}
+
+// Where no search is made, replicas without those who are gone go on.
+TEST(Respond, LossesWithVeryManyDevices) {
+  SmallRun run(1, 8);
+  const Cluster nodes(standard_cluster("v100x32"));
+  run.plan = uniform_plan(run.model, {.dp = 32, .microbatch = 1, .batch = 64, .sequence_length = 512});
+  Demand demand{run.model, nodes, our_software(), fitted_constants()};
+  demand.batch = 64, demand.sequence_length = 512;
+  const TimeLine line{3000, {}, {{1, 1000, 1000}, {3, 1500, 1500}}};
+  const TrialCase trial = trial_of(line, demand, run.plan, {}, {.searched_devices = 16});
+  ASSERT_EQ(trial.segments.size(), 4u);
+  const std::vector<int> expected = {32, 24, 16, 24};
+  for (std::size_t s = 0; s < 4; ++s) {
+    int most = 0;
+    for (std::size_t m = 0; m < trial.modes.size(); ++m)
+      if (trial.segments[s].step_seconds[m] > 0) most = std::max(most, trial.modes[m].devices);
+    EXPECT_EQ(most, expected[s]) << s;
+  }
+  EXPECT_EQ(run_trial({.kind = PolicyKind::rule}, trial).steps_lost, 2);
 }
 
 }  // namespace

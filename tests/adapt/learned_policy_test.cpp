@@ -144,6 +144,26 @@ TEST(LearnedPolicyFile, ReadsBack) {
   EXPECT_EQ(back.origin.at("seed"), "9");
 }
 
+// Who was trained without an account of what predictions were off by is told of none, also when it is read from its file.
+TEST(LearnedPolicyFile, WithoutResidualIsRemembered) {
+  Situation exact, wrong;
+  exact.options = {{.step_seconds = 1, .usual_seconds = 1, .devices = 8},
+                   {.response = Response::replan, .step_seconds = 0.8, .usual_seconds = 0.8, .devices = 8}};
+  wrong = exact;
+  wrong.num_missed = 5, wrong.mean_miss = 0.3, wrong.miss_spread = 0.1;
+  wrong.options[1].remembered_seconds = 1.1, wrong.options[1].times_told = 4;
+  wrong.options[1].told_spread = 0.2;
+  LearnedPolicy network = random_network(9);
+  network.origin = {{kWithout, "nothing"}};
+  const LearnedPolicy usual = parsed(file_of(network));
+  EXPECT_NE(usual.features(exact).rows, usual.features(wrong).rows);
+  network.origin = {{kWithout, kResidual}};
+  const LearnedPolicy blind = parsed(file_of(network));
+  EXPECT_EQ(blind.features(exact).rows, blind.features(wrong).rows);
+  EXPECT_EQ(blind.features(exact).situation, blind.features(wrong).situation);
+  EXPECT_EQ(blind.features(exact).estimates, blind.features(wrong).estimates);
+}
+
 TEST(LearnedPolicyFile, WhatIsNoneIsRefused) {
   const std::string good = file_of(random_network(9));
   for (std::size_t cut = 0; cut < good.size(); cut += 1 + cut / 8) expect_refused(good.substr(0, cut), "");

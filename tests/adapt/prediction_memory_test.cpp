@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "adapt/calibration.h"
+#include "adapt/respond.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "run/expected.h"
@@ -52,14 +54,44 @@ TEST(PredictionMemory, StateThatIsCutIsALittleDoubted) {
   EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).doubt, 0);
 }
 
-TEST(PredictionMemory, AHeavyHeadMakesTheLastStageSlow) {
+// What was measured of the head is in what plans are predicted to take, and in how their stages are cut.
+TEST(Calibration, AHeavyHeadMakesTheLastStageSlow) {
   const Cluster cluster(standard_cluster("v100x4"));
-  const RoleRates even{1, 1, 1}, heavy{1, 1, 5};
-  EXPECT_DOUBLE_EQ(stage_factor(grid(4, 1), gpt2(), cluster, cluster, even), 1);
-  const double stages = stage_factor(grid(4, 1), gpt2(), cluster, cluster, heavy),
-               copies = stage_factor(grid(1, 4), gpt2(), cluster, cluster, heavy);
+  const Ground ground(cluster);
+  const ModelSpec model = gpt2();
+  const Constants even = with_rates(fitted_constants(), {1, 1, 1}),
+                  heavy = with_rates(fitted_constants(), {1, 1, 5});
+  const auto seconds = [&](const Plan& plan, const Constants& constants) {
+    Demand demand{model, cluster, our_software(), constants};
+    demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
+    demand.precision = plan.precision;
+    return seconds_of(demand, ground, plan);
+  };
+  EXPECT_DOUBLE_EQ(seconds(grid(4, 1), even), seconds(grid(4, 1), fitted_constants()));
+  const double stages = seconds(grid(4, 1), heavy) / seconds(grid(4, 1), even),
+               copies = seconds(grid(1, 4), heavy) / seconds(grid(1, 4), even);
   EXPECT_GT(copies, 1);
   EXPECT_GT(stages, 1.5 * copies) << "where all have a part of the head it weighs less";
+}
+
+TEST(Calibration, StagesAreCutForTheHeadAsItWasMeasured) {
+  const Cluster cluster(standard_cluster("v100x4"));
+  ModelSpec model = gpt2();
+  model.vocab = 4096;  // a head as heavy as half a layer
+  const Plan plan = uniform_plan(model, {.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 512});
+  const auto layers_of_last = [&](double head) {
+    const Constants constants = with_rates(fitted_constants(), {1, 1, head});
+    Demand demand{model, cluster, our_software(), constants};
+    demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
+    demand.precision = plan.precision;
+    for (const PlannedOption& option : responses(demand, plan, {}, {}, {}))
+      if (option.option.response == Response::recut)
+        return option.plan.pipelines[0].stages.back().chunks.front().runs.front().count - 1;
+    return 3;  // as it is: 12 layers in four stages
+  };
+  EXPECT_EQ(layers_of_last(1), 3);
+  EXPECT_LE(layers_of_last(5), 2);
+  EXPECT_GE(layers_of_last(5), 1);
 }
 
 // A run that leaves devices out has plans whose numbers go further than there are devices.

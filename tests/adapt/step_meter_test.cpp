@@ -79,6 +79,32 @@ TEST(StepMeter, WorkIsWhatLengthsMakeOfIt) {
   EXPECT_DOUBLE_EQ(meter.take().work, 1) << "nobody knows lengths";
 }
 
+// On GPUs instructions are timed in one step of several: the others say nothing of them, and a timed step is compared with its own work.
+TEST(StepMeter, StepsWithoutTimesSayNothingOfInstructions) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Plan plan = uniform_plan(model, {.dp = 2, .microbatch = 2, .batch = 4, .sequence_length = 64});
+  const Program program = compile(plan, model, 0);
+  const std::size_t size = program.instructions.size();
+  StepMeter meter(program, plan, model, std::vector<double>(size, 0.01));
+  std::vector<InstructionTime> times;
+  double computing = 0;
+  for (std::size_t i = 0; i < size; ++i)
+    if (is_computing(program.instructions[i].op))
+      times.push_back({static_cast<int>(i), 1, 1.02}), computing += 0.02;
+  const MeasuredStep with_long{1, 0, 4, 1}, usual{3, 0, 1, 1};
+  meter.see(with_long, {});
+  meter.see(usual, times);
+  meter.see(with_long, {});
+  const RankStep step = meter.take();
+  EXPECT_NEAR(step.seconds, 5.0 / 3, 1e-12) << "all steps count";
+  EXPECT_NEAR(step.compute_seconds(), computing, 1e-9);
+  EXPECT_DOUBLE_EQ(step.work, 1) << "of the step whose instructions were timed";
+  const Rate& rate = step.rates[static_cast<std::size_t>(BlockRole::layer)];
+  EXPECT_NEAR(rate.seconds / rate.predicted, 2, 1e-9);
+  meter.see(with_long, {});
+  EXPECT_GT(meter.take().work, 1) << "nothing is left of the steps before";
+}
+
 TEST(StepMeter, OnlyTheQuickestMessageCounts) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan =

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "comm/thread_comm.h"
@@ -34,8 +35,15 @@ std::vector<Sample> samples() {
 
 struct Seen {
   Program program;
-  std::vector<InstructionTime> first, second, evaluated, unasked;
+  std::vector<InstructionTime> first, second, evaluated, unasked, computing;
 };
+
+std::vector<bool> computing_of(const Program& program) {
+  std::vector<bool> wanted;
+  for (const Instruction& at : program.instructions)
+    wanted.push_back(at.op == Op::forward || at.op == Op::backward_input);
+  return wanted;
+}
 
 Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   const at::Device device = test_device();
@@ -46,7 +54,7 @@ Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   const Batch batch = make_batch(samples(), plan, 0, 0, rank);
   const auto step = [&] { value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3})); };
   InstructionLog log(device);
-  Seen seen{engine.program(), {}, {}, {}, {}};
+  Seen seen{engine.program(), {}, {}, {}, {}, {}};
   step();
   seen.unasked = log.take();
   engine.instruction_log = &log;
@@ -54,6 +62,11 @@ Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   log.begin_times();
   step(), seen.second = log.take();
   value_or_throw(engine.evaluate(batch)), seen.evaluated = log.take();
+  InstructionLog some(device, computing_of(engine.program()));
+  engine.instruction_log = &some;
+  step(), some.take();
+  some.begin_times();  // what marked the first step marks the second
+  step(), seen.computing = some.take();
   return seen;
 }
 
@@ -95,6 +108,27 @@ TEST(InstructionLog, EveryInstructionHasItsTime) {
       EXPECT_FALSE(rank.evaluated.empty());
       for (const InstructionTime& time : rank.evaluated)
         EXPECT_NE(rank.program.instructions[static_cast<std::size_t>(time.instruction)].op, Op::optimizer);
+    }
+  }
+}
+
+TEST(InstructionLog, OnlyWhatIsWanted) {
+  const ModelSpec model = small_model();
+  const Plan plan = uniform_plan(model, {.pp = 2,
+                                         .dp = 2,
+                                         .microbatch = 1,
+                                         .batch = kBatch,
+                                         .sequence_length = kLength,
+                                         .precision = Precision::fp32});
+  for (const Seen& rank : run(model, plan)) {
+    const std::vector<bool> wanted = computing_of(rank.program);
+    ASSERT_EQ(std::ssize(rank.computing), std::count(wanted.begin(), wanted.end(), true));
+    double before = 0;
+    for (const InstructionTime& time : rank.computing) {
+      EXPECT_TRUE(wanted[static_cast<std::size_t>(time.instruction)]);
+      EXPECT_GE(time.start, before) << "one after the other";
+      EXPECT_GE(time.end, time.start);
+      before = time.end;
     }
   }
 }
