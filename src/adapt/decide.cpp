@@ -139,6 +139,11 @@ double net_gain(const Situation& situation, std::size_t i, double rest, double c
 // A cheaper answer that gains this part of the best is preferred.
 constexpr double kSufficient = 0.9;
 
+// What trying it costs where it is as much worse as is doubted: there and back, and the steps until that shows.
+double price_of_try(const Policy& policy, const Situation& situation, const PlanOption& option) {
+  return 2 * option.pause_seconds + option.doubt * settling_seconds(policy, situation);
+}
+
 Choice by_rule(const Policy& policy, const Situation& situation) {
   const PlanOption& now = situation.options.front();
   if (!can_run(now)) return most_lasting(situation);
@@ -155,7 +160,6 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
     if (quickest > 0) return {quickest, 0, kGainDidNotCome};
   }
   if (situation.since_switch < settling_seconds(policy, situation)) return {0, 0, "just switched"};
-  const bool explores = situation.exploration_left > 0;
   const int node = devices_of_node(situation);
   std::vector<double> gains(situation.options.size(), 0);
   double most = 0;
@@ -164,7 +168,7 @@ Choice by_rule(const Policy& policy, const Situation& situation) {
     const double gain = 1 - lasting_seconds(situation, option) / lasting_seconds(situation, now);
     if (!can_run(option) || gain < policy.least_gain) continue;
     // A try within the budget is judged by what is expected; else by what is nearly sure.
-    const bool is_cheap = explores && option.pause_seconds <= situation.exploration_left;
+    const bool is_cheap = price_of_try(policy, situation, option) <= situation.exploration_left;
     gains[i] =
         net_gain(situation, i, rest_of(policy, situation, option, node), is_cheap ? 0 : policy.caution);
     if (gains[i] < (policy.payback - 1) * option.pause_seconds) gains[i] = 0;

@@ -244,6 +244,21 @@ RC_GTEST_PROP(Trial, NobodyBeatsHindsight, ()) {
   }
 }
 
+// A plan that is likely a little better, but may be much worse, is tried only where the budget covers what that may cost.
+TEST(Decide, ATryCostsWhatItMayLose) {
+  const Policy rule{.kind = PolicyKind::rule};
+  Situation now = slow_device(10, 0.1);
+  now.options[0].step_seconds = 0.2, now.options[0].usual_seconds = 0.2;
+  now.options[1].step_seconds = 0.19, now.options[1].usual_seconds = 0.19, now.options[1].doubt = 0.4;
+  now.exploration_left =
+      0.5;  // more than the pause: but it may take 0.4 x 25 steps x 0.2 s longer until that shows
+  EXPECT_EQ(choose(rule, now).option, 0u);
+  now.options[1].doubt = 0.01;
+  EXPECT_EQ(choose(rule, now).option, 1u) << "that is nearly sure";
+  now.options[1].doubt = 0.4, now.exploration_left = 2.3;
+  EXPECT_EQ(choose(rule, now).option, 1u) << "a long run can afford it: 0.2 s of pauses and 2 s of steps";
+}
+
 TEST(Scenario, TimeLinesReadBack) {
   const Cluster cluster(standard_cluster("h100x64"));
   const TimeLine line = random_time_line(
