@@ -32,6 +32,11 @@ if(OPTIMUS_TORCH)
       target_link_libraries(optimus_torch INTERFACE -Wl,--no-as-needed ${TORCH_CUDA_LIBRARY} ${C10_CUDA_LIBRARY} -Wl,--as-needed
         CUDA::cudart)
       target_compile_definitions(optimus_torch INTERFACE OPTIMUS_CUDA)
+      # Headers of CUDA's libraries that the toolkit lacks: PyTorch's packages bring them.
+      file(GLOB cuda_package ${OPTIMUS_TORCH}/../nvidia/cu[0-9]*/include)
+      foreach(folder ${cuda_package})
+        target_compile_options(optimus_torch INTERFACE "SHELL:-idirafter ${folder}")
+      endforeach()
       # cuBLASLt: the one that PyTorch loads, where its packages brought it; else the toolkit's.
       file(GLOB packages ${OPTIMUS_TORCH}/../nvidia/cu*)
       find_library(CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13 libcublasLt.so.12 PATHS ${packages} PATH_SUFFIXES lib NO_DEFAULT_PATH)

@@ -122,6 +122,7 @@ class CudaFp8Products final : public Products {
     const at::Tensor flat = input.view({-1}).view(fp8_type(Fp8Operand::input));
     const std::int64_t rows = input.size(0), width = input.size(1), count = rows * width;
     Copies copies{.plain = flat.narrow(0, 0, count).view({rows, width}),
+                  .turned = {},
                   .inverse = tools_.scales.inverse(slot(Fp8Operand::input))};
     if (transposes) copies.turned = flat.narrow(0, count, count).view({width, rows});
     inputs_[input.data_ptr()] = copies;

@@ -306,6 +306,7 @@ class CudaKernels final : public Kernels {
             .is_centred = options.kind == NormKind::layer_norm,
             .eps = options.eps,
             .x = rows_of(x),
+            .y = {},
             .statistics = rows_of(statistics, at::kFloat),
             .weight = flat_data(weight, at::kBFloat16),
             .bias = flat_data(bias, at::kBFloat16)},
