@@ -93,6 +93,25 @@ bool is_computing(Op op) {
   return op == Op::forward || op == Op::recompute || op == Op::backward_input || op == Op::backward_weight;
 }
 
+std::vector<int> computing_spans(const Program& program, const ModelSpec& model) {
+  std::vector<int> firsts;
+  for (const Instruction& at : program.instructions) {
+    const int index = static_cast<int>(firsts.size());
+    firsts.push_back(is_computing(at.op) ? index : -1);
+    if (index == 0 || firsts.back() < 0 || firsts[static_cast<std::size_t>(index - 1)] < 0) continue;
+    const int first = firsts[static_cast<std::size_t>(index - 1)];
+    const Instruction& before = program.instructions[static_cast<std::size_t>(index - 1)];
+    const auto waits = program.waits(at);
+    const bool is_alone = std::any_of(waits.begin(), waits.end(), [&](int wait) {
+      return !is_computing(program.instructions[static_cast<std::size_t>(wait)].op);
+    });
+    const bool is_like = kind_of(at) == kind_of(before) && at.microbatch == before.microbatch &&
+                         role_of(model, at.block) == role_of(model, before.block);
+    if (is_like && !is_alone) firsts.back() = first;
+  }
+  return firsts;
+}
+
 StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& model,
                      std::vector<double> predicted) {
   sum_.rank = program.device, sum_.group = group_of(plan, program.seat);

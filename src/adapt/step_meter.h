@@ -26,6 +26,10 @@ BlockRole role_of(const ModelSpec& model, int block);
 // Forward, recompute, backward: what counts as computing.
 bool is_computing(Op op);
 
+// [instruction]: of those that compute the first of its span, whose instructions follow each other, are of one kind and one kind of block, and
+// wait for nobody but each other; -1: it does not compute. A span can be timed as one.
+std::vector<int> computing_spans(const Program& program, const ModelSpec& model);
+
 struct MeasuredStep {
   double seconds = 0, data_wait = 0;
   // Of lengths that attention saw: those of the rank, and what as many sequences of the whole step had; 0: nobody knows.

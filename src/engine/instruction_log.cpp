@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-InstructionLog::InstructionLog(at::Device device, std::vector<bool> wanted)
-    : device_(device), wanted_(std::move(wanted)) {
+InstructionLog::InstructionLog(at::Device device, std::vector<int> spans)
+    : device_(device), spans_(std::move(spans)) {
   begin_times();
 }
 
@@ -48,22 +48,23 @@ double InstructionLog::seconds(const Mark& mark) const {
 }
 
 void InstructionLog::begin(std::size_t instruction) {
-  if (!is_wanted(instruction)) return;
+  if (first_of(instruction) != static_cast<int>(instruction)) return;
   if (instruction >= entries_.size()) entries_.resize(instruction + 1);
   entries_[instruction] = {now(), std::nullopt};
 }
 
 void InstructionLog::executed(std::size_t instruction, Pending* under_way) {
-  if (!is_wanted(instruction)) return;
+  const int first = first_of(instruction);
+  if (first < 0 || !is_last(instruction)) return;
   if (under_way == nullptr)
-    entries_[instruction].end = now();
+    entries_[static_cast<std::size_t>(first)].end = now();
   else
     under_way
         ->is_done();  // whoever carries it looks after it from here on, so that its end is seen when it comes
 }
 
 void InstructionLog::end(std::size_t instruction, const Pending& ended) {
-  if (!is_wanted(instruction)) return;
+  if (first_of(instruction) != static_cast<int>(instruction)) return;
   Entry& entry = entries_[instruction];
   entry.end = now();
   const std::optional<Clock::time_point> earlier = ended.ended();
@@ -75,8 +76,12 @@ std::vector<InstructionTime> InstructionLog::take() {
   std::vector<InstructionTime> result;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    if (entry.begin && entry.end)
-      result.push_back({static_cast<int>(i), seconds(*entry.begin), seconds(*entry.end)});
+    if (entry.begin && entry.end) {
+      const double end = seconds(*entry.end);
+      result.push_back({static_cast<int>(i), seconds(*entry.begin), end});
+      for (std::size_t other = i + 1; other < spans_.size() && spans_[other] == static_cast<int>(i); ++other)
+        result.push_back({static_cast<int>(other), end, end});
+    }
     for (std::optional<Mark>* mark : {&entry.begin, &entry.end})
       if (*mark) keep(**mark);
   }

@@ -18,8 +18,9 @@ namespace optimus {
 
 class InstructionLog {
  public:
-  // Times are counted from here, or from the last call of begin_times. wanted: [instruction]; empty: all of them.
-  explicit InstructionLog(at::Device device, std::vector<bool> wanted = {});
+  // Times are counted from here, or from the last call of begin_times. spans: [instruction] the first of those that are timed as one, one
+  // behind the other, with nothing to wait for between them; -1: not wanted. Empty: each by itself.
+  explicit InstructionLog(at::Device device, std::vector<int> spans = {});
   // Waits for the device.
   void begin_times();
   double elapsed() const;  // by the host's clock
@@ -30,7 +31,8 @@ class InstructionLog {
   // What was under way was waited for, and its result is where it belongs.
   void end(std::size_t instruction, const Pending& ended);
 
-  // Of the instructions since the last call, in the order of the program. Waits for the device.
+  // Of the instructions since the last call, in the order of the program. A span's time is its first instruction's; the others stand at its
+  // end and take none. Waits for the device.
   std::vector<InstructionTime> take();
 
  private:
@@ -45,10 +47,16 @@ class InstructionLog {
   Mark now();
   double seconds(const Mark& mark) const;
   void keep(Mark& mark);
-  bool is_wanted(std::size_t instruction) const { return wanted_.empty() || wanted_[instruction]; }
+  // -1: not wanted.
+  int first_of(std::size_t instruction) const {
+    return spans_.empty() ? static_cast<int>(instruction) : spans_[instruction];
+  }
+  bool is_last(std::size_t instruction) const {
+    return instruction + 1 >= spans_.size() || spans_[instruction + 1] != spans_[instruction];
+  }
 
   const at::Device device_;
-  const std::vector<bool> wanted_;
+  const std::vector<int> spans_;
   Mark origin_;
   std::vector<Entry> entries_;                       // [instruction]
   std::vector<std::unique_ptr<c10::Event>> unused_;  // of steps before

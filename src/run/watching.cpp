@@ -13,12 +13,6 @@ std::unique_ptr<DeviceSensor> sensor_of(at::Device device) {
   return place ? DeviceSensor::open(*place) : nullptr;
 }
 
-std::vector<bool> computing_of(const Program& program) {
-  std::vector<bool> result;
-  for (const Instruction& at : program.instructions) result.push_back(is_computing(at.op));
-  return result;
-}
-
 }  // namespace
 
 Watching::Watching(Facts facts, const PlanPart& part)
@@ -37,7 +31,7 @@ void Watching::took(const PlanPart& part) {
   if (!facts_.device.is_cuda())
     log_.emplace(facts_.device);
   else if (num_devices(part.plan) > 1)
-    log_.emplace(facts_.device, computing_of(program));
+    log_.emplace(facts_.device, computing_spans(program, facts_.model));
 }
 
 void Watching::begin_step(Engine& engine) {

@@ -105,6 +105,30 @@ TEST(StepMeter, StepsWithoutTimesSayNothingOfInstructions) {
   EXPECT_GT(meter.take().work, 1) << "nothing is left of the steps before";
 }
 
+// A stage's layers of one micro-batch are one span, forward and backward; embedding and head are apart, and so is what waits for others.
+TEST(StepMeter, SpansOfWhatComputes) {
+  const ModelSpec model = *find_preset("gpt2");
+  const auto count = [&](const Plan& plan, int device) {
+    const Program program = compile(plan, model, device);
+    const std::vector<int> spans = computing_spans(program, model);
+    int num = 0;
+    for (int i = 0; i < std::ssize(spans); ++i) {
+      const int first = spans[static_cast<std::size_t>(i)];
+      EXPECT_EQ(first >= 0, is_computing(program.instructions[static_cast<std::size_t>(i)].op));
+      if (first < 0) continue;
+      num += first == i;
+      for (int other = first; other <= i; ++other) EXPECT_EQ(spans[static_cast<std::size_t>(other)], first);
+    }
+    return num;
+  };
+  const Plan stages = uniform_plan(model, {.pp = 2, .microbatch = 1, .batch = 4, .sequence_length = 64});
+  EXPECT_EQ(count(stages, 0), 4 * 4 + 2) << "four micro-batches: embedding and layers, there and back; in "
+                                            "two of these the next gradient is begun to be received";
+  UniformPlan shape{.dp = 2, .microbatch = 1, .batch = 4, .sequence_length = 64};
+  shape.strategy.zero = 3;
+  EXPECT_GT(count(uniform_plan(model, shape), 0), 2 * 12) << "each layer waits for its weights";
+}
+
 TEST(StepMeter, OnlyTheQuickestMessageCounts) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan =
