@@ -112,12 +112,13 @@ void Deciding::note_what_no_plan_answers() {
   for (const Finding& one : findings_) {
     const bool is_memory = one.cause == Cause::memory;
     if (!is_memory && one.cause != Cause::data_loading && one.cause != Cause::uneven_lengths) continue;
-    if ((!is_memory && !decides()) || !told_.insert(word_of(one.cause)).second) continue;
+    const std::string place = is_memory ? fmt::format(" {}", one.where.front()) : "";
+    if ((!is_memory && !decides()) || !told_.insert(word_of(one.cause) + place).second) continue;
     const std::string reason = is_memory ? "it will have no more room soon"
                                : one.cause == Cause::data_loading
                                    ? "data must be read faster"
                                    : "samples are dealt as evenly as they can be";
-    stay_ = PlanStay{text(one), reason, word_of(one.cause)};
+    stays_.push_back({text(one), reason, word_of(one.cause)});
   }
 }
 
@@ -126,15 +127,18 @@ void Deciding::note_phase(const Observation& seen) {
   if (!decides()) return;
   if (!is_plateau_told_ && plateau_.has_stopped()) {
     is_plateau_told_ = true;
-    stay_ = PlanStay{"the loss has stopped falling", "larger batches are for --batch-ramp to say", ""};
+    stays_.push_back(
+        {"the loss falls by less than 2 % in 200 steps", "larger batches are for --batch-ramp to say", ""});
   }
   lengths_.see(seen.lengths);
   constexpr double kOthers = 1.3;
   const double change = lengths_.change();
   if (change < kOthers && change > 1 / kOthers) return;
-  stay_ = PlanStay{fmt::format("lengths of documents have changed: attention costs {:.2f}x", change),
-                   "a better one is looked for", ""};
+  stays_.push_back({fmt::format("lengths of documents have changed: attention costs {:.2f}x", change),
+                    "a better one is looked for", ""});
+  // What plans took of other documents says nothing any more.
   lengths_ = {}, has_looked_for_better_ = false;
+  ran_.clear(), least_.clear(), history_.clear();
 }
 
 // What the plan was not chosen for, and has not brought along itself: a stage that is too heavy is the plan's, and so may be what its first
@@ -427,7 +431,7 @@ void Deciding::note_stay(PlanStay stay, const std::vector<Condition>& conditions
   std::string told;
   for (const Condition& one : conditions)
     if (one.factor >= kWorthTelling) told += fmt::format("{} {} ", word_of(one.cause), one.where);
-  if (!told.empty() && told_.insert(told + stay.reason).second) stay_ = std::move(stay);
+  if (!told.empty() && told_.insert(told + stay.reason).second) stays_.push_back(std::move(stay));
 }
 
 void Deciding::refused() {
@@ -455,7 +459,7 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
   wished_for_ = wish ? std::exchange(asked_for_, {}) : std::vector<Condition>();
-  realised_.reset(), is_told_ = !wish, stay_.reset(), told_.clear();
+  realised_.reset(), is_told_ = !wish, stays_.clear(), told_.clear(), lengths_ = {};
   if (wish) ++judged_.switches;
   begin_plan();
 }

@@ -88,7 +88,13 @@ class Deciding {
   // Once, when there is one.
   std::optional<PlanWish> wish();
   // Once for conditions that were weighed and have brought no wish, or that no plan answers; and for signs of another phase.
-  std::optional<PlanStay> stay() { return std::exchange(stay_, std::nullopt); }
+  // One at a time, in their order.
+  std::optional<PlanStay> stay() {
+    if (stays_.empty()) return std::nullopt;
+    PlanStay first = std::move(stays_.front());
+    stays_.pop_front();
+    return first;
+  }
   // The run is on this plan from here on; wish: as it was wished for, or not.
   void took(const Plan& plan, const std::optional<PlanWish>& wish, std::int64_t step);
   void refused();
@@ -235,8 +241,8 @@ class Deciding {
   std::string weighed_;             // the conditions that were weighed last
   double weighed_at_ = 0, wait_ = 0, switched_at_ = -1e9;
   std::future<Answer> weighing_;
-  std::optional<PlanStay> stay_;
-  std::set<std::string> told_;  // conditions on this plan that stay_ was told of
+  std::deque<PlanStay> stays_;
+  std::set<std::string> told_;  // conditions on this plan that were told
   LossPlateau plateau_;
   LengthMix lengths_;
   bool is_plateau_told_ = false;

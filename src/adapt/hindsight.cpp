@@ -88,7 +88,8 @@ TrialOutcome hindsight(const TrialCase& one) {
       };
       come(from.from_others[m], has_started ? mode.pause_seconds : one.costs.start_seconds);
       come(from.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
-      const double loss = segment.is_loss ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
+      const double loss =
+          is_loss_to(segment, static_cast<int>(m)) ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
       if (best[m].steps >= 0)
         next[m] =
             better(next[m], {best[m].steps + length / seconds - loss, length / seconds, best[m].switches});

@@ -73,12 +73,12 @@ Compact compact(Plan plan, const std::vector<Device>& present) {
 class LineTrial {
  public:
   LineTrial(const TimeLine& line, const Demand& demand, const RecoveryCosts& costs)
-      : line_(line), demand_(demand) {
+      : line_(line), demand_(demand), present_(demand.cluster.present_devices()) {
     result_.costs = costs, result_.first_mode = 0;
-    for (int device = 0; device < demand.cluster.num_devices(); ++device)
-      devices_of_node_[demand.cluster.node_of(Device{device})].push_back(device);
+    for (const Device device : present_)
+      devices_of_node_[demand.cluster.node_of(device)].push_back(device.value);
     for (const TimedLoss& one : line.losses)
-      if (!devices_of_node_.contains(one.node))
+      if (one.node >= demand.cluster.num_nodes())
         throw UserError("{}: there is no node {}, only {}", demand.cluster.name(), one.node,
                         demand.cluster.num_nodes());
   }
@@ -86,12 +86,14 @@ class LineTrial {
   TrialCase run(const Plan& plan, const ResponseLimits& limits, TimedResponses* timed) {
     cut();
     std::set<InForce> known;
-    for (const InForce& now : in_force_) {
-      if (!known.insert(now).second) continue;
+    const auto take = [&](const InForce& now) {
+      if (!known.insert(now).second) return;
       const double begin = timed && timed->clock ? timed->clock() : 0;
       answer(now, plan, limits);
       if (timed && timed->clock) timed->longest = std::max(timed->longest, timed->clock() - begin);
-    }
+    };
+    take({});  // the plan itself is the first mode, whatever the line begins with
+    for (const InForce& now : in_force_) take(now);
     std::map<InForce, std::vector<double>> seconds;
     for (std::size_t s = 0; s < in_force_.size(); ++s) {
       auto& row = seconds[in_force_[s]];
@@ -114,10 +116,10 @@ class LineTrial {
       segment.begin = *it, segment.end = *std::next(it);
       const InForce now = in_force(line_, segment.begin);
       segment.is_loss = !in_force_.empty() && !has_all(in_force_.back().away, now.away);
-      for (const std::size_t i : now.conditions) {
-        const TimedCondition& one = line_.conditions[i];
-        segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
-      }
+      segment.is_by_name = true;
+      for (const std::size_t i : now.conditions)
+        if (const TimedCondition& one = line_.conditions[i]; concerns_those_there(one.condition, now))
+          segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
       in_force_.push_back(now);
       result_.segments.push_back(std::move(segment));
     }
@@ -126,37 +128,41 @@ class LineTrial {
   std::vector<int> devices_of(const std::vector<int>& nodes) const {
     std::vector<int> devices;
     for (const int node : nodes)
-      devices.insert(devices.end(), devices_of_node_.at(node).begin(), devices_of_node_.at(node).end());
+      if (const auto own = devices_of_node_.find(node); own != devices_of_node_.end())
+        devices.insert(devices.end(), own->second.begin(), own->second.end());
     std::sort(devices.begin(), devices.end());
     return devices;
   }
 
   // What is the matter with nodes that are away is nobody's concern.
+  bool concerns_those_there(const Condition& one, const InForce& now) const {
+    if (one.cause == Cause::cluster) return true;
+    const bool is_of_device =
+        one.cause == Cause::device && one.where >= 0 && one.where < demand_.cluster.num_devices();
+    const int node = is_of_device ? demand_.cluster.node_of(Device{one.where}) : one.where;
+    return !std::binary_search(now.away.begin(), now.away.end(), node);
+  }
+
   std::vector<Condition> conditions_of(const InForce& now) const {
     std::vector<Condition> all;
-    for (const std::size_t i : now.conditions) {
-      const Condition& one = line_.conditions[i].condition;
-      const bool is_known =
-          one.cause == Cause::device && one.where >= 0 && one.where < demand_.cluster.num_devices();
-      const int node = is_known ? demand_.cluster.node_of(Device{one.where}) : one.where;
-      const bool has_place = one.cause != Cause::cluster;
-      if (!has_place || !std::binary_search(now.away.begin(), now.away.end(), node)) all.push_back(one);
-    }
+    for (const std::size_t i : now.conditions)
+      if (concerns_those_there(line_.conditions[i].condition, now))
+        all.push_back(line_.conditions[i].condition);
     return all;
   }
 
   // Plans for those who are there.
   void answer(const InForce& now, const Plan& plan, const ResponseLimits& limits) {
     const std::vector<int> gone = devices_of(now.away);
-    if (std::ssize(gone) == demand_.cluster.num_present()) return;
+    if (gone.size() == present_.size()) return;
     const Cluster rest(without(demand_.cluster.profile(), gone));
     const Demand demand = demand_on(demand_, rest, demand_.constants);
     const std::optional<Compact> base =
         gone.empty() ? Compact{plan, {}} : plan_for(demand, plan, gone, limits);
     if (!base) return;
-    ResponseLimits own = limits;
-    std::erase_if(own.known, [&](const Plan& known) { return num_devices(known) > rest.num_present(); });
     const Cluster used(without(rest.profile(), base->unused));
+    ResponseLimits own = limits;
+    std::erase_if(own.known, [&](const Plan& known) { return num_devices(known) > used.num_present(); });
     for (PlannedOption& option : responses(demand_on(demand_, used, demand_.constants), base->plan,
                                            conditions_of(now), result_.costs, own)) {
       option.dropped = merged(option.dropped, merged(gone, base->unused));
@@ -164,19 +170,24 @@ class LineTrial {
     }
   }
 
-  // With very many devices no search is made: replicas without those who are gone.
+  // With very many devices the replicas without those who are gone, if there are some; else what the planner finds as quickly as in a run.
   std::optional<Compact> plan_for(const Demand& demand, const Plan& plan, const std::vector<int>& gone,
                                   const ResponseLimits& limits) const {
-    const std::vector<Device> all = demand_.cluster.present_devices();
-    if (std::ssize(all) > limits.searched_devices) {
+    if (std::ssize(present_) > limits.searched_devices) {
       std::vector<double> speeds;
-      for (const Device device : all)
+      for (const Device device : present_)
         speeds.push_back(std::binary_search(gone.begin(), gone.end(), device.value) ? 1e-6 : 1.0);
-      if (const auto without_them = without_slow_replicas(plan, speeds, 0.5))
-        return compact(*without_them, all);
+      if (const auto without_them = without_slow_replicas(plan, speeds, 0.5)) {
+        Compact found = compact(*without_them, present_);
+        const Cluster used(without(demand.cluster.profile(), found.unused));
+        const Ground ground(used);
+        if (fill_of(demand_on(demand_, used, demand_.constants), ground, found.plan).fits()) return found;
+      }
     }
     try {
-      return Compact{search(demand, Ground(demand.cluster)).plan, {}};
+      return Compact{
+          search(demand, Ground(demand.cluster), search_limits(limits, demand.cluster.num_present(), 0)).plan,
+          {}};
     } catch (const UserError&) {  // the model does not fit on the rest
       return std::nullopt;
     }
@@ -202,10 +213,10 @@ class LineTrial {
     const HardwareProfile now = with_conditions(demand_.cluster.profile(), conditions_of(force));
     const std::vector<int> gone = devices_of(force.away);
     std::map<std::vector<int>, std::vector<std::size_t>> by_dropped;
-    for (std::size_t m = 0; m < plans_.size(); ++m) by_dropped[plans_[m].dropped].push_back(m);
+    for (std::size_t m = 0; m < plans_.size(); ++m)
+      if (!uses_any(plans_[m], gone)) by_dropped[plans_[m].dropped].push_back(m);
     std::vector<double> seconds(plans_.size(), 0);
     for (const auto& [dropped, modes] : by_dropped) {
-      if (!has_all(dropped, gone)) continue;
       const Cluster cluster(without(now, dropped));
       const Ground ground(cluster);
       for (const std::size_t m : modes) seconds[m] = seconds_of(demand_, ground, plans_[m].plan);
@@ -213,8 +224,21 @@ class LineTrial {
     return seconds;
   }
 
+  // The plan's devices are those that are not dropped, in their order, as many as it has.
+  bool uses_any(const PlannedOption& option, const std::vector<int>& gone) const {
+    if (gone.empty()) return false;
+    int left = num_device_numbers(option.plan);
+    for (const Device device : present_) {
+      if (std::binary_search(option.dropped.begin(), option.dropped.end(), device.value)) continue;
+      if (left-- == 0) return false;
+      if (std::binary_search(gone.begin(), gone.end(), device.value)) return true;
+    }
+    return false;
+  }
+
   const TimeLine& line_;
   const Demand& demand_;
+  const std::vector<Device> present_;
   std::map<int, std::vector<int>> devices_of_node_;
   std::vector<InForce> in_force_;     // [segment]
   std::vector<PlannedOption> plans_;  // [mode]

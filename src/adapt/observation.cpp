@@ -102,7 +102,7 @@ void Observation::add(const RankStep& rank) {
   };
   double waiting = 0;
   for (const WorkTime& kind : rank.kinds) waiting += kind.waiting;
-  put(Measure::compute, rank.compute_seconds() / std::max(rank.work, 1e-9));
+  if (rank.compute_seconds() > 0) put(Measure::compute, rank.compute_seconds() / std::max(rank.work, 1e-9));
   put(Measure::optimizer, rank.kinds[static_cast<std::size_t>(WorkKind::optimizer)].seconds);
   put(Measure::host, rank.kinds[static_cast<std::size_t>(WorkKind::load_batch)].seconds);
   put(Measure::waiting, waiting);

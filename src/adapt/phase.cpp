@@ -12,7 +12,7 @@ void LossPlateau::see(double loss) {
   if (std::ssize(losses_) > window_) losses_.pop_front();
 }
 
-bool LossPlateau::has_stopped(double least) const {
+bool LossPlateau::has_stopped(double part) const {
   if (std::ssize(losses_) < window_) return false;
   const auto n = static_cast<double>(losses_.size());
   double mean = 0, xx = 0, xy = 0, rest = 0;
@@ -26,7 +26,7 @@ bool LossPlateau::has_stopped(double least) const {
     const double x = static_cast<double>(i) - (n - 1) / 2, error = losses_[i] - mean - slope * x;
     rest += error * error;
   }
-  return slope + 2 * std::sqrt(rest / (n - 2) / xx) > -least;
+  return (slope - 2 * std::sqrt(rest / (n - 2) / xx)) * n > -part * std::abs(mean);
 }
 
 void LengthMix::see(const LengthSum& lengths) {

@@ -13,8 +13,8 @@ class LossPlateau {
  public:
   explicit LossPlateau(int window = 200) : window_(window) {}
   void see(double loss);
-  // The slope is above -least a step with some certainty (two standard errors). False until the window is full.
-  bool has_stopped(double least = 0) const;
+  // Over the window it falls by less than this part of itself, with some certainty (two standard errors). False until the window is full.
+  bool has_stopped(double part = 0.02) const;
 
  private:
   int window_;

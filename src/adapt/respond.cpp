@@ -90,14 +90,9 @@ class Responder {
     return speeds;
   }
 
-  SearchLimits search_limits(int alternatives) const {
-    return {.most_simulations = limits_.most_simulations,
-            .alternatives = alternatives,
-            .refines = ground_.num_devices() <= limits_.refined_devices};
-  }
-
   void add_planned() {
-    const SearchResult found = search(now_, ground_, search_limits(limits_.alternatives));
+    const SearchResult found =
+        search(now_, ground_, search_limits(limits_, ground_.num_devices(), limits_.alternatives));
     add(Response::replan, found.plan, kDoubtOfPrediction, true);
     for (const Alternative& other : found.alternatives)
       // Better ones are told of, too: those that constraints exclude.
@@ -128,7 +123,7 @@ class Responder {
     const Demand demand = demand_on(usual_, rest, usual_.constants);
     const Ground ground(rest);
     try {
-      const SearchResult found = search(demand, ground, search_limits(0));
+      const SearchResult found = search(demand, ground, search_limits(limits_, ground_.num_devices(), 0));
       PlannedOption one{{.response = Response::drop, .doubt = kDoubtOfPrediction}, found.plan, dropped};
       one.option.step_seconds = one.option.usual_seconds = found.step.seconds;
       one.option.pause_seconds = pause_of(costs_, usual_.model, found.plan, true);
@@ -149,6 +144,12 @@ class Responder {
 };
 
 }  // namespace
+
+SearchLimits search_limits(const ResponseLimits& limits, int num_devices, int alternatives) {
+  return {.most_simulations = limits.most_simulations,
+          .alternatives = alternatives,
+          .refines = num_devices <= limits.refined_devices};
+}
 
 double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& plan, bool moves_state) {
   if (!moves_state) return costs.switch_seconds;

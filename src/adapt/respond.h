@@ -26,6 +26,9 @@ struct ResponseLimits {
       128;  // up to so many the planner also looks beyond its grid, which takes seconds with more
 };
 
+// How the planner looks for answers on so many devices.
+SearchLimits search_limits(const ResponseLimits& limits, int num_devices, int alternatives);
+
 // What a change between these plans pauses training for: moving what a device holds of the state, unless nothing moves.
 double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& plan, bool moves_state);
 

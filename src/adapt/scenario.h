@@ -47,7 +47,7 @@ TimeLine parse_time_line(std::string_view text, const std::string& source);
 TimeLine read_time_line(const Path& file);  // throws UserError
 
 // The run begins in `plan`; modes are the answers to every set of conditions and losses that comes up. A plan that was made for some nodes
-// runs while these are there. Throws UserError for places that the demand's cluster has not. `timed`, where given, gets the seconds of
+// runs while these are there; what a loss undoes of a plan without a second copy of its state is left out. Throws UserError for places that the demand's cluster has not. `timed`, where given, gets the seconds of
 // the slowest set of answers, by `clock`.
 struct TimedResponses {
   double (*clock)() = nullptr;  // seconds; none: not measured

@@ -52,14 +52,15 @@ class TrialRun {
     now_ = segment.begin;
     predicted_ = 0;  // what was promised was promised for other conditions
     begin_segment(segment);
-    if (segment.is_loss && mode_ != kNone) {
+    if (is_loss_to(segment, mode_)) {
       ++outcome_.steps_lost;
       outcome_.useful_steps -= std::min(0.5, outcome_.useful_steps);  // half of it, on average
       undo(one_.modes[static_cast<std::size_t>(mode_)].undone_steps);
       stand_still(segment, one_.costs.detection_seconds);
     }
     const bool is_broken = seconds_in(segment, mode_) <= 0;
-    if (segment.is_loss && !is_broken) stand_still(segment, one_.costs.recovery_seconds);  // with spare nodes
+    if (is_loss_to(segment, mode_) && !is_broken)
+      stand_still(segment, one_.costs.recovery_seconds);  // with spare nodes
     if (is_broken) decide(segment);
     // A slowdown is found after some steps; asked again as the condition grows older.
     double wait = is_broken ? one_.ask_seconds : one_.detection_steps * seconds_in(segment, mode_);

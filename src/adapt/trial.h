@@ -22,7 +22,14 @@ struct TrialSegment {
   bool is_loss =
       false;  // it begins with a loss in the plan that runs: the step in flight is lost, and what the mode has undone
   std::vector<OngoingCondition> conditions{};  // ages are those at the begin
+  bool is_by_name =
+      false;  // of a loss: modes are of certain nodes, and one that can still run has lost none of its own
 };
+// Whether what the segment begins with is a loss to a run in this mode; -1: none runs.
+inline bool is_loss_to(const TrialSegment& segment, int mode) {
+  return segment.is_loss && mode >= 0 &&
+         !(segment.is_by_name && segment.step_seconds[static_cast<std::size_t>(mode)] > 0);
+}
 
 struct TrialMode {
   Response response = Response::replan;

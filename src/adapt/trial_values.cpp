@@ -37,7 +37,7 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
   const TrialSegment& now = one_.segments[segment];
   const double length = now.end - now.begin;
   const double own = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
-  const bool has_lost = now.is_loss && mode >= 0;
+  const bool has_lost = is_loss_to(now, mode);
   double halt = has_lost ? one_.costs.detection_seconds : 0;
   double done = has_lost ? -0.5 - undone(segment, mode) : 0;
   if (has_lost && own > 0) halt += one_.costs.recovery_seconds;

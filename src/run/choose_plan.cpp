@@ -127,7 +127,9 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
   const KnownMachines known =
       machines_known(options, device, size, parse_precision(options.precision, "--precision"));
   const Constraints constraints = runnable(options);
-  const Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
+  Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
+  // A second copy of state is not of asynchronous schedules.
+  if (asynchronous_schedule(options.layout)) demand.failures.mtbf = Seconds(0);
   SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
   if (const auto schedule = asynchronous_schedule(options.layout)) {
     found.plan.schedule = *schedule;
@@ -172,14 +174,25 @@ ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, cons
   return chosen;
 }
 
+namespace {
+
+// What holds also where nothing else that was asked for can be: an asynchronous schedule learns otherwise than others.
+Constraints unasked(const Constraints& asked) {
+  Constraints left;
+  left.max_memory = asked.max_memory;
+  if (asynchronous_schedule(asked)) left.schedule = asked.schedule;
+  return left;
+}
+
+}  // namespace
+
 Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
   std::optional<UserError> last;
   for (int used = size; used > 0; --used)
     for (const bool is_asked : {true, false}) {
       TrainOptions wish = options;
       wish.plan.clear(), wish.devices = used;
-      if (!is_asked)
-        wish.layout = {}, wish.layout.max_memory = options.layout.max_memory, wish.is_recompute_given = false;
+      if (!is_asked) wish.layout = unasked(options.layout), wish.is_recompute_given = false;
       try {
         const Plan plan = surviving_on(used, wish, model, device, true).plan;
         if (num_devices(plan) == used || used == 1) return plan;

@@ -115,7 +115,7 @@ Plan RankRun::best_plan(const Plan& now) const {
   options.devices = rank_.comm.size(), options.batch = now.batch;
   options.sequence_length = now.sequence_length;
   options.precision = text(now.precision);
-  Plan plan = choose_plan(options, settings_.model, facts_of(rank_.device)).plan;
+  Plan plan = choose_plan(options, settings_.model, facts_of_all(rank_.device, options_)).plan;
   plan.fp8 = now.fp8;  // what is learned stays
   if (plan.buddy > 0) plan = with_copies_apart(std::move(plan), numbered(hosts_of_ranks()));
   return plan;

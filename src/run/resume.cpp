@@ -30,6 +30,7 @@ const std::vector<Dropped>& dropped_options() {
       {layout_options(), layout_options()},
       {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
       {{"recompute"}, {"recompute-layers"}},
+      {{"policy"}, {"learned", "foretold"}},
       {{"batch", "seq", "microbatch", "recompute", "precision"}, {"plan"}},
   };
   return all;

@@ -157,6 +157,14 @@ double usual_learning_rate(const ModelSpec& model) {
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
+// Of the run that goes on every setting is kept, also those that nobody has given.
+bool is_recompute_given(const TrainOptions& options, OptionTable* table) {
+  const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
+  const bool is_usual = options.recompute == TrainOptions{}.recompute;
+  if (recompute == nullptr || recompute->origin == Origin::run) return !is_usual;
+  return recompute->origin != Origin::built_in;
+}
+
 ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                         OptionTable* table) {
   if (!options.plan.empty()) {
@@ -173,8 +181,6 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
   }
   const std::int64_t length = *options.sequence_length, batch = *options.batch;
   if (!model.is_custom()) {
-    const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
-    options.is_recompute_given = recompute != nullptr && recompute->origin > Origin::built_in;
     if (!options.devices)
       if (std::optional<ChosenPlan> chosen = choose_plan_for_all(options, model, device)) {
         choose(table, "devices", options.devices, std::int64_t{num_devices(chosen->plan)});
@@ -371,6 +377,7 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
   const bool is_default = !options.devices && options.plan.empty();
+  options.is_recompute_given = is_recompute_given(options, table);
   ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, state)
                                         : resolve_plan(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);

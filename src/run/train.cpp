@@ -88,6 +88,12 @@ DeviceFacts facts_of(at::Device device) {
   return facts;
 }
 
+DeviceFacts facts_of_all(at::Device device, const TrainOptions& options) {
+  DeviceFacts facts = facts_of(device);
+  facts.count = num_usual_devices(device, options);
+  return facts;
+}
+
 HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
@@ -139,8 +145,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   PreparedRun run;
   if (!options.resume.empty()) run.resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
-  DeviceFacts facts = facts_of(device);
-  if (has_workers) facts.count = num_usual_devices(device, options);
+  const DeviceFacts facts = has_workers ? facts_of_all(device, options) : facts_of(device);
   run.settings = resolve(options, facts, table, events, run.resumed.checkpoint, run.resumed.state);
   ensure_engine_supports(run.settings.plan, run.settings.model);
   if (run.resumed.checkpoint)
@@ -153,7 +158,8 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   // Plans to come must be such that have them, too.
   if (run.settings.plan.fp8.scaling == Fp8Scaling::current)
     options.layout.tp = options.layout.cp = Range{1, 1};
-  if (!options.foretold.empty()) options.foretold = std::filesystem::absolute(options.foretold);
+  for (Path* const file : {&options.foretold, &options.learned})
+    if (!file->empty()) *file = std::filesystem::absolute(*file);
   run.settings.phase_plans = plan_phases(options, run.settings, facts);
   run.script = script_of(options, run.settings);
   for (const ScriptedSwitch& scripted : run.script) ensure_engine_supports(scripted.plan, run.settings.model);

@@ -23,6 +23,8 @@
 namespace optimus {
 
 DeviceFacts facts_of(at::Device device);
+// With as many as a run on this machine takes by itself.
+DeviceFacts facts_of_all(at::Device device, const TrainOptions& options);
 
 struct PreparedRun {
   ResumedRun resumed;  // its lock is held by the process that prepares, for as long as the run lasts

@@ -186,7 +186,7 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
   wish.batch = settings.plan.batch, wish.sequence_length = settings.plan.sequence_length;
   const bool has_phases = settings.phases.size() > 1;  // its plans are of the phase that the run began with
   wish.precision = text(settings.plan.precision);
-  const DeviceFacts device = facts_of(choose_device(options.device));
+  const DeviceFacts device = facts_of_all(choose_device(options.device), options);
   return {.model = settings.model,
           .run = folder,
           .memory = find_memory_level(settings.run),

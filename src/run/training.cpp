@@ -383,6 +383,8 @@ StepMetrics Training::step_of_others() {
   done_or_throw(company_.comm.receive(teller(), numbers, kStepTag, "how a step went")
                     ->wait(Deadline::after(options_.patience, "the plan's ranks")));
   const double* const told = numbers.const_data_ptr<double>();
+  if (company_.watching != nullptr && company_.watching->deciding() != nullptr)
+    company_.watching->deciding()->see_loss(told[0]);
   metrics.loss = told[0], metrics.grad_norm = told[1], metrics.tokens = std::llround(told[2]);
   metrics.seconds = Seconds(told[3]), metrics.is_skipped = told[4] != 0;
   metrics.tokens_per_second = told[2] / std::max(1e-9, told[3]);

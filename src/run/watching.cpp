@@ -24,7 +24,7 @@ Watching::Watching(Facts facts, const PlanPart& part)
 }
 
 void Watching::took(const PlanPart& part) {
-  meter_.reset(), log_.reset();
+  meter_.reset(), log_.reset(), is_due_ = true;
   if (part.is_empty()) return;
   const Program& program = part.engine->program();
   meter_.emplace(program, part.plan, facts_.model, facts_.predicted(part.plan, program));

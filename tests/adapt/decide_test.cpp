@@ -436,6 +436,40 @@ TEST(Respond, LossesAndConditionsInOneTimeLine) {
   EXPECT_EQ(nobody.segments[1].step_seconds, std::vector<double>(nobody.modes.size(), 0));
 }
 
+// A line may begin without a node, and end without any; a plan that does without the node loses nothing with it.
+TEST(Respond, LossesOfThoseWhoAreNotThereOrNotUsed) {
+  const SmallRun run(1, 8);
+  const Cluster two_nodes(standard_cluster("v100x16"));
+  const Plan wide = uniform_plan(run.model, {.dp = 16, .microbatch = 1, .batch = 64, .sequence_length = 512});
+  Demand demand{run.model, two_nodes, our_software(), fitted_constants()};
+  demand.batch = 64, demand.sequence_length = 512;
+  const TrialCase begins = trial_of(TimeLine{1000, {}, {{1, 0, 400}}}, demand, wide, {});
+  ASSERT_EQ(begins.segments.size(), 2u);
+  EXPECT_EQ(begins.modes[0].devices, 16) << "the plan that was asked for";
+  EXPECT_EQ(begins.segments[0].step_seconds[0], 0);
+  EXPECT_GT(begins.segments[1].step_seconds[0], 0);
+  EXPECT_GT(run_trial({.kind = PolicyKind::rule}, begins).useful_steps, 0);
+
+  const TrialCase spare = trial_of(TimeLine{1000, {}, {{1, 400, 100}}}, demand, run.plan, {});
+  for (const TrialSegment& segment : spare.segments) EXPECT_GT(segment.step_seconds[0], 0) << "node 0 alone";
+  EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).steps_lost, 0);
+  EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).seconds_lost, 0);
+
+  const TrialCase nobody = trial_of(TimeLine{1000, {}, {{0, 0, 1e6}}}, run.demand(), run.plan, {});
+  EXPECT_EQ(run_trial({.kind = PolicyKind::rule}, nobody).useful_steps, 0);
+  EXPECT_EQ(hindsight(nobody).useful_steps, 0);
+
+  HardwareProfile halves = two_nodes.profile();
+  halves.missing_devices = {4, 5, 6, 7, 12, 13, 14, 15};
+  const Cluster half(halves);
+  const TrialCase left = trial_of(TimeLine{1000, {}, {{1, 400, 100}}},
+                                  demand_on(demand, half, fitted_constants()), run.plan, {});
+  const std::vector<double>& without_node = left.segments[1].step_seconds;
+  EXPECT_TRUE(std::any_of(without_node.begin(), without_node.end(), [](double seconds) {
+    return seconds > 0;
+  })) << "four devices of the other node are there";
+}
+
 // Where no search is made, replicas without those who are gone go on.
 TEST(Respond, LossesWithVeryManyDevices) {
   SmallRun run(1, 8);
@@ -453,7 +487,11 @@ TEST(Respond, LossesWithVeryManyDevices) {
       if (trial.segments[s].step_seconds[m] > 0) most = std::max(most, trial.modes[m].devices);
     EXPECT_EQ(most, expected[s]) << s;
   }
-  EXPECT_EQ(run_trial({.kind = PolicyKind::rule}, trial).steps_lost, 2);
+  EXPECT_TRUE(is_loss_to(trial.segments[1], 0)) << "node 1 is one of its";
+  for (std::size_t m = 0; m < trial.modes.size(); ++m)
+    EXPECT_EQ(is_loss_to(trial.segments[2], static_cast<int>(m)), trial.segments[2].step_seconds[m] == 0)
+        << "who goes on has lost nothing";
+  EXPECT_GE(run_trial({.kind = PolicyKind::never}, trial).steps_lost, 1);
 }
 
 }  // namespace

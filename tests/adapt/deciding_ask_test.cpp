@@ -104,7 +104,7 @@ TEST_F(DecidingTest, ALossThatStopsAndOtherLengthsAreTold) {
     if (const auto stay = deciding_->stay()) told.emplace_back(step, stay->why);
   }
   ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].second, "the loss has stopped falling");
+  EXPECT_EQ(told[0].second, "the loss falls by less than 2 % in 200 steps");
   EXPECT_GT(told[0].first, 300);
   EXPECT_LT(told[0].first, 460);
   EXPECT_EQ(told[1].second.find("lengths of documents have changed"), 0u) << told[1].second;

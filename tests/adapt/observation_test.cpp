@@ -83,9 +83,19 @@ TEST(Observation, SizeDoesNotGrowWithRanks) {
   EXPECT_LT(size_of(16'384), 64u << 10);
 }
 
-TEST(Observation, BadTextIsRefusedWithItsPlace) {
+// A rank whose instructions were not timed says nothing of computing: it does not compute in no time.
+TEST(Observation, WhatWasNotTimedIsNotThere) {
   Observation seen;
   seen.add({.rank = 1, .seconds = 2});
+  EXPECT_EQ(seen.groups.at(0).of(Measure::compute).count, 0);
+  EXPECT_EQ(seen.num_ranks, 1);
+}
+
+TEST(Observation, BadTextIsRefusedWithItsPlace) {
+  Observation seen;
+  RankStep one{.rank = 1, .seconds = 2};
+  one.kinds[static_cast<std::size_t>(WorkKind::forward)].seconds = 1;
+  seen.add(one);
   OrderedJson json = to_json(seen);
   const auto message = [&](const OrderedJson& changed) -> std::string {
     try {

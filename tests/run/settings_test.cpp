@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "model/open.h"
+#include "plan/plan_json.h"
 #include "run/choose_plan.h"
 #include "run/demo_text.h"
 
@@ -93,6 +94,29 @@ TEST_F(Settings, RecomputeHoldsForLaterPlans) {
   EXPECT_EQ(recompute_of(plan_for_any(some, model, device, 2)), RecomputeMode::full);
   some.is_recompute_given = false;
   EXPECT_EQ(recompute_of(choose_plan(some, model, device).plan), RecomputeMode::none);
+}
+
+// Workers get the plan as a file, and a run that goes on has every setting from its folder: who said something about recomputing has said it.
+TEST_F(Settings, RecomputeIsGivenWhereThePlanIsToo) {
+  NullSink events;
+  TrainOptions first = options();
+  first.batch = 8, first.precision = "fp32";
+  const Path plan = text_.string() + ".json";
+  std::ofstream(plan) << plan_text(resolve(first, {}, nullptr, events).plan);
+  const auto is_given = [&](const std::string& mode, Origin origin) {
+    TrainOptions some = first;
+    OptionTable table;
+    declare(table, some);
+    some.plan = plan, some.recompute = mode, table.find("recompute")->origin = origin;
+    (void)resolve(some, {}, &table, events);
+    return some.is_recompute_given;
+  };
+  EXPECT_TRUE(is_given("full", Origin::flag));
+  EXPECT_TRUE(is_given("none", Origin::flag));
+  EXPECT_FALSE(is_given("none", Origin::built_in));
+  EXPECT_TRUE(is_given("full", Origin::run));
+  EXPECT_FALSE(is_given("none", Origin::run)) << "every setting is saved with a run";
+  std::filesystem::remove(plan);
 }
 
 TEST_F(Settings, WhatIsLeftOpenIsChosenAndSaid) {
