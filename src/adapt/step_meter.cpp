@@ -102,12 +102,12 @@ std::vector<int> computing_spans(const Program& program, const ModelSpec& model)
     const int first = firsts[static_cast<std::size_t>(index - 1)];
     const Instruction& before = program.instructions[static_cast<std::size_t>(index - 1)];
     const auto waits = program.waits(at);
-    const bool is_alone = std::any_of(waits.begin(), waits.end(), [&](int wait) {
+    const bool waits_for_others = std::any_of(waits.begin(), waits.end(), [&](int wait) {
       return !is_computing(program.instructions[static_cast<std::size_t>(wait)].op);
     });
     const bool is_like = kind_of(at) == kind_of(before) && at.microbatch == before.microbatch &&
                          role_of(model, at.block) == role_of(model, before.block);
-    if (is_like && !is_alone) firsts.back() = first;
+    if (is_like && !waits_for_others) firsts.back() = first;
   }
   return firsts;
 }

@@ -284,9 +284,9 @@ TEST(Scenario, TimeLinesReadBack) {
 
 struct SmallRun {
   ModelSpec model = *find_preset("gpt2");
-  Cluster cluster{standard_cluster("v100x8")};
+  Cluster cluster;
   Plan plan;
-  explicit SmallRun(int pp, int dp) {
+  explicit SmallRun(int pp, int dp, const char* machines = "v100x8") : cluster(standard_cluster(machines)) {
     UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 64, .sequence_length = 512};
     plan = uniform_plan(model, shape);
   }
@@ -401,11 +401,8 @@ TEST(Respond, RuleGainsWhatThereIsToGain) {
 // A node goes while a device of another is slow: plans for those who are there, nothing but them runs, and everything is as before
 // when it is back.
 TEST(Respond, LossesAndConditionsInOneTimeLine) {
-  SmallRun run(1, 8);
-  const Cluster two_nodes(standard_cluster("v100x16"));
-  run.plan = uniform_plan(run.model, {.dp = 16, .microbatch = 1, .batch = 64, .sequence_length = 512});
-  Demand demand{run.model, two_nodes, our_software(), fitted_constants()};
-  demand.batch = 64, demand.sequence_length = 512;
+  const SmallRun run(1, 16, "v100x16");
+  const Demand demand = run.demand();
   const TimeLine line{4000, {{{Cause::device, 5, 3}, 1000, 2000}}, {{1, 2000, 1000}}};
   const TrialCase trial = trial_of(line, demand, run.plan, {});
   ASSERT_EQ(trial.segments.size(), 4u) << "quiet, slow, slow without the node, quiet";
@@ -438,32 +435,29 @@ TEST(Respond, LossesAndConditionsInOneTimeLine) {
 
 // A line may begin without a node, and end without any; a plan that does without the node loses nothing with it.
 TEST(Respond, LossesOfThoseWhoAreNotThereOrNotUsed) {
-  const SmallRun run(1, 8);
-  const Cluster two_nodes(standard_cluster("v100x16"));
-  const Plan wide = uniform_plan(run.model, {.dp = 16, .microbatch = 1, .batch = 64, .sequence_length = 512});
-  Demand demand{run.model, two_nodes, our_software(), fitted_constants()};
-  demand.batch = 64, demand.sequence_length = 512;
-  const TrialCase begins = trial_of(TimeLine{1000, {}, {{1, 0, 400}}}, demand, wide, {});
+  const SmallRun run(1, 16, "v100x16"), small(1, 8);
+  const Demand demand = run.demand();
+  const TrialCase begins = trial_of(TimeLine{1000, {}, {{1, 0, 400}}}, demand, run.plan, {});
   ASSERT_EQ(begins.segments.size(), 2u);
   EXPECT_EQ(begins.modes[0].devices, 16) << "the plan that was asked for";
   EXPECT_EQ(begins.segments[0].step_seconds[0], 0);
   EXPECT_GT(begins.segments[1].step_seconds[0], 0);
   EXPECT_GT(run_trial({.kind = PolicyKind::rule}, begins).useful_steps, 0);
 
-  const TrialCase spare = trial_of(TimeLine{1000, {}, {{1, 400, 100}}}, demand, run.plan, {});
+  const TrialCase spare = trial_of(TimeLine{1000, {}, {{1, 400, 100}}}, demand, small.plan, {});
   for (const TrialSegment& segment : spare.segments) EXPECT_GT(segment.step_seconds[0], 0) << "node 0 alone";
   EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).steps_lost, 0);
   EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).seconds_lost, 0);
 
-  const TrialCase nobody = trial_of(TimeLine{1000, {}, {{0, 0, 1e6}}}, run.demand(), run.plan, {});
+  const TrialCase nobody = trial_of(TimeLine{1000, {}, {{0, 0, 1e6}}}, small.demand(), small.plan, {});
   EXPECT_EQ(run_trial({.kind = PolicyKind::rule}, nobody).useful_steps, 0);
   EXPECT_EQ(hindsight(nobody).useful_steps, 0);
 
-  HardwareProfile halves = two_nodes.profile();
+  HardwareProfile halves = run.cluster.profile();
   halves.missing_devices = {4, 5, 6, 7, 12, 13, 14, 15};
   const Cluster half(halves);
   const TrialCase left = trial_of(TimeLine{1000, {}, {{1, 400, 100}}},
-                                  demand_on(demand, half, fitted_constants()), run.plan, {});
+                                  demand_on(demand, half, fitted_constants()), small.plan, {});
   const std::vector<double>& without_node = left.segments[1].step_seconds;
   EXPECT_TRUE(std::any_of(without_node.begin(), without_node.end(), [](double seconds) {
     return seconds > 0;
@@ -472,11 +466,8 @@ TEST(Respond, LossesOfThoseWhoAreNotThereOrNotUsed) {
 
 // Where no search is made, replicas without those who are gone go on.
 TEST(Respond, LossesWithVeryManyDevices) {
-  SmallRun run(1, 8);
-  const Cluster nodes(standard_cluster("v100x32"));
-  run.plan = uniform_plan(run.model, {.dp = 32, .microbatch = 1, .batch = 64, .sequence_length = 512});
-  Demand demand{run.model, nodes, our_software(), fitted_constants()};
-  demand.batch = 64, demand.sequence_length = 512;
+  const SmallRun run(1, 32, "v100x32");
+  const Demand demand = run.demand();
   const TimeLine line{3000, {}, {{1, 1000, 1000}, {3, 1500, 1500}}};
   const TrialCase trial = trial_of(line, demand, run.plan, {}, {.searched_devices = 16});
   ASSERT_EQ(trial.segments.size(), 4u);
