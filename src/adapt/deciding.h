@@ -56,7 +56,7 @@ class Deciding {
     // Also where nothing is slow, once, when it has been measured what steps take.
     bool looks_for_better = false;
     std::int64_t last_step = 0;  // of the run; 0: nobody says
-    // Ranks speak through host memory: what they would take on other plans can be looked at.
+    // Ranks speak through host memory alone: messages show what other plans' channels would take, and whose network is slow.
     bool has_host_links = true;
     std::shared_ptr<const LearnedPolicy> network{};  // of policy.network, where it is not the shipped one
     Comings comings{};  // until now, by the clock; those that come have a Deciding of their own

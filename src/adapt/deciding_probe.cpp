@@ -27,6 +27,7 @@ void Deciding::name_nodes() {
   }
   if (networks_) networks_->num_quiet = is_unclear ? 0 : networks_->num_quiet + 1;
   if (networks_ && networks_->num_quiet > kHeld) networks_.reset();
+  if (!facts_.has_host_links) return;
   if (!is_unclear || !decides() || is_wished_ || probing_ != Probing::no) return;
   if (networks_ && facts_.clock() < networks_->next) return;
   if (!networks_) networks_.emplace();
@@ -82,7 +83,8 @@ double Deciding::until_next_look() const {
 
 void Deciding::look_at_those_away() {
   const auto can_be_told = [&](const Away& one) {
-    return (one.finding.cause == Cause::link ? cluster_.num_nodes() : cluster_.num_devices()) >= 3;
+    if (one.finding.cause == Cause::link) return facts_.has_host_links && cluster_.num_nodes() >= 3;
+    return cluster_.num_devices() >= 3;
   };
   if (std::none_of(away_.begin(), away_.end(), can_be_told)) return;
   if (!decides() || probing_ != Probing::no || is_wished_) return;
@@ -143,7 +145,9 @@ void Deciding::note_who_is_well(const Probed& seen) {
   std::vector<double> seconds = seen.devices;
   for (std::size_t i = 0; i < seconds.size(); ++i)
     seconds[i] *= cluster_.speed_of(Device{static_cast<int>(i)});
-  const std::vector<double> devices = slower_than_usual(seconds), networks = slower_than_usual(seen.network);
+  const std::vector<double> devices = slower_than_usual(seconds),
+                            networks = facts_.has_host_links ? slower_than_usual(seen.network)
+                                                             : std::vector<double>();
   // The slowest of those meant; 0: nobody can tell.
   const auto slower = [&](const Finding& one) {
     double most = 0;

@@ -1,12 +1,14 @@
 // How far predictions can be trusted: what plans took of what the cost model said of them.
 //
-// The model errs in common for plans of one kind (which axes they have, whether state is cut), because it errs about the same channels and
-// kernels: a kind that has run is believed by what it took then, and so is, with a small doubt, one whose state only was cut otherwise; any
-// other one as much as the model was right about the plan that runs.
+// The model errs in common for plans of one kind (which axes they have, in which order their stages compute, whether state is cut), because
+// it errs about the same channels, kernels and gaps: a kind that has run is believed by what it took then, and so is, with a small doubt, one
+// of the same axes whose schedule is another or whose state is cut otherwise; any other one as much as the model was right about the plan
+// that runs.
 // Pure; one thread.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,8 @@ class PredictionMemory {
  public:
   struct Kind {
     std::string axes;
-    bool has_shards = false;  // state is cut: other collectives
+    std::optional<Schedule> schedule;  // of stages, where there are several
+    bool has_shards = false;           // state is cut: other collectives
     auto operator<=>(const Kind&) const = default;
   };
   // The plan runs, and takes so much of what was predicted for the machines as they are; quiet: as they usually are.

@@ -153,6 +153,12 @@ StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, c
   return known;
 }
 
+std::vector<bool> StepMeter::messages() const {
+  std::vector<bool> result;
+  for (const Known& known : known_) result.push_back(known.is_message);
+  return result;
+}
+
 void StepMeter::see(const MeasuredStep& step, const std::vector<InstructionTime>& times) {
   ++num_steps_;
   sum_.seconds += step.seconds, sum_.data_wait += step.data_wait;

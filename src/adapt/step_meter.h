@@ -49,6 +49,8 @@ class StepMeter {
     const Known& known = known_[instruction];
     return {known.channel, known.is_message ? known.bytes : 0};
   }
+  // [instruction]: whether it is one of those.
+  std::vector<bool> messages() const;
   bool is_empty() const { return num_steps_ == 0; }
   // The mean of the steps since the last call, of instructions of those that have their times; computing as if all ranks of the stage had as
   // much of the batch. There must be some.

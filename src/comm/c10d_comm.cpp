@@ -70,6 +70,7 @@ class ProcessPending final : public Pending {
   }
 
   std::optional<Deadline::Clock::time_point> ended() const override { return operation_->ended(); }
+  std::optional<Seconds> took() const override { return operation_->took(); }
 
  private:
   const std::shared_ptr<ProcessGroup> group_;
@@ -108,6 +109,13 @@ class ProcessComm final : public Comm {
   void decline(int epoch, const std::string& reason) override;
   void drop(int epoch) override;
   CommOutcome<void> settle(const Deadline& deadline) override { return watch_.settle(deadline); }
+  bool has_cards() const override {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
+      return entry.first.epoch == epoch_ && entry.first.group.members.size() > 1 &&
+             entry.second.cards != nullptr;
+    });
+  }
 
   std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
                                       std::string_view what) override {

@@ -72,6 +72,9 @@ class Pending {
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
   // After wait(): when the work was over, which may be long before. Nothing: that is not known.
   virtual std::optional<Deadline::Clock::time_point> ended() const { return std::nullopt; }
+  // After wait(), once the device has come past it: how long what carries it (a network behind host memory, a stream between cards) had it,
+  // from when its tensors were there. Nothing: not known, or not yet.
+  virtual std::optional<Seconds> took() const { return std::nullopt; }
 };
 
 class Comm {
@@ -122,6 +125,8 @@ class Comm {
   virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                                  std::string_view what) = 0;
 
+  // Whether some groups of the epoch have collectives that go straight between cards, and not the way that messages go.
+  virtual bool has_cards() const { return false; }
   // Waits until all that was started has ended on the devices too: what was computed with it counts only then.
   virtual CommOutcome<void> settle(const Deadline&) { return {}; }
 

@@ -44,7 +44,7 @@ struct CardOperation {
   CommOperation operation;  // holds the tensors
   std::int64_t flight = 0;
   Deadline::Clock::time_point began;
-  c10::cuda::CUDAEvent done;
+  c10::cuda::CUDAEvent begun{cudaEventDefault}, done{cudaEventDefault};  // with times
   std::optional<Deadline> deadline;
   std::optional<CommFailure> failure;
   bool is_ended = false;
@@ -92,6 +92,7 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
   std::unique_ptr<Pending> start(CommOperation operation) override;
   CommOutcome<void> wait(CardOperation& operation, const Deadline& deadline);
   bool is_done(CardOperation& operation);
+  std::optional<Seconds> took(const CardOperation& operation);
 
   void look() override {
     const std::lock_guard lock(mutex_);
@@ -157,6 +158,7 @@ class NcclPending final : public Pending {
       : group_(std::move(group)), operation_(std::move(operation)) {}
   bool is_done() override { return group_->is_done(*operation_); }
   CommOutcome<void> wait(const Deadline& deadline) override { return group_->wait(*operation_, deadline); }
+  std::optional<Seconds> took() const override { return group_->took(*operation_); }
 
  private:
   const std::shared_ptr<NcclGroup> group_;
@@ -202,6 +204,7 @@ void NcclGroup::enqueue(CardOperation& started) {
              result = static_cast<std::size_t>(operation.to.numel());
   const ncclDataType_t type = nccl_type(operation.to.scalar_type());
   const ncclRedOp_t sum = operation.sum == Sum::sum ? ncclSum : ncclMax;
+  started.begun.record(stream_);
   switch (operation.kind) {
     case CommKind::all_reduce:
       ncclAllReduce(from, to, count, type, sum, comm_, stream_);
@@ -230,6 +233,13 @@ bool NcclGroup::is_done(CardOperation& operation) {
   const std::lock_guard lock(mutex_);
   look_locked();
   return operation.is_ended;
+}
+
+std::optional<Seconds> NcclGroup::took(const CardOperation& operation) {
+  const std::lock_guard lock(mutex_);
+  look_locked();
+  if (!operation.is_ended || operation.failure) return std::nullopt;
+  return Seconds(operation.begun.elapsed_time(operation.done) / 1e3);
 }
 
 CommOutcome<void> NcclGroup::wait(CardOperation& operation, const Deadline& deadline) {

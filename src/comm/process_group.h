@@ -55,6 +55,7 @@ class ProcessOperation {
   const MemberExchange& exchange() const { return *exchange_; }
   // Of one that has been waited for.
   Deadline::Clock::time_point ended() const { return ended_; }
+  Seconds took() const { return Seconds(std::chrono::duration<double>(ended_ - began_).count()); }
 
  private:
   enum class State { idle, queued, running, ended };

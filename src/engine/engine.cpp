@@ -265,7 +265,7 @@ CommOutcome<void> Engine::execute(std::size_t index) {
 CommOutcome<void> Engine::end(int index) {
   if (index < 0 || under_way_[static_cast<std::size_t>(index)] == nullptr) return {};
   const auto at = static_cast<std::size_t>(index);
-  const std::unique_ptr<Pending> pending = std::move(under_way_[at]);
+  std::unique_ptr<Pending> pending = std::move(under_way_[at]);
   const Instruction& ended = program_.instructions[at];
   if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done) {
     done.error().operation += fmt::format(
@@ -277,7 +277,7 @@ CommOutcome<void> Engine::end(int index) {
              is_of_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
   if (is_of_state) state_.end(ended, buffers_of(at));
   if (is_of_block) blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
-  if (instruction_log != nullptr) instruction_log->end(at, *pending);
+  if (instruction_log != nullptr) instruction_log->end(at, std::move(pending));
   return {};
 }
 

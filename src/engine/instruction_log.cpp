@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-InstructionLog::InstructionLog(at::Device device, std::vector<int> spans)
-    : device_(device), spans_(std::move(spans)) {
+InstructionLog::InstructionLog(at::Device device, WantedTimes wanted)
+    : device_(device), wanted_(std::move(wanted)) {
   begin_times();
 }
 
@@ -48,39 +48,57 @@ double InstructionLog::seconds(const Mark& mark) const {
 }
 
 void InstructionLog::begin(std::size_t instruction) {
-  if (first_of(instruction) != static_cast<int>(instruction)) return;
+  const bool carried = is_carried(instruction);
+  if (!carried && first_of(instruction) != static_cast<int>(instruction)) return;
   if (instruction >= entries_.size()) entries_.resize(instruction + 1);
-  entries_[instruction] = {now(), std::nullopt};
+  entries_[instruction].begin = carried ? Mark{Clock::now(), nullptr} : now();
 }
 
 void InstructionLog::executed(std::size_t instruction, Pending* under_way) {
+  const bool carried = is_carried(instruction);
   const int first = first_of(instruction);
-  if (first < 0 || !is_last(instruction)) return;
-  if (under_way == nullptr)
-    entries_[static_cast<std::size_t>(first)].end = now();
-  else
+  if (!carried && (first < 0 || !is_last(instruction))) return;
+  if (under_way != nullptr)
     under_way
         ->is_done();  // whoever carries it looks after it from here on, so that its end is seen when it comes
+  else if (!carried)
+    entries_[static_cast<std::size_t>(first)].end = now();
 }
 
-void InstructionLog::end(std::size_t instruction, const Pending& ended) {
+void InstructionLog::end(std::size_t instruction, std::unique_ptr<Pending> ended) {
+  if (is_carried(instruction)) {
+    Entry& entry = entries_[instruction];
+    entry.took = ended->took();
+    if (!entry.took) entry.carried = std::move(ended);  // the device has not come so far
+    return;
+  }
   if (first_of(instruction) != static_cast<int>(instruction)) return;
   Entry& entry = entries_[instruction];
   entry.end = now();
-  const std::optional<Clock::time_point> earlier = ended.ended();
+  const std::optional<Clock::time_point> earlier = ended->ended();
   if (device_.is_cpu() && earlier && entry.begin)
     entry.end->time = std::clamp(*earlier, entry.begin->time, entry.end->time);
+}
+
+void InstructionLog::add_span(std::size_t first, std::vector<InstructionTime>& times) const {
+  const double end = seconds(*entries_[first].end);
+  times.push_back({static_cast<int>(first), seconds(*entries_[first].begin), end});
+  const std::vector<int>& spans = wanted_.spans;
+  for (std::size_t other = first + 1; other < spans.size() && spans[other] == static_cast<int>(first);
+       ++other)
+    times.push_back({static_cast<int>(other), end, end});
 }
 
 std::vector<InstructionTime> InstructionLog::take() {
   std::vector<InstructionTime> result;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
+    if (entry.carried != nullptr) entry.took = entry.carried->took();
     if (entry.begin && entry.end) {
-      const double end = seconds(*entry.end);
-      result.push_back({static_cast<int>(i), seconds(*entry.begin), end});
-      for (std::size_t other = i + 1; other < spans_.size() && spans_[other] == static_cast<int>(i); ++other)
-        result.push_back({static_cast<int>(other), end, end});
+      add_span(i, result);
+    } else if (entry.begin && entry.took) {
+      const double begin = seconds(*entry.begin);
+      result.push_back({static_cast<int>(i), begin, begin + entry.took->value});
     }
     for (std::optional<Mark>* mark : {&entry.begin, &entry.end})
       if (*mark) keep(**mark);

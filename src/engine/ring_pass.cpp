@@ -139,6 +139,11 @@ class PendingAll final : public Pending {
     for (const auto& one : all_) last = std::max(last, one->ended());
     return last;
   }
+  std::optional<Seconds> took() const override {
+    std::optional<Seconds> longest;
+    for (const auto& one : all_) longest = std::max(longest, one->took());
+    return longest;
+  }
 
  private:
   const std::vector<std::unique_ptr<Pending>> all_;

@@ -210,7 +210,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
       .clock = seconds_now,
       .looks_for_better = true,
       .last_step = settings_.steps,
-      .has_host_links = !rank_.device.is_cuda(),
+      .has_host_links = !rank_.comm.has_cards(),
       .network = network,
       .comings = comings_,
   };

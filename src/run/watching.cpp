@@ -31,7 +31,7 @@ void Watching::took(const PlanPart& part) {
   if (!facts_.device.is_cuda())
     log_.emplace(facts_.device);
   else if (num_devices(part.plan) > 1)
-    log_.emplace(facts_.device, computing_spans(program, facts_.model));
+    log_.emplace(facts_.device, WantedTimes{computing_spans(program, facts_.model), meter_->messages()});
 }
 
 void Watching::begin_step(Engine& engine) {

@@ -2,9 +2,9 @@
 // the tree have seen. At rank 0 that ends in Deciding.
 //
 // Ranks collect after the same steps, as the steps' agreement says (StepWord::collects): every step, where one takes a tenth of a second or
-// more; else the mean of several. On CUDA computing alone is timed, by events in the stream, and only in the first step of several; where
-// steps can be recorded (on one device) that would end it, and nobody could do better anyhow. What joins GPUs is not timed. Beside it the
-// device says what its clock is. One thread.
+// more; else the mean of several. On CUDA computing is timed by events in the stream and what joins devices by whatever carries it, only in
+// the first step of several; where steps can be recorded (on one device) that would end it, and nobody could do better anyhow. Beside it
+// the device says what its clock is. One thread.
 #pragma once
 
 #include <functional>

@@ -39,6 +39,7 @@ class DecidingTest : public testing::Test {
                           .foretold = foretold_,
                           .looks_for_better = looks_for_better_,
                           .last_step = last_step_,
+                          .has_host_links = has_host_links_,
                           .comings = comings_,
                           .undone_steps = undone_steps_};
     deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
@@ -138,7 +139,7 @@ class DecidingTest : public testing::Test {
   std::optional<double> seconds_;  // of steps, whatever the ranks saw
   Comings comings_;
   std::function<double(const Plan&, double)> undone_steps_;
-  bool are_probes_answered_ = true;
+  bool are_probes_answered_ = true, has_host_links_ = true;
   std::optional<double> realised_;
   std::optional<PlanWish> suspected_;  // and not yet done
 };

@@ -334,6 +334,19 @@ TEST_F(DecidingTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
   EXPECT_EQ(wish ? num_devices(wish->plan) : 4, 4);
 }
 
+// What goes straight between cards takes other ways than a look's messages: these would tell of the wrong network.
+TEST_F(DecidingTest, NetworksBetweenCardsAreNotLookedAt) {
+  has_host_links_ = false;
+  begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {4, 4});
+  ASSERT_FALSE(steps(60).has_value());
+  set({{Cause::link, 3, 8}});
+  const auto wish = steps(60);
+  ASSERT_FALSE(deciding_->findings().empty());
+  EXPECT_EQ(deciding_->findings().front().cause, Cause::link);
+  EXPECT_EQ(num_probes_, 0);
+  EXPECT_EQ(wish ? num_devices(wish->plan) : 4, 4);
+}
+
 TEST(ProfileOfHosts, EqualNeighboursAreOneGroup) {
   const HardwareProfile one = standard_cluster("cpux5");
   EXPECT_EQ(profile_of(one, {"a", "a", "b", "b", "c"}).groups.size(), 2U);

@@ -54,6 +54,31 @@ TEST(PredictionMemory, StateThatIsCutIsALittleDoubted) {
   EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).doubt, 0);
 }
 
+// Gaps between instructions, and weights' gradients by themselves, are what schedules differ by, and what the model knows least of.
+TEST(PredictionMemory, AnotherScheduleIsDoubted) {
+  const auto stages = [](Schedule schedule, int zero = 0) {
+    UniformPlan shape{
+        .pp = 2, .dp = 2, .microbatch = 1, .batch = 64, .sequence_length = 512, .schedule = schedule};
+    shape.strategy.zero = zero;
+    return uniform_plan(gpt2(), shape);
+  };
+  const Plan usual = stages(Schedule::one_f_one_b), split = stages(Schedule::zero_bubble),
+             both = stages(Schedule::zero_bubble, 1);
+  PredictionMemory memory;
+  memory.saw(usual, 1, 2, true);
+  const auto other = memory.trust_in(split, usual), others = memory.trust_in(both, usual);
+  EXPECT_DOUBLE_EQ(other.factor, 2);
+  EXPECT_GT(other.doubt, memory.trust_in(stages(Schedule::one_f_one_b, 1), usual).doubt);
+  EXPECT_GT(others.doubt, other.doubt);
+  EXPECT_LT(others.doubt, memory.trust_in(grid(1, 4), usual).doubt);
+  EXPECT_FALSE(memory.knows_quiet(split));
+  memory.saw(split, 1, 3, true);
+  EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).factor, 3);
+  EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).doubt, 0);
+  EXPECT_DOUBLE_EQ(memory.trust_in(both, usual).factor, 3) << "what is nearest tells";
+  EXPECT_DOUBLE_EQ(memory.trust_in(usual, split).factor, 2);
+}
+
 // What was measured of the head is in what plans are predicted to take, and in how their stages are cut.
 TEST(Calibration, AHeavyHeadMakesTheLastStageSlow) {
   const Cluster cluster(standard_cluster("v100x4"));

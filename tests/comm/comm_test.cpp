@@ -72,6 +72,29 @@ TEST_P(CommTestOfBackend, InPlace) {
   });
 }
 
+// Who comes last sees what carrying took; the others have waited for it, too.
+TEST(Gloo, AnOperationSaysWhatItTook) {
+  constexpr double kLate =
+      0.2;  // seconds; whoever is here in time waits for nearly as long, even on a busy machine
+  run_ranks(Backend::gloo, 2, [](std::unique_ptr<Comm> comm) {
+    must(comm->connect(0, {{kWorld}}, soon()));
+    const at::Tensor sums = at::zeros({1000}, at::kDouble), message = at::zeros({1000}, at::kDouble);
+    must(comm->all_reduce(kWorld, sums, Sum::sum, "all are here")->wait(soon()));
+    if (comm->rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(kLate));
+    const auto began = Deadline::Clock::now();
+    const std::unique_ptr<Pending> sum = comm->all_reduce(kWorld, sums, Sum::sum, "numbers");
+    must(sum->wait(soon()));
+    const double here = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    require(sum->took().has_value() && sum->took()->value > 0 && sum->took()->value <= here, "a sum's time");
+    if (comm->rank() == 0) require(sum->took()->value > kLate / 2, "it has waited for rank 1");
+    const std::unique_ptr<Pending> sent =
+        comm->rank() == 0 ? comm->send(1, message, 0, "a row") : comm->receive(0, message, 0, "a row");
+    must(sent->wait(soon()));
+    require(sent->took().has_value(), "a message's time");
+    require(!comm->has_cards(), "processors have no cards");
+  });
+}
+
 // Groups of an epoch are other groups than those of the next, and both work until one is dropped.
 TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "comm/thread_comm.h"
@@ -69,7 +70,7 @@ Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   log.begin_times();
   step(), seen.second = log.take();
   value_or_throw(engine.evaluate(batch)), seen.evaluated = log.take();
-  InstructionLog some(device, some_spans(engine.program()));
+  InstructionLog some(device, {some_spans(engine.program()), {}});
   engine.instruction_log = &some;
   step(), some.take();
   some.begin_times();  // what marked the first step marks the second
@@ -142,6 +143,42 @@ TEST(InstructionLog, OnlyWhatIsWanted) {
     }
     EXPECT_LT(num_taking, std::ssize(rank.computing)) << "some are timed as one";
   }
+}
+
+// What is carried says itself what that took, at once or when the device has come so far.
+TEST(InstructionLog, WhatIsCarriedSaysWhatItTook) {
+  class Carried final : public Pending {
+   public:
+    Carried(std::optional<double> first, std::optional<double> later) : first_(first), later_(later) {}
+    bool is_done() override { return true; }
+    CommOutcome<void> wait(const Deadline&) override { return {}; }
+    std::optional<Seconds> took() const override {
+      const std::optional<double> known = std::exchange(first_, later_);
+      return known ? std::optional(Seconds(*known)) : std::nullopt;
+    }
+
+   private:
+    mutable std::optional<double> first_, later_;
+  };
+  InstructionLog log(test_device(), {{-1, 1, -1, -1, -1}, {true, false, true, true, false}});
+  const std::array<std::pair<std::optional<double>, std::optional<double>>, 4> said = {
+      {{0.25, 0.25}, {}, {std::nullopt, 0.5}, {std::nullopt, std::nullopt}}};  // at its end, later
+  for (std::size_t i = 0; i < 5; ++i) {
+    std::unique_ptr<Pending> under_way;
+    if (i == 0 || i == 2 || i == 3) under_way = std::make_unique<Carried>(said[i].first, said[i].second);
+    log.begin(i);
+    log.executed(i, under_way.get());
+    if (under_way != nullptr) log.end(i, std::move(under_way));
+  }
+  const std::vector<InstructionTime> times = log.take();
+  ASSERT_EQ(times.size(), 3U) << "nobody knows what the fourth took, and nobody asked for the last";
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(times[i].instruction, static_cast<int>(i));
+    EXPECT_GE(times[i].start, 0);
+  }
+  EXPECT_NEAR(times[0].end - times[0].start, 0.25, 1e-9);
+  EXPECT_NEAR(times[2].end - times[2].start, 0.5, 1e-9);
+  EXPECT_TRUE(log.take().empty());
 }
 
 TEST(InstructionLog, OneDeviceIsNotSpecial) {

@@ -18,13 +18,11 @@ import threading
 import time
 
 import linux
+import paces
 
 PREFIX = "optimus-lab-"
-CPU_GROUPS = pathlib.Path("/sys/fs/cgroup/cpu")
 NOBODYS = "02:6c:61:62:ff:ff"  # an Ethernet address that no port has: what is sent there is lost silently, as on a cut cable
-MOST_SHARES = 262144  # of the cpu controller; a process outside has 1024
 LARGEST_PACKET = 72 << 10  # that the kernel hands to a link: 64 KiB, and headers for each of the packets of 1500 bytes that these become
-LEAST_QUOTA_US = 1_000  # that the kernel allows: the shortest turns, so that a slow device is slow within a step, too
 
 
 class Unavailable(Exception):
@@ -50,10 +48,6 @@ def has_netem():
     with Network(["a"]) as network:
         done = network.try_in(None, "tc qdisc add dev p0 root netem delay 1ms".split())
         return done.returncode == 0
-
-
-def has_paces():
-    return (CPU_GROUPS / "cpu.cfs_quota_us").exists() or (CPU_GROUPS / "cgroup.procs").exists()
 
 
 class Network:
@@ -169,6 +163,7 @@ class Cluster:
         self.hosts = dict(hosts)
         self._children = []
         self._groups = {}  # (host, device) -> its control group
+        self._host_groups = {}  # of hosts whose devices have one
         self._sorter = None
         self._disk = None
 
@@ -216,34 +211,29 @@ class Cluster:
             speed = self.hosts[name][1]
             if speed == 1:
                 continue
-            if not has_paces():
-                raise Unavailable("device speeds need the cpu controller of cgroup v1 at /sys/fs/cgroup/cpu")
-            lab = CPU_GROUPS / f"{PREFIX}{os.getpid()}"
-            group, host = lab / f"{name}-{device}", lab / name
-            # Before all else that runs on this machine: a device has its pace whatever the others do, and no more.
-            for level in (lab, host, group):
-                level.mkdir(parents=True, exist_ok=True)
-                (level / "cpu.shares").write_text(str(MOST_SHARES))
-            self._groups[name, device] = group
+            if not paces.are_available():
+                raise Unavailable("device speeds need the kernel's cpu controller (control groups at /sys/fs/cgroup)")
+            lab = f"{PREFIX}{os.getpid()}"
+            try:
+                paces.make(lab)
+                self._host_groups[name] = paces.make(lab, name)
+                self._groups[name, device] = paces.make(lab, f"{name}-{device}")
+            except OSError as error:
+                raise Unavailable(f"no control group can be made: {error}") from error
             self.set_pace(name, device, speed)
         if self._groups:
-            self._sorter = Sorter([(group, group.parent / name) for (name, _), group in self._groups.items()])
+            self._sorter = Sorter([(group, self._host_groups[name]) for (name, _), group in self._groups.items()])
             self._sorter.start()
 
     def set_pace(self, name, device, speed):
         """From now on. Only of devices that began with less than a whole core: others are in no group."""
         if (name, device) not in self._groups:
             raise Unavailable(f"{name}/{device} has a whole core; give its host a speed below 1, so that it can be changed")
-        group = self._groups[name, device]
-        (group / "cpu.cfs_quota_us").write_text("-1")  # until both are set: the kernel refuses some pairs
-        (group / "cpu.cfs_period_us").write_text(str(max(LEAST_QUOTA_US, int(LEAST_QUOTA_US / speed))))
-        (group / "cpu.cfs_quota_us").write_text(str(LEAST_QUOTA_US))
+        paces.set_pace(self._groups[name, device], speed)
 
     def group(self, name, device):
         """The control group of a device, or of what the host does beside its devices (None). None where it has no pace."""
-        if device is not None:
-            return self._groups.get((name, device))
-        return next((group.parent / name for (host, _), group in self._groups.items() if host == name), None)
+        return self._groups.get((name, device)) if device is not None else self._host_groups.get(name)
 
     def start(self, name, device, words, environment=None, **how):
         """A process on a host, at the pace of one of its devices; None: at none, as the host's own business. It ends with this one at the latest."""
@@ -251,7 +241,7 @@ class Cluster:
 
         def become():
             if group is not None:
-                (group / "cgroup.procs").write_text(str(os.getpid()))
+                paces.enter(group)
             self.network.enter(name)
             linux.unshare(linux.NEW_MOUNTS | linux.NEW_NAMES)
             pathlib.Path("/proc/sys/kernel/hostname").write_text(name)
@@ -313,10 +303,10 @@ class Sorter(threading.Thread):
     def run(self):
         while not self.is_over.wait(0.05):
             for device, host in self.groups:
-                for thread in (device / "tasks").read_text().split():
+                for thread in paces.threads(device):
                     if not _is_first(thread):
                         try:
-                            (host / "tasks").write_text(thread)
+                            paces.move_thread(thread, host)
                         except OSError:
                             pass  # it has just ended
 
@@ -336,29 +326,8 @@ def _is_first(thread):
 
 def _remove(folder):
     """A lab's folder and control groups."""
-    groups = CPU_GROUPS / folder.name
-    for group in sorted(groups.rglob("*"), reverse=True) if groups.is_dir() else []:
-        if group.is_dir():
-            _remove_group(group)
-    if groups.is_dir():
-        _remove_group(groups)
+    paces.remove(folder.name)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_group(group):
-    end = time.monotonic() + 2
-    while True:
-        try:
-            for pid in (group / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
-            group.rmdir()
-            return
-        except FileNotFoundError:
-            return
-        except OSError:  # a process in it is not yet gone
-            if time.monotonic() > end:
-                return
-            time.sleep(0.01)
 
 
 def clear_leftovers():

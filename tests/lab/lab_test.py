@@ -12,6 +12,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import cluster  # noqa: E402
 import faults  # noqa: E402
+import paces  # noqa: E402
 import scenario  # noqa: E402
 import switches  # noqa: E402
 
@@ -118,14 +119,14 @@ class Lab(unittest.TestCase):
         self.assertEqual(lab.mounts(), [])
 
     def test_paces(self):
-        if not cluster.has_paces():
-            self.skipTest("no cpu controller of cgroup v1")
+        if not paces.are_available():
+            self.skipTest("no cpu controller")
         with cluster.Cluster({"host1": (1, 0.2)}) as lab:
             parts = [self.talk(lab, "host1", "spin", "0.6") for _ in range(3)]
             # A period of 10 ms more or less, of 600; what else runs may take from it.
             self.assertLess(max(parts), 0.22)
             self.assertGreater(max(parts), 0.17)
-        self.assertFalse((cluster.CPU_GROUPS / lab.folder.name).exists())
+        self.assertFalse(paces.is_there(lab.folder.name))
 
     def end_a_lab(self, number):
         """A lab that something ends in the middle. Its folder, and the process that ran on a host."""
@@ -147,13 +148,13 @@ class Lab(unittest.TestCase):
     def test_interrupted(self):
         folder = self.end_a_lab(signal.SIGINT)
         self.assertFalse(folder.exists())
-        self.assertFalse((cluster.CPU_GROUPS / folder.name).exists())
+        self.assertFalse(paces.is_there(folder.name))
 
     def test_killed(self):
         folder = self.end_a_lab(signal.SIGKILL)
         with cluster.Cluster({"host1": (1, 1)}) as other:  # the next one, or run.py --clear
             self.assertFalse(folder.exists())
-            self.assertFalse((cluster.CPU_GROUPS / folder.name).exists())
+            self.assertFalse(paces.is_there(folder.name))
             self.assertEqual(cluster.clear_leftovers(), [])
             self.assertTrue(other.folder.exists())
 

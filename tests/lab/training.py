@@ -390,6 +390,8 @@ def play(scenario, say, keep=None, alone=None):
     """Throws Failed, and cluster.Unavailable. keep: a folder that gets logs and run folders, in any case. alone: filled with what one device did, so that later scenarios
     with the same words need not repeat it."""
     hosts = {name: (host.devices, host.speed) for name, host in scenario.hosts.items()}
+    if "cuda" in scenario.training and not pathlib.Path("/dev/nvidiactl").exists():
+        raise cluster.Unavailable("this machine has no GPU")
     if scenario.latency and not cluster.has_netem():
         say("this kernel has no netem: latency is what it is")
         scenario.latency = 0
