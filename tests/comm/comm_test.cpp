@@ -76,7 +76,7 @@ TEST_P(CommTestOfBackend, InPlace) {
 TEST(Gloo, AnOperationSaysWhatItTook) {
   constexpr double kLate =
       0.2;  // seconds; whoever is here in time waits for nearly as long, even on a busy machine
-  run_ranks(Backend::gloo, 2, [](std::unique_ptr<Comm> comm) {
+  run_ranks(Backend::gloo, 2, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor sums = at::zeros({1000}, at::kDouble), message = at::zeros({1000}, at::kDouble);
     must(comm->all_reduce(kWorld, sums, Sum::sum, "all are here")->wait(soon()));
