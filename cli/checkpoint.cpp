@@ -33,7 +33,7 @@ class CheckpointList final : public OnCheckpoints {
     for (const CheckpointEntry& entry : checkpoints_at(path_)) {
       list.push_back(entry_json(entry));
       shown += fmt::format("step {:<10} {:>10}  {}{}\n", entry.step, text(entry.bytes),
-                           entry.folder.filename().string(), entry.is_whole ? "" : "  not whole");
+                           entry.folder.filename().string(), entry.is_whole ? "  whole" : "  not whole");
     }
     console.result({{"checkpoints", list}}, shown.empty() ? "no checkpoints\n" : shown);
     return 0;

@@ -85,6 +85,22 @@ Path cache_folder() {
   return Path(variable("HOME").value_or(".")) / ".cache" / "optimus-megatron";
 }
 
+// What python3 finds, else what training has installed for itself.
+Check pytorch() {
+  constexpr const char* kVersion = " -c 'import importlib.metadata as m; print(m.version(\"torch\"))'";
+  if (const auto found = first_line_of(std::string("python3") + kVersion))
+    return {"pytorch", true, *found, ""};
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(cache_folder() / "venv", error), end; !error && at != end;
+       at.increment(error)) {
+    const Path python = at->path() / "bin" / "python";
+    if (!at->path().filename().string().starts_with("torch-") || !std::filesystem::exists(python)) continue;
+    if (const auto found = first_line_of("'" + python.string() + "'" + kVersion))
+      return {"pytorch", true, *found + " in " + at->path().string() + ", which training installed", ""};
+  }
+  return {"pytorch", true, "not found: training installs its own into the cache at its first start", ""};
+}
+
 Check launcher() {
   try {
     const LaunchInfo info = detect_launcher(variable);
@@ -180,8 +196,7 @@ std::vector<Check> all_checks() {
                     "fuzzers are not built (apt-get install -y clang-16 libclang-rt-16-dev)"),
       tool("python", "python3 --version", "python3 python3-venv"),
       libraries(),
-      optional_tool("pytorch", "python3 -c 'import importlib.metadata as m; print(m.version(\"torch\"))'",
-                    "training installs its own into the cache"),
+      pytorch(),
       launcher(),
       run_token(),
       disk("disk: here", "."),

@@ -2,6 +2,7 @@
 #include "cli/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <cctype>
 
 namespace optimus {
 namespace {
@@ -102,23 +103,36 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
   }
 }
 
+namespace {
+
+std::string in_capitals(std::string word) {
+  for (char& c : word) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return word;
+}
+
+// " [5.00 GiB]"; nothing where none is set, or one must be given.
+std::string default_text(const Option& option) {
+  const Json value = option.value();
+  const bool is_unset =
+      value.is_null() || value == "" || value == false || (value.is_array() && value.empty());
+  if (is_unset || option.is_required) return "";
+  if (option.words) return fmt::format(" [{}]", option.words());
+  return fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+}  // namespace
+
+std::string shown_name(const Option& option) {
+  return option.is_positional ? in_capitals(option.name) : "--" + option.name;
+}
+
 std::string help_text(const std::string& command, const std::string& summary, const OptionTable& table) {
   std::string usage = fmt::format("usage: optimus {}", command);
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Option* option : table.options()) {
-    if (option->is_positional) {
-      usage += fmt::format(" {}{}", option->name, option->is_list ? "…" : "");
-      rows.emplace_back(option->name, option->help);
-      continue;
-    }
-    const Json value = option->value();
-    const bool is_unset =
-        value.is_null() || value == "" || value == false || (value.is_array() && value.empty());
-    rows.emplace_back(
-        fmt::format("--{}{}{}", option->name, option->value_name.empty() ? "" : " ", option->value_name),
-        option->help +
-            (is_unset ? ""
-                      : fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump())));
+    if (option->is_positional) usage += fmt::format(" {}{}", shown_name(*option), option->is_list ? "…" : "");
+    rows.emplace_back(shown_name(*option) + (option->value_name.empty() ? "" : " " + option->value_name),
+                      option->help + (option->is_positional ? "" : default_text(*option)));
   }
   std::string result = fmt::format("{} [options]\n{}\n\n", usage, summary);
   std::size_t width = 0;

@@ -25,8 +25,8 @@ class Learn final : public Command {
     table.add("failures", traces_, "TRACE[,TRACE…]",
               "the own machines' coming and going: the first 60 % of each, besides made-up ones");
     table.add("history", history_, "RUN[,RUN…]",
-              "how far off predictions are: runs, whose decisions tell; a history file, or here, which tells "
-              "of whole runs");
+              "how far off predictions are on the own machines: folders of runs that changed their plans, a "
+              "history file, or here (this machine's history file)");
     table.add("cluster", cluster_, "C", "the own cluster, with --model, --batch and --failures");
     optimus::declare(table, model_);
     table.add("batch", speeds_.batch, "B", "sequences a step");

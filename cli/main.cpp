@@ -98,8 +98,7 @@ int run_command(const CommandEntry& entry, const Words& words) {
   }
   for (const Option* option : table.options())
     if (option->is_required && option->origin == Origin::built_in)
-      throw UsageError("{}{} is missing; see optimus {} --help", option->is_positional ? "" : "--",
-                       option->name, entry.name);
+      throw UsageError("{} is missing; see optimus {} --help", shown_name(*option), entry.name);
   return command->run(console);
 }
 

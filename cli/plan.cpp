@@ -2,6 +2,7 @@
 // --diff A B: what changes between two plans; --import FILE: another trainer's launch as a plan, its cost and what is better.
 #include <chrono>
 
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/plan_export.h"
 #include "cli/software.h"
@@ -22,7 +23,8 @@ class PlanCommand final : public Command {
  public:
   void declare(OptionTable& table) override {
     optimus::declare(table, model_);
-    table.add("cluster", cluster_, "C", "h100x512, a100x16+v100x32, or a JSON file");
+    table.add("cluster", cluster_, "C",
+              "h100x512, a100x16+v100x32, herex2 (this machine as measured, two workers), or a JSON file");
     table.add("batch", batch_, "B", "sequences a step, over all devices");
     table.add("seq", sequence_length_, "S", "tokens of a sequence (default: all the model's positions)");
     table.add_word("precision", precision_, precision_words(), "of weights and activations");
@@ -53,13 +55,22 @@ class PlanCommand final : public Command {
     if (!import_.file.empty()) return show_import(console);
     if (model_.model.empty() || cluster_.empty() || !batch_)
       throw UsageError(
-          "give --model M, --cluster C and --batch B to plan, --import FILE to read another trainer's "
-          "launch, or "
-          "--diff A B to compare two plans");
+          "{} missing: a plan needs --model M, --cluster C and --batch B; or give --import FILE to read "
+          "another "
+          "trainer's launch, or --diff A B to compare two plans",
+          missing());
     return plan(console);
   }
 
  private:
+  std::string missing() const {
+    std::vector<std::string> names;
+    if (model_.model.empty()) names.emplace_back("--model");
+    if (cluster_.empty()) names.emplace_back("--cluster");
+    if (!batch_) names.emplace_back("--batch");
+    return join(names, ", ") + (names.size() == 1 ? " is" : " are");
+  }
+
   int show_difference(Console& console) {
     if (diff_.size() != 2) throw UsageError("--diff takes two plan files, {} given", diff_.size());
     const Plan a = read_plan(diff_[0]), b = read_plan(diff_[1]);

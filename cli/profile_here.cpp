@@ -20,10 +20,10 @@ double highest(const KernelTimes& times, const char* table) {
   return *std::max_element(found->second.rates.begin(), found->second.rates.end());
 }
 
-// Measured sums beside what the link that was measured predicts for them.
+// Measured sums beside what the link that they went over predicts for them.
 OrderedJson collectives_json(const MachineProfile& machine) {
   OrderedJson list = OrderedJson::array();
-  const LinkSpec& spec = machine.hardware.groups.front().domain_link;
+  const LinkSpec& spec = machine.idle_link;
   const Link link{LinkClass::domain, spec.bytes_per_second, spec.bytes_per_second, spec.latency,
                   &spec.efficiency};
   for (const CollectiveTime& one : machine.collectives) {
@@ -31,15 +31,15 @@ OrderedJson collectives_json(const MachineProfile& machine) {
     list.push_back({{"members", one.members},
                     {"bytes", one.bytes},
                     {"seconds", one.seconds},
-                    {"predicted_seconds",
-                     LinkCost(fitted_constants()).collective(Collective::all_reduce, shape, one.bytes)}});
+                    {"predicted_seconds", LinkCost(with_measured_links(fitted_constants()))
+                                              .collective(Collective::all_reduce, shape, one.bytes)}});
   }
   return list;
 }
 
-std::string link_text(const char* name, const LinkSpec& link) {
-  return fmt::format("{:<12}{:.2f} GB/s, {:.1f} us\n", name, link.bytes_per_second / 1e9,
-                     link.latency.value * 1e6);
+std::string link_text(const char* name, const LinkSpec& link, const char* when) {
+  return fmt::format("{:<12}{:.2f} GB/s, {:.1f} us{}\n", name, link.bytes_per_second / 1e9,
+                     link.latency.value * 1e6, when);
 }
 
 }  // namespace
@@ -127,11 +127,18 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
                    {"host",
                     {{"bytes_per_second", group.host_link.bytes_per_second},
                      {"latency_seconds", group.host_link.latency.value}}}};
-  shown += link_text("links", group.domain_link) + link_text("host", group.host_link);
+  const bool is_shared = !machine.collectives.empty();  // by workers, as processors are
+  shown += link_text("links", group.domain_link, is_shared ? ", between workers that compute meanwhile" : "");
+  if (is_shared) {
+    json["links"]["idle"] = {{"bytes_per_second", machine.idle_link.bytes_per_second},
+                             {"latency_seconds", machine.idle_link.latency.value}};
+    shown += link_text("idle links", machine.idle_link, ", while nobody computes");
+  }
+  shown += link_text("host", group.host_link, "");
   json["collectives"] = collectives_json(machine);
   for (const OrderedJson& one : json["collectives"])
-    shown += fmt::format("{:<12}{} bytes between {}: {:.2f} ms, predicted {:.2f} ms\n", "all-reduce",
-                         one["bytes"].get<double>(), one["members"].get<int>(),
+    shown += fmt::format("{:<12}{} bytes between {}: {:.2f} ms, over idle links {:.2f} ms predicted\n",
+                         "all-reduce", one["bytes"].get<double>(), one["members"].get<int>(),
                          one["seconds"].get<double>() * 1e3, one["predicted_seconds"].get<double>() * 1e3);
   shown += fmt::format("written to {}; --cluster {} uses it\n", path.string(),
                        options.out.empty() ? "here" : path.string());

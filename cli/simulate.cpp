@@ -24,7 +24,8 @@ class Simulate final : public Command {
  public:
   void declare(OptionTable& table) override {
     table.add("plan", plan_, "FILE", "the plan to time");
-    table.add("cluster", cluster_, "C", "h100x512, a100x16+v100x32, or a JSON file");
+    table.add("cluster", cluster_, "C",
+              "h100x512, a100x16+v100x32, herex2 (this machine as measured, two workers), or a JSON file");
     optimus::declare(table, model_);
     table.add("software", software_, "NAME", "which trainer runs it (default: optimus)");
     table.add("timeline", wants_timeline_, "draw the stages in time");

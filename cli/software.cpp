@@ -21,8 +21,9 @@ const Software& software_asked(const std::string& name) {
 
 KnownGround ground_asked(const std::string& cluster, const std::string& history, const Constants& constants) {
   Cluster known = open_cluster(cluster);
-  if (history.empty()) return {std::move(known), constants, "", {}};
-  Corrected by_runs = corrected(known.profile(), constants, residuals(read_history(history)));
+  const Constants usual = is_measured_here(cluster) ? with_measured_links(constants) : constants;
+  if (history.empty()) return {std::move(known), usual, "", {}};
+  Corrected by_runs = corrected(known.profile(), usual, residuals(read_history(history)));
   std::string words = text(by_runs) + "\n";
   return {Cluster(std::move(by_runs.profile), cluster), by_runs.constants, std::move(words),
           std::move(by_runs.used)};

@@ -111,9 +111,22 @@ bool Detector::is_steady(const Track& track, int window) const {
   return at(0.75) - at(0.25) <= options_.steady_part * at(0.5);
 }
 
+// The first of the last steps that are nearer to the present level than to the usual one, but for single others.
+std::int64_t Detector::began(const Track& track) const {
+  const double halfway = std::sqrt(last_median(track.ratios, options_.quick_window));
+  std::int64_t first = track.steps.back();
+  int num_low = 0;
+  for (std::size_t i = track.ratios.size(); i-- > 0 && num_low < 2;)
+    if (track.ratios[i] >= halfway)
+      first = track.steps[i], num_low = 0;
+    else
+      ++num_low;
+  return first;
+}
+
 void Detector::follow_one(Track& track, double ratio, bool is_link) const {
-  track.ratios.push_back(ratio);
-  if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front();
+  track.ratios.push_back(ratio), track.steps.push_back(step_);
+  if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front(), track.steps.pop_front();
   const double least = is_link ? options_.link_short_factor : options_.short_factor,
                least_long = is_link ? options_.link_long_factor : options_.long_factor;
   // Over again when the last steps are nearly as before.
@@ -128,8 +141,8 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const int window = has_quick ? options_.quick_window : options_.short_window;
   const bool begins = (has_quick || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
                       (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
+  if (begins && !track.is_lasting) track.since = began(track);
   track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
-  if (!track.is_lasting && track.quiet >= 2) track.since = step_ + 1;
 }
 
 void Detector::follow(const Observation& observation, const Common& common) {
@@ -150,7 +163,7 @@ void Detector::follow(const Observation& observation, const Common& common) {
     Track& track = tracks_[key];
     if (!is_known) {  // what it was before was nothing remarkable
       track.ratios.assign(static_cast<std::size_t>(options_.long_window - 1), 1.0);
-      track.since = step_;
+      track.steps.assign(track.ratios.size(), step_);
     }
     follow_one(track, ratio, is_channel(key.first));
   }

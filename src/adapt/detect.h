@@ -104,10 +104,11 @@ class Detector {
   const Topology& topology() const { return topology_; }
 
  private:
-  // Ratios of the last steps, the newest last.
+  // Ratios of the last steps, the newest last, and which steps these were.
   struct Track {
     std::deque<double> ratios;
-    std::int64_t since = 0;  // where the current run of high ones began
+    std::deque<std::int64_t> steps;
+    std::int64_t since = 0;  // of one that lasts: where it began
     int quiet = 0;           // steps since the last high one
     bool is_lasting = false;
     double high_seconds = 0;  // how long all but single steps have been high
@@ -129,6 +130,7 @@ class Detector {
   void follow(const Observation& observation, const Common& common);
   void follow_one(Track& track, double ratio, bool is_link) const;
   bool is_steady(const Track& track, int window) const;
+  std::int64_t began(const Track& track) const;
   void learn(const Observation& observation, const Common& common);
   bool is_slow(Measure measure, int rank) const;
   Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;

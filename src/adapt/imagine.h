@@ -1,7 +1,7 @@
 // ImaginedRun: what ranks would see of steps that nobody ran, for tests of detectors and for policies that are tried in simulation.
 //
 // Seconds of compute, updates and collectives are the cost model's for the plan; conditions change them as they would; noise is put
-// on every figure of every rank. Its form and numbers were measured (docs/dynamic.md): log-normal, remembered from step to step, with
+// on every figure of every rank. Its form and numbers were measured (docs/dynamic-results.md): log-normal, remembered from step to step, with
 // rare steps that take several times as long. Or a recorded series is replayed, each rank from another place.
 // Deterministic in its seed. Pure; one thread at a time.
 #pragma once

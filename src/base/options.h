@@ -50,6 +50,8 @@ struct Option {
   std::function<void(const std::vector<std::string>& values)> assign;
   // The present value, as JSON; null when unset.
   std::function<Json()> value;
+  // The same for people, where that says more: "5.00 GiB".
+  std::function<std::string()> words;
 };
 
 class OptionTable {
@@ -157,6 +159,8 @@ Option OptionTable::make(std::string name, T& target, std::string value_name, st
       option_value::parse(target, values[0], what);
     };
     option.value = [&target] { return option_value::show(target); };
+    if constexpr (std::is_same_v<T, Bytes> || std::is_same_v<T, Seconds>)
+      option.words = [&target] { return text(target); };
   }
   return option;
 }

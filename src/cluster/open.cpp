@@ -1,6 +1,7 @@
 // See open.h.
 #include "cluster/open.h"
 
+#include <charconv>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -20,7 +21,57 @@ Cluster read_cluster(const std::string& path) {
   return Cluster(std::move(profile), path);
 }
 
+constexpr std::string_view kHere = "here";
+
+// Of "herex12" 12; nothing where it is no such name.
+std::optional<int> workers_in(std::string_view name) {
+  const std::string prefix = std::string(kHere) + "x";
+  if (!name.starts_with(prefix) || name.size() > prefix.size() + 6) return std::nullopt;
+  int count = 0;
+  const auto [rest, problem] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), count);
+  return problem == std::errc() && rest == name.data() + name.size() && count > 0 ? std::optional(count)
+                                                                                  : std::nullopt;
+}
+
+// One of several equal parts of a processor.
+DeviceType part_of(DeviceType type, int num_parts) {
+  for (double* rate :
+       {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})
+    *rate /= num_parts;
+  for (KernelTimes& times : type.kernels)
+    for (auto& [name, table] : times.tables)
+      for (double& rate : table.rates) rate /= num_parts;
+  return type;
+}
+
+Cluster open_here(const std::string& name) {
+  std::error_code ignored;
+  const Path path = measured_cluster_path();
+  if (!std::filesystem::exists(path, ignored))
+    throw UserError("cluster {}: this machine was not measured yet; optimus profile --hardware does it",
+                    name);
+  Cluster here = read_cluster(path.string());
+  const std::optional<int> workers = workers_in(name);
+  if (!workers) return here;
+  const DeviceType& type = here.profile().types.front();
+  HardwareProfile several = several_of(here.profile(), type, *workers, type.name == "cpu" ? *workers : 1);
+  several.name = name;
+  return Cluster(std::move(several), "cluster " + in_quotes(name));
+}
+
 }  // namespace
+
+HardwareProfile several_of(HardwareProfile measured, const DeviceType& type, int num_devices,
+                           int num_sharing) {
+  measured.types = {part_of(type, num_sharing)};
+  measured.groups.resize(1);
+  NodeGroup& group = measured.groups.front();
+  group.type = 0;
+  group.num_devices = group.devices_per_node = group.devices_per_domain = num_devices;
+  return measured;
+}
+
+bool is_measured_here(const std::string& name) { return name == kHere || workers_in(name); }
 
 Path measured_cluster_path() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
@@ -31,19 +82,15 @@ Path measured_cluster_path() {
 
 Cluster open_cluster(const std::string& name_or_path) {
   std::error_code ignored;
-  if (name_or_path == "here") {
-    const Path path = measured_cluster_path();
-    if (!std::filesystem::exists(path, ignored))
-      throw UserError("cluster here: this machine was not measured yet; optimus profile --hardware does it");
-    return read_cluster(path.string());
-  }
+  if (is_measured_here(name_or_path)) return open_here(name_or_path);
   const bool is_path = name_or_path.find('/') != std::string::npos || ends_with(name_or_path, ".json");
   const bool is_name = looks_like_cluster_name(name_or_path) || find_device_type(name_or_path);
   if (!is_path && is_name)
     return Cluster(standard_cluster(name_or_path), "cluster " + in_quotes(name_or_path));
   if (is_path || std::filesystem::exists(name_or_path, ignored)) return read_cluster(name_or_path);
   throw UserError(
-      "cluster {} is neither a file, a name such as h100x512 or a100x16+v100x32, nor here; types are {}",
+      "cluster {} is neither a file, a name such as h100x512 or a100x16+v100x32, nor here (herex2: as two "
+      "workers); types are {}",
       in_quotes(name_or_path), join(device_type_names(), ", "));
 }
 

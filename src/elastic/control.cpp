@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-constexpr const char *kRequest = ".request", *kAnswer = ".answer";
+constexpr const char *kRequest = ".request", *kTaken = ".taken", *kAnswer = ".answer";
 constexpr Seconds kBetweenLooks{0.05};
 constexpr Bytes kMostBytes{std::int64_t{1} << 30};
 
@@ -41,18 +41,21 @@ void remove_quietly(const Path& path) {
   std::filesystem::remove(path, error);
 }
 
+std::vector<std::string> names_with(const Path& folder, const char* extension) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (at->path().extension() == extension) names.push_back(at->path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 }  // namespace
 
 ControlFolder::ControlFolder(Path run) : folder_(control_folder(run)) {}
 
-std::vector<std::string> ControlFolder::waiting() const {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error))
-    if (at->path().extension() == kRequest) names.push_back(at->path().stem().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
+std::vector<std::string> ControlFolder::waiting() const { return names_with(folder_, kRequest); }
+std::vector<std::string> ControlFolder::taken() const { return names_with(folder_, kTaken); }
 
 std::optional<ControlRequest> ControlFolder::next() {
   if (pause_ && !pause_->has_passed()) return std::nullopt;
@@ -72,10 +75,17 @@ void ControlFolder::answer(const std::string& name, const ControlAnswer& answer)
   const Json json{{"done", answer.is_done}, {"text", answer.text}};
   (void)write_atomically(files, folder_ / (name + kAnswer),
                          json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-  remove_quietly(folder_ / (name + kRequest));
+  for (const char* const kind : {kRequest, kTaken}) remove_quietly(folder_ / (name + kind));
 }
 
-void ControlFolder::refuse_drains(const std::string& why) {
+void ControlFolder::take(const std::string& name) {
+  std::error_code error;
+  std::filesystem::rename(folder_ / (name + kRequest), folder_ / (name + kTaken), error);
+}
+
+void ControlFolder::refuse_drains(const std::string& why, bool is_taker_gone) {
+  for (const std::string& name : is_taker_gone ? taken() : std::vector<std::string>{})
+    answer(name, {false, why});
   for (const std::string& name : waiting()) {
     try {
       if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
@@ -86,7 +96,8 @@ void ControlFolder::refuse_drains(const std::string& why) {
 }
 
 void ControlFolder::close(const std::string& why) {
-  for (const std::string& name : waiting()) answer(name, {false, why});
+  for (const std::vector<std::string>& names : {waiting(), taken()})
+    for (const std::string& name : names) answer(name, {false, why});
 }
 
 OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why) {
@@ -105,7 +116,7 @@ Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadl
   std::error_code error;
   while (!std::filesystem::exists(reply, error)) {
     if (deadline.has_passed()) {
-      remove_quietly(request);
+      for (const char* const kind : {kRequest, kTaken}) remove_quietly(folder / (name + kind));
       return failure("{} did not answer within its deadline ({}): is it running?", run.string(),
                      deadline.name());
     }

@@ -3,6 +3,7 @@
 //
 //   RUN/control/1731766812-4711.request      {"plan": {…}}, or {"plan": "auto"}        optimus switch
 //                                            {"drain": 2}                              optimus drain
+//   RUN/control/1731766812-4711.taken        the request, while its rank is being drained
 //   RUN/control/1731766812-4711.answer       {"done": true, "text": "step 412: plan 7f3a → 91c2 …"}
 //
 // Both are written to another name and renamed, so nobody reads half of one.
@@ -46,13 +47,16 @@ class ControlFolder {
   bool is_somebody_waiting() const { return !waiting().empty(); }
   // That it could not be written is of no concern to the run.
   void answer(const std::string& name, const ControlAnswer& answer);
-  // When ranks have new numbers: whoever has named one by its old number is told.
-  void refuse_drains(const std::string& why);
+  // What is asked there is being done, by this rank, which answers it; nobody else does while it lives.
+  void take(const std::string& name);
+  // When ranks have new numbers: whoever has named one by its old number is told. Also those whose request was taken by a rank that is gone.
+  void refuse_drains(const std::string& why, bool is_taker_gone);
   // When the run ends: whoever still waits is told.
   void close(const std::string& why);
 
  private:
   std::vector<std::string> waiting() const;
+  std::vector<std::string> taken() const;
 
   const Path folder_;
   std::optional<Deadline> pause_;

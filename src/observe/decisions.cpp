@@ -130,7 +130,8 @@ std::string text(const Decision& decision, const std::string& from, const std::s
   const bool stays = decision.kind == "stay";
   const std::string what = decision.kind == "switch" ? "" : decision.kind + ": ";
   std::string line = fmt::format("step {}: {}{}", decision.step, what, decision.evidence);
-  line += stays ? fmt::format(" ({})", from) : fmt::format(" → {} → {}", from, to);
+  const bool has_arrow = decision.evidence.find("→") != std::string::npos;  // "batch 2 → 4"
+  line += stays ? fmt::format(" ({})", from) : fmt::format("{} {} → {}", has_arrow ? ";" : " →", from, to);
   if (decision.predicted_gain) line += ", predicted " + gain_text(*decision.predicted_gain);
   if (decision.realised_gain) line += ", realised " + gain_text(*decision.realised_gain);
   if (!stays)

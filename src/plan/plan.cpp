@@ -59,6 +59,7 @@ Enum value_of(const Word<Enum> (&words)[N], const std::string& word, const std::
 std::string text(Schedule schedule) { return word_of(kSchedules, schedule); }
 std::string text(Fp8Scaling scaling) { return scaling == Fp8Scaling::window ? "window" : "current"; }
 std::string text(Precision precision) { return word_of(kPrecisions, precision); }
+std::vector<std::string> schedule_words() { return all_words(kSchedules); }
 std::vector<std::string> precision_words() { return all_words(kPrecisions); }
 std::vector<std::string> recompute_words() { return all_words(kRecomputes); }
 Schedule parse_schedule(const std::string& word, const std::string& what) {

@@ -99,6 +99,7 @@ struct Plan {
 std::string text(Schedule schedule);    // "1f1b"
 std::string text(Precision precision);  // "bf16"
 std::string text(Fp8Scaling scaling);   // "window"
+std::vector<std::string> schedule_words();
 std::vector<std::string> precision_words();
 std::vector<std::string> recompute_words();
 // Throw UserError naming `what` when the word is unknown.

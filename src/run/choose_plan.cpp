@@ -82,8 +82,11 @@ std::string note_of(const SearchResult& found) {
                                  with_commas(found.num_candidates));
   if (found.alternatives.empty()) return note;
   const Alternative& next = found.alternatives.front();
-  return fmt::format("{}; next is {}, {:+.1f} %: {}", note, short_text(next.plan),
-                     100 * (next.seconds / found.step.seconds - 1), next.why);
+  constexpr double kAsQuick = 5e-4;
+  const double slower = next.seconds / found.step.seconds - 1;
+  if (slower < kAsQuick) return fmt::format("{}; {} is as quick", note, short_text(next.plan));
+  return fmt::format("{}; {} would take {:.1f} % longer: {}", note, short_text(next.plan), 100 * slower,
+                     next.why);
 }
 
 // What is wrong with the history, for the line about the plan.
@@ -156,7 +159,8 @@ ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& 
   try {
     ChosenPlan chosen = best_on(size, copies, model, device, may_copy);
     if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;
-    chosen.note += fmt::format("; {} would have no second copy of its state", short_text(best.plan));
+    chosen.note +=
+        fmt::format("; {} would lose steps with a device: nobody else has its state", short_text(best.plan));
     return chosen;
   } catch (const UserError&) {
     return best;

@@ -15,35 +15,6 @@ bool has_measured(const DeviceType& type, Precision precision) {
          nullptr;
 }
 
-// One of several equal parts of a processor.
-DeviceType part_of(DeviceType type, int num_parts) {
-  for (double* rate :
-       {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})
-    *rate /= num_parts;
-  for (KernelTimes& times : type.kernels)
-    for (auto& [name, table] : times.tables)
-      for (double& rate : table.rates) rate /= num_parts;
-  return type;
-}
-
-// As many devices of the measured type, joined as the measured machine is.
-Cluster measured_cluster(const DeviceType& type, int num_devices) {
-  HardwareProfile profile = open_cluster("here").profile();
-  profile.types = {type};
-  profile.groups.resize(1);
-  NodeGroup& group = profile.groups.front();
-  group.type = 0;
-  group.num_devices = group.devices_per_node = group.devices_per_domain = num_devices;
-  return Cluster(profile);
-}
-
-// Links that were measured are as they are.
-Constants measured_constants() {
-  Constants constants = fitted_constants();
-  constants.domain_speed = constants.domain_latency = 1;
-  return constants;
-}
-
 }  // namespace
 
 std::optional<DeviceType> measured_type(const std::string& name, EventSink& events) {
@@ -63,8 +34,9 @@ std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is
                                                 int num_sharing, Precision precision, EventSink& events) {
   const std::optional<DeviceType> type = measured_type(name, events);
   if (!type || !has_measured(*type, precision)) return std::nullopt;
-  return MeasuredMachine{measured_cluster(is_gpu ? *type : part_of(*type, num_sharing), num_devices),
-                         measured_constants()};
+  return MeasuredMachine{
+      Cluster(several_of(open_cluster("here").profile(), *type, num_devices, is_gpu ? 1 : num_sharing)),
+      with_measured_links(fitted_constants())};
 }
 
 std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& plan,

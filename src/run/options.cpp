@@ -97,10 +97,8 @@ void declare(OptionTable& table, TrainOptions& o) {
       "what past runs took, of what was predicted: corrects what plans are chosen by, and this run adds "
       "its own; here: this machine's file");
   table.add("static", o.is_static, "no decisions of its own while it runs");
-  table.add(
-      "policy", o.policy, "P",
-      fmt::format("who decides about changes of plan: {} (default: rule; never, where workers share cores)",
-                  fmt::join(policy_words(), ", ")));
+  table.add_word("policy", o.policy, policy_words(),
+                 "who decides about changes of plan (default: rule; never, where workers share cores)");
   table.add_choice<Redundancy>(
       "redundancy", o.redundancy, {{"keep", Redundancy::keep}, {"auto", Redundancy::automatic}},
       "whether state that is held twice stays so while the run goes on; auto: --policy takes a second copy "

@@ -95,6 +95,7 @@ MachineProfile probe_machine(const ProbeOptions& options, EventSink& events) {
           probe_copies(at::Device(at::kCUDA, 0), at::Device(at::kCUDA, 1), events);
   } else {
     // Workers that share a processor compute with the cores that carry their messages.
+    machine.idle_link = loopback;
     group.domain_link = group.node_link = probe_workers(events);
     machine.collectives = probe_all_reduce(events);
   }

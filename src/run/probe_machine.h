@@ -13,7 +13,8 @@ namespace optimus {
 
 struct MachineProfile {
   HardwareProfile hardware;
-  std::vector<CollectiveTime> collectives;  // on processors
+  std::vector<CollectiveTime> collectives;  // on processors, over `idle_link`
+  LinkSpec idle_link;                       // the loopback interface, while nobody computes
   int threads = 0;
 };
 

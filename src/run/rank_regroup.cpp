@@ -123,6 +123,7 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   num_steps_lost_ += order.num_steps_lost;  // also by orders before this one that others' losses cut short
   note_comings(order);
   rank_.elastic->regrouped(order);
+  const bool is_first_gone = rank_of(order.membership, seat_of(0)) < 0;
   rank_.comm.regroup(order.membership);
   generation_ = order.membership.generation, seats_ = order.membership.seats;
   SwitchReport report;
@@ -149,11 +150,21 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   if (has_left_) records_.reset();
   const std::string line = line_of(order, before, report, training);
   num_steps_lost_ = 0;
-  if (drain_) requests_.answer(drain_->name, {true, line});
-  drain_.reset();
-  if (number() == 0 && !has_left_)
-    requests_.refuse_drains("the ranks have new numbers since it was asked: optimus status shows them");
+  answer_drains(order, line, is_first_gone);
   if (records_) tell(order, before, report, training, line);
+}
+
+// Whoever took a request answers it, also when that is who left.
+void RankRun::answer_drains(const RegroupOrder& order, const std::string& line, bool is_first_gone) {
+  constexpr const char* kRenumbered =
+      "the ranks have new numbers since it was asked: optimus status shows them";
+  if (draining_) {
+    const int rank = rank_of(order.membership, draining_->seat);
+    const bool is_done = rank < 0 || rank >= order.num_staying;
+    requests_.answer(draining_->request, {is_done, is_done ? line : kRenumbered});
+    draining_.reset();
+  }
+  if (number() == 0 && !has_left_) requests_.refuse_drains(kRenumbered, is_first_gone);
 }
 
 // Whoever is rank 0 now keeps the records. The one before may have been lost between a step and its line; or it was only stopped, and

@@ -278,7 +278,6 @@ RankRun::End RankRun::train_on(Training& training) {
     return training.run(records_ ? &*records_ : nullptr, &switches, watching ? &*watching : nullptr);
   } catch (const RegroupAsked& asked) {
     words.leaves = asked.drained == number() || asked.leaves;
-    drain_ = switches.drain_request();
     try {
       training.finish_saves();
     } catch (const PeersLost& lost) {
@@ -295,6 +294,7 @@ RankRun::End RankRun::train_on(Training& training) {
   } catch (const std::exception& error) {  // not Interrupted: that has saved
     failure = std::current_exception(), words.why_failed = error.what();
   }
+  if (const auto& asked = switches.drain_request()) draining_ = Draining{asked->name, seat_of(asked->rank)};
   training.end_writing();
   write_plan_if_missing(training.epoch());
   if (std::optional<RegroupOrder> order = meet(training, words, let_go)) return *order;

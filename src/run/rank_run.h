@@ -75,6 +75,7 @@ class RankRun {
   void take_up(const RegroupOrder& order, Training& training);
   void note_comings(const RegroupOrder& order);
   SwitchReport move_state(const RegroupOrder& order, Training& training);
+  void answer_drains(const RegroupOrder& order, const std::string& line, bool is_first_gone);
   void open_records_after(const RegroupOrder& order, const Training& training);
   std::string line_of(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
                       const Training& training) const;
@@ -86,6 +87,7 @@ class RankRun {
   bool is_leaving(const RegroupOrder& order) const { return number() >= order.num_staying; }
   void show_result(TrainResult& result);
   int number() const { return rank_.comm.rank(); }
+  int seat_of(int rank) const { return seats_.empty() ? rank : seats_.at(static_cast<std::size_t>(rank)); }
 
   const PreparedRun& run_;
   const TrainSettings& settings_;
@@ -96,10 +98,15 @@ class RankRun {
   PlanPart part_;
   PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
   ControlFolder requests_;
-  Calibration calibration_;            // at rank 0
-  Comings comings_;                    // as far as this rank has seen them
-  std::optional<RunFolder> records_;   // at rank 0
-  std::optional<DrainRequest> drain_;  // that is done with the next order
+  Calibration calibration_;           // at rank 0
+  Comings comings_;                   // as far as this rank has seen them
+  std::optional<RunFolder> records_;  // at rank 0
+  // At rank 0: who leaves with the next order because somebody asked for it.
+  struct Draining {
+    std::string request;
+    int seat = 0;
+  };
+  std::optional<Draining> draining_;
   int generation_ = 0;
   std::int64_t num_steps_lost_ = 0;  // that nobody was told of yet
   std::vector<int> seats_;           // of its ranks; none listed: as the run began

@@ -70,11 +70,6 @@ void take_members(const RegroupFacts& facts, const std::vector<Standing>& standi
   order.membership.seats.insert(order.membership.seats.end(), leaving.begin(), leaving.end());
 }
 
-int rank_of(const Membership& membership, int seat) {
-  const auto found = std::find(membership.seats.begin(), membership.seats.end(), seat);
-  return found == membership.seats.end() ? -1 : static_cast<int>(found - membership.seats.begin());
-}
-
 // Devices of ranks that have nothing of use are numbered behind all ranks; so are, already, those that were gone when this generation
 // began, should it end before all had its plan.
 Plan renumbered(const RegroupFacts& facts, const Found& found, const RegroupOrder& order) {

@@ -9,7 +9,6 @@
 #include "checkpoint/checkpoints.h"
 #include "run/host_memory.h"
 #include "run/memory_level.h"
-#include "run/plan_files.h"
 
 namespace optimus {
 namespace {
@@ -61,10 +60,12 @@ void take_settings(OptionTable& table, const Path& run) {
   read_config_file(table, run / "settings.toml", {}, Origin::run);
   for (Option* option : dropped) option->origin = Origin::built_in;
   folder->origin = folder_origin;
-  // The plan that runs lies in the run, wherever it first came from. One that the run has changed to is nobody's but its own.
+  // The plan that runs lies in the run, wherever it first came from: the planner may know more by now, and choose another.
   Option* const plan = table.find("plan");
   const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
-  if (plan->origin == Origin::run || (!is_given(*plan) && !is_dropped && newest_epoch(run).value_or(0) > 0))
+  std::error_code error;
+  const bool has_plan = std::filesystem::exists(run / "plan.json", error);
+  if (plan->origin == Origin::run || (!is_given(*plan) && !is_dropped && has_plan))
     table.set(*plan, {(run / "plan.json").string()}, Origin::run);
 }
 

@@ -1,6 +1,8 @@
 // See train.h.
 #include "run/train.h"
 
+#include <thread>
+
 #include "adapt/decide.h"
 #include "adapt/learned_policy.h"
 #include "adapt/scenario.h"
@@ -175,6 +177,26 @@ int num_ranks(const TrainOptions& options, const PreparedRun& run) {
   return count;
 }
 
+namespace {
+
+// What a user may not expect of so many workers; a line each.
+std::vector<std::string> worker_notes(const TrainOptions& options, const PreparedRun& run, int size) {
+  std::vector<std::string> notes;
+  const int used = num_devices(run.settings.plan), asked = static_cast<int>(*options.devices);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (size > asked)
+    notes.push_back(
+        fmt::format("{} workers are started, not {}: a later plan has {} devices", size, asked, size));
+  if (used < size)
+    notes.push_back(fmt::format("{} of {} workers are idle: the plan has {} device{}", size - used, size,
+                                used, used == 1 ? "" : "s"));
+  if (choose_device(options.device).is_cpu() && cores > 0 && used > cores)
+    notes.push_back(fmt::format("{} workers share {} cores and take turns", used, cores));
+  return notes;
+}
+
+}  // namespace
+
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers) {
   RealFileSystem files;
@@ -184,6 +206,7 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   clear_claims(run.settings.run);
   if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
   if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
+  for (const std::string& note : worker_notes(options, run, size)) line.print(note);
   if (options.memory_every > 0) begin_memory_level(run.settings, options, files, line);
   const auto work = [&] {
     if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);

@@ -34,10 +34,9 @@ void declare_layout(OptionTable& table, Constraints& c) {
   table.add("cp", c.cp, "N|N..M", "context parallel devices: parts of a sequence");
   table.add("ep", c.ep, "N|N..M", "expert parallel devices");
   table.add("zero", c.zero, "N|N..M", "ZeRO stage, 0 to 3: what is sharded over data parallel replicas");
-  table.add(
-      "schedule", c.schedule, "NAME",
-      "gpipe, 1f1b, interleaved or zero-bubble; train: also pipedream or pipemare, which change what is "
-      "learned and are never chosen otherwise");
+  table.add_word("schedule", c.schedule, schedule_words(),
+                 "of a pipeline; pipedream and pipemare are for train alone, change what is learned, and are "
+                 "never chosen otherwise");
   table.add("chunks", c.chunks, "N|N..M", "chunks of layers a stage (interleaved)");
   table.add("max-memory", c.max_memory, "SIZE", "of a device, all a process takes (default: what it has)");
   table.add("offload", c.offload, "optimizer state may lie in host memory");

@@ -130,7 +130,7 @@ std::string contradiction_of_experts(const Demand& demand, int have) {
                        demand.model.name, join(divisors, ", "));
   const int stages = c.pp ? std::max(1, c.pp->least) : 1;
   if (static_cast<std::int64_t>(stages) * c.ep->least > have)
-    return fmt::format("--ep {} needs {} devices{}, {} has {}; use a larger cluster, or less of it",
+    return fmt::format("--ep {} needs {} devices{}, {} has {}; give it more devices, or ask for less",
                        text(*c.ep), stages * c.ep->least,
                        stages > 1 ? fmt::format(" for {} stages", stages) : "", demand.cluster.name(), have);
   return "";
@@ -149,8 +149,8 @@ std::string contradiction(const Demand& demand, const Ground& ground) {
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
       if (least(range) > 1)
         product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, least(range));
-    return fmt::format("{} needs {} devices, {} has {}; use a larger cluster, or less of it", product, needed,
-                       demand.cluster.name(), have);
+    return fmt::format("{} needs {} devices, {} has {}; give it more devices, or ask for less", product,
+                       needed, demand.cluster.name(), have);
   }
   const std::int64_t heads = most_tensor_parts(demand.model);
   if (least(c.tp) > heads)

@@ -56,7 +56,7 @@ Case random_case(Dice& dice) {
   }
 }
 
-// Numbers of published measurements and of this project's own run: docs/dynamic.md.
+// Numbers of published measurements and of this project's own run: docs/dynamic-results.md.
 Noise random_noise(Dice& dice) {
   Noise noise;
   noise.spread = dice.between(0.01, 0.04), noise.memory = dice.between(0.4, 0.8);

@@ -1,4 +1,4 @@
-// Detectors: what lasts is found within ten steps with the right culprit, noise is not; OPTIMUS_LONG has the counts of docs/dynamic.md.
+// Detectors: what lasts is found within ten steps with the right culprit, noise is not; OPTIMUS_LONG has the counts of docs/dynamic-results.md.
 #include "adapt/detect.h"
 
 #include <gtest/gtest.h>
@@ -263,6 +263,30 @@ TEST(Detector, FindsADeviceByItsClock) {
   EXPECT_EQ(parse_findings(text(found[0])).at(0).where, std::vector<int>{2});
   for (int i = 0; i < 15; ++i) found = see(1, 1);
   EXPECT_TRUE(found.empty());
+}
+
+// Single slow steps before, and a quick one in between, do not move what is said of when it began.
+TEST(Detector, SinceIsWhereItBegan) {
+  const ModelSpec model = *find_preset("gpt2");
+  const Plan plan = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 60, .sequence_length = 1024});
+  for (const double slower : {1.3, 2.5}) {
+    Detector detector(Topology(plan, Cluster(standard_cluster("a100x8")), DeviceMap::identity(8)));
+    std::vector<Finding> found;
+    for (int step = 1; step <= 80 && found.empty(); ++step) {
+      Observation seen{.step = step};
+      const bool is_slow = step == 40 || step == 52 || step == 58 || (step >= 61 && step != 64);
+      for (int rank = 0; rank < 4; ++rank) {
+        RankStep one{.rank = rank, .seconds = 0.3};
+        const double noise = 1 + 0.01 * ((step + rank) % 3);
+        one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
+            1, 0.2 * (rank == 2 && is_slow ? slower : 1) * noise, 0};
+        seen.add(one);
+      }
+      found = detector.see(seen);
+    }
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_EQ(found[0].since, 61) << text(found[0]);
+  }
 }
 
 // Of two devices that became slow together one has had a quick step since: by itself it would count three steps later.

@@ -158,8 +158,10 @@ class Survives(SurvivalTest):
         self.assertIn("rank 1 leaves; 2 workers go on", done.stdout)
         self.assertIn("no step lost", done.stdout)
         self.refused("drain", self.folder / "drain", "--device", 2, says=["no device 2"])
+        done = run("drain", self.folder / "drain", "--device", 0)  # who answers is who leaves
+        self.assertIn("rank 0 leaves; 1 worker goes on", done.stdout)
         self.expect_whole("drain", process)
-        self.assertEqual(self.kinds("drain"), ["drain"])
+        self.assertEqual(self.kinds("drain"), ["drain", "drain"])
 
     def test_a_notice_is_obeyed(self):
         process = self.start("notice", "--devices", 3, "--pp", 3)

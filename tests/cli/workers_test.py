@@ -269,6 +269,18 @@ class Workers(CommandLineTest):
         run(*self.words("whole", 80, "--devices", 1))
         self.assertEqual(self.curve("run"), self.curve("whole"))
 
+    def test_a_resumed_run_keeps_its_plan(self):
+        """Also where the planner would choose another by now: here because nothing asks for stages any more."""
+        run(*self.words("run", 6, "--devices", 2, "--pp", 2))
+        settings = self.folder / "run" / "settings.toml"
+        settings.write_text("".join(line for line in settings.read_text().splitlines(True) if not line.startswith("pp ")))
+        before = (self.folder / "run" / "plan.json").read_text()
+        said = run("train", "--resume", self.folder / "run", "--steps", 8).stderr
+        self.assertNotIn("the planner chose", said)
+        self.assertEqual((self.folder / "run" / "plan.json").read_text(), before)
+        run("train", "--resume", self.folder / "run", "--steps", 10, "--devices", 2)
+        self.assertNotEqual((self.folder / "run" / "plan.json").read_text(), before)
+
     def test_workers_end_with_the_command(self):
         process, pids = self.begin("run")
         process.kill()

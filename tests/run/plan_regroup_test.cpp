@@ -136,13 +136,20 @@ TEST(ControlFolderTest, DrainsByOldNumbersAreRefused) {
   const Path plan = folder.write("control/1-2.request", R"({"plan": "auto"})"
                                                         "\n");
   ControlFolder control(folder.path());
-  control.refuse_drains("new numbers");
+  const Path taken = folder.write("control/1-0.request", R"({"drain": 0})"
+                                                         "\n");
+  control.take("1-0");
+  EXPECT_FALSE(std::filesystem::exists(taken));
+  control.refuse_drains("new numbers", false);
+  EXPECT_FALSE(std::filesystem::exists(folder / "control/1-0.answer"));  // who took it answers it
   EXPECT_FALSE(std::filesystem::exists(drain));
   EXPECT_NE(value_or_throw(read_file(folder / "control/1-1.answer")).find("new numbers"), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(plan));
   const auto next = control.next();
   ASSERT_TRUE(next.has_value());
   EXPECT_TRUE(std::holds_alternative<PlanRequest>(*next));
+  control.refuse_drains("new numbers", true);
+  EXPECT_TRUE(std::filesystem::exists(folder / "control/1-0.answer"));
 }
 
 }  // namespace
