@@ -113,8 +113,8 @@ std::string in_capitals(std::string word) {
 // " [5.00 GiB]"; nothing where none is set, or one must be given.
 std::string default_text(const Option& option) {
   const Json value = option.value();
-  const bool is_unset =
-      value.is_null() || value == "" || value == false || (value.is_array() && value.empty());
+  const bool is_unset = value.is_null() || value == "" || value == false ||
+                        (value.is_array() && value.empty()) || (option.words && value == 0);
   if (is_unset || option.is_required) return "";
   if (option.words) return fmt::format(" [{}]", option.words());
   return fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump());

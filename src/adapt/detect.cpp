@@ -121,7 +121,7 @@ std::int64_t Detector::began(const Track& track) const {
       first = track.steps[i], num_low = 0;
     else
       ++num_low;
-  return first;
+  return first == track.steps.front() ? std::min(first, track.high_since) : first;
 }
 
 void Detector::follow_one(Track& track, double ratio, bool is_link) const {
@@ -141,6 +141,7 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const int window = has_quick ? options_.quick_window : options_.short_window;
   const bool begins = (has_quick || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
                       (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
+  if (track.quiet >= 2) track.high_since = step_ + 1;
   if (begins && !track.is_lasting) track.since = began(track);
   track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
 }
@@ -163,7 +164,7 @@ void Detector::follow(const Observation& observation, const Common& common) {
     Track& track = tracks_[key];
     if (!is_known) {  // what it was before was nothing remarkable
       track.ratios.assign(static_cast<std::size_t>(options_.long_window - 1), 1.0);
-      track.steps.assign(track.ratios.size(), step_);
+      track.steps.assign(track.ratios.size(), step_), track.high_since = step_;
     }
     follow_one(track, ratio, is_channel(key.first));
   }

@@ -108,8 +108,9 @@ class Detector {
   struct Track {
     std::deque<double> ratios;
     std::deque<std::int64_t> steps;
-    std::int64_t since = 0;  // of one that lasts: where it began
-    int quiet = 0;           // steps since the last high one
+    std::int64_t high_since = 0;  // where the current run of high ones began
+    std::int64_t since = 0;       // of one that lasts: where it began
+    int quiet = 0;                // steps since the last high one
     bool is_lasting = false;
     double high_seconds = 0;  // how long all but single steps have been high
   };

@@ -42,6 +42,13 @@ Option& OptionTable::add_word(std::string name, std::string& target, const std::
   return insert(std::move(option));
 }
 
+std::string time_words(Seconds seconds) {
+  for (const auto& [unit, length] : {std::pair{"h", 3600.0}, {"m", 60.0}})
+    if (const double number = seconds.value / length; number >= 1 && std::floor(number) == number)
+      return fmt::format("{:g}{}", number, unit);
+  return fmt::format("{:g}s", seconds.value);
+}
+
 Option& OptionTable::insert(Option option) {
   ensure(find(option.name) == nullptr, "option --{} is declared twice", option.name);
   options_.push_back(std::make_unique<Option>(std::move(option)));

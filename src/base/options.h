@@ -54,6 +54,9 @@ struct Option {
   std::function<std::string()> words;
 };
 
+// "10m", as it can be given.
+std::string time_words(Seconds seconds);
+
 class OptionTable {
  public:
   OptionTable() = default;
@@ -159,8 +162,8 @@ Option OptionTable::make(std::string name, T& target, std::string value_name, st
       option_value::parse(target, values[0], what);
     };
     option.value = [&target] { return option_value::show(target); };
-    if constexpr (std::is_same_v<T, Bytes> || std::is_same_v<T, Seconds>)
-      option.words = [&target] { return text(target); };
+    if constexpr (std::is_same_v<T, Bytes>) option.words = [&target] { return text(target); };
+    if constexpr (std::is_same_v<T, Seconds>) option.words = [&target] { return time_words(target); };
   }
   return option;
 }

@@ -180,4 +180,18 @@ void Checkpoint::verify(EventSink& events) const {
   for (const CheckpointPiece& piece : unchecked.manifest().pieces) (void)unchecked.state_->stored(piece);
 }
 
+void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model) {
+  const std::vector<LogicalTensor> tensors = logical_tensors(model);
+  const std::size_t stored = checkpoint.manifest().tensors.size();
+  if (stored != tensors.size())
+    throw UserError("{} holds {} tensors, {} has {}; it is of another model", checkpoint.folder().string(),
+                    stored, model.name, tensors.size());
+  for (const LogicalTensor& tensor : tensors)
+    if (const CheckpointTensor* found = checkpoint.find(tensor.name);
+        found == nullptr || found->shape != tensor.shape)
+      throw UserError("{}: {} is {}, {} has it as {}; the checkpoint is of another model",
+                      checkpoint.folder().string(), tensor.name,
+                      found == nullptr ? "not there" : text(found->shape), model.name, text(tensor.shape));
+}
+
 }  // namespace optimus

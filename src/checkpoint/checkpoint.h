@@ -16,6 +16,7 @@
 #include "base/event.h"
 #include "checkpoint/element.h"
 #include "checkpoint/manifest.h"
+#include "model/tensors.h"
 
 namespace optimus {
 
@@ -55,5 +56,8 @@ class Checkpoint {
   explicit Checkpoint(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Throws UserError, naming the checkpoint and the tensor, when it is of another model.
+void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model);
 
 }  // namespace optimus

@@ -38,6 +38,7 @@ DeviceType part_of(DeviceType type, int num_parts) {
   for (double* rate :
        {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})
     *rate /= num_parts;
+  type.memory.value /= num_parts;
   for (KernelTimes& times : type.kernels)
     for (auto& [name, table] : times.tables)
       for (double& rate : table.rates) rate /= num_parts;
@@ -54,7 +55,11 @@ Cluster open_here(const std::string& name) {
   const std::optional<int> workers = workers_in(name);
   if (!workers) return here;
   const DeviceType& type = here.profile().types.front();
-  HardwareProfile several = several_of(here.profile(), type, *workers, type.name == "cpu" ? *workers : 1);
+  const bool is_shared = type.name == "cpu";
+  if (!is_shared && *workers > here.num_devices())
+    throw UserError("cluster {}: this machine was measured with {} {}; {}x{} is as its maker states it", name,
+                    here.num_devices(), type.name, type.name, *workers);
+  HardwareProfile several = several_of(here.profile(), type, *workers, is_shared ? *workers : 1);
   several.name = name;
   return Cluster(std::move(several), "cluster " + in_quotes(name));
 }

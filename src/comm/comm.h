@@ -125,7 +125,7 @@ class Comm {
   virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                                  std::string_view what) = 0;
 
-  // Whether some groups of the epoch have collectives that go straight between cards, and not the way that messages go.
+  // Whether some of this rank's groups of the epoch have collectives that go straight between cards, and not the way that messages go.
   virtual bool has_cards() const { return false; }
   // Waits until all that was started has ended on the devices too: what was computed with it counts only then.
   virtual CommOutcome<void> settle(const Deadline&) { return {}; }

@@ -78,14 +78,18 @@ void ControlFolder::answer(const std::string& name, const ControlAnswer& answer)
   for (const char* const kind : {kRequest, kTaken}) remove_quietly(folder_ / (name + kind));
 }
 
-void ControlFolder::take(const std::string& name) {
+bool ControlFolder::take(const std::string& name) {
   std::error_code error;
   std::filesystem::rename(folder_ / (name + kRequest), folder_ / (name + kTaken), error);
+  return std::filesystem::exists(folder_ / (name + kTaken), error);
+}
+
+void ControlFolder::refuse_taken(const std::string& why) {
+  for (const std::string& name : taken()) answer(name, {false, why});
 }
 
 void ControlFolder::refuse_drains(const std::string& why, bool is_taker_gone) {
-  for (const std::string& name : is_taker_gone ? taken() : std::vector<std::string>{})
-    answer(name, {false, why});
+  if (is_taker_gone) refuse_taken(why);
   for (const std::string& name : waiting()) {
     try {
       if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
@@ -116,7 +120,10 @@ Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadl
   std::error_code error;
   while (!std::filesystem::exists(reply, error)) {
     if (deadline.has_passed()) {
-      for (const char* const kind : {kRequest, kTaken}) remove_quietly(folder / (name + kind));
+      remove_quietly(request);
+      if (std::filesystem::exists(folder / (name + kTaken), error))
+        return failure("{} is doing it, but was not done within {}: optimus status shows how it is",
+                       run.string(), deadline.name());
       return failure("{} did not answer within its deadline ({}): is it running?", run.string(),
                      deadline.name());
     }

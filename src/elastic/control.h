@@ -47,8 +47,10 @@ class ControlFolder {
   bool is_somebody_waiting() const { return !waiting().empty(); }
   // That it could not be written is of no concern to the run.
   void answer(const std::string& name, const ControlAnswer& answer);
-  // What is asked there is being done, by this rank, which answers it; nobody else does while it lives.
-  void take(const std::string& name);
+  // What is asked there is being done, by this rank, which answers it; nobody else does while it lives. False: it was taken back.
+  bool take(const std::string& name);
+  // When a run begins: what one before it had taken, nobody answers.
+  void refuse_taken(const std::string& why);
   // When ranks have new numbers: whoever has named one by its old number is told. Also those whose request was taken by a rank that is gone.
   void refuse_drains(const std::string& why, bool is_taker_gone);
   // When the run ends: whoever still waits is told.

@@ -111,7 +111,7 @@ bool PlanSwitches::take_next_request() {
         {false, size == 1 ? "it is the last"
                           : fmt::format("there is no device {}, they are 0 to {}", drain.rank, size - 1)});
   else
-    outside_->requests.take(drain.name), drain_ = drain;
+    drain_ = outside_->requests.take(drain.name) ? std::optional(drain) : std::nullopt;
   return false;
 }
 

@@ -141,7 +141,11 @@ class PendingAll final : public Pending {
   }
   std::optional<Seconds> took() const override {
     std::optional<Seconds> longest;
-    for (const auto& one : all_) longest = std::max(longest, one->took());
+    for (const auto& one : all_) {
+      const std::optional<Seconds> its = one->took();
+      if (!its) return std::nullopt;
+      longest = std::max(longest, its);
+    }
     return longest;
   }
 

@@ -1,6 +1,8 @@
 // See choose_plan.h.
 #include "run/choose_plan.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/open.h"
@@ -84,9 +86,10 @@ std::string note_of(const SearchResult& found) {
   const Alternative& next = found.alternatives.front();
   constexpr double kAsQuick = 5e-4;
   const double slower = next.seconds / found.step.seconds - 1;
-  if (slower < kAsQuick) return fmt::format("{}; {} is as quick", note, short_text(next.plan));
-  return fmt::format("{}; {} would take {:.1f} % longer: {}", note, short_text(next.plan), 100 * slower,
-                     next.why);
+  if (!next.fill.fits()) return fmt::format("{}; {}: {}", note, short_text(next.plan), next.why);
+  if (std::abs(slower) < kAsQuick) return fmt::format("{}; {} is as quick", note, short_text(next.plan));
+  return fmt::format("{}; {} would take {:.1f} % {}: {}", note, short_text(next.plan), 100 * std::abs(slower),
+                     slower > 0 ? "longer" : "less", next.why);
 }
 
 // What is wrong with the history, for the line about the plan.

@@ -123,7 +123,7 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   num_steps_lost_ += order.num_steps_lost;  // also by orders before this one that others' losses cut short
   note_comings(order);
   rank_.elastic->regrouped(order);
-  const bool is_first_gone = rank_of(order.membership, seat_of(0)) < 0;
+  is_taker_gone_ |= rank_of(order.membership, seat_of(0)) < 0;
   rank_.comm.regroup(order.membership);
   generation_ = order.membership.generation, seats_ = order.membership.seats;
   SwitchReport report;
@@ -150,12 +150,12 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   if (has_left_) records_.reset();
   const std::string line = line_of(order, before, report, training);
   num_steps_lost_ = 0;
-  answer_drains(order, line, is_first_gone);
+  answer_drains(order, line);
   if (records_) tell(order, before, report, training, line);
 }
 
 // Whoever took a request answers it, also when that is who left.
-void RankRun::answer_drains(const RegroupOrder& order, const std::string& line, bool is_first_gone) {
+void RankRun::answer_drains(const RegroupOrder& order, const std::string& line) {
   constexpr const char* kRenumbered =
       "the ranks have new numbers since it was asked: optimus status shows them";
   if (draining_) {
@@ -164,7 +164,8 @@ void RankRun::answer_drains(const RegroupOrder& order, const std::string& line, 
     requests_.answer(draining_->request, {is_done, is_done ? line : kRenumbered});
     draining_.reset();
   }
-  if (number() == 0 && !has_left_) requests_.refuse_drains(kRenumbered, is_first_gone);
+  if (number() == 0 && !has_left_) requests_.refuse_drains(kRenumbered, is_taker_gone_);
+  is_taker_gone_ = false;
 }
 
 // Whoever is rank 0 now keeps the records. The one before may have been lost between a step and its line; or it was only stopped, and

@@ -2,7 +2,6 @@
 #include "run/rank_run.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "adapt/learned_policy.h"
 #include "base/error.h"
@@ -130,8 +129,7 @@ std::vector<std::string> RankRun::hosts_of_ranks() const {
 
 bool RankRun::shares_cores(const std::vector<std::string>& hosts) const {
   const auto on_this = std::count(hosts.begin(), hosts.end(), hosts.front());
-  return !facts_of(rank_.device).is_gpu &&
-         on_this * rank_.threads > static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  return !facts_of(rank_.device).is_gpu && on_this * rank_.threads > num_cores();
 }
 
 void RankRun::remember() const {
@@ -310,7 +308,10 @@ std::optional<RegroupOrder> RankRun::begin(Training& training) {
     done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
     take_part(settings_.plan, run_.resumed.checkpoint, run_.resumed.state, training.epoch(), training);
     if (!part_.is_empty()) say_what_runs(settings_, rank_);
-    if (number() == 0) records_ = open_records(settings_.run, files_, run_.resumed.state.step);
+    if (number() == 0) {
+      records_ = open_records(settings_.run, files_, run_.resumed.state.step);
+      requests_.refuse_taken("the run has begun again since it was asked");
+    }
     return std::nullopt;
   } catch (const PeersLost& error) {
     if (rank_.elastic == nullptr) throw;

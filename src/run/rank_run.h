@@ -75,7 +75,7 @@ class RankRun {
   void take_up(const RegroupOrder& order, Training& training);
   void note_comings(const RegroupOrder& order);
   SwitchReport move_state(const RegroupOrder& order, Training& training);
-  void answer_drains(const RegroupOrder& order, const std::string& line, bool is_first_gone);
+  void answer_drains(const RegroupOrder& order, const std::string& line);
   void open_records_after(const RegroupOrder& order, const Training& training);
   std::string line_of(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
                       const Training& training) const;
@@ -107,6 +107,8 @@ class RankRun {
     int seat = 0;
   };
   std::optional<Draining> draining_;
+  bool is_taker_gone_ =
+      false;  // who was rank 0 before an order that is being taken up, and may have taken a request
   int generation_ = 0;
   std::int64_t num_steps_lost_ = 0;  // that nobody was told of yet
   std::vector<int> seats_;           // of its ranks; none listed: as the run began

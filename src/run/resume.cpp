@@ -30,7 +30,10 @@ const std::vector<Dropped>& dropped_options() {
       {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
       {{"recompute"}, {"recompute-layers"}},
       {{"policy"}, {"learned", "foretold"}},
-      {{"batch", "seq", "microbatch", "recompute", "precision"}, {"plan"}},
+      // What only the planner reads: the plan is chosen anew.
+      {{"batch", "seq", "microbatch", "recompute", "recompute-layers", "precision", "batch-ramp", "seq-ramp",
+        "device", "mtbf", "history"},
+       {"plan"}},
   };
   return all;
 }

@@ -221,20 +221,6 @@ std::optional<SaveResult> Saver::take_ended(bool wait) {
   return std::exchange(ended_, std::nullopt);
 }
 
-void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model) {
-  const std::vector<LogicalTensor> tensors = logical_tensors(model);
-  const std::size_t stored = checkpoint.manifest().tensors.size();
-  if (stored != tensors.size())
-    throw UserError("{} holds {} tensors, {} has {}; it is of another model", checkpoint.folder().string(),
-                    stored, model.name, tensors.size());
-  for (const LogicalTensor& tensor : tensors)
-    if (const CheckpointTensor* found = checkpoint.find(tensor.name);
-        found == nullptr || found->shape != tensor.shape)
-      throw UserError("{}: {} is {}, {} has it as {}; the checkpoint is of another model",
-                      checkpoint.folder().string(), tensor.name,
-                      found == nullptr ? "not there" : text(found->shape), model.name, text(tensor.shape));
-}
-
 void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters) {
   ensure_same_model(checkpoint, model);
   if (Parameters* const copies = parameters.copies()) restore(checkpoint, model, what, *copies);

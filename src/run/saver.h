@@ -91,8 +91,7 @@ class Saver {
 
 // Fills masters and, unless only weights are wanted, moments from a checkpoint of the same model, whatever plan saved it; copies for
 // other devices, too.
-// Throws UserError, naming the checkpoint and the tensor, when it is of another model.
-void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model);
+// Throws UserError when it is of another model.
 enum class Restored { everything, weights };
 void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters);
 

@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "checkpoint/checkpoint.h"
 #include "data/open.h"
 #include "model/open.h"
 #include "model/presets.h"
@@ -363,6 +364,7 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   if (options.dropout)
     settings.model.embedding_dropout = settings.model.hidden_dropout = settings.model.attention_dropout =
         *options.dropout;
+  if (checkpoint) ensure_same_model(Checkpoint::open(*checkpoint), settings.model);
   const bool is_guess = is_tokens && options.tokenizer.empty() && settings.tokenizer_name == "bytes";
   if (is_guess && settings.model.vocab != settings.tokenizer->vocab_size()) settings.tokenizer_name.clear();
   if (!options.from_scratch && !is_demo(options) && !checkpoint)

@@ -1,8 +1,6 @@
 // See train.h.
 #include "run/train.h"
 
-#include <thread>
-
 #include "adapt/decide.h"
 #include "adapt/learned_policy.h"
 #include "adapt/scenario.h"
@@ -150,8 +148,6 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   const DeviceFacts facts = has_workers ? facts_of_all(device, options) : facts_of(device);
   run.settings = resolve(options, facts, table, events, run.resumed.checkpoint, run.resumed.state);
   ensure_engine_supports(run.settings.plan, run.settings.model);
-  if (run.resumed.checkpoint)
-    ensure_same_model(Checkpoint::open(*run.resumed.checkpoint), run.settings.model);
   refuse_finished(run.settings, run.resumed.state);
   warn_of_other_length(run.resumed, run.settings, events);
   refuse_too_large(run.settings.plan, run.settings.model, device);
@@ -180,11 +176,12 @@ int num_ranks(const TrainOptions& options, const PreparedRun& run) {
 namespace {
 
 // What a user may not expect of so many workers; a line each.
-std::vector<std::string> worker_notes(const TrainOptions& options, const PreparedRun& run, int size) {
+std::vector<std::string> worker_notes(const TrainOptions& options, bool is_asked, const PreparedRun& run,
+                                      int size) {
   std::vector<std::string> notes;
   const int used = num_devices(run.settings.plan), asked = static_cast<int>(*options.devices);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (size > asked)
+  const int cores = num_cores();
+  if (size > asked && is_asked)
     notes.push_back(
         fmt::format("{} workers are started, not {}: a later plan has {} devices", size, asked, size));
   if (used < size)
@@ -200,13 +197,14 @@ std::vector<std::string> worker_notes(const TrainOptions& options, const Prepare
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers) {
   RealFileSystem files;
+  const bool is_asked = options.devices.has_value();
   const PreparedRun run = prepare_run(options, table, files, events, workers != nullptr);
   const int size = num_ranks(options, run);
   begin_run_folder(run.settings, options, table, files);
   clear_claims(run.settings.run);
   if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
   if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
-  for (const std::string& note : worker_notes(options, run, size)) line.print(note);
+  for (const std::string& note : worker_notes(options, is_asked, run, size)) line.print(note);
   if (options.memory_every > 0) begin_memory_level(run.settings, options, files, line);
   const auto work = [&] {
     if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);

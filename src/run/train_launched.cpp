@@ -124,7 +124,8 @@ Prepared prepare(const LaunchedTraining& training) {
 void part_copies(const LaunchedTraining& training, const std::vector<PresentRank>& ranks,
                  Prepared& prepared) {
   Plan& plan = prepared.run.settings.plan;
-  if (plan.buddy == 0 || !training.options.plan.empty()) return;
+  const bool is_given = training.table.find("plan")->origin > Origin::run;
+  if (plan.buddy == 0 || is_given) return;
   const int before = plan.buddy;
   plan = with_copies_apart(std::move(plan), host_numbers(ranks));
   RealFileSystem files;

@@ -72,7 +72,7 @@ class CommandLine(CommandLineTest):
         self.refused("profile", "--model", code=2)
         self.refused("profile", code=2)
         self.refused("profile", "gpt2", says=["gpt2"], code=2)
-        self.refused("data", "prepare", "--out", self.folder / "x", says=["inputs"], code=2)
+        self.refused("data", "prepare", "--out", self.folder / "x", says=["INPUTS"], code=2)
 
     def test_settings_file(self):
         good = self.write("run.toml", 'model = "gpt2"\nlayers = 3  # fewer\n[data]\nmin_tokens = 5\n')

@@ -130,6 +130,8 @@ class Lab(unittest.TestCase):
 
     def end_a_lab(self, number):
         """A lab that something ends in the middle. Its folder, and the process that ran on a host."""
+        if not paces.are_available():
+            self.skipTest("no cpu controller")
         # In the background of a shell SIGINT is ignored, by children too.
         code = ("import cluster, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nwith cluster.Cluster({'host1': (1, 0.5)}) as lab:\n"
                 "  child = lab.start('host1', 0, ['sleep', '600'])\n  print(lab.folder, child.pid, flush=True)\n  time.sleep(600)\n")

@@ -4,6 +4,7 @@
                                       /host1        all else of that host
 
 Used by cluster.py, which says who belongs where."""
+import functools
 import os
 import pathlib
 import signal
@@ -43,7 +44,11 @@ class _Version2:
         (folder.parent / "cgroup.subtree_control").write_text("+cpu")
         folder.mkdir(exist_ok=True)
         if is_new and folder.parent != self.root:
-            (folder / "cgroup.type").write_text("threaded")
+            try:
+                (folder / "cgroup.type").write_text("threaded")
+            except OSError:
+                folder.rmdir()
+                raise
         (folder / "cpu.weight").write_text("10000")  # the most; a process outside has 100
 
     def set_quota(self, folder, quota, period):
@@ -53,8 +58,20 @@ class _Version2:
 _KIND = next((kind for kind in (_Version1(), _Version2()) if kind.is_there()), None)
 
 
+@functools.cache
 def are_available():
-    return _KIND is not None
+    """Tried, not only looked for: in a container the controller may be there and not be ours."""
+    if _KIND is None:
+        return False
+    trial = f"optimus-lab-trial-{os.getpid()}"
+    try:
+        make(trial)
+        set_pace(make(trial, "device"), 0.5)
+        return True
+    except OSError:
+        return False
+    finally:
+        remove(trial)
 
 
 def make(lab, name=None):

@@ -138,7 +138,8 @@ TEST(ControlFolderTest, DrainsByOldNumbersAreRefused) {
   ControlFolder control(folder.path());
   const Path taken = folder.write("control/1-0.request", R"({"drain": 0})"
                                                          "\n");
-  control.take("1-0");
+  EXPECT_TRUE(control.take("1-0"));
+  EXPECT_FALSE(control.take("1-9"));  // taken back
   EXPECT_FALSE(std::filesystem::exists(taken));
   control.refuse_drains("new numbers", false);
   EXPECT_FALSE(std::filesystem::exists(folder / "control/1-0.answer"));  // who took it answers it
