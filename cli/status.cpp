@@ -21,6 +21,17 @@ class OnRun : public Command {
   Path run_;
 };
 
+// What a loss would undo, whoever is lost.
+std::string loss_text(const std::string& kind, int can_lose, const std::string& together) {
+  if (can_lose == 0)
+    return fmt::format("losing a {} would send the run back to its last checkpoint: nobody else holds {}\n",
+                       kind, kind == "device" ? "its state" : "the state of " + together);
+  return fmt::format(
+      "any {}{} can be lost, the others hold its state; losing {} together would send the run back to its "
+      "last checkpoint\n",
+      can_lose == 1 ? "" : std::to_string(can_lose) + " ", can_lose == 1 ? kind : kind + "s", together);
+}
+
 class Status final : public OnRun {
  public:
   int run(Console& console) override {
@@ -43,19 +54,10 @@ class Status final : public OnRun {
       shown += fmt::format("rank {:<5} process {:<8} {} {:<8} {}\n", worker.rank, worker.pid, worker.host,
                            worker.device, entry.state);
     }
-    shown +=
-        status.can_lose == 0
-            ? "no device's state is anywhere else: a lost one sends the run back to its "
-              "last checkpoint\n"
-            : fmt::format(
-                  "any {} device{} may be lost: the others hold all state; with {} together some would go\n",
-                  status.can_lose, status.can_lose == 1 ? "" : "s", fmt::join(status.lost_with, ", "));
+    shown += loss_text("device", status.can_lose, fmt::format("{}", fmt::join(status.lost_with, " and ")));
     if (status.can_lose_hosts)
-      shown += *status.can_lose_hosts == 0
-                   ? fmt::format("with {} some state would go\n", status.lost_with_hosts.front())
-                   : fmt::format("any {} host{} may be lost; with {} together some state would go\n",
-                                 *status.can_lose_hosts, *status.can_lose_hosts == 1 ? "" : "s",
-                                 fmt::join(status.lost_with_hosts, ", "));
+      shown += loss_text("host", *status.can_lose_hosts,
+                         fmt::format("{}", fmt::join(status.lost_with_hosts, " and ")));
     console.result(
         {{"running", status.is_running},
          {"step", status.step},

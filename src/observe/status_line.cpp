@@ -14,6 +14,7 @@
 namespace optimus {
 namespace {
 
+constexpr Seconds kBetweenDrawn{0.1}, kBetweenLogged{10};
 constexpr std::string_view kEraseLine = "\r\033[K";
 
 bool understands_control(std::FILE* out) {
@@ -52,15 +53,21 @@ StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_times, std::FILE* p
       clock_(std::move(clock)),
       has_times_(has_times),
       is_terminal_(!has_times && understands_control(out)),
-      next_(clock_()) {
-  if (!is_terminal_) next_ += Seconds(10);
+      next_(clock_()),
+      next_logged_(next_ + kBetweenLogged) {
+  if (!is_terminal_) next_ += kBetweenLogged;
 }
 
 void StatusLine::speak_to_people() {
   const std::lock_guard lock(mutex_);
   if (people_ == nullptr) return;
-  out_ = std::exchange(people_, nullptr), has_times_ = false;
+  log_ = std::exchange(out_, std::exchange(people_, nullptr)), has_times_ = false;
   is_terminal_ = understands_control(out_);
+}
+
+void StatusLine::log_into(std::FILE* log) {
+  const std::lock_guard lock(mutex_);
+  log_ = log;
 }
 
 int StatusLine::columns() const {
@@ -88,8 +95,10 @@ void StatusLine::show_now(std::string_view line) {
 }
 
 void StatusLine::draw(std::string_view line) {
-  next_ = clock_() + Seconds(is_terminal_ ? 0.1 : 10);
+  const Seconds now = clock_();
+  next_ = now + (is_terminal_ ? kBetweenDrawn : kBetweenLogged);
   const std::string clean = without_control(line);
+  if (now >= next_logged_ || !is_terminal_) write_log(clean), next_logged_ = now + kBetweenLogged;
   if (!is_terminal_) return write((has_times_ ? time_stamp() : "") + clean + "\n");
   shown_ = cut(clean, columns());
   write(std::string(kEraseLine) + shown_);
@@ -97,6 +106,7 @@ void StatusLine::draw(std::string_view line) {
 
 void StatusLine::print(std::string_view line) {
   const std::lock_guard lock(mutex_);
+  write_log(without_control(line));
   const std::string clean = (has_times_ ? time_stamp() : "") + without_control(line) + "\n";
   write(shown_.empty() ? clean : std::string(kEraseLine) + clean + shown_);
 }
@@ -111,6 +121,13 @@ void StatusLine::keep() {
   const std::lock_guard lock(mutex_);
   if (!shown_.empty()) write("\n");
   shown_.clear();
+}
+
+void StatusLine::write_log(const std::string& line) {
+  if (log_ == nullptr) return;
+  const std::string text = time_stamp() + line + "\n";
+  std::fwrite(text.data(), 1, text.size(), log_);
+  std::fflush(log_);
 }
 
 void StatusLine::write(const std::string& text) {

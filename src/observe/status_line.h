@@ -27,6 +27,8 @@ class StatusLine {
     return StatusLine(out, steady_seconds, true, people);
   }
   void speak_to_people();
+  // What is said from now on is also written there, each line with its time, progress every 10 s; null: no more.
+  void log_into(std::FILE* log);
   StatusLine(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
 
@@ -49,14 +51,15 @@ class StatusLine {
   StatusLine(std::FILE* out, Clock clock, bool has_times, std::FILE* people = nullptr);
   void draw(std::string_view line);
   void write(const std::string& text);
+  void write_log(const std::string& line);
 
   std::FILE* out_;
-  std::FILE* people_;
+  std::FILE *people_, *log_ = nullptr;
   Clock clock_;
   bool has_times_ = false;
   bool is_terminal_;
   mutable std::mutex mutex_;
-  Seconds next_;
+  Seconds next_, next_logged_;
   std::string shown_;  // on the terminal now
 };
 

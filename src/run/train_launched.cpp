@@ -246,18 +246,34 @@ WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& p
       });
 }
 
+// What rank 0 says where its launcher lets it stands in its log, too.
+class LogOfFirst {
+ public:
+  LogOfFirst(const Path& folder, StatusLine& line)
+      : file_(std::fopen((folder / log_path(0)).c_str(), "a")), line_(line) {
+    line_.log_into(file_);
+  }
+  ~LogOfFirst() {
+    line_.log_into(nullptr);
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  LogOfFirst(const LogOfFirst&) = delete;
+  // Never null.
+  std::FILE* file() const { return file_ != nullptr ? file_ : stderr; }
+
+ private:
+  std::FILE* file_;
+  StatusLine& line_;
+};
+
 WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& prepared,
                            const Gathered& gathered, const std::string& device) {
   const int threads = threads_of(training.options, gathered, 0);
   set_num_threads(threads);
-  const auto closed = [](std::FILE* file) { std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(closed)> log(
-      std::fopen((prepared.folder / log_path(0)).c_str(), "a"), closed);
-  std::FILE* const log_file = log != nullptr ? log.get() : stderr;
-  fmt::print(log_file, "rank 0 in process {} on {}: it speaks where its launcher lets it\n", ::getpid(),
-             host_name());
+  const LogOfFirst log(prepared.folder, training.line);
+  fmt::print(log.file(), "{}rank 0 in process {} on {}\n", time_stamp(), ::getpid(), host_name());
   return report_of_work(
-      [&] { return join_comm(gathered, 0, device); }, log_file, training.line,
+      [&] { return join_comm(gathered, 0, device); }, log.file(), training.line,
       [&](Comm& comm, StatusLine& line) {
         EndWatch watch(gathered, comm, training.options.patience, training.is_interrupted);
         const RankSeat seat{device, threads, [&] { return watch.is_interrupted(); },
@@ -290,6 +306,7 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
   LaunchedSeat& seat = *own;
   WorkerReport report;
   try {
+    const LogOfFirst log(prepared.folder, training.line);
     report = elastic_work(training, prepared.run, prepared.folder, seat, gathered, device, stderr);
   } catch (const LeftBehind&) {
     own.reset();  // it hosts nothing any more

@@ -89,8 +89,8 @@ int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
              ::getpid(), host_name(), place.device);
   const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
                                                                         : nullptr);
-  StatusLine line = terminal != nullptr && place.rank == 0 ? StatusLine(terminal.get())
-                                                           : StatusLine::for_log(stderr, terminal.get());
+  StatusLine line = StatusLine::for_log(stderr, terminal.get());
+  if (place.rank == 0) line.speak_to_people();
   const WorkerReport report = report_of_work([&] { return join(place); }, stderr, line, body);
   if (!report.why.empty()) fmt::print(stderr, "{}{}\n", time_stamp(), report.why);
   send_report(place.report, report);

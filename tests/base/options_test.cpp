@@ -155,6 +155,16 @@ TEST(Options, NumbersMustBeWholeAndFinite) {
   EXPECT_THROW(table.set(*table.find("threads"), {"3G"}, Origin::flag), UserError);
 }
 
+TEST(Options, TimesAreShownAsTheyCanBeGiven) {
+  for (const auto& [seconds, words] :
+       {std::pair{0.25, "0.25s"}, {90.0, "90s"}, {600.0, "10m"}, {7200.0, "2h"}}) {
+    EXPECT_EQ(time_words(Seconds(seconds)), words);
+    Seconds back{0};
+    option_value::parse(back, words, "--patience");
+    EXPECT_EQ(back.value, seconds);
+  }
+}
+
 TEST(Options, WholeNumbersMayBeWrittenAsCounts) {
   Settings s;
   OptionTable table;

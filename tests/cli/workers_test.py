@@ -248,7 +248,7 @@ class Workers(CommandLineTest):
         self.assertEqual(merged[-1], {"time": merged[-1]["time"], "rank": None, "text": "failed: " + lines[0].removeprefix("optimus: ")})
         self.assertEqual({line["rank"] for line in merged}, {None, 0, 1})
         self.assertTrue(any("all_reduce of whether to go on" in line["text"] and "done in" in line["text"] for line in merged))
-        self.assertIn("rank 0 ", run("logs", self.folder / "run", "--rank", 0).stdout)
+        self.assertIn("step 1/", run("logs", self.folder / "run", "--rank", 0, "--around", 0).stdout)  # what it told people, too
         self.refused("logs", self.folder / "run", "--rank", 7, says=["there is no rank 7"])
         self.refused("logs", self.folder / "nothing", says=["no logs"])
 

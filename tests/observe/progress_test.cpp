@@ -88,6 +88,29 @@ TEST(Progress, ALogGetsTheFirstTheLastAndALineEveryTenSeconds) {
     for (const char c : shown) EXPECT_GE(c, ' ');
 }
 
+// What people see changes in place ten times a second; the log has a line every ten seconds, and what stays.
+TEST(Progress, WhatPeopleSeeIsAlsoLogged) {
+  ::setenv("TERM", "xterm", 1);
+  Screen screen(60);
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  Log log;
+  StatusLine line(screen.out(), log.clock);
+  line.log_into(log.out);
+  for (int tenth = 0; tenth < 250; ++tenth) {
+    if (tenth == 150) line.print("the plan changes");
+    line.show("step");
+    log.time += Seconds(0.1);
+  }
+  line.log_into(nullptr);
+  line.print("unlogged");
+  const Lines lines = log.lines();
+  ASSERT_EQ(lines.size(), 4U);
+  for (const auto& [number, words] : {std::pair{0, " step"}, {1, " the plan changes"}, {2, " step"}})
+    EXPECT_TRUE(ends_with(lines[static_cast<std::size_t>(number)], words))
+        << lines[static_cast<std::size_t>(number)];
+  EXPECT_NE(screen.take().find("unlogged"), std::string::npos);
+}
+
 TEST(Progress, AnInterruptedTrainingShowsItsLastStep) {
   Log log;
   StatusLine line(log.out, log.clock);

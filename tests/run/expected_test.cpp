@@ -65,6 +65,32 @@ TEST(Expected, PlansAreForTheMachineAsItWasMeasured) {
   ::unsetenv("XDG_CACHE_HOME");
 }
 
+TEST(Expected, WorkersShareTheMeasuredProcessor) {
+  const Path folder = Path(::testing::TempDir()) / "optimus-expected-parts";
+  std::filesystem::remove_all(folder);
+  ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
+  EXPECT_THROW(open_cluster("herex2"), UserError);
+  RealFileSystem files;
+  std::filesystem::create_directories(measured_cluster_path().parent_path());
+  HardwareProfile profile = standard_cluster("cpux1");
+  profile.types = {made_up(1e9)};
+  value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
+  EXPECT_EQ(open_cluster("here").num_devices(), 1);
+  const Cluster four = open_cluster("herex4");
+  EXPECT_EQ(four.num_devices(), 4);
+  const DeviceType &whole = profile.types[0], &part = four.profile().types[0];
+  EXPECT_EQ(part.memory.value, whole.memory.value / 4);
+  EXPECT_EQ(part.kernels.at(0).tables.at("product").rates.at(0),
+            whole.kernels.at(0).tables.at("product").rates.at(0) / 4);
+  for (const char* const wrong : {"herex0", "herex", "herex2x", "here2"})
+    EXPECT_THROW(open_cluster(wrong), UserError);
+  profile.types[0].name = "h200";
+  value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
+  EXPECT_EQ(open_cluster("herex1").num_devices(), 1);
+  EXPECT_THROW(open_cluster("herex2"), UserError);  // one card is not two
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
 TEST(Expected, ABrokenFileIsWarnedOf) {
   const Path folder = Path(::testing::TempDir()) / "optimus-expected";
   std::filesystem::remove_all(folder);
