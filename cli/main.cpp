@@ -98,7 +98,8 @@ int run_command(const CommandEntry& entry, const Words& words) {
   }
   for (const Option* option : table.options())
     if (option->is_required && option->origin == Origin::built_in)
-      throw UsageError("{} is missing; see optimus {} --help", shown_name(*option), entry.name);
+      throw UsageError("{} is missing ({}); see optimus {} --help", shown_name(*option), option->help,
+                       entry.name);
   return command->run(console);
 }
 

@@ -212,7 +212,7 @@ class Models(CommandLineTest):
         self.refused("convert", export, export, says=["new or empty"])
         self.refused("convert", "gpt2", self.folder / "new", says=["gpt2", "weights"])
         self.refused("convert", export, self.folder / "new", "--dtype", "fp7", says=["fp7"], code=2)
-        self.refused("convert", export, says=["to"], code=2)
+        self.refused("convert", export, says=["TO is missing (the folder to write"], code=2)
         self.refused("export", export, says=["--out"], code=2)
         self.refused("export", export, "--out", self.folder / "new", "--format", "gguf", says=["gguf"], code=2)
         self.assertFalse((self.folder / "new").exists())
