@@ -56,8 +56,7 @@ class PlanCommand final : public Command {
     if (model_.model.empty() || cluster_.empty() || !batch_)
       throw UsageError(
           "{} missing: a plan needs --model M, --cluster C and --batch B; or give --import FILE to read "
-          "another "
-          "trainer's launch, or --diff A B to compare two plans",
+          "another trainer's launch, or --diff A B to compare two plans",
           missing());
     return plan(console);
   }
