@@ -100,8 +100,8 @@ void ControlFolder::refuse_drains(const std::string& why, bool is_taker_gone) {
 }
 
 void ControlFolder::close(const std::string& why) {
-  for (const std::vector<std::string>& names : {waiting(), taken()})
-    for (const std::string& name : names) answer(name, {false, why});
+  for (const std::string& name : waiting()) answer(name, {false, why});
+  refuse_taken(why);
 }
 
 OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why) {

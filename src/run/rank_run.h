@@ -107,8 +107,7 @@ class RankRun {
     int seat = 0;
   };
   std::optional<Draining> draining_;
-  bool is_taker_gone_ =
-      false;  // who was rank 0 before an order that is being taken up, and may have taken a request
+  bool is_taker_gone_ = false;  // a rank 0 before this order, which may have taken a request
   int generation_ = 0;
   std::int64_t num_steps_lost_ = 0;  // that nobody was told of yet
   std::vector<int> seats_;           // of its ranks; none listed: as the run began
