@@ -72,7 +72,8 @@ class Agents(training.Ranks):
 
     def _variables(self, name, device):
         # An agent that comes later waits in vain for the store's address if agents share their store with workers: they tell it in the first round only (torch 2.13).
-        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1, "LAB_DEVICE": self.lab.group(name, device) or "", "PYTHONUNBUFFERED": 1}
+        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1, "LAB_DEVICE": self.lab.group(name, device) or "", "PYTHONUNBUFFERED": 1,
+                "CUDA_VISIBLE_DEVICES": ""}
 
     def _process(self, number, words, variables):
         with open(self.logs / f"rank-{number}.out", "w") as out, open(self.logs / f"rank-{number}.err", "w") as errors:

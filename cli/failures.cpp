@@ -148,8 +148,8 @@ std::vector<std::string> policies_in(const std::string& list) {
   for (const std::string& word : split(list, ',')) {
     policies.emplace_back(trim(word));
     if (std::find(known.begin(), known.end(), policies.back()) == known.end())
-      throw UserError("--policy: {} is not one of {}{}", in_quotes(policies.back()), join(known, ", "),
-                      did_you_mean(policies.back(), known));
+      throw UsageError("--policy: {} is not one of {}{}", in_quotes(policies.back()), join(known, ", "),
+                       did_you_mean(policies.back(), known));
   }
   return policies;
 }

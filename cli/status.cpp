@@ -32,14 +32,21 @@ std::string loss_text(const std::string& kind, int can_lose, const std::string& 
       can_lose == 1 ? "" : std::to_string(can_lose) + " ", can_lose == 1 ? kind : kind + "s", together);
 }
 
+bool is_at_its_end(const RunStatus& status) { return status.steps && status.step >= *status.steps; }
+
+std::string state_text(const RunStatus& status) {
+  if (status.is_running) return "running";
+  return is_at_its_end(status) ? "ended" : "not running";
+}
+
 class Status final : public OnRun {
  public:
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
     OrderedJson workers = OrderedJson::array();
     std::string shown =
-        fmt::format("{}: {}, step {}, plan {} ({}), epoch {}\n", run_.string(),
-                    status.is_running ? "running" : "not running", status.step,
+        fmt::format("{}: {}, step {}{}, plan {} ({}), epoch {}\n", run_.string(), state_text(status),
+                    status.step, status.steps ? fmt::format(" of {}", *status.steps) : "",
                     plan_hash(status.plan).substr(0, 4), short_text(status.plan), status.epoch);
     if (status.loss)
       shown += fmt::format("loss {:.4f}, {} tokens/s\n", *status.loss,
@@ -54,13 +61,17 @@ class Status final : public OnRun {
       shown += fmt::format("rank {:<5} process {:<8} {} {:<8} {}\n", worker.rank, worker.pid, worker.host,
                            worker.device, entry.state);
     }
-    shown += loss_text("device", status.can_lose, fmt::format("{}", fmt::join(status.lost_with, " and ")));
-    if (status.can_lose_hosts)
+    if (status.is_running)
+      shown += loss_text("device", status.can_lose, fmt::format("{}", fmt::join(status.lost_with, " and ")));
+    else if (!is_at_its_end(status))
+      shown += fmt::format("optimus train --resume {} goes on from its newest checkpoint\n", run_.string());
+    if (status.is_running && status.can_lose_hosts)
       shown += loss_text("host", *status.can_lose_hosts,
                          fmt::format("{}", fmt::join(status.lost_with_hosts, " and ")));
     console.result(
         {{"running", status.is_running},
          {"step", status.step},
+         {"steps", status.steps ? OrderedJson(*status.steps) : OrderedJson()},
          {"plan", plan_hash(status.plan)},
          {"epoch", status.epoch},
          {"workers", workers},

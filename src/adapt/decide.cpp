@@ -232,7 +232,7 @@ std::vector<std::string> policy_words() { return {kPolicies.begin(), kPolicies.e
 Policy parse_policy(const std::string& word, const std::string& what) {
   for (std::size_t i = 0; i < kPolicies.size(); ++i)
     if (word == kPolicies[i]) return {.kind = static_cast<PolicyKind>(i)};
-  throw UserError("{}: {} is not one of {}", what, in_quotes(word), fmt::join(kPolicies, ", "));
+  throw UsageError("{}: {} is not one of {}", what, in_quotes(word), fmt::join(kPolicies, ", "));
 }
 
 Choice choose(const Policy& policy, const Situation& situation) {

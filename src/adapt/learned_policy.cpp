@@ -17,6 +17,8 @@ constexpr float kSlack = 0.25F;
 // A choice that is expected to take this many times as long as staying, as the quickest where nothing runs, or as what the rule would do, is
 // not followed.
 constexpr double kMostSlower = 1.1;
+// A change of plan that it is less sure of is the rule's to decide, where something is slow and the present plan runs.
+constexpr double kLeastSure = 0.7;
 // So many own switches that kept less than this part of what was to be expected of them, and the rule decides.
 constexpr int kJudged = 4;
 constexpr double kLeastKept = 0.25;
@@ -154,6 +156,8 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
     if (table.estimates[row] > most_slower * other)
       return by_the_rule(fmt::format("vetoed (expects {:.2f}x the step)", table.estimates[row] / other),
                          rule);
+    if (is_slow && option != 0 && !is_safer && chances[row] < kLeastSure)
+      return by_the_rule(fmt::format("unsure ({:.0f} %)", 100 * chances[row]), rule);
     if (now > 0 && option != 0 &&
         is_too_late(policy, situation, option, is_safer ? 1 : 1 - table.estimates[row] / other))
       return by_the_rule("the run ends soon", rule);

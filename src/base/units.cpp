@@ -106,6 +106,9 @@ std::string with_commas(std::int64_t number) {
   return digits;
 }
 
-std::string percent(double fraction) { return fmt::format("{:.1f} %", fraction * 100); }
+std::string percent(double fraction) {
+  const double tenths = std::round(fraction * 1000);
+  return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : fraction * 100);  // and not -0.0
+}
 
 }  // namespace optimus

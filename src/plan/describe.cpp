@@ -105,6 +105,24 @@ std::string short_text(const Plan& plan) {
   return result.empty() ? "one device" : result.substr(1);
 }
 
+std::string full_text(const Plan& plan) {
+  const Stage& stage = plan.pipelines.front().stages.front();
+  const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
+  const int dp = data_parallel(stage, first);
+  std::string name = fmt::format("{}, micro-batch {}", short_text(plan),
+                                 std::max(1, (plan.pipelines.front().microbatches.front() + dp - 1) / dp));
+  bool is_mixed = false;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& one : pipeline.stages)
+      for (const Chunk& chunk : one.chunks)
+        for (const BlockRun& run : chunk.runs) is_mixed |= run.strategy.recompute != first.recompute;
+  if (is_mixed)
+    name += ", recompute as needed";
+  else if (first.recompute != RecomputeMode::none)
+    name += ", recompute " + text(first.recompute);
+  return name;
+}
+
 std::string picture(const Plan& plan) {
   std::string result = fmt::format("{}  (plan {}, {} devices)\n", short_text(plan),
                                    plan_hash(plan).substr(0, 4), num_devices(plan));

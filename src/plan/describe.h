@@ -12,6 +12,9 @@ namespace optimus {
 // (tp1..2); several pipelines are told apart ("pp4+pp3").
 std::string short_text(const Plan& plan);
 
+// "pp8 tp8 dp8 zero1 1f1b, micro-batch 2, recompute full": with what that leaves out.
+std::string full_text(const Plan& plan);
+
 // Devices x layers: one row per stage, its devices, blocks and strategies.
 std::string picture(const Plan& plan);
 

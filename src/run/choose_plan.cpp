@@ -60,6 +60,7 @@ Demand demand_of(const TrainOptions& options, const ModelSpec& model, const Devi
                 .precision = parse_precision(options.precision, "--precision"),
                 .constraints = constraints};
   demand.failures = options.failures;
+  demand.shares_memory = !device.is_gpu, demand.has_offload = false;
   if (const SaveRule rule = parse_save_rule(options.save_every, "--save-every"); rule.period.value > 0)
     demand.failures.checkpoint_every = rule.period;
   const std::optional<Bytes> memory = device.memory_of_each(cluster.num_devices());
@@ -112,15 +113,14 @@ struct KnownMachines {
 KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& device, int size,
                              Precision precision) {
   Complaint complaint;
-  const std::string name = fmt::format("{}x{}", device.type, size);
   const std::vector<Residual> found = residuals(known_history(options.history, complaint));
   if (found.empty() && size <= device.count)
     if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, complaint))
       return {{here->cluster.profile(), here->constants, {}},
               here->cluster,
               complaint.words + "; by what was measured of this machine"};
-  Corrected machines = corrected(open_cluster(name).profile(), fitted_constants(), found);
-  Cluster cluster(machines.profile, "cluster " + name);
+  Corrected machines = corrected(usual_machines(device, size), fitted_constants(), found);
+  Cluster cluster(machines.profile, fmt::format("cluster {}x{}", device.type, size));
   std::string note = complaint.words;
   if (!machines.used.empty()) note += "; " + text(machines);
   return {std::move(machines), std::move(cluster), std::move(note)};
@@ -145,9 +145,10 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
-  return {copies_on(size, demand, options),
-          fmt::format("copies on all {} devices; the planner would use {} of them", size,
-                      num_devices(found.plan))};
+  return {
+      copies_on(size, demand, options),
+      fmt::format("copies of the model on all {} devices; fewer are predicted to be quicker: --devices {}",
+                  size, num_devices(found.plan))};
 }
 
 // The best; in a run that goes on without who is lost, one whose state is held twice where there is such a plan.
@@ -171,6 +172,13 @@ ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& 
 }
 
 }  // namespace
+
+HardwareProfile usual_machines(const DeviceFacts& device, int size) {
+  HardwareProfile machines = open_cluster(fmt::format("{}x{}", device.type, size)).profile();
+  if (const auto each = device.memory_of_each(size); each && !device.is_gpu)
+    machines.types.front().memory = *each;
+  return machines;
+}
 
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device) {
   const int size = static_cast<int>(options.devices.value_or(1));
@@ -235,7 +243,7 @@ namespace {
 double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
   validate(plan, model, "the next plan");
   const int size = num_device_numbers(plan);
-  const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, size));
+  const Cluster cluster(usual_machines(device, size));
   const DeviceMap map = DeviceMap::identity(size);
   return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
       .seconds(fitted_constants());
@@ -249,7 +257,7 @@ FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& 
       .choose = [=](int size) { return plan_for_any(options, model, device, size); },
       .make_templates =
           [=] {
-            const Cluster cluster = open_cluster(fmt::format("{}x{}", device.type, most_devices));
+            const Cluster cluster(usual_machines(device, most_devices));
             return PipelineTemplates::build(demand_of(options, model, device, cluster, runnable(options)),
                                             {.most_nodes = most_devices});
           },

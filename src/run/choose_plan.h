@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "cluster/hardware.h"
 #include "plan/plan.h"
 #include "run/first_answer.h"
 #include "run/options.h"
@@ -31,6 +32,9 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
 // For so many devices, whatever was asked of the plan when there were more or fewer: as that, where it can be, else the best; idle
 // ones where not all can be used. One that holds all state twice is preferred. Throws UserError when nothing fits.
 Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
+
+// So many devices as is usual of their type. Workers on a processor have what it has for each of them.
+HardwareProfile usual_machines(const DeviceFacts& device, int size);
 
 // What the planner is asked for this training on a cluster. Options, model and cluster must outlive it.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,

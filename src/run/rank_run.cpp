@@ -114,7 +114,7 @@ Plan RankRun::best_plan(const Plan& now) const {
   options.devices = rank_.comm.size(), options.batch = now.batch;
   options.sequence_length = now.sequence_length;
   options.precision = text(now.precision);
-  Plan plan = choose_plan(options, settings_.model, facts_of_all(rank_.device, options_)).plan;
+  Plan plan = choose_plan(options, settings_.model, device_facts()).plan;
   plan.fp8 = now.fp8;  // what is learned stays
   if (plan.buddy > 0) plan = with_copies_apart(std::move(plan), numbered(hosts_of_ranks()));
   return plan;
@@ -125,6 +125,25 @@ std::vector<std::string> RankRun::hosts_of_ranks() const {
   for (const WorkerEntry& worker : listed_workers(settings_.run))
     if (worker.rank < rank_.comm.size()) hosts[static_cast<std::size_t>(worker.rank)] = worker.host;
   return hosts;
+}
+
+// Plans to come have the room of the present one, too.
+DeviceFacts RankRun::device_facts() const {
+  DeviceFacts facts = facts_of_all(rank_.device, options_);
+  if (facts.is_gpu) {
+    if (facts.memory) *facts.memory += held_by_plan();
+    return facts;
+  }
+  const std::vector<std::string> hosts = hosts_of_ranks();
+  facts.num_sharing =
+      static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(number())]));
+  if (facts.memory) *facts.memory += Bytes(held_by_plan().value * *facts.num_sharing);
+  return facts;
+}
+
+Bytes RankRun::held_by_plan() const {
+  if (settings_.model.is_custom() || !has_device(part_.plan, number())) return Bytes(0);
+  return predicted_memory(part_.plan, settings_.model, number(), rank_.device);
 }
 
 bool RankRun::shares_cores(const std::vector<std::string>& hosts) const {
@@ -169,7 +188,7 @@ double RankRun::life_so_far(int num_devices) const {
 std::unique_ptr<Deciding> RankRun::decider() {
   if (!comings_.began) comings_.began = seconds_now();
   if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
-  const DeviceFacts device = facts_of(rank_.device);
+  const DeviceFacts device = device_facts();
   const int size = rank_.comm.size();
   const std::vector<std::string> hosts = hosts_of_ranks();
   Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
@@ -185,7 +204,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
   Deciding::Facts facts{
       .model = settings_.model,
       .policy = policy,
-      .machines = profile_of(open_cluster(fmt::format("{}x{}", device.type, size)).profile(), hosts),
+      .machines = profile_of(usual_machines(device, size), hosts),
       .demand =
           [this, device, has_copies, may_change](const Cluster& cluster, const Plan& now) {
             TrainOptions options = options_;

@@ -52,6 +52,8 @@ class RankRun {
   Course course();
   Plan best_plan(const Plan& now) const;  // for all ranks that there are, and the batch of this one
   std::vector<std::string> hosts_of_ranks() const;
+  DeviceFacts device_facts() const;  // as a plan to come would have it
+  Bytes held_by_plan() const;
   // What takes how long says little of devices that take turns on one core.
   bool shares_cores(const std::vector<std::string>& hosts) const;
   void remember() const;  // in the history of runs, where there is one

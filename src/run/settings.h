@@ -44,11 +44,12 @@ struct TrainSettings {
 // What the device is like, as far as choices depend on it.
 struct DeviceFacts {
   bool is_gpu = false;
-  std::string type = "cpu";       // as standard clusters name it
-  int count = 1;                  // that are used when nobody says how many
-  std::optional<Bytes> memory{};  // of one GPU; of a processor what all workers share
+  std::string type = "cpu";          // as standard clusters name it
+  int count = 1;                     // that are used when nobody says how many
+  std::optional<Bytes> memory{};     // of one GPU; of a processor what its workers share
+  std::optional<int> num_sharing{};  // workers on this processor; unless told all
   std::optional<Bytes> memory_of_each(int num_devices) const {
-    return memory && !is_gpu ? Bytes(memory->value / std::max(1, num_devices)) : memory;
+    return memory && !is_gpu ? Bytes(memory->value / std::max(1, num_sharing.value_or(num_devices))) : memory;
   }
 };
 

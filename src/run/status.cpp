@@ -10,6 +10,7 @@
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
 #include "run/folder_lock.h"
+#include "run/options.h"
 
 namespace optimus {
 namespace {
@@ -56,6 +57,19 @@ void take_last_step(const Path& run, RunStatus& status) {
   if (const auto rate = view.find("tokens_per_second")) status.tokens_per_second = rate->number();
 }
 
+// A folder whose settings cannot be read has a status all the same.
+std::optional<std::int64_t> steps_of(const Path& run) {
+  TrainOptions options;
+  OptionTable table;
+  declare(table, options);
+  try {
+    read_config_file(table, run / "settings.toml", {}, Origin::run);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+  return options.steps;
+}
+
 // Where no worker's host is known, or all are on one, there is nothing to say.
 void take_hosts(RunStatus& status) {
   std::vector<std::string> hosts;
@@ -100,6 +114,7 @@ int can_lose(const Plan& plan) { return static_cast<int>(fewest_holders(plan).si
 
 RunStatus status_of(const Path& run) {
   std::error_code error;
+  if (!std::filesystem::exists(run, error)) throw UserError("{}: there is no such folder", run.string());
   if (!std::filesystem::exists(run / "plan.json", error))
     throw UserError("{}: no run lies there (it would have a plan.json)", run.string());
   RunStatus status;
@@ -107,6 +122,7 @@ RunStatus status_of(const Path& run) {
   status.plan = read_plan(run / "plan.json");
   status.can_lose = can_lose(status.plan), status.lost_with = fewest_holders(status.plan);
   take_last_step(run, status);
+  status.steps = steps_of(run);
   status.workers = workers_of(run);
   take_hosts(status);
   return status;

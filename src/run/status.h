@@ -18,7 +18,8 @@ struct WorkerStatus {
 
 struct RunStatus {
   bool is_running = false;
-  std::int64_t step = 0, epoch = 0;  // the last that is complete, and its plan's
+  std::int64_t step = 0, epoch = 0;   // the last that is complete, and its plan's
+  std::optional<std::int64_t> steps;  // that it is to have, as its settings say
   std::optional<double> loss, tokens_per_second;
   Plan plan;
   std::vector<WorkerStatus> workers;

@@ -53,7 +53,7 @@ void declare(OptionTable& table, Failures& failures) {
   table.add(
       "mtbf", failures.mtbf, "T",
       "how long a device works until it fails, on average: a second copy of sharded state is then planned "
-      "where it is worth its price (default: none fails)");
+      "where it is worth its price (default: none fails; a run that can go on without who is lost has one)");
 }
 
 void check(const Constraints& c) {
@@ -89,6 +89,7 @@ Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& 
   copy.batch = demand.batch, copy.sequence_length = demand.sequence_length, copy.precision = demand.precision;
   copy.constraints = demand.constraints, copy.goal = demand.goal, copy.failures = demand.failures;
   copy.price = demand.price, copy.watts = demand.watts;
+  copy.shares_memory = demand.shares_memory, copy.has_offload = demand.has_offload;
   return copy;
 }
 

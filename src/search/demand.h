@@ -30,6 +30,7 @@ struct Constraints {
   std::optional<Bytes> max_memory;  // of a device; no more than it has
   bool offload = false;             // optimizer state may lie in host memory
   bool no_zero3 = false;
+  bool operator==(const Constraints&) const = default;
 };
 // Where devices are concerned: tp, pp, dp, cp, ep, zero, schedule, chunks, max-memory, offload, no-zero3.
 void declare_layout(OptionTable& table, Constraints& constraints);
@@ -62,6 +63,8 @@ struct Demand {
   Goal goal = Goal::throughput;
   std::optional<double> price{}, watts{};  // of a device: an hour; while it computes. None: those of its type
   Failures failures{};
+  bool shares_memory = false;  // devices are parts of one memory: more of them have no more
+  bool has_offload = true;     // whoever runs the plan can have state in host memory
 };
 
 // The same of other machines, and by other constants. Both must outlive it.

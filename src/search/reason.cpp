@@ -110,7 +110,7 @@ std::vector<Relaxation> relaxations(const Demand& demand) {
     if (c.*member) add(fmt::format("another {}", name), [m = member](Constraints& x) { (x.*m).reset(); });
   if (!c.schedule.empty() || c.chunks)
     add("another schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
-  if (!c.offload) add("--offload", [](Constraints& x) { x.offload = true; });
+  if (!c.offload && demand.has_offload) add("--offload", [](Constraints& x) { x.offload = true; });
   return all;
 }
 
@@ -184,7 +184,7 @@ std::string why_impossible(const Demand& demand, const Ground& ground) {
   if (!nearest)
     return fmt::format("no plan of {} on {} meets these constraints{}", demand.model.name,
                        demand.cluster.name(), ways.empty() ? "" : "; would work: " + join(ways, " or "));
-  if (const int needed = devices_to_fit(demand); needed > 0)
+  if (const int needed = demand.shares_memory ? 0 : devices_to_fit(demand); needed > 0)
     ways.insert(ways.begin(), fmt::format("{} devices ({} more)", needed, needed - ground.num_devices()));
   return fmt::format("{} does not fit into the memory of {}: {} needs {} of {} on a device; {}",
                      demand.model.name, demand.cluster.name(),

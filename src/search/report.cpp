@@ -20,25 +20,6 @@ Setup report_setup(const Demand& demand, const Ground& ground, const SearchResul
           ground.map(), demand.software, format_of(result.plan.precision)};
 }
 
-// "pp8 tp8 dp8 zero1 1f1b, micro-batch 2, recompute full": with what short_text leaves out.
-std::string named(const Plan& plan) {
-  const Stage& stage = plan.pipelines.front().stages.front();
-  const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
-  const int dp = data_parallel(stage, first);
-  std::string name = fmt::format("{}, micro-batch {}", short_text(plan),
-                                 std::max(1, (plan.pipelines.front().microbatches.front() + dp - 1) / dp));
-  bool is_mixed = false;
-  for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& one : pipeline.stages)
-      for (const Chunk& chunk : one.chunks)
-        for (const BlockRun& run : chunk.runs) is_mixed |= run.strategy.recompute != first.recompute;
-  if (is_mixed)
-    name += ", recompute as needed";
-  else if (first.recompute != RecomputeMode::none)
-    name += ", recompute " + text(first.recompute);
-  return name;
-}
-
 std::string longer_by(double seconds, double than) {
   return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
 }
@@ -91,7 +72,7 @@ RunEstimate estimate_run(const Demand& demand, const Ground& ground, const Searc
 
 std::string search_text(const Demand& demand, const Ground& ground, const SearchResult& result) {
   std::string out =
-      named(result.plan) + "\n\n" + prediction_text(result.step, report_setup(demand, ground, result));
+      full_text(result.plan) + "\n\n" + prediction_text(result.step, report_setup(demand, ground, result));
   const int idle = ground.num_devices() - num_devices(result.plan);
   if (idle > 0)
     out += fmt::format("{} of {} devices stay idle\n", with_commas(idle), with_commas(ground.num_devices()));
@@ -101,7 +82,7 @@ std::string search_text(const Demand& demand, const Ground& ground, const Search
   if (!result.alternatives.empty()) {
     TextTable table({"instead", "step", "", "memory", "why not"});
     for (const Alternative& other : result.alternatives)
-      table.row({named(other.plan), text(Seconds(other.seconds)),
+      table.row({full_text(other.plan), text(Seconds(other.seconds)),
                  longer_by(other.seconds, result.step.seconds), text(as_bytes(other.fill.bytes)), other.why});
     out += table.text() + "\n";
   }
@@ -116,11 +97,13 @@ std::string search_text(const Demand& demand, const Ground& ground, const Search
   }
   out += fmt::format("{} of {} candidates, {} simulated; ", goal_words(demand.goal),
                      with_commas(result.num_candidates), result.num_simulated);
-  out += result.gap == 0 ? "no other grid is better"
-         : std::isinf(result.gap)
-             ? "of the grid nothing fits; how far from optimal it is, is not known"
-             : fmt::format("no other grid is better by more than {}", percent(result.gap));
-  if (result.step.seconds < result.grid_seconds * (1 - 1e-6) && demand.goal == Goal::throughput)
+  const std::string others =
+      demand.constraints == Constraints{} ? "no other grid" : "no other grid that meets the constraints";
+  out += result.gap == 0          ? others + " is better"
+         : std::isinf(result.gap) ? "of the grid nothing fits; how far from optimal it is, is not known"
+                                  : fmt::format("{} is better by more than {}", others, percent(result.gap));
+  constexpr double kShown = 5e-4;  // what percent() does not show as none
+  if (result.step.seconds < result.grid_seconds * (1 - kShown) && demand.goal == Goal::throughput)
     out += fmt::format(", and this plan is {} quicker than the best of them",
                        percent(1 - result.step.seconds / result.grid_seconds));
   return out + "\n";
@@ -144,7 +127,7 @@ OrderedJson estimate_json(const RunEstimate& estimate) {
 OrderedJson search_json(const Demand& demand, const Ground& ground, const SearchResult& result) {
   OrderedJson json;
   json["plan"] = to_json(result.plan);
-  json["name"] = named(result.plan);
+  json["name"] = full_text(result.plan);
   json["predicted"] = prediction_json(result.step, report_setup(demand, ground, result));
   json["predicted"]["process_bytes"] = static_cast<std::int64_t>(result.fill.bytes);
   json["predicted"]["process_bytes_limit"] = static_cast<std::int64_t>(result.fill.limit);
@@ -155,7 +138,7 @@ OrderedJson search_json(const Demand& demand, const Ground& ground, const Search
   json["predicted"]["devices_idle"] = ground.num_devices() - num_devices(result.plan);
   json["alternatives"] = OrderedJson::array();
   for (const Alternative& other : result.alternatives)
-    json["alternatives"].push_back({{"name", named(other.plan)},
+    json["alternatives"].push_back({{"name", full_text(other.plan)},
                                     {"fits", other.fill.fits()},
                                     {"step_seconds", other.seconds},
                                     {"memory_bytes", static_cast<std::int64_t>(other.fill.bytes)},

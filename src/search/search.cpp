@@ -160,14 +160,14 @@ class Explainer {
   void make_front(std::vector<Judged> all, const std::vector<Judged>& others) {
     all.insert(all.end(), others.begin(), others.end());
     std::sort(all.begin(), all.end(), [](const Judged& a, const Judged& b) { return a.seconds < b.seconds; });
-    result_.front.push_back({short_text(result_.plan), result_.step.seconds, result_.fill.bytes});
+    result_.front.push_back({full_text(result_.plan), result_.step.seconds, result_.fill.bytes});
     for (const Judged& one : all) {
       // A percent of memory is not worth a line.
       if (!one.is_simulated || !one.fill.fits() || one.fill.bytes > 0.99 * result_.front.back().bytes ||
           one.seconds < result_.step.seconds)
         continue;
       result_.front.push_back(
-          {short_text(grid_plan(demand_, bounder_, one.candidate)), one.seconds, one.fill.bytes});
+          {full_text(grid_plan(demand_, bounder_, one.candidate)), one.seconds, one.fill.bytes});
     }
   }
 
@@ -185,7 +185,7 @@ SearchResult only_plan(const Demand& demand, const Ground& ground, Improved best
   result.grid_seconds = result.step.seconds;
   result.num_candidates = grid.num_candidates, result.ruled_out = grid.ruled_out;
   result.gap = std::numeric_limits<double>::infinity();
-  result.front.push_back({short_text(result.plan), result.step.seconds, result.fill.bytes});
+  result.front.push_back({full_text(result.plan), result.step.seconds, result.fill.bytes});
   return result;
 }
 

@@ -209,7 +209,7 @@ LearnedPolicy one_sided(float sign) {
 }
 
 TEST(LearnedPolicyGuards, TheRuleDecidesWhereItMust) {
-  const LearnedPolicy network = one_sided(1);
+  const LearnedPolicy network = one_sided(20);
   Policy policy{.kind = PolicyKind::learned, .network = &network};
   Situation now = usual_situation();
   EXPECT_EQ(choose(policy, now).option, 1u);
@@ -262,6 +262,14 @@ TEST(LearnedPolicyGuards, TheRuleDecidesWhereItMust) {
   choice = choose(policy, now);
   EXPECT_EQ(choice.option, 1u);
   EXPECT_NE(choice.reason.find("the rule's step"), std::string::npos) << choice.reason;
+
+  const LearnedPolicy faint = one_sided(0.05F);  // likes the quicker one, but hardly
+  now = usual_situation(), policy.network = &faint;
+  choice = choose(policy, now);
+  EXPECT_NE(choice.reason.find("unsure ("), std::string::npos) << choice.reason;
+  EXPECT_EQ(choice.option, choose({.kind = PolicyKind::rule}, now).option);
+  now.options.front().step_seconds = 0;  // nothing runs: somebody has to choose
+  EXPECT_NE(choose(policy, now).reason.find("sure to"), std::string::npos);
 }
 
 TEST(Environment, TheSameNumberIsTheSameTrial) {

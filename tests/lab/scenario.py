@@ -212,7 +212,12 @@ def read_table(table, name):
     documents = table.get("documents", "one")
     if documents not in ("one", "uneven"):
         raise ScenarioError(f"{name}: documents is one or uneven, not {documents!r}")
-    return Scenario(name, table.get("about", ""), table.get("training", "").split(), hosts, latency, disk, runs, documents)
+    return Scenario(name, table.get("about", ""), _training(table.get("training", "")), hosts, latency, disk, runs, documents)
+
+
+def _training(words):
+    """On processors unless it names something else: a GPU of this machine has not the paces of the lab's devices."""
+    return words.split() if "--device" in words.split() else [*words.split(), "--device", "cpu"]
 
 
 def read_scenario(path):
