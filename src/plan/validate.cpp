@@ -305,8 +305,8 @@ std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) 
   if (Problem problem = problem_in(plan)) return problem;
   if (model.is_custom()) return problem_with_custom(plan, model);
   if (plan.num_blocks != num_blocks(model))
-    return because("the plan is for a model of {} layers, {} has {}; --layers {} makes it so many",
-                   plan.num_blocks - 2, model.name, model.layers, plan.num_blocks - 2);
+    return because("the plan is for a model of {} layers, {} has {}; both must have as many (--layers)",
+                   plan.num_blocks - 2, model.name, model.layers);
   if (plan.sequence_length > model.max_positions)
     return because("the sequence length {} is longer than the {} positions of {}", plan.sequence_length,
                    model.max_positions, model.name);

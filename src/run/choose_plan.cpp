@@ -180,6 +180,12 @@ HardwareProfile usual_machines(const DeviceFacts& device, int size) {
   return machines;
 }
 
+DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing) {
+  if (!device.is_gpu) device.num_sharing = num_sharing;
+  if (device.memory) *device.memory += Bytes(held.value * device.num_sharing.value_or(1));
+  return device;
+}
+
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device) {
   const int size = static_cast<int>(options.devices.value_or(1));
   ChosenPlan chosen = surviving_on(size, options, model, device, true);

@@ -36,6 +36,9 @@ Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const Dev
 // So many devices as is usual of their type. Workers on a processor have what it has for each of them.
 HardwareProfile usual_machines(const DeviceFacts& device, int size);
 
+// What plans to come have while one runs that holds so much on each worker, of which so many share this machine: that, too.
+DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing);
+
 // What the planner is asked for this training on a cluster. Options, model and cluster must outlive it.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster);

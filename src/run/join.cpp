@@ -116,21 +116,22 @@ LaunchedSeatFacts seat_facts_of_comer(const OpenStore& store, const JoinOptions&
                                       const TrainOptions& options, const WorkerSignals& signals,
                                       const Welcome& welcome) {
   const std::vector<int>& seats = welcome.order.membership.seats;
-  return {.where = store.where,
-          .store = store.store,
-          .address = store.store->own_address(),
-          .seat = welcome.seat,
-          .seats = {seats.begin(), seats.begin() + welcome.order.num_staying},
-          .order = welcome.order,
-          .folder = join.run,
-          .signals = signals,
-          .host_facts =
-              [&join, &run, &options](const std::optional<RegroupOrder>& last) {
-                RunHostFacts facts = host_facts_of(run, options, join.run);
-                facts.workers = workers_by_seat(join.run, last->membership);
-                return facts;
-              },
-          .is_one_host = is_loopback(store.where.place.host)};
+  return {
+      .where = store.where,
+      .store = store.store,
+      .address = store.store->own_address(),
+      .seat = welcome.seat,
+      .seats = {seats.begin(), seats.begin() + welcome.order.num_staying},
+      .order = welcome.order,
+      .folder = join.run,
+      .signals = signals,
+      .host_facts =
+          [&join, &run, &options, device = facts_of_own(options)](const std::optional<RegroupOrder>& last) {
+            RunHostFacts facts = host_facts_of(run, options, join.run, device);
+            facts.workers = workers_by_seat(join.run, last->membership);
+            return facts;
+          },
+      .is_one_host = is_loopback(store.where.place.host)};
 }
 
 }  // namespace

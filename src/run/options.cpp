@@ -91,6 +91,8 @@ void declare(OptionTable& table, TrainOptions& o) {
                             "where documents differ in "
                             "length, or as they come");
   declare_layout(table, o.layout);
+  for (const char* planned : {"ep", "offload"})
+    table.find(planned)->help += " (planned and simulated only: a run refuses it)";
   declare(table, o.failures);
   table.add(
       "history", o.history, "FILE|here|none",

@@ -127,18 +127,10 @@ std::vector<std::string> RankRun::hosts_of_ranks() const {
   return hosts;
 }
 
-// Plans to come have the room of the present one, too.
 DeviceFacts RankRun::device_facts() const {
-  DeviceFacts facts = facts_of_all(rank_.device, options_);
-  if (facts.is_gpu) {
-    if (facts.memory) *facts.memory += held_by_plan();
-    return facts;
-  }
   const std::vector<std::string> hosts = hosts_of_ranks();
-  facts.num_sharing =
-      static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(number())]));
-  if (facts.memory) *facts.memory += Bytes(held_by_plan().value * *facts.num_sharing);
-  return facts;
+  const auto on_this = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(number())]);
+  return with_room_of(facts_of_all(rank_.device, options_), held_by_plan(), static_cast<int>(on_this));
 }
 
 Bytes RankRun::held_by_plan() const {

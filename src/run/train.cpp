@@ -94,6 +94,10 @@ DeviceFacts facts_of_all(at::Device device, const TrainOptions& options) {
   return facts;
 }
 
+DeviceFacts facts_of_own(const TrainOptions& options) {
+  return facts_of_all(choose_device(options.device), options);
+}
+
 HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }

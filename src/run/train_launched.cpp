@@ -218,8 +218,9 @@ LaunchedSeatFacts seat_facts(const LaunchedTraining& training, const Gathered& r
           .folder = folder,
           .signals = training.signals,
           .host_facts =
-              [&training, &prepared, run, folder, kind](const std::optional<RegroupOrder>& last) {
-                RunHostFacts facts = host_facts_of(prepared, training.options, folder);
+              [&training, &prepared, run, folder, kind,
+               device = facts_of_own(training.options)](const std::optional<RegroupOrder>& last) {
+                RunHostFacts facts = host_facts_of(prepared, training.options, folder, device);
                 facts.workers = entries_of(run, kind);
                 if (last) add_comers(workers_by_seat(folder, last->membership), facts.workers);
                 return facts;

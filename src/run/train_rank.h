@@ -25,6 +25,8 @@ namespace optimus {
 DeviceFacts facts_of(at::Device device);
 // With as many as a run on this machine takes by itself.
 DeviceFacts facts_of_all(at::Device device, const TrainOptions& options);
+// The same of the device that the options name. What is free counts, so: before this run has anything on it.
+DeviceFacts facts_of_own(const TrainOptions& options);
 
 struct PreparedRun {
   ResumedRun resumed;  // its lock is held by the process that prepares, for as long as the run lasts

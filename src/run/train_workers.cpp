@@ -146,6 +146,7 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
   value_or_throw(files.create_folders(folder / "logs"));
   const Json document = run_settings(run, table);
   value_or_throw(write_atomically(files, hand_over_path(folder), document.dump(2) + "\n"));
+  const DeviceFacts device = facts_of_own(options);
   const RunStore store(options.store);
   const int threads =
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / size);
@@ -168,7 +169,7 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
   std::optional<Regrouping> regrouping;
   std::optional<StoreFile> joining;
   if (!options.is_static) {
-    regrouping.emplace(*board, regrouping_facts(run.settings, options, folder), workers.entries(),
+    regrouping.emplace(*board, regrouping_facts(run.settings, options, folder, device), workers.entries(),
                        run.settings.plan, newest_epoch(folder).value_or(0));
     facts.regrouping = &*regrouping;
     joining.emplace(folder, RunStorePlace{store.place()});
@@ -181,12 +182,11 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
 }
 
 Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOptions& options,
-                                   const Path& folder) {
+                                   const Path& folder, const DeviceFacts& device) {
   TrainOptions wish = options;
   wish.batch = settings.plan.batch, wish.sequence_length = settings.plan.sequence_length;
   const bool has_phases = settings.phases.size() > 1;  // its plans are of the phase that the run began with
   wish.precision = text(settings.plan.precision);
-  const DeviceFacts device = facts_of_all(choose_device(options.device), options);
   return {.model = settings.model,
           .run = folder,
           .memory = find_memory_level(settings.run),
@@ -199,8 +199,9 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
           }};
 }
 
-RunHostFacts host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder) {
-  RunHostFacts facts{.regrouping = regrouping_facts(run.settings, options, folder),
+RunHostFacts host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
+                           const DeviceFacts& device) {
+  RunHostFacts facts{.regrouping = regrouping_facts(run.settings, options, folder, device),
                      .salvage = salvage_facts(run.settings, options, folder),
                      .workers = {},
                      .plan = run.settings.plan,

@@ -37,12 +37,13 @@ struct RankSeat {
 Json train_part(const PreparedRun& run, const TrainOptions& options, const RankSeat& seat, Comm& comm,
                 StatusLine& line);
 TrainResult parse_result(const Json& json);
-// What it must know to let them go on without others.
+// What it must know to let them go on without others. device: as it was before the run had anything on it.
 Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOptions& options,
-                                   const Path& folder);
+                                   const Path& folder, const DeviceFacts& device);
 // What whoever hosts the store must know to save what is left of the run. folder: absolute.
 SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder);
 // For a process that hosts a run which no one process has started; its workers are to be filled in.
-RunHostFacts host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder);
+RunHostFacts host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
+                           const DeviceFacts& device);
 
 }  // namespace optimus

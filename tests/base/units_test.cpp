@@ -43,6 +43,9 @@ TEST(Units, Prints) {
   EXPECT_EQ(with_commas(-1000), "-1,000");
   EXPECT_EQ(with_commas(999), "999");
   EXPECT_EQ(short_count(8.03e9), "8.03 B");
+  EXPECT_EQ(percent(0.123), "12.3 %");
+  EXPECT_EQ(percent(-0.123), "-12.3 %");
+  EXPECT_EQ(percent(-1e-9), "0.0 %");
   EXPECT_EQ(text(Seconds(0.0012)), "1.2 ms");
   EXPECT_EQ(text(Seconds(200)), "3 m 20 s");
   EXPECT_EQ(text(Flops(3.12e14)), "312 TFLOP");

@@ -250,7 +250,7 @@ TEST(Validate, AgainstTheModel) {
   const ModelSpec model = small_model(4, false);
   EXPECT_EQ(problem_in(base_plan(), model), std::nullopt);
   EXPECT_EQ(*problem_in(base_plan(), small_model(5, false)),
-            "the plan is for a model of 4 layers, llama3-8b has 5; --layers 4 makes it so many");
+            "the plan is for a model of 4 layers, llama3-8b has 5; both must have as many (--layers)");
   Plan wide = uniform_plan(model, {.strategy = {.tp = 8}, .batch = 1, .sequence_length = 16});
   EXPECT_EQ(*problem_in(wide, model),
             "block 0: tp 8 is more than the 6 heads of llama3-8b; each device needs at least one");

@@ -96,6 +96,46 @@ TEST_F(Settings, RecomputeHoldsForLaterPlans) {
   EXPECT_EQ(recompute_of(choose_plan(some, model, device).plan), RecomputeMode::none);
 }
 
+// Workers on a processor share what it has, whatever its type's usual worker is given.
+TEST_F(Settings, AProcessorsMemoryIsItsWorkers) {
+  constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
+  DeviceFacts device{.type = "cpu", .count = 2, .memory = Bytes(48 * kGibibyte)};
+  const auto each = [&](int size) { return usual_machines(device, size).types.front().memory; };
+  EXPECT_EQ(each(2), Bytes(24 * kGibibyte));
+  EXPECT_EQ(each(4), Bytes(12 * kGibibyte));
+  device.num_sharing = 2;  // of four, the others are elsewhere
+  EXPECT_EQ(each(4), Bytes(24 * kGibibyte));
+  device.num_sharing.reset();
+
+  // 0.72 billion parameters with 16 bytes of state each are 5.4 GiB on each of two: more than the usual 4.
+  TrainOptions some = options();
+  some.batch = 2, some.devices = 2, some.precision = "fp32";
+  ModelSpec model = open_model("gpt2");
+  model.layers = 96;
+  EXPECT_EQ(num_devices(choose_plan(some, model, device).plan), 2);
+  // More workers have no more memory: nobody is told to start some, nor to offload what cannot be.
+  device.memory = Bytes(kGibibyte);
+  try {
+    (void)choose_plan(some, model, device);
+    FAIL() << "it fits";
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("of 512.00 MiB on a device"), std::string::npos) << text;
+    EXPECT_EQ(text.find("more)"), std::string::npos) << text;
+    EXPECT_EQ(text.find("--offload"), std::string::npos) << text;
+  }
+}
+
+// A card that is three quarters full with a run has room for another plan of that run.
+TEST_F(Settings, WhatAPlanHoldsIsThereForTheNext) {
+  constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
+  const DeviceFacts card{.is_gpu = true, .type = "h100", .count = 8, .memory = Bytes(20 * kGibibyte)};
+  EXPECT_EQ(with_room_of(card, Bytes(60 * kGibibyte), 8).memory_of_each(16), Bytes(80 * kGibibyte));
+  // 2 of 4 workers on this machine: 6 GiB are free of it, and they hold 1 each.
+  const DeviceFacts machine{.type = "cpu", .count = 2, .memory = Bytes(6 * kGibibyte)};
+  EXPECT_EQ(with_room_of(machine, Bytes(kGibibyte), 2).memory_of_each(4), Bytes(4 * kGibibyte));
+}
+
 // Workers get the plan as a file, and a run that goes on has every setting from its folder: who said something about recomputing has said it.
 TEST_F(Settings, RecomputeIsGivenWhereThePlanIsToo) {
   NullSink events;
