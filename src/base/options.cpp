@@ -19,7 +19,7 @@ std::string text(Origin origin) {
     case Origin::flag:
       return "flag";
     case Origin::planner:
-      return "planner";
+      return "chosen";
   }
   return "";
 }

@@ -8,7 +8,7 @@
 //
 // From that one declaration come the flag (--min-tokens), the key in a --config file (min-tokens or
 // min_tokens), the help text, and the resolved settings with the origin of each. A later origin replaces an
-// earlier one: default, then the run that is resumed, then file, then flag, then planner. The table refers to the structs it was given;
+// earlier one: default, then the run that is resumed, then file, then flag, then what was chosen. The table refers to the structs it was given;
 // they must outlive it.
 #pragma once
 
@@ -30,7 +30,7 @@
 namespace optimus {
 
 enum class Origin { built_in, run, file, flag, planner };
-std::string text(Origin origin);  // "default", "run", "file", "flag", "planner"
+std::string text(Origin origin);  // "default", "run", "file", "flag", "chosen"
 
 struct Option {
   std::string name;        // "min-tokens"

@@ -41,7 +41,7 @@ class Models(CommandLineTest):
         self.assertEqual(rows[-1]["loss"], result["loss"])
         settings = (self.folder / "a" / "settings.toml").read_text()
         self.assertRegex(settings, r"steps = 8 +# flag")
-        self.assertRegex(settings, r"microbatch = 6 +# planner")
+        self.assertRegex(settings, r"microbatch = 6 +# chosen")
         self.assertIn("plan", as_json("explain", self.folder / "a" / "plan.json"))
         self.assertTrue(list((self.folder / "a" / "tensorboard").glob("events.out.tfevents.*")))
         run(*self.train_words("b", "--microbatch", "4", "--recompute", "full", "--precision", "fp32"))
