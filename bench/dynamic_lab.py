@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -140,7 +141,7 @@ def play(one, way, say, player=training.Player, most=math.inf):
         watch.start()
         try:
             player(one, lab, say, {}).play()
-        except (training.Failed, OSError) as why:
+        except (training.Failed, OSError, subprocess.SubprocessError) as why:  # also what the lab ran in a host just then
             if watch.has_ended_it:
                 raise training.Failed(f"{way}: takes longer than {most:.1f} s") from why
             raise
