@@ -253,7 +253,7 @@ class CommandLine(CommandLineTest):
         self.assertLess(5 * lost[0], lost[1])
         costs = self.write("costs.json", '{"format": "optimus-recovery-costs", "version": 1, "detection": 1}')
         self.refused("simulate", "--failures", data / "5m.csv", *table, "--policy", "ours", "--recovery-costs", costs, says=["costs.json", "detection"])
-        self.refused("simulate", "--failures", data / "5m.csv", *table, "--policy", "theirs", says=["theirs", "oobleck"])
+        self.refused("simulate", "--failures", data / "5m.csv", *table, "--policy", "theirs", code=2, says=["theirs", "oobleck"])
         self.refused("simulate", "--failures", data / "5m.csv", *table[:4], "--model", "gpt9", "--policy", "ours", says=["gpt9", "GPT-2"])
         self.refused("simulate", "--failures", data / "5m.csv", "--policy", "ours", says=["--model"], code=2)
         self.refused("simulate", "--failures", "periodic:8,15s", *asked, says=["NODES,EVERY,AWAY,LENGTH"], code=2)

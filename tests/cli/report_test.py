@@ -83,7 +83,7 @@ class ReportTest(CommandLineTest):
         shown = run("replay", self.run_folder).stdout
         self.assertIn("the run: 40 steps in", shown)
         self.assertIn("always-best", shown)
-        self.assertIn("is not one of never", run("replay", self.run_folder, "--policy", "wise", code=1).stderr)
+        self.assertIn("is not one of never", run("replay", self.run_folder, "--policy", "wise", code=2).stderr)
         self.assertIn("no such folder", run("replay", self.folder / "nowhere", code=1).stderr)
 
     def test_decisions_with_what_was_gained(self):
@@ -162,7 +162,7 @@ class ReportTest(CommandLineTest):
     def test_wrong_policies_name_all(self):
         trace = self.write("t.csv", "0,add,n0\n5,add,n1\n60,remove,n1\n")
         words = ("--model", "gpt2", "--cluster", "cpux2", "--batch", "8", "--seq", "128")
-        self.refused("simulate", "--failures", trace, "--policy", "treshold", *words, says=["treshold", "never", "always-best", "rule", "oobleck", "ours", "did you mean"])
+        self.refused("simulate", "--failures", trace, "--policy", "treshold", *words, code=2, says=["treshold", "never", "always-best", "rule", "oobleck", "ours", "did you mean"])
 
 
 if __name__ == "__main__":
