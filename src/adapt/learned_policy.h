@@ -1,8 +1,8 @@
 // The learned policy: a small network that scores each option of a situation (adapt/policy_features.h); the highest score is chosen. Its
 // size does not depend on the cluster's. Inference alone, in plain C++, microseconds, the same every time; adapt/learning.h trains it.
 //
-// Guards (docs/policy.md): where the situation lies outside of what training has seen, where the choice is expected to be much slower, and
-// where what it promised did not come, the rule decides, and the reason says so.
+// Guards (docs/policy.md): where the situation lies outside of what training has seen, where the choice is expected to be slower or is not
+// sure, and where what it promised did not come, the rule decides, and the reason says so.
 //
 // A policy is a safetensors file of three layers and the ranges of the features in training; one is compiled in.
 #pragma once
