@@ -22,14 +22,16 @@ def is_quiet(one):
     return one.name == "decide_quiet"
 
 
-def check(ways, one):
+def check(ways, one, among=None):
     """Throws training.Failed."""
     if "fsdp2" in ways and not peer.applies(one):
         raise lab.training.Failed(f"{one.name}: fsdp2 is for start plans of copies alone")
     if "fsdp2" in ways and peer.python() is None:
         raise lab.training.Failed("fsdp2: there is no Python with torch; name one with $OPTIMUS_PYTHON")
-    if "best" in ways and not {"rule", "kept"} <= set(ways):
-        raise lab.training.Failed("best: is looked for among the start plan and rule's, too; name rule and kept among the ways")
+    if "best" in ways and "rule" not in ways:
+        raise lab.training.Failed("best: is looked for among rule's plans, too; name rule among the ways")
+    if "best" in ways and "kept" not in ways and not among:
+        raise lab.training.Failed("best: the start plan may be it; name kept among the ways, or with --among those that may be")
 
 
 def scenario_of(one, way, folder, steps_of_undisturbed):
@@ -88,3 +90,12 @@ def candidates(one, ruled, folder):
         yield f"without {name}", lab.kept(one, ["--devices", str(devices), "--dp", str(devices), "--zero", "0"], left)
     for path in planned(one, folder):
         yield path.parent.name, lab.kept(one, ["--plan", str(path)])
+
+
+def named(candidates, names):
+    """All of them, or those with these names. Throws training.Failed."""
+    candidates = list(candidates)
+    unknown = [name for name in names or [] if name not in dict(candidates)]
+    if unknown:
+        raise lab.training.Failed(f"--among: there is no static plan {unknown[0]!r}; there are {', '.join(name for name, _ in candidates)}")
+    return [(name, kept) for name, kept in candidates if not names or name in names]

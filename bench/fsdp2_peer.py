@@ -25,6 +25,7 @@ from datetime import timedelta  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lab"))
 import linux  # noqa: E402
+import paces  # noqa: E402
 
 linux.end_with_parent(os.getppid())  # an agent that is killed takes its worker along: torchrun itself does not see to that
 
@@ -197,7 +198,7 @@ def enter_device():
     """From here on this thread computes, at the pace of its device. Before, it was the host's business, as where devices are cards."""
     group = os.environ.get("LAB_DEVICE")
     if group:
-        (pathlib.Path(group) / "tasks").write_text(str(os.getpid()))
+        paces.move_thread(str(os.getpid()), pathlib.Path(group))
 
 
 def train(asked):

@@ -134,7 +134,7 @@ class Plays(unittest.TestCase):
         known = self.filled()
         known.add(SCENARIO, plays.HINDSIGHT, "plan-1", result("plan-1", 15))
         known.add(SCENARIO, plays.HINDSIGHT, plays.LOOKED, None)
-        asked = argparse.Namespace(ways=["rule", "kept", "best"], candidates=1)
+        asked = argparse.Namespace(ways=["rule", "kept", "best"], candidates=1, among=None)
         for names, expected in ((("plan-0", "plan-1"), "of plan-1"), (("plan-0",), None)):
             one = bench.Bench(lab.read(SCENARIO), asked, known, None)
             with mock.patch.object(ways, "candidates", lambda *_: [(name, f"of {name}") for name in names]):
@@ -181,11 +181,20 @@ class Ways(unittest.TestCase):
         self.assertEqual(ways.usual(lab.read("decide_quiet")), ["rule", "watched", "kept"])
         with self.assertRaisesRegex(lab.training.Failed, "copies alone"):
             ways.check(["rule", "fsdp2"], lab.read("decide_heavy_stage"))
-        with self.assertRaisesRegex(lab.training.Failed, "name rule and kept"):
-            ways.check(["best"], lab.read(SCENARIO))
+        for asked, missing in ((["best"], "name rule"), (["best", "rule"], "name kept")):
+            with self.assertRaisesRegex(lab.training.Failed, missing):
+                ways.check(asked, lab.read(SCENARIO))
+        ways.check(["best", "rule"], lab.read(SCENARIO), ["without host2"])
         words = ways.scenario_of(lab.read(SCENARIO), "learned", None, None).runs[0].words
         self.assertEqual(words[-2:], ["--policy", "learned"])
         self.assertEqual(words.count("--policy"), 1)
+
+    def test_static_plans_by_name(self):
+        found = [("rule's plan 1", "a"), ("without host2", "b")]
+        self.assertEqual(ways.named(iter(found), None), found)
+        self.assertEqual(ways.named(iter(found), ["without host2"]), found[1:])
+        with self.assertRaisesRegex(lab.training.Failed, "no static plan 'plan-7'; there are rule's plan 1, without host2"):
+            ways.named(iter(found), ["without host2", "plan-7"])
 
     def planned_names(self, folder, late):
         """With a planner that is too late for the plans of these numbers; each plan is another."""
