@@ -101,7 +101,7 @@ void Deciding::see(const Observation& seen) {
   }
   // A plan is not blamed for what began while it was measured.
   if (num_seen_ <= kVerdict && !began_since().empty()) is_clouded_ = true;
-  if (num_seen_ == kVerdict && verdict()) judge(*predicted_, *realised_);
+  if (num_seen_ == kVerdict && verdict()) judge(*predicted_, *realised_), note_what_both_took();
   note_what_no_plan_answers();
   note_phase(seen);
   weigh_if_due();
@@ -187,6 +187,22 @@ void Deciding::judge(double predicted, double realised) {
     judged_.promised += predicted / (1 + predicted), judged_.kept += realised / (1 + realised);
   }
   judged_.misses += miss, judged_.squares += miss * miss;
+  judged_.shortfalls += std::pow(std::max(0.0, miss), 2);
+}
+
+double Deciding::Judged::doubt() const { return num_missed > 0 ? std::sqrt(shortfalls / num_missed) : 0; }
+
+// Nothing has happened between the two plans, but what is found may look otherwise from each of them, where the cost model errs about one:
+// what they took holds for what is found on the other, too. So the run does not price by the model what it has just left for being worse.
+void Deciding::note_what_both_took() {
+  if (facts_.foretold) return;  // who knows what comes has not measured it before the change
+  const auto note = [&](const Plan& plan, const std::vector<Condition>& found_on_other, double seconds) {
+    const std::string key = key_of(found_on_other, plan);
+    if (!key.empty())
+      ran_[ran_key(plan, key)] = seconds;  // where nothing is found plans have their usual steps
+  };
+  note(plan_, wished_for_, middle_step(recent_));
+  note(*before_plan_, conditions(), before_);
 }
 
 void Deciding::tell(const Judged& judged, Situation& situation) {
@@ -387,6 +403,8 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
   question.ran = ran_;
+  if (question.realised.value_or(0) < 0 && !facts_.foretold && began_since().empty())
+    question.better_before.emplace(*before_plan_, before_);
   if (facts_.foretold) {
     question.true_rest = until_foretold();
     const std::string key = key_of(question.conditions, plan_);
@@ -445,6 +463,7 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (weighing_.valid()) weighing_.wait(), weighing_ = {};
   const bool goes_back = (home_ && *home_ == plan) || (left_ && *left_ == plan);
   left_ = wish && !goes_back ? std::optional(plan_) : std::nullopt;
+  before_plan_ = wish ? std::optional(plan_) : std::nullopt;
   if (wish && !home_) home_ = plan_;
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better

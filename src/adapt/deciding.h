@@ -154,9 +154,13 @@ class Deciding {
     int num_missed = 0;             // whose seconds are known
     double promised = 0, kept = 0;  // parts of the step, added up
     double misses = 0,
-           squares = 0;  // logarithms of seconds over those predicted, and their squares, added up
+           squares = 0;     // logarithms of seconds over those predicted, and their squares, added up
+    double shortfalls = 0;  // squares of those that took longer than predicted
+    // How unsure predictions of plans that have not run have proved.
+    double doubt() const;
   };
   void judge(double predicted, double realised);
+  void note_what_both_took();
   std::vector<Condition> began_since() const;
   // Of the last change that was wished for: the realised gain, once it is known whose it is.
   std::optional<double> verdict() const;
@@ -179,6 +183,8 @@ class Deciding {
     bool is_settled = true;  // steps were measured under these conditions
     Judged judged;
     std::map<RanKey, double> ran;
+    std::optional<std::pair<Plan, double>>
+        better_before;  // than this plan, and since then nothing has happened
     std::string evidence;
   };
   struct Answer {
@@ -198,9 +204,10 @@ class Deciding {
   const Cluster cluster_;  // of facts_.machines
   Calibration& calibration_;
   Plan plan_;
-  std::optional<Plan> home_;     // the plan before the first that was wished for
-  std::optional<Plan> left_;     // the plan before this one, unless the run has gone back from that
-  std::vector<StageWork> work_;  // of plan_
+  std::optional<Plan> home_;         // the plan before the first that was wished for
+  std::optional<Plan> left_;         // the plan before this one, unless the run has gone back from that
+  std::optional<Plan> before_plan_;  // the plan before the last wish
+  std::vector<StageWork> work_;      // of plan_
   std::unique_ptr<Detector> detector_, hasty_;
   struct Away {
     Finding finding;              // of what the plan does not use

@@ -67,11 +67,14 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
     one.option.step_seconds = one.option.usual_seconds + added * more;
     const double by_conditions =
         doubt_of_conditions(question, one.plan, added * more / one.option.step_seconds);
-    one.option.doubt = std::hypot(std::hypot(one.option.doubt, by_conditions), question.doubt, trust.doubt);
+    one.option.doubt = std::hypot(std::hypot(one.option.doubt, by_conditions, question.judged.doubt()),
+                                  question.doubt, trust.doubt);
     if (std::find(question.earlier.begin(), question.earlier.end(), one.plan) != question.earlier.end())
       one.option.response = Response::resume;
-    if (const auto known = took(key_of(question.conditions, one.plan)))
-      one.option.step_seconds = *known, one.option.doubt = 0.01, one.option.is_measured = true;
+    auto known = took(key_of(question.conditions, one.plan));
+    if (question.better_before && question.better_before->first == one.plan)
+      known = question.better_before->second;
+    if (known) one.option.step_seconds = *known, one.option.doubt = 0.01, one.option.is_measured = true;
   }
   if (question.is_settled)
     options.front().option.step_seconds = question.seconds, options.front().option.is_measured = true;

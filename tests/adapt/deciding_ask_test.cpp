@@ -64,6 +64,43 @@ TEST_F(DecidingTest, APlanThatDisappointsIsLeftForTheOneBefore) {
   EXPECT_EQ(steps(100), std::nullopt) << "and not to and fro";
 }
 
+// The same, where a device was slow, and nothing is found to be on the plan that disappoints: what the plan before takes is what it took, not
+// what it would if the device were well.
+TEST_F(DecidingTest, WhatThePlanBeforeTookIsKnownWhateverIsFound) {
+  least_seconds_ = 0;
+  begin({.pp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4);
+  ASSERT_TRUE(steps(60).has_value()) << "the head makes the last stage too heavy";
+  ASSERT_FALSE(steps(60).has_value());
+  set({{Cause::device, 1, 2}});
+  const Plan before = plan_;
+  const double slow = run_->next().seconds;
+  ASSERT_TRUE(steps(40).has_value());
+  set({});
+  seconds_ = 1.5 * slow;
+  const auto back = steps(60);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(plan_hash(back->plan), plan_hash(before)) << back->why;
+  EXPECT_NEAR(back->predicted_gain, 0.5, 0.1);
+}
+
+// What a condition asks for was tried, and took longer: the run goes back, and does not try it again while the condition lasts.
+TEST_F(DecidingTest, WhatHasDisappointedIsNotTriedAgain) {
+  begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  const Plan first = plan_;
+  const double usual = run_->next().seconds;
+  const auto wish = steps(60);
+  ASSERT_TRUE(wish.has_value()) << "the head makes the last stage too heavy";
+  seconds_ = 1.5 * usual;
+  const auto back = steps(40);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(plan_hash(back->plan), plan_hash(first));
+  seconds_ = usual;
+  for (int i = 0; i < 5; ++i) {
+    const auto again = steps(60);
+    EXPECT_TRUE(!again || plan_hash(again->plan) != plan_hash(wish->plan)) << again->why;
+  }
+}
+
 // It is asked when 30 steps have been measured.
 TEST_F(DecidingTest, NothingIsChangedWhereTheRunEnds) {
   looks_for_better_ = true;
