@@ -9,7 +9,11 @@ import dynamic_lab as lab
 
 HINDSIGHT = -1  # the round in which the best static plan is looked for
 START = "the start plan"
-LOOKED = "all"  # stands there when no more will be looked at
+LOOKED = "all"  # stands there when no more will be looked at, with the names where not all were to be
+
+
+def looked(among=None):
+    return LOOKED + (f" of {', '.join(among)}" if among else "")
 
 
 class Plays:
@@ -75,5 +79,5 @@ class Plays:
         return min(tried + ([(start.seconds, START)] if start else []), default=None)
 
     def has_looked(self, scenario):
-        """Whether that is the best of all."""
-        return (scenario, HINDSIGHT, LOOKED) in self.found
+        """Whether that is the best of all, or of those that were to be looked at."""
+        return any(name == scenario and number == HINDSIGHT and way.startswith(LOOKED) for name, number, way in self.found)

@@ -19,6 +19,7 @@ constexpr double kLeastFactor = 1.12;  // what is found and less than this is ab
 constexpr int kSettling = 3;           // observations behind a change of plan that say little
 // Observations of a new plan, until what slows the run down since it began would have been found.
 constexpr int kVerdict = kSettling + 2 * static_cast<int>(kRecent);
+constexpr double kNoticeable = 1.03;    // medians of ten steps vary by a percent or two
 constexpr double kAnotherMatter = 1.3;  // slower than this since a change, it is answered at once
 constexpr double kExplored = 0.01;      // of the time, for changes that are only likely to be better
 // Observations of the first plan, or a phase's, until it is asked whether it is the best.
@@ -100,7 +101,7 @@ void Deciding::see(const Observation& seen) {
     }
   }
   // A plan is not blamed for what began while it was measured.
-  if (num_seen_ <= kVerdict && !began_since().empty()) is_clouded_ = true;
+  if (num_seen_ <= kVerdict && (!began_since().empty() || is_held_up())) is_clouded_ = true;
   if (num_seen_ == kVerdict && verdict()) judge(*predicted_, *realised_), note_what_both_took();
   note_what_no_plan_answers();
   note_phase(seen);
@@ -137,7 +138,7 @@ void Deciding::note_phase(const Observation& seen) {
   stays_.push_back({fmt::format("lengths of documents have changed: attention costs {:.2f}x", change),
                     "a better one is looked for", ""});
   // What plans took of other documents says nothing any more.
-  lengths_ = {}, has_looked_for_better_ = false;
+  lengths_ = {}, has_looked_for_better_ = false, is_clouded_ = true;
   ran_.clear(), least_.clear(), history_.clear();
 }
 
@@ -166,6 +167,14 @@ std::vector<Condition> Deciding::began_since() const {
   return concerning(plan_, result);
 }
 
+// Since the plan's first steps, by what slows down any plan.
+bool Deciding::is_held_up() const {
+  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
+    return (one.cause == Cause::cluster || one.cause == Cause::data_loading) &&
+           one.since >= first_step_ + kSettling;
+  });
+}
+
 std::optional<double> Deciding::verdict() const {
   return predicted_ && num_seen_ >= kVerdict && !is_clouded_ ? realised_ : std::nullopt;
 }
@@ -190,11 +199,16 @@ void Deciding::judge(double predicted, double realised) {
   judged_.shortfalls += std::pow(std::max(0.0, miss), 2);
 }
 
-double Deciding::Judged::doubt() const { return num_missed > 0 ? std::sqrt(shortfalls / num_missed) : 0; }
+double Deciding::Judged::doubt() const {
+  constexpr int kRightBefore = 3;  // one miss is no reason to believe nothing any more
+  return std::sqrt(shortfalls / (num_missed + kRightBefore));
+}
 
 // Nothing has happened between the two plans, but what is found may look otherwise from each of them, where the cost model errs about one:
 // what they took holds for what is found on the other, too. So the run does not price by the model what it has just left for being worse.
 void Deciding::note_what_both_took() {
+  if (*realised_ >= 0)
+    return;  // nobody wants to go back, and what made it quicker may be that something is over
   if (facts_.foretold) return;  // who knows what comes has not measured it before the change
   const auto note = [&](const Plan& plan, const std::vector<Condition>& found_on_other, double seconds) {
     const std::string key = key_of(found_on_other, plan);
@@ -311,7 +325,7 @@ Deciding::RanKey Deciding::ran_key(const Plan& plan, const std::string& conditio
 void Deciding::weigh_if_due() {
   // Who knows what comes need not measure it first.
   const std::size_t enough = facts_.foretold ? 1 : kRecent;
-  if (weighing_.valid() || is_wished_ || probing_ != Probing::no || recent_.size() < enough) return;
+  if (weighing_.valid() || asked_ || probing_ != Probing::no || recent_.size() < enough) return;
   const std::vector<Condition> all = conditions(), now = conditions(felt(findings_, kRecent));
   if (now.size() < all.size() && decides())
     note_stay({evidence_of(findings_), "steps take no longer", word_of(all.front().cause)}, all);
@@ -354,8 +368,7 @@ std::optional<double> Deciding::times_usual(std::size_t last_steps) const {
 }
 
 bool Deciding::are_steps_longer(std::size_t last_steps) const {
-  constexpr double kNoticeable = 1.03;  // medians of ten steps vary by a percent or two
-  if (facts_.foretold) return true;     // they are about to be
+  if (facts_.foretold) return true;  // they are about to be
   return times_usual(last_steps).value_or(kNoticeable) >= kNoticeable;
 }
 
@@ -386,8 +399,17 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   const std::vector<Finding> findings = felt(is_suspicion ? suspected_ : findings_, steps);
   Question question;
   question.plan = plan_, question.conditions = conditions(findings);
-  if (home_) question.earlier.push_back(*home_);
-  if (left_ && left_ != home_) question.earlier.push_back(*left_);
+  question.predicted = predicted_, question.realised = verdict(), question.judged = judged_;
+  // Of the one before it is known for a while what it takes now; of others, only what they took when other things were found.
+  const bool is_fresh =
+      num_seen_ <= 2 * kVerdict && !facts_.foretold && !is_suspicion && began_since().empty();
+  if (is_fresh && left_ && question.realised.value_or(0) < 1 / kNoticeable - 1) {
+    question.seconds_before = before_;
+    question.earlier.push_back(*left_);
+  } else {
+    if (home_) question.earlier.push_back(*home_);
+    if (left_ && left_ != home_) question.earlier.push_back(*left_);
+  }
   question.machines = calibration_.refreshed(facts_.machines);
   question.ring_factor = calibration_.ring_factor(facts_.machines);
   question.is_suspicion = is_suspicion;
@@ -398,13 +420,10 @@ Deciding::Question Deciding::question(bool is_suspicion) const {
   question.since_switch = since_switch();
   question.doubt = calibration_.doubt(BlockRole::layer) / std::sqrt(double{kRecent});
   question.exploration_left = std::max(0.0, kExplored * (facts_.clock() - began_) - explored_);
-  question.predicted = predicted_, question.realised = verdict(), question.judged = judged_;
   const double layers = calibration_.rate(BlockRole::layer).value_or(1);
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
   question.ran = ran_;
-  if (question.realised.value_or(0) < 0 && !facts_.foretold && began_since().empty())
-    question.better_before.emplace(*before_plan_, before_);
   if (facts_.foretold) {
     question.true_rest = until_foretold();
     const std::string key = key_of(question.conditions, plan_);
@@ -436,8 +455,7 @@ std::optional<PlanWish> Deciding::wish() {
   Answer answer = weighing_.get();
   if (answer.stay && decides() && !is_suspicion_) note_stay(std::move(*answer.stay), answer.conditions);
   if (!answer.wish || recent_.empty()) return std::nullopt;
-  is_wished_ = true, before_ = middle_step(recent_), pause_ = answer.pause;
-  asked_for_ = std::move(answer.conditions);
+  asked_ = Asked{std::move(answer.conditions), answer.pause, middle_step(recent_)};
   num_suspecting_ = 0, suspected_at_ = facts_.clock();
   if (is_suspicion_ && suspicion() == Suspicion::wrong) return withdrawn(), std::nullopt;
   return std::move(answer.wish);
@@ -453,7 +471,7 @@ void Deciding::note_stay(PlanStay stay, const std::vector<Condition>& conditions
 }
 
 void Deciding::refused() {
-  is_wished_ = false;
+  asked_.reset();
   weighed_ = question_key(), weighed_at_ = facts_.clock(), wait_ = kLongestWait;
 }
 
@@ -468,16 +486,18 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   if (home_ && *home_ == plan) home_.reset();
   if (!wish) home_.reset();  // somebody else knows better
   if (probing_ != Probing::no) has_looked_at_channels_ = false;
+  Asked asked = std::exchange(asked_, std::nullopt).value_or(Asked{});
   // When it was suspected most of them had been quick.
-  if (wish && is_suspicion_ && !recent_.empty()) before_ = middle_step(recent_);
+  if (wish && (is_suspicion_ || asked.seconds == 0) && !recent_.empty()) asked.seconds = middle_step(recent_);
   networks_.reset(), probing_ = Probing::no, last_look_.reset();
   // With another batch or length another plan may be the best.
   if (plan.batch != plan_.batch || plan.sequence_length != plan_.sequence_length)
     has_looked_for_better_ = false;
-  plan_ = plan, is_wished_ = false, switched_at_ = facts_.clock();
+  plan_ = plan, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
-  wished_for_ = wish ? std::exchange(asked_for_, {}) : std::vector<Condition>();
+  before_ = asked.seconds, pause_ = asked.pause;
+  wished_for_ = wish ? std::move(asked.conditions) : std::vector<Condition>();
   realised_.reset(), is_told_ = !wish, stays_.clear(), told_.clear(), lengths_ = {};
   if (wish) ++judged_.switches;
   begin_plan();

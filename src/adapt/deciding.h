@@ -156,12 +156,13 @@ class Deciding {
     double misses = 0,
            squares = 0;     // logarithms of seconds over those predicted, and their squares, added up
     double shortfalls = 0;  // squares of those that took longer than predicted
-    // How unsure predictions of plans that have not run have proved.
+    // How unsure predictions of plans that have not run have proved; as if some had been right before.
     double doubt() const;
   };
   void judge(double predicted, double realised);
   void note_what_both_took();
   std::vector<Condition> began_since() const;
+  bool is_held_up() const;
   // Of the last change that was wished for: the realised gain, once it is known whose it is.
   std::optional<double> verdict() const;
   double since_switch() const;
@@ -183,8 +184,8 @@ class Deciding {
     bool is_settled = true;  // steps were measured under these conditions
     Judged judged;
     std::map<RanKey, double> ran;
-    std::optional<std::pair<Plan, double>>
-        better_before;  // than this plan, and since then nothing has happened
+    // Of a step of the only earlier plan, if that was quicker and nothing has happened since.
+    std::optional<double> seconds_before;
     std::string evidence;
   };
   struct Answer {
@@ -254,13 +255,18 @@ class Deciding {
   LengthMix lengths_;
   bool is_plateau_told_ = false;
   mutable PredictionMemory memory_;
-  bool is_wished_ = false;
   bool is_clouded_ = false;  // something else has slowed the plan down while its gain was measured
   bool was_slow_ = false, has_looked_for_better_ = false, has_looked_at_channels_ = false;
-  double before_ = 0;  // seconds of a step before the last wish, or before what came of a suspicion
-  std::vector<Condition> wished_for_,
-      asked_for_;                 // what it was to answer; what the wish that is under way is
-  double began_ = 0, pause_ = 0;  // pause_: that the last wish was to cost
+  struct Asked {
+    std::vector<Condition> conditions;  // that it is to answer
+    double pause = 0;                   // that it is to cost
+    double seconds = 0;                 // of a step, then
+  };
+  std::optional<Asked> asked_;  // the wish that is under way
+  // Of the last one that was done: seconds of a step before it, or before what came of a suspicion; what it was to answer, and to cost.
+  double before_ = 0, pause_ = 0;
+  std::vector<Condition> wished_for_;
+  double began_ = 0;
   double explored_ = 0;  // seconds that changes of plan, and steps on plans that were worse, have cost
   std::optional<double> predicted_, realised_;
   Judged judged_;

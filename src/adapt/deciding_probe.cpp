@@ -28,7 +28,7 @@ void Deciding::name_nodes() {
   if (networks_) networks_->num_quiet = is_unclear ? 0 : networks_->num_quiet + 1;
   if (networks_ && networks_->num_quiet > kHeld) networks_.reset();
   if (!facts_.has_host_links) return;
-  if (!is_unclear || !decides() || is_wished_ || probing_ != Probing::no) return;
+  if (!is_unclear || !decides() || asked_ || probing_ != Probing::no) return;
   if (networks_ && facts_.clock() < networks_->next) return;
   if (!networks_) networks_.emplace();
   networks_->wait = std::clamp(2 * networks_->wait, kFirstLook, kLongestLook);
@@ -56,7 +56,7 @@ void Deciding::name_nodes_of(Finding& finding) const {
 void Deciding::look_at_channels() {
   const Look missing = calibration_.missing();
   if (has_looked_at_channels_ || !facts_.has_host_links || missing == Look()) return;
-  if (!decides() || !calibration_.is_known() || probing_ != Probing::no || is_wished_) return;
+  if (!decides() || !calibration_.is_known() || probing_ != Probing::no || asked_) return;
   if (cluster_.num_nodes() < 2 || !is_quiet()) return;
   has_looked_at_channels_ = true;
   want_to_look(missing);
@@ -87,7 +87,7 @@ void Deciding::look_at_those_away() {
     return cluster_.num_devices() >= 3;
   };
   if (std::none_of(away_.begin(), away_.end(), can_be_told)) return;
-  if (!decides() || probing_ != Probing::no || is_wished_) return;
+  if (!decides() || probing_ != Probing::no || asked_) return;
   if (!last_look_) last_look_ = facts_.clock();
   const bool is_to_confirm =
       std::any_of(away_.begin(), away_.end(), [](const Away& one) { return one.seemed_well; });

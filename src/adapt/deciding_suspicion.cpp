@@ -12,13 +12,13 @@ void Deciding::suspect(const Observation& seen) {
     return (one.cause != Cause::device && one.cause != Cause::host) ||
            one.factor < hasty_options().quick_factor;
   });
-  if (is_suspicion_ && is_wished_) ++num_suspecting_;
+  if (is_suspicion_ && asked_) ++num_suspecting_;
 }
 
 // Once in a while: a suspicion that brings no wish, and one that passes, are over by then.
 void Deciding::weigh_suspicion() {
   constexpr double kWait = 30;  // seconds
-  if (weighing_.valid() || is_wished_ || probing_ != Probing::no || std::ssize(recent_) < kHastySteps) return;
+  if (weighing_.valid() || asked_ || probing_ != Probing::no || std::ssize(recent_) < kHastySteps) return;
   if (!decides() || facts_.foretold || !is_quiet() || suspected_.empty()) return;
   if (facts_.clock() < suspects_at_ || !are_steps_longer(kHastySteps)) return;
   suspects_at_ = facts_.clock() + kWait;
@@ -31,12 +31,13 @@ Suspicion Deciding::suspicion() const {
   const double longest = DetectorOptions{}.unsteady_seconds + 2;
   constexpr double kNear = 1.4;  // a plan for another severity may be another one
   const auto are_same = [&](const std::vector<Condition>& now) {
-    return std::is_permutation(now.begin(), now.end(), asked_for_.begin(), asked_for_.end(),
+    return std::is_permutation(now.begin(), now.end(), asked_->conditions.begin(), asked_->conditions.end(),
                                [](const Condition& a, const Condition& b) {
                                  const double apart = std::max(a.factor / b.factor, b.factor / a.factor);
                                  return a.cause == b.cause && a.where == b.where && apart <= kNear;
                                });
   };
+  if (!asked_) return Suspicion::wrong;
   if (const std::vector<Condition> found = conditions(); !found.empty())
     return are_same(found) ? Suspicion::right : Suspicion::wrong;
   const bool has_time = num_suspecting_ <= kPatience || facts_.clock() - suspected_at_ < longest;
@@ -50,7 +51,7 @@ void Deciding::withdrawn() {
     suspicion_wait_ = std::clamp(2 * suspicion_wait_, kFirst, kLongest);
     suspects_at_ = facts_.clock() + suspicion_wait_;
   }
-  is_wished_ = is_suspicion_ = false, asked_for_.clear();
+  is_suspicion_ = false, asked_.reset();
 }
 
 }  // namespace optimus

@@ -69,11 +69,11 @@ std::vector<PlannedOption> Deciding::priced_options(const Question& question) co
         doubt_of_conditions(question, one.plan, added * more / one.option.step_seconds);
     one.option.doubt = std::hypot(std::hypot(one.option.doubt, by_conditions, question.judged.doubt()),
                                   question.doubt, trust.doubt);
-    if (std::find(question.earlier.begin(), question.earlier.end(), one.plan) != question.earlier.end())
-      one.option.response = Response::resume;
     auto known = took(key_of(question.conditions, one.plan));
-    if (question.better_before && question.better_before->first == one.plan)
-      known = question.better_before->second;
+    if (std::find(question.earlier.begin(), question.earlier.end(), one.plan) != question.earlier.end()) {
+      one.option.response = Response::resume;
+      if (question.seconds_before) known = question.seconds_before;
+    }
     if (known) one.option.step_seconds = *known, one.option.doubt = 0.01, one.option.is_measured = true;
   }
   if (question.is_settled)
@@ -156,7 +156,7 @@ Deciding::Answer Deciding::weigh(const Question& question) const {
   if (choice.reason == kGainDidNotCome)
     wish.why = question.conditions.empty() ? choice.reason : fmt::format("{} ({})", wish.why, choice.reason);
   if (facts_.policy.kind == PolicyKind::learned) wish.why += fmt::format(" ({})", choice.reason);
-  wish.is_placed = !question.conditions.empty();
+  wish.is_placed = !question.conditions.empty() || chosen.response == Response::resume;
   wish.predicted_gain = gain_of(chosen);
   const double saved = 1 - lasting_seconds(situation, chosen) / lasting_seconds(situation, now);
   wish.payback_steps = chosen.pause_seconds / std::max(1e-3 * question.seconds, saved * question.seconds);

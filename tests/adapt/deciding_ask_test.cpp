@@ -101,6 +101,35 @@ TEST_F(DecidingTest, WhatHasDisappointedIsNotTriedAgain) {
   }
 }
 
+// Steps became longer for a reason that nobody has found, and a change made it worse: what the first plan took before all that says nothing
+// about now. Only of the plan before it is known what it takes.
+TEST_F(DecidingTest, ARunGoesBackByOneChange) {
+  UniformPlan shape{.dp = 4, .strategy = {.zero = 1}, .microbatch = 16, .batch = 64, .sequence_length = 1024};
+  begin(shape, 4);
+  const double usual = run_->next().seconds;
+  ASSERT_EQ(steps(40), std::nullopt);
+  const auto change_to = [&](int microbatch, double seconds) {
+    shape.microbatch = microbatch, seconds_ = seconds;
+    plan_ = uniform_plan(model_, shape);
+    deciding_->took(plan_, PlanWish{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_), imagine();
+  };
+  change_to(8, 0.8 * usual);
+  const Plan second = plan_;
+  ASSERT_EQ(steps(40), std::nullopt);
+  seconds_ = 1.5 * usual;
+  ASSERT_EQ(steps(15), std::nullopt);
+  change_to(4, 2 * usual);
+  const Plan third = plan_;
+  const auto back = steps(40);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(plan_hash(back->plan), plan_hash(second));
+  EXPECT_NEAR(back->predicted_gain, 1 / 3.0, 0.05);
+  EXPECT_TRUE(back->is_placed) << "what it took there is known of these devices";
+  seconds_ = 2.2 * usual;
+  const auto again = steps(60);
+  EXPECT_TRUE(!again || plan_hash(again->plan) != plan_hash(third)) << "to and fro";
+}
+
 // It is asked when 30 steps have been measured.
 TEST_F(DecidingTest, NothingIsChangedWhereTheRunEnds) {
   looks_for_better_ = true;

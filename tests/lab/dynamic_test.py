@@ -4,6 +4,7 @@ import argparse
 import importlib.machinery
 import importlib.util
 import json
+import math
 import pathlib
 import shutil
 import subprocess
@@ -143,6 +144,28 @@ class Plays(unittest.TestCase):
                 else:
                     with self.assertRaisesRegex(lab.training.Failed, "plan-1, its best static plan, is not found again"):
                         one._scenario("best")
+
+
+    def looks(self, known, among, found):
+        """Looks for the best among these, of which those that are found can be played."""
+        def play(_, way, most=math.inf):
+            if way not in found:
+                raise lab.training.Failed(f"{way} fails")
+            return result(way, found[way])
+        asked = argparse.Namespace(ways=["rule", "best"], candidates=9, among=among)
+        with mock.patch.object(ways, "candidates", lambda *_: [(name, name) for name in ("plan-0", "plan-1", "plan-2")]), mock.patch.object(bench, "play", play):
+            bench.Bench(lab.read(SCENARIO), asked, known, None)._look_for_best()
+
+    def test_the_best_is_looked_for_without_the_start_plan(self):
+        known = plays.Plays(self.path, "build", MARKS)
+        known.add(SCENARIO, 0, "rule", result("rule", 13))
+        with self.assertRaisesRegex(lab.training.Failed, "none of the static plans could be played"):
+            self.looks(known, ["plan-2"], {})
+        self.looks(known, ["plan-0", "plan-1"], {"plan-0": 15, "plan-1": 14})
+        self.assertEqual(known.best(SCENARIO), (14, "plan-1"))
+        self.looks(known, ["plan-0", "plan-1"], {})  # nothing is played again
+        with self.assertRaisesRegex(lab.training.Failed, "among others"):
+            self.looks(known, ["plan-0"], {})
 
 
 class Losses(unittest.TestCase):
