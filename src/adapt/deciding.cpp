@@ -55,34 +55,39 @@ Deciding::~Deciding() {
   if (weighing_.valid()) weighing_.wait();
 }
 
-// What is slow is told by what was measured of such stages before, or by a plan's own first steps.
-void Deciding::watch(bool by_what_is_known) {
+// What is slow is told by what was measured of such stages before; or by a plan's own first steps: of stages of these ranks, and where nothing
+// was measured.
+void Deciding::watch(const std::set<int>& by_first_steps) {
   Topology topology(plan_, cluster_, DeviceMap::identity(cluster_.num_devices()));
   auto usual = calibration_.baselines(work_, topology);
-  if (!by_what_is_known) usual.clear();
+  std::erase_if(usual, [&](const auto& one) {
+    const std::vector<int>& ranks = topology.ranks_of_group(one.first.first);
+    return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return by_first_steps.contains(rank); });
+  });
   hasty_ = std::make_unique<Detector>(topology, hasty_options(), usual);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
-  suspected_.clear();
+  suspected_.clear(), num_watched_ = 0;
 }
 
 void Deciding::begin_plan() {
   work_ = stage_work(plan_, facts_.model, cluster_);
-  watch(true);
+  watch();
   num_unexplained_ = 0;
   recent_.clear(), history_.clear(), num_seen_ = 0, is_clouded_ = false;
 }
 
 void Deciding::see(const Observation& seen) {
   if (seen.step < first_step_ || seen.num_ranks == 0) return;
-  ++num_seen_, seen_step_ = seen.step;
+  ++num_seen_, ++num_watched_, seen_step_ = seen.step;
   if (num_seen_ > kSettling || predicted_ == std::nullopt) recent_.push_back(seen.seconds);
   if (recent_.size() > kRecent) recent_.pop_front();
   findings_ = detector_->see(seen);
-  if (is_misjudged()) quiet_before_.clear(), findings_.clear(), watch(false);
+  // Who was slow before still is.
+  if (is_misjudged()) watch(std::exchange(quiet_before_, {})), findings_.clear();
   if (facts_.foretold) findings_ = foretold(seen.step);
-  if (findings_.empty() && num_seen_ <= kHeld) findings_ = held_;
+  if (findings_.empty() && num_watched_ <= kHeld) findings_ = held_;
   name_nodes();
-  if (num_seen_ > kHeld) held_.clear();
+  if (num_watched_ > kHeld) held_.clear();
   const bool is_slow = !is_quiet();
   was_slow_ |= is_slow;
   if (!is_slow) calibration_.learn(seen, work_, detector_->topology());

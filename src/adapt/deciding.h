@@ -105,11 +105,11 @@ class Deciding {
   std::optional<double> realised();
 
  private:
-  static constexpr int kHeld = 14;  // observations, until a new plan's detector has seen enough
+  static constexpr int kHeld = 14;                     // observations, until a new detector has seen enough
   using RanKey = std::pair<std::string, std::string>;  // plan, conditions
 
   void begin_plan();
-  void watch(bool by_what_is_known);
+  void watch(const std::set<int>& by_first_steps = {});
   void weigh_if_due();
   std::vector<Finding> foretold(std::int64_t step) const;
   double until_foretold() const;  // something else: seconds
@@ -234,9 +234,9 @@ class Deciding {
   };
   std::optional<Networks> networks_;
   enum class Probing { no, wanted, under_way } probing_ = Probing::no;
-  Look look_;           // that is wanted or under way
-  int num_waited_ = 0;  // observations, since it was asked for
-  int num_seen_ = 0;
+  Look look_;                           // that is wanted or under way
+  int num_waited_ = 0;                  // observations, since it was asked for
+  int num_seen_ = 0, num_watched_ = 0;  // observations: of this plan; by these detectors
   // Of the last observations: longer than the plan's usual steps, and nothing is found.
   int num_unexplained_ = 0;
   std::int64_t first_step_ = 0;  // what was seen of earlier ones was another plan's

@@ -92,7 +92,7 @@ double Detector::common_factor(const Observation& observation, Measure measure) 
     ratios.emplace_back(value / base->second.value, spread.count);
     ranks += spread.count;
   }
-  if (ratios.empty()) return 1;
+  if (2 * ranks < observation.num_ranks) return 1;  // of the others nothing is known yet
   std::sort(ratios.begin(), ratios.end());
   if (observation.num_ranks < 4) return ratios.front().first;
   std::int64_t left = (ranks + 1) / 2;

@@ -47,6 +47,30 @@ TEST_F(DecidingTest, AStageThatWasMisjudgedIsNoSlowDevice) {
   EXPECT_NE(wish->why.find("slow device 1"), std::string::npos) << wish->why;
 }
 
+// A stage is cut smaller for its slow device, and of another one too much was expected: the device is slow all the same. In the lab runs went
+// back to the plan that they began with, as if it were well.
+TEST_F(DecidingTest, AMisjudgedStageHidesNoSlowDevice) {
+  least_seconds_ = 0.5;
+  begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  const auto is_known = [&] {
+    const std::vector<Finding>& found = deciding_->findings();
+    return std::any_of(found.begin(), found.end(), [](const Finding& one) {
+      return one.cause == Cause::device && one.where == std::vector{1} && one.factor > 2;
+    });
+  };
+  (void)steps(60);  // the head makes the last stage too heavy
+  const Plan first = plan_;
+  ASSERT_EQ(steps(40), std::nullopt);
+  set({{Cause::device, 1, 2.5}});
+  ASSERT_TRUE(steps(40).has_value());
+  set({{Cause::device, 1, 2.5}, {Cause::device, 0, 1.3}});
+  for (int i = 0; i < 60; ++i) {
+    const auto wish = steps(1);
+    EXPECT_TRUE(!wish || plan_hash(wish->plan) != plan_hash(first)) << wish->why;
+    EXPECT_TRUE(is_known()) << step_;
+  }
+}
+
 // The second of two changes makes steps longer: the run goes back to what it had between them, which is quicker than what it began with.
 TEST_F(DecidingTest, APlanThatDisappointsIsLeftForTheOneBefore) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
