@@ -85,13 +85,13 @@ void Deciding::see(const Observation& seen) {
   // Who was slow before still is.
   if (is_misjudged()) watch(std::exchange(quiet_before_, {})), findings_.clear();
   if (facts_.foretold) findings_ = foretold(seen.step);
-  if (findings_.empty() && num_watched_ <= kHeld) findings_ = held_;
+  if (num_watched_ <= kHeld) add_unless_found(held_);
   name_nodes();
-  if (num_watched_ > kHeld) held_.clear();
   const bool is_slow = !is_quiet();
   was_slow_ |= is_slow;
   if (!is_slow) calibration_.learn(seen, work_, detector_->topology());
-  std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock(); });
+  if (num_watched_ == kHeld + 1) note_hidden();
+  std::erase_if(away_, [&](const Away& one) { return one.until <= facts_.clock() || is_found(one.finding); });
   look_at_those_away();
   for (const Away& one : away_) findings_.push_back(one.finding);
   look_at_channels();
@@ -498,6 +498,8 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   // With another batch or length another plan may be the best.
   if (plan.batch != plan_.batch || plan.sequence_length != plan_.sequence_length)
     has_looked_for_better_ = false;
+  if (wish && !facts_.foretold && !asked.conditions.empty())
+    ran_.try_emplace(ran_key(plan_, key_of(asked.conditions, plan_)), asked.seconds);
   plan_ = plan, switched_at_ = facts_.clock();
   hold(wish ? findings_ : std::vector<Finding>());
   predicted_ = wish ? std::optional(wish->predicted_gain) : std::nullopt;
@@ -508,10 +510,47 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   begin_plan();
 }
 
+// What the plan was changed for, and is not found on the new one, has hardly ended in that very moment: with less to do, a device, or a network,
+// may not show how slow it is. It is looked at as those are that the plan does not use.
+void Deciding::note_hidden() {
+  std::erase_if(held_, [&](const Finding& one) {
+    if (is_found(one)) return false;
+    put_away(one);
+    return true;
+  });
+}
+
+void Deciding::add_unless_found(const std::vector<Finding>& known) {
+  for (const Finding& one : known)
+    if (!is_found(one)) findings_.push_back(one);
+}
+
+bool Deciding::is_found(const Finding& known) const {
+  const auto is_at = [](const std::vector<int>& places, int place) {
+    return std::find(places.begin(), places.end(), place) != places.end();
+  };
+  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
+    return std::any_of(one.where.begin(), one.where.end(), [&](int place) {
+      if (one.cause == Cause::device && known.cause == Cause::host)
+        return is_at(known.where, cluster_.node_of(Device{place}));
+      return one.cause == known.cause && is_at(known.where, place);
+    });
+  });
+}
+
+// Each time that it was still slow when it was tried again it is given twice as long.
+void Deciding::put_away(Finding finding) {
+  double& tries = tries_[{finding.cause, finding.where.front()}];
+  const double rest = expected_rest(usual_lifetime(finding.cause), 0, facts_.policy.horizon);
+  away_.push_back({std::move(finding), facts_.clock(), facts_.clock() + rest * std::exp2(tries++)});
+}
+
 // Nobody sees how machines are that the plan does not use: they are believed to stay as they are for as long as such conditions do, and
 // are then tried again.
 void Deciding::hold(std::vector<Finding> findings) {
-  std::erase_if(findings, [](const Finding& one) { return !is_answerable(one.cause); });
+  std::erase_if(findings, [](const Finding& one) {
+    return !is_answerable(one.cause) || one.cause == Cause::heavy_stage;  // that one is the plan's
+  });
   const std::vector<Away> before = std::exchange(away_, {});
   held_.clear();
   if (facts_.foretold) return;
@@ -527,10 +566,7 @@ void Deciding::hold(std::vector<Finding> findings) {
       away_.push_back(*known);
       continue;
     }
-    // Each time that it was still slow when it was tried again it is given twice as long.
-    double& tries = tries_[{one.cause, one.where.front()}];
-    const double rest = expected_rest(usual_lifetime(one.cause), 0, facts_.policy.horizon);
-    away_.push_back({std::move(one), facts_.clock(), facts_.clock() + rest * std::exp2(tries++)});
+    put_away(std::move(one));
   }
 }
 

@@ -137,6 +137,10 @@ class Deciding {
   void note_who_is_well(const Probed& seen);
   bool decides() const { return facts_.policy.kind != PolicyKind::never; }
   void hold(std::vector<Finding> findings);
+  void note_hidden();
+  void put_away(Finding finding);
+  void add_unless_found(const std::vector<Finding>& known);
+  bool is_found(const Finding& known) const;
   void suspect(const Observation& seen);
   void weigh_suspicion();
   void begin_weighing(bool is_suspicion);
@@ -211,8 +215,8 @@ class Deciding {
   std::vector<StageWork> work_;      // of plan_
   std::unique_ptr<Detector> detector_, hasty_;
   struct Away {
-    Finding finding;              // of what the plan does not use
-    double since = 0, until = 0;  // seconds by the clock: left out; tried again
+    Finding finding;              // of what the plan does not use, or what it hides
+    double since = 0, until = 0;  // seconds by the clock: not seen; believed to be over
     bool seemed_well = false;     // at the last look
   };
   std::vector<Away> away_;

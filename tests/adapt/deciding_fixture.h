@@ -103,9 +103,10 @@ class DecidingTest : public testing::Test {
     for (const int node : deciding_->nodes()) {
       seen.network.push_back(message * (1 + 0.02 * (node % 2))), seen.bytes.push_back(kBytes);
       seen.devices.push_back(0.02 * (1 + 0.02 * (node % 3)));
-      for (const Condition& one : conditions_)
-        if (one.where == node && num_wrong_looks_ == 0)
-          (one.cause == Cause::link ? seen.network : seen.devices).back() *= one.factor;
+      for (const std::vector<Condition>& some : {conditions_, hidden_})
+        for (const Condition& one : some)
+          if (one.where == node && num_wrong_looks_ == 0)
+            (one.cause == Cause::link ? seen.network : seen.devices).back() *= one.factor;
     }
     num_wrong_looks_ = std::max(0, num_wrong_looks_ - 1);
     return seen;
@@ -124,7 +125,7 @@ class DecidingTest : public testing::Test {
   Calibration calibration_;
   std::unique_ptr<Deciding> deciding_;
   std::unique_ptr<ImaginedRun> run_;
-  std::vector<Condition> conditions_;
+  std::vector<Condition> conditions_, hidden_;  // hidden: only looks show them
   double now_ = 0;
   std::int64_t step_ = 0;
   double least_seconds_ = 1;  // of a step, by the clock

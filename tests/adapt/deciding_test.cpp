@@ -219,6 +219,24 @@ TEST_F(DecidingTest, ASlowDeviceOfAPipelineGetsFewerLayers) {
   EXPECT_LT(run_->step_seconds(), healthy + 0.5 * (slow - healthy)) << short_text(plan_);
 }
 
+// With its one layer it is quick enough not to show; with more it would not be. A look at it tells when it is well.
+TEST_F(DecidingTest, ADeviceThatItsAnswerHidesIsStillSlow) {
+  least_seconds_ = 0.5;
+  begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
+  (void)steps(60);  // the head makes the last stage too heavy
+  ASSERT_EQ(steps(40), std::nullopt);
+  const double healthy = run_->step_seconds();
+  set({{Cause::device, 1, 2.5}});
+  ASSERT_TRUE(steps(40).has_value());
+  hidden_ = {{Cause::device, 1, 2.5}}, set({});
+  EXPECT_EQ(steps(200), std::nullopt);
+  EXPECT_GT(num_probes_, 2);
+  hidden_.clear();
+  const auto back = steps(120);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_LT(run_->step_seconds(), 1.05 * healthy) << short_text(plan_);
+}
+
 // The planner leaves it out, and nobody sees then how it is.
 TEST_F(DecidingTest, ADeviceThatIsLeftOutIsTriedAgain) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
