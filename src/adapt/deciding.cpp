@@ -1,5 +1,5 @@
 // See deciding.h. What is looked at between two steps: deciding_probe.cpp; what is prepared before it is sure: deciding_suspicion.cpp;
-// what plans are worth: deciding_weigh.cpp.
+// what plans are worth: deciding_weigh.cpp; who is slow and not seen: deciding_away.cpp.
 #include "adapt/deciding.h"
 
 #include <algorithm>
@@ -161,12 +161,10 @@ std::vector<Condition> Deciding::began_since() const {
     if (finding.cause == Cause::heavy_stage) continue;
     if (finding.since < first_step_ + kSettling && !is_told_apart(finding)) continue;
     for (const int where : finding.where) {
-      const bool is_known = std::any_of(wished_for_.begin(), wished_for_.end(), [&](const Condition& known) {
-        const bool is_of_host = known.cause == Cause::host && finding.cause == Cause::device &&
-                                cluster_.node_of(Device{where}) == known.where;
-        return is_of_host || (known.cause == finding.cause && known.where == where);
-      });
-      if (!is_known) result.push_back({finding.cause, where, finding.factor});
+      const Condition one{finding.cause, where, finding.factor};
+      const bool is_known = std::any_of(wished_for_.begin(), wished_for_.end(),
+                                        [&](const Condition& known) { return is_part_of(one, known); });
+      if (!is_known) result.push_back(one);
     }
   }
   return concerning(plan_, result);
@@ -508,66 +506,6 @@ void Deciding::took(const Plan& plan, const std::optional<PlanWish>& wish, std::
   realised_.reset(), is_told_ = !wish, stays_.clear(), told_.clear(), lengths_ = {};
   if (wish) ++judged_.switches;
   begin_plan();
-}
-
-// What the plan was changed for, and is not found on the new one, has hardly ended in that very moment: with less to do, a device, or a network,
-// may not show how slow it is. It is looked at as those are that the plan does not use.
-void Deciding::note_hidden() {
-  std::erase_if(held_, [&](const Finding& one) {
-    if (is_found(one)) return false;
-    put_away(one);
-    return true;
-  });
-}
-
-void Deciding::add_unless_found(const std::vector<Finding>& known) {
-  for (const Finding& one : known)
-    if (!is_found(one)) findings_.push_back(one);
-}
-
-bool Deciding::is_found(const Finding& known) const {
-  const auto is_at = [](const std::vector<int>& places, int place) {
-    return std::find(places.begin(), places.end(), place) != places.end();
-  };
-  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
-    return std::any_of(one.where.begin(), one.where.end(), [&](int place) {
-      if (one.cause == Cause::device && known.cause == Cause::host)
-        return is_at(known.where, cluster_.node_of(Device{place}));
-      return one.cause == known.cause && is_at(known.where, place);
-    });
-  });
-}
-
-// Each time that it was still slow when it was tried again it is given twice as long.
-void Deciding::put_away(Finding finding) {
-  double& tries = tries_[{finding.cause, finding.where.front()}];
-  const double rest = expected_rest(usual_lifetime(finding.cause), 0, facts_.policy.horizon);
-  away_.push_back({std::move(finding), facts_.clock(), facts_.clock() + rest * std::exp2(tries++)});
-}
-
-// Nobody sees how machines are that the plan does not use: they are believed to stay as they are for as long as such conditions do, and
-// are then tried again.
-void Deciding::hold(std::vector<Finding> findings) {
-  std::erase_if(findings, [](const Finding& one) {
-    return !is_answerable(one.cause) || one.cause == Cause::heavy_stage;  // that one is the plan's
-  });
-  const std::vector<Away> before = std::exchange(away_, {});
-  held_.clear();
-  if (facts_.foretold) return;
-  for (Finding& one : findings) {
-    if (!concerning(plan_, {{one.cause, one.where.front(), one.factor}}).empty()) {
-      held_.push_back(std::move(one));
-      continue;
-    }
-    const auto known = std::find_if(before.begin(), before.end(), [&](const Away& away) {
-      return away.finding.cause == one.cause && away.finding.where == one.where;
-    });
-    if (known != before.end()) {
-      away_.push_back(*known);
-      continue;
-    }
-    put_away(std::move(one));
-  }
 }
 
 std::optional<double> Deciding::realised() {

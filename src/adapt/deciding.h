@@ -141,6 +141,7 @@ class Deciding {
   void put_away(Finding finding);
   void add_unless_found(const std::vector<Finding>& known);
   bool is_found(const Finding& known) const;
+  bool is_part_of(const Condition& one, const Condition& known) const;
   void suspect(const Observation& seen);
   void weigh_suspicion();
   void begin_weighing(bool is_suspicion);

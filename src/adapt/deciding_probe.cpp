@@ -70,8 +70,8 @@ bool Deciding::is_quiet() const {
 }
 
 // A look is a moment in which nobody trains; an end that is seen late is time on fewer devices, on average half of the time between two looks.
-// With c seconds a look, a chance of h a second that it ends, and a part g of the devices away (or one that is hidden), both together are least with
-// sqrt(2 c / (g h)) seconds between two.
+// With c seconds a look, a chance of h a second that it ends, and a part g of the devices away (or one that is hidden), both together are least
+// with sqrt(2 c / (g h)) seconds between two.
 double Deciding::until_next_look() const {
   constexpr double kLook = 0.2, kShortest = 10, kLongest = 600;  // seconds; the lab's looks take 0.1 to 0.3
   double worth = 0;
