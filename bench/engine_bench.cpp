@@ -30,9 +30,9 @@
 #include "engine/engine.h"
 #include "model/open.h"
 #include "plan/plan_json.h"
-#include "run/memory.h"
 #include "run/probe_machine.h"
 #include "simulate/simulate.h"
+#include "switching/memory.h"
 
 namespace optimus {
 namespace {

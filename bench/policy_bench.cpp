@@ -14,16 +14,16 @@
 #include <ctime>
 #include <list>
 
-#include "adapt/environment.h"
-#include "adapt/environment_draw.h"
 #include "adapt/learned_policy.h"
-#include "adapt/scenario.h"
-#include "adapt/trial_values.h"
 #include "base/text.h"
 #include "cluster/open.h"
 #include "model/presets.h"
 #include "model/tensors.h"
-#include "policy/templates.h"
+#include "recovery/templates.h"
+#include "trials/environment.h"
+#include "trials/environment_draw.h"
+#include "trials/line_trial.h"
+#include "trials/trial_values.h"
 
 using namespace optimus;
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "policy/published.h"
 #include "simulate/csv.h"
+#include "trials/published.h"
 
 namespace optimus {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "adapt/scenario.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/describe.h"
+#include "trials/line_trial.h"
 
 using namespace optimus;
 

@@ -5,7 +5,7 @@
 
 #include "cluster/standard.h"
 #include "model/presets.h"
-#include "policy/templates.h"
+#include "recovery/templates.h"
 
 namespace optimus {
 namespace {

@@ -4,8 +4,8 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/training_state.h"
 #include "cli/command.h"
-#include "run/folder_lock.h"
-#include "run/memory_level.h"
+#include "elastic/memory_level.h"
+#include "rundir/folder_lock.h"
 
 namespace optimus {
 namespace {

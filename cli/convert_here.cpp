@@ -3,7 +3,7 @@
 
 #include "cli/training.h"
 #include "engine/device.h"
-#include "run/compare_logits.h"
+#include "inference/compare_logits.h"
 
 namespace optimus {
 

@@ -1,6 +1,6 @@
 // optimus decisions RUN: what a run has decided about its plan, why, what it expected and what came of it.
 #include "cli/command.h"
-#include "run/run_records.h"
+#include "rundir/run_records.h"
 
 namespace optimus {
 namespace {

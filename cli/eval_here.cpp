@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/training.h"
-#include "run/evaluate.h"
+#include "inference/evaluate.h"
 
 namespace optimus {
 

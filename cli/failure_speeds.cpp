@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "cluster/open.h"
 #include "model/tensors.h"
-#include "policy/templates.h"
-#include "run/open_model.h"
+#include "recovery/templates.h"
+#include "settings/open_model.h"
 
 namespace optimus {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "cli/failures.h"
 #include "cluster/cluster.h"
-#include "policy/published.h"
-#include "policy/replay.h"
+#include "trials/published.h"
+#include "trials/replay.h"
 
 namespace optimus {
 

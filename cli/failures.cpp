@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "adapt/learned_policy.h"
-#include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/failure_speeds.h"
 #include "cli/time_lines.h"
+#include "trials/line_trial.h"
 
 namespace optimus {
 

@@ -1,6 +1,6 @@
 // In `optimus-engine`: optimus generate.
 #include "cli/training.h"
-#include "run/generate_text.h"
+#include "inference/generate_text.h"
 
 namespace optimus {
 

@@ -2,8 +2,8 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/training.h"
-#include "run/status.h"
-#include "run/store_file.h"
+#include "launch/store_file.h"
+#include "report/status.h"
 
 namespace optimus {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "base/text.h"
 #include "cli/command.h"
-#include "run/launch_hosts.h"
-#include "run/worker_protocol.h"
+#include "launch/launch_hosts.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 namespace {

@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "adapt/learning.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/failure_speeds.h"
 #include "cost/constants_json.h"
 #include "cost/history_json.h"
-#include "run/run_records.h"
+#include "rundir/run_records.h"
+#include "trials/learning.h"
 
 namespace optimus {
 namespace {

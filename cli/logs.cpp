@@ -1,5 +1,5 @@
 // optimus logs RUN: what all ranks wrote, in the order of time, around the failure.
-#include "run/logs.h"
+#include "rundir/logs.h"
 
 #include "base/error.h"
 #include "base/time_stamp.h"

@@ -11,9 +11,9 @@
 #include "model/options.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
-#include "run/open_model.h"
 #include "search/report.h"
 #include "search/sizing.h"
+#include "settings/open_model.h"
 #include "simulate/report.h"
 
 namespace optimus {

@@ -3,7 +3,7 @@
 
 #include "plan/describe.h"
 #include "plan/plan_json.h"
-#include "run/open_model.h"
+#include "settings/open_model.h"
 
 namespace optimus {
 

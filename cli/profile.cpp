@@ -6,7 +6,7 @@
 #include "data/samples.h"
 #include "model/options.h"
 #include "model/profile.h"
-#include "run/open_model.h"
+#include "settings/open_model.h"
 
 namespace optimus {
 namespace {

@@ -6,10 +6,10 @@
 #include "cluster/hardware_json.h"
 #include "cluster/open.h"
 #include "cost/link_cost.h"
-#include "run/gathering.h"
+#include "launch/gathering.h"
 #include "run/probe_cluster.h"
 #include "run/probe_machine.h"
-#include "run/worker_protocol.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 namespace {

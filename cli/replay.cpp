@@ -3,8 +3,8 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "observe/metrics_read.h"
-#include "run/recorded_trial.h"
-#include "run/run_records.h"
+#include "report/recorded_trial.h"
+#include "rundir/run_records.h"
 
 namespace optimus {
 namespace {

@@ -1,7 +1,7 @@
 // optimus report RUN --out FILE.html: one page about a run, to be opened in any browser.
 #include "base/error.h"
 #include "cli/command.h"
-#include "run/report_page.h"
+#include "report/report_page.h"
 
 namespace optimus {
 namespace {

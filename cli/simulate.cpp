@@ -10,7 +10,7 @@
 #include "model/options.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
-#include "run/open_model.h"
+#include "settings/open_model.h"
 #include "simulate/accuracy.h"
 #include "simulate/refit.h"
 #include "simulate/report.h"

@@ -1,12 +1,12 @@
 // optimus status RUN, optimus switch RUN --plan FILE|auto, optimus drain RUN --device D
-#include "run/status.h"
+#include "report/status.h"
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "elastic/control.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
+#include "reshard/control.h"
 
 namespace optimus {
 namespace {

@@ -5,13 +5,13 @@
 #include <ctime>
 
 #include "adapt/learned_policy.h"
-#include "adapt/scenario.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/failure_speeds.h"
 #include "cluster/open.h"
 #include "plan/describe.h"
-#include "run/open_model.h"
+#include "settings/open_model.h"
+#include "trials/line_trial.h"
 
 namespace optimus {
 namespace {

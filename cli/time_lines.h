@@ -1,4 +1,4 @@
-// --failures with a time line of conditions (adapt/scenario.h): what policies get done on machines that become slow and recover.
+// --failures with a time line of conditions (adapt/time_line.h): what policies get done on machines that become slow and recover.
 #pragma once
 
 #include "cli/failures.h"

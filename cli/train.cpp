@@ -3,7 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/training.h"
-#include "run/options.h"
+#include "settings/options.h"
 
 namespace optimus {
 namespace {

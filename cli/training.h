@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "cli/console.h"
-#include "run/convert.h"
-#include "run/inference_options.h"
-#include "run/options.h"
-#include "run/probe_options.h"
+#include "inference/convert.h"
+#include "settings/inference_options.h"
+#include "settings/options.h"
+#include "settings/probe_options.h"
 
 namespace optimus {
 

@@ -5,7 +5,7 @@
 //   optimus::TrainResult done = optimus::train(model, {.num_samples = 60000, .read = …}, {.steps = 500});
 //
 // The modules start from the values they have and hold the trained ones when train returns, also when it ends by an exception.
-// Options are those of every training (run/options.h), as far as they do not speak of text; `batch` counts samples. Precision,
+// Options are those of every training (settings/options.h), as far as they do not speak of text; `batch` counts samples. Precision,
 // clipping, learning rate, recompute (none or full) and the run folder are as there. With `devices` as many ranks train as threads,
 // each with a copy of the modules and its share of each batch; `layout.zero` shares the state out among them. Data is then read by
 // several threads at a time. The plan may change on the way, by `switch_at` or by `optimus switch RUN --plan FILE`. The loss that is

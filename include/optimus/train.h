@@ -4,13 +4,13 @@
 //
 // The model is a preset ("gpt2", "llama3-8b"), a Hugging Face folder or a config.json; the data a text or jsonl file, a folder
 // or a token-file prefix. Everything else has a default that is chosen from model, data and hardware; TrainOptions
-// (run/options.h) lists what can be said. With `devices` several ranks train as threads of the program. Throws UserError, with one line that says what is wrong and what would be right.
+// (settings/options.h) lists what can be said. With `devices` several ranks train as threads of the program. Throws UserError, with one line that says what is wrong and what would be right.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "run/options.h"
+#include "settings/options.h"
 
 namespace optimus {
 

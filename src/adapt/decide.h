@@ -1,5 +1,5 @@
 // Policies: whether to change the plan now, and to which. A policy is a value, what it is told is plain data (Situation), and so is
-// its answer (Choice): the same ones decide in a simulated run (adapt/trial.h) and may in a real one.
+// its answer (Choice): the same ones decide in a simulated run (trials/trial.h) and may in a real one.
 //
 //   never        keeps the plan while it can run
 //   always-best  the quickest plan there is, at once
@@ -9,7 +9,7 @@
 //   rule         ours: gain over the condition's expected rest against pause, way back, doubt and what losses undo; cheapest sufficient
 //                answer first; it goes back when the gain does not come
 //   learned      a small network trained in such trials, guarded by the rule (adapt/learned_policy.h)
-//   oracle       hindsight: adapt/trial.h; here it knows how long the condition will really last
+//   oracle       hindsight: trials/trial.h; here it knows how long the condition will really last
 #pragma once
 
 #include <optional>

@@ -3,7 +3,7 @@
 //
 //   Deciding deciding(facts, plan, calibration);
 //   after steps:   deciding.see(observation);                 // quick: answers are worked out on a thread
-//                  if (auto wish = deciding.wish()) …         // elastic/plan_switches.h does it; of a mere suspicion it prepares the answer
+//                  if (auto wish = deciding.wish()) …         // switching/plan_switches.h does it; of a mere suspicion it prepares the answer
 //                  deciding.took(plan, …);                    // the run is on another plan
 //
 // Pure but for the thread. One thread calls. Read next: adapt/detect.h, adapt/respond.h, adapt/decide.h.
@@ -28,7 +28,7 @@
 #include "adapt/prediction_memory.h"
 #include "adapt/probed.h"
 #include "adapt/respond.h"
-#include "adapt/scenario.h"
+#include "adapt/time_line.h"
 
 namespace optimus {
 
@@ -73,7 +73,7 @@ class Deciding {
   // Of each step that this rank knows it of.
   void see_loss(double loss) { plateau_.see(loss); }
   // Where a ring's time does not say whose network is slow, somebody was left out who may be well again, or steps do not show what other plans'
-  // channels take: whether all ranks are to look (elastic/probe.h). True once; probed() follows.
+  // channels take: whether all ranks are to look (switching/probe.h). True once; probed() follows.
   bool wants_to_probe();
   const Look& look() const { return look_; }
   // Of each rank.

@@ -1,4 +1,4 @@
-// See deciding.h: what steps cannot tell is looked at between two of them (elastic/probe.h). Which node of a ring is slow, and whether those
+// See deciding.h: what steps cannot tell is looked at between two of them (switching/probe.h). Which node of a ring is slow, and whether those
 // whom the plan has left out are well again.
 #include <algorithm>
 #include <cmath>

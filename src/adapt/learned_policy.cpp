@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "adapt/environment.h"
 #include "base/text.h"
 
 namespace optimus {

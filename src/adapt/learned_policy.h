@@ -1,5 +1,5 @@
 // The learned policy: a small network that scores each option of a situation (adapt/policy_features.h); the highest score is chosen. Its
-// size does not depend on the cluster's. Inference alone, in plain C++, microseconds, the same every time; adapt/learning.h trains it.
+// size does not depend on the cluster's. Inference alone, in plain C++, microseconds, the same every time; trials/learning.h trains it.
 //
 // Guards (docs/policy.md): where the situation lies outside of what training has seen, where the choice is expected to be slower or is not
 // sure, and where what it promised did not come, the rule decides, and the reason says so.
@@ -20,6 +20,9 @@
 #include "base/file.h"
 
 namespace optimus {
+
+// Seconds: what a change of plan of a trial takes, at most, and what moving its state does.
+inline constexpr double kLongestSwitch = 2, kLongestMove = 60;
 
 inline constexpr std::size_t kFirstLayer = 24, kSecondLayer = 12;
 

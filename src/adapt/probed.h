@@ -1,4 +1,4 @@
-// What is measured of all machines at once while they stand still (elastic/probe.h). Plain data.
+// What is measured of all machines at once while they stand still (switching/probe.h). Plain data.
 #pragma once
 
 #include <vector>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "adapt/decide.h"
-#include "policy/recovery_costs.h"
+#include "recovery/recovery_costs.h"
 #include "search/search.h"
 
 namespace optimus {

@@ -1,5 +1,5 @@
 // Spans of time on named tracks, in the JSON form of trace events: Perfetto (ui.perfetto.dev) and chrome://tracing open it. Not
-// what the spans are of (simulate/report.h, run/profile_report.h).
+// what the spans are of (simulate/report.h, report/profile_report.h).
 #pragma once
 
 #include <string>

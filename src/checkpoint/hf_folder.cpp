@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "base/json.h"
-#include "data/tokenizer.h"
 #include "model/hf_config.h"
+#include "tokenizer/tokenizer.h"
 
 namespace optimus {
 namespace {

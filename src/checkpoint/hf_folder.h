@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "checkpoint/element.h"
 #include "checkpoint/small_file.h"
-#include "data/token_id.h"
 #include "model/spec.h"
+#include "tokenizer/token_id.h"
 
 namespace optimus {
 

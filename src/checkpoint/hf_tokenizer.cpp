@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "checkpoint/hf_folder.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace optimus {
 namespace {

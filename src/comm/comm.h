@@ -26,7 +26,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "comm/flight_log.h"
-#include "comm/membership.h"
+#include "elastic/membership.h"
 #include "schedule/program.h"
 
 namespace optimus {

@@ -9,7 +9,7 @@
 #include "base/event.h"
 #include "base/json.h"
 #include "data/filters.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace optimus {
 

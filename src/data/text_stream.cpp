@@ -2,7 +2,7 @@
 #include "data/text_stream.h"
 
 #include "base/text.h"
-#include "data/unicode.h"
+#include "tokenizer/unicode.h"
 
 namespace optimus {
 namespace {

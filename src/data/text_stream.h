@@ -1,11 +1,11 @@
-// Text from tokens that come one by one, to be shown while it is made. Not how a tokenizer decodes (data/tokenizer.h).
+// Text from tokens that come one by one, to be shown while it is made. Not how a tokenizer decodes (tokenizer/tokenizer.h).
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace optimus {
 

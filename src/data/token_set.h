@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace optimus {
 

@@ -72,4 +72,24 @@ int set_num_threads(int count) {
   return count;
 }
 
+std::string type_name(at::Device device) {
+  const std::string maker = device_name(device);
+  if (const std::optional<DeviceType> type = find_type_in(maker)) return type->name;
+  return maker.empty() ? "cpu" : maker;
+}
+
+at::Device choose_device(const std::string& name) {
+  if (!name.empty()) return parse_device(name);
+  return has_cuda() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+std::vector<std::string> devices_of_ranks(const std::string& name, int num_ranks) {
+  const at::Device device = choose_device(name);
+  const bool is_one = device.is_cpu() || name.find(':') != std::string::npos;
+  std::vector<std::string> result;
+  for (int rank = 0; rank < num_ranks; ++rank)
+    result.push_back(is_one ? device.str() : fmt::format("cuda:{}", rank % std::max(1, num_cuda_devices())));
+  return result;
+}
+
 }  // namespace optimus

@@ -28,4 +28,11 @@ int num_cores();
 // Threads that kernels on the processor use; 0: as many as there are cores for this process. Returns what was set.
 int set_num_threads(int count);
 
+// As hardware profiles call it: cpu, h200; a maker's own name where we know no other.
+std::string type_name(at::Device device);
+at::Device choose_device(const std::string& name);  // empty: CUDA where there is one
+
+// Where ranks compute: on the device of that name; where that is just "cuda", on one after the other. Empty: as choose_device says.
+std::vector<std::string> devices_of_ranks(const std::string& device, int num_ranks);
+
 }  // namespace optimus

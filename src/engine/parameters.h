@@ -20,7 +20,7 @@
 namespace optimus {
 
 // What is held: all that training needs; weights alone (gradients and moments are then undefined, and masters are weights); or
-// nothing at first, and then, block by block, what somebody who moves state asks for (reshard/move.h). copies: nothing at first, of the
+// nothing at first, and then, block by block, what somebody who moves state asks for (switching/move.h). copies: nothing at first, of the
 // shards whose updates this device repeats (Plan::buddy); see Parameters::copies().
 enum class Keeping { training, weights, nothing, copies };
 

@@ -1,5 +1,5 @@
 // A picture of a figure over a run's steps, as SVG text: a line with the range around it, plan epochs as bands behind, decisions as
-// marks. Colours are CSS classes of the page that it stands in (run/report_page.h). Pure.
+// marks. Colours are CSS classes of the page that it stands in (report/report_page.h). Pure.
 #pragma once
 
 #include <string>

@@ -327,4 +327,6 @@ Plan with_copies_apart(Plan plan, const std::vector<int>& domain_of) {
   return plan;
 }
 
+int can_lose(const Plan& plan) { return static_cast<int>(fewest_holders(plan).size()) - 1; }
+
 }  // namespace optimus

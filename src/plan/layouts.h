@@ -43,4 +43,7 @@ std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp);
 // One of them.
 Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part);
 
+// How many devices may be lost, whichever they are, so that every block's state is still there.
+int can_lose(const Plan& plan);
+
 }  // namespace optimus

@@ -6,7 +6,7 @@
 //   --batch 64 --batch-ramp 8:noise          8 sequences, doubled when the gradient noise scale is at least the next batch
 //   --seq 1024 --seq-ramp 256:2000           the first 256 tokens of every sequence, 512 behind step 1000, all behind step 2000
 //
-// Pure. Read next: plan/noise_scale.h, run/phases.h.
+// Pure. Read next: plan/noise_scale.h, settings/phases.h.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // PlanChange: a running training goes from one plan to another. Who takes which place, what of its state moves and in which order.
-// Worked out beforehand, by every rank alike, from the two plans alone; nothing is touched. How it is done: reshard/move.h.
+// Worked out beforehand, by every rank alike, from the two plans alone; nothing is touched. How it is done: switching/move.h.
 //
 // State is what cannot be rebuilt: masters and moments. Weights of a lower precision are rounded from masters, gradients begin
 // with the next step. Where masters are the weights (fp32, fp64) they lie as weights do, else as moments do:
@@ -27,7 +27,7 @@ enum class MasterCopies { all, owned };
 // together under one number.
 Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copies = MasterCopies::all);
 
-// Whether state is sent early, before training stands still (reshard/precopy.h). automatic: where that shortens the pause by more than it
+// Whether state is sent early, before training stands still (switching/precopy.h). automatic: where that shortens the pause by more than it
 // costs.
 enum class WhenEarly { automatic, always, never };
 

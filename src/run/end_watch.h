@@ -9,8 +9,8 @@
 
 #include "base/units.h"
 #include "comm/comm.h"
-#include "run/gathering.h"
-#include "run/worker_protocol.h"
+#include "launch/gathering.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 

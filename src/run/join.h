@@ -8,13 +8,13 @@
 #include <optional>
 
 #include "comm/comm.h"
+#include "launch/store_file.h"
 #include "observe/status_line.h"
-#include "run/options.h"
 #include "run/rank_watch.h"
-#include "run/store_file.h"
 #include "run/train_rank.h"
-#include "run/worker_protocol.h"
-#include "run/worker_signals.h"
+#include "rundir/worker_protocol.h"
+#include "rundir/worker_signals.h"
+#include "settings/options.h"
 #include "store/key_store.h"
 
 namespace optimus {

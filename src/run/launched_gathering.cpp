@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/event.h"
 #include "comm/c10d_link.h"
-#include "run/worker_protocol.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 namespace {

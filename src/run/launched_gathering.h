@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "base/file.h"
-#include "run/gathering.h"
+#include "launch/gathering.h"
 
 namespace optimus {
 

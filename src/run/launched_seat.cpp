@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/time_stamp.h"
-#include "run/pulse.h"
-#include "run/store_board.h"
+#include "elastic/pulse.h"
+#include "rundir/store_board.h"
 
 namespace optimus {
 namespace {

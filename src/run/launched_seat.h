@@ -7,12 +7,12 @@
 #include <mutex>
 #include <optional>
 
-#include "run/folder_lock.h"
-#include "run/gathering.h"
+#include "launch/gathering.h"
+#include "launch/run_host.h"
+#include "launch/store_file.h"
 #include "run/join.h"
 #include "run/rank_watch.h"
-#include "run/run_host.h"
-#include "run/store_file.h"
+#include "rundir/folder_lock.h"
 #include "store/movable_store.h"
 #include "store/store_server.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "comm/comm.h"
-#include "run/host_memory.h"
+#include "elastic/host_memory.h"
 
 namespace optimus {
 

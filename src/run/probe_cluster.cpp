@@ -9,7 +9,7 @@
 #include "engine/probe_links.h"
 #include "run/launched_gathering.h"
 #include "run/probe_machine.h"
-#include "run/worker_protocol.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 namespace {

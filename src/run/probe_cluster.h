@@ -7,8 +7,8 @@
 
 #include "base/event.h"
 #include "cluster/launcher.h"
-#include "run/measure_links.h"
-#include "run/probe_options.h"
+#include "launch/measure_links.h"
+#include "settings/probe_options.h"
 
 namespace optimus {
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "cluster/standard.h"
 #include "engine/probe.h"
-#include "run/memory.h"
+#include "switching/memory.h"
 
 namespace optimus {
 namespace {

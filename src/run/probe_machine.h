@@ -7,7 +7,7 @@
 #include "base/event.h"
 #include "cluster/hardware.h"
 #include "engine/probe_links.h"
-#include "run/probe_options.h"
+#include "settings/probe_options.h"
 
 namespace optimus {
 

@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "run/memory.h"
 #include "run/training.h"
-#include "run/worker_protocol.h"
+#include "rundir/worker_protocol.h"
 #include "simulate/instruction_name.h"
+#include "switching/memory.h"
 
 namespace optimus {
 namespace {

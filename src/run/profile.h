@@ -1,6 +1,6 @@
 // --profile: looks at a few steps of a run closely. Each rank notes when its instructions began and ended and what memory it holds
 // (RUN/profile/rank-N.json); rank 0 puts all ranks on one clock into a file for Perfetto and prints them beside the prediction.
-// What the figures look like is run/profile_report.h.
+// What the figures look like is report/profile_report.h.
 //
 // Every rank of the plan calls at the same steps. That nothing could be written is a warning: training goes on.
 #pragma once
@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "engine/engine.h"
 #include "observe/status_line.h"
+#include "report/profile_report.h"
 #include "run/agree.h"
-#include "run/profile_report.h"
 
 namespace optimus {
 

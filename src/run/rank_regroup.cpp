@@ -2,14 +2,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "elastic/host_memory.h"
+#include "elastic/regrouping.h"
 #include "observe/decisions.h"
 #include "plan/describe.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
-#include "run/host_memory.h"
-#include "run/plan_files.h"
 #include "run/rank_run.h"
-#include "run/regrouping.h"
+#include "rundir/plan_files.h"
 
 namespace optimus {
 namespace {

@@ -9,14 +9,14 @@
 #include <variant>
 #include <vector>
 
-#include "elastic/control.h"
-#include "elastic/plan_switches.h"
-#include "run/regroup.h"
+#include "elastic/regroup.h"
+#include "reshard/control.h"
 #include "run/saver.h"
 #include "run/survivor.h"
 #include "run/train_rank.h"
 #include "run/training.h"
 #include "run/watching.h"
+#include "switching/plan_switches.h"
 
 namespace optimus {
 

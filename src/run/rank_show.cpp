@@ -6,10 +6,10 @@
 #include "cluster/open.h"
 #include "data/text_stream.h"
 #include "engine/generate.h"
-#include "run/convert.h"
-#include "run/expected.h"
+#include "inference/convert.h"
+#include "inference/weights.h"
 #include "run/training.h"
-#include "run/weights.h"
+#include "settings/expected.h"
 
 namespace optimus {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "base/time_stamp.h"
-#include "run/regrouping.h"
-#include "run/salvage.h"
+#include "elastic/regrouping.h"
+#include "elastic/salvage.h"
 
 namespace optimus {
 namespace {

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "comm/comm.h"
+#include "elastic/pulse.h"
 #include "engine/step_beacon.h"
-#include "run/pulse.h"
 #include "store/key_store.h"
 
 namespace optimus {

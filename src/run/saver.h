@@ -12,10 +12,10 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/save.h"
 #include "checkpoint/training_state.h"
+#include "elastic/host_memory.h"
 #include "engine/parameters.h"
 #include "observe/metrics.h"
 #include "run/agree.h"
-#include "run/host_memory.h"
 
 namespace optimus {
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/time_stamp.h"
-#include "run/salvage.h"
+#include "elastic/salvage.h"
 
 namespace optimus {
 namespace {

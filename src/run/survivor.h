@@ -4,10 +4,10 @@
 
 #include <functional>
 
-#include "run/board.h"
-#include "run/regroup.h"
+#include "elastic/regroup.h"
 #include "run/saver.h"
 #include "run/training.h"
+#include "rundir/board.h"
 
 namespace optimus {
 

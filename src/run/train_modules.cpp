@@ -2,16 +2,16 @@
 #include "optimus/module.h"
 
 #include "base/error.h"
-#include "elastic/plan_switches.h"
-#include "elastic/switch_script.h"
 #include "engine/module_block.h"
-#include "run/memory.h"
-#include "run/plan_files.h"
+#include "reshard/switch_script.h"
 #include "run/profile.h"
-#include "run/resume.h"
 #include "run/saver.h"
 #include "run/train_threads.h"
 #include "run/training.h"
+#include "rundir/plan_files.h"
+#include "settings/resume.h"
+#include "switching/memory.h"
+#include "switching/plan_switches.h"
 
 namespace optimus {
 namespace {

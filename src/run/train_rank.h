@@ -10,15 +10,15 @@
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/small_file.h"
 #include "comm/comm.h"
-#include "elastic/plan_switches.h"
-#include "elastic/step_agreement.h"
+#include "elastic/regroup.h"
 #include "engine/step_beacon.h"
 #include "observe/status_line.h"
 #include "optimus/train.h"
-#include "run/board.h"
-#include "run/regroup.h"
-#include "run/resume.h"
-#include "run/settings.h"
+#include "rundir/board.h"
+#include "settings/resume.h"
+#include "settings/settings.h"
+#include "switching/plan_switches.h"
+#include "switching/step_agreement.h"
 
 namespace optimus {
 

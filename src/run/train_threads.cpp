@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "comm/thread_comm.h"
 #include "engine/device.h"
-#include "run/listed_ranks.h"
+#include "launch/listed_ranks.h"
 #include "run/training.h"
 #include "run/worker.h"
 
@@ -78,15 +78,6 @@ TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) 
 }
 
 }  // namespace
-
-std::vector<std::string> devices_of_ranks(const std::string& name, int num_ranks) {
-  const at::Device device = choose_device(name);
-  const bool is_one = device.is_cpu() || name.find(':') != std::string::npos;
-  std::vector<std::string> result;
-  for (int rank = 0; rank < num_ranks; ++rank)
-    result.push_back(is_one ? device.str() : fmt::format("cuda:{}", rank % std::max(1, num_cuda_devices())));
-  return result;
-}
 
 TrainResult train_with_threads(const Path& run, const TrainOptions& options, int num_ranks, EventSink& events,
                                StatusLine& line, const RankBody& body) {

@@ -12,9 +12,6 @@ namespace optimus {
 // The work of one rank; every rank's result but that of rank 0 is dropped.
 using RankBody = std::function<TrainResult(const RankPart& part)>;
 
-// Where ranks compute: on the device of that name; where that is just "cuda", on one after the other. Empty: as choose_device says.
-std::vector<std::string> devices_of_ranks(const std::string& device, int num_ranks);
-
 // Rank 0 on the calling thread. When one fails the others end too, and the failure is thrown; events of rank 0 may throw
 // Interrupted, which ends all ranks after the same step. The run's folder is there; workers.json lists the ranks meanwhile.
 TrainResult train_with_threads(const Path& run, const TrainOptions& options, int num_ranks, EventSink& events,

@@ -1,13 +1,13 @@
 // A training by several worker processes of this machine: the side that starts them, and the side of a worker.
 #pragma once
 
+#include "elastic/regrouping.h"
+#include "elastic/salvage_host.h"
+#include "launch/run_host.h"
 #include "run/join.h"
-#include "run/regrouping.h"
-#include "run/run_host.h"
-#include "run/salvage_host.h"
 #include "run/train.h"
 #include "run/train_rank.h"
-#include "run/worker_protocol.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 

@@ -16,11 +16,11 @@
 #include "cluster/standard.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
-#include "run/expected.h"
-#include "run/phases.h"
-#include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/watching.h"
+#include "rundir/plan_files.h"
+#include "settings/expected.h"
+#include "settings/phases.h"
 
 namespace optimus {
 namespace {
@@ -37,17 +37,6 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 }
 
 }  // namespace
-
-std::string type_name(at::Device device) {
-  const std::string maker = device_name(device);
-  if (const std::optional<DeviceType> type = find_type_in(maker)) return type->name;
-  return maker.empty() ? "cpu" : maker;
-}
-
-at::Device choose_device(const std::string& name) {
-  if (!name.empty()) return parse_device(name);
-  return has_cuda() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-}
 
 namespace {
 

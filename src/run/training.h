@@ -9,18 +9,18 @@
 #include <optional>
 
 #include "base/file.h"
-#include "elastic/plan_switches.h"
+#include "elastic/salvage.h"
 #include "engine/engine.h"
 #include "engine/module_block.h"
 #include "observe/decisions.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/tensorboard.h"
-#include "run/salvage.h"
-#include "run/save_rule.h"
 #include "run/saver.h"
-#include "run/settings.h"
 #include "run/train.h"
+#include "settings/save_rule.h"
+#include "settings/settings.h"
+#include "switching/plan_switches.h"
 
 namespace optimus {
 
@@ -44,10 +44,6 @@ void begin_run_folder(const TrainSettings& settings, const TrainOptions& options
                       FileSystem& files);
 RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
                        const std::function<void()>& check = {});
-
-// As hardware profiles call it: cpu, h200; a maker's own name where we know no other.
-std::string type_name(at::Device device);
-at::Device choose_device(const std::string& name);  // empty: CUDA where there is one
 
 // What keeps one rank's part in a plan: made anew with every plan.
 struct PartKeepers {

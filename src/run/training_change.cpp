@@ -6,12 +6,12 @@
 #include "cluster/standard.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
-#include "run/expected.h"
-#include "run/phases.h"
-#include "run/plan_files.h"
 #include "run/profile.h"
 #include "run/training.h"
 #include "run/watching.h"
+#include "rundir/plan_files.h"
+#include "settings/expected.h"
+#include "settings/phases.h"
 
 namespace optimus {
 namespace {

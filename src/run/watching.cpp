@@ -1,8 +1,8 @@
 // See watching.h.
 #include "run/watching.h"
 
-#include "elastic/probe.h"
-#include "run/memory.h"
+#include "switching/memory.h"
+#include "switching/probe.h"
 
 namespace optimus {
 

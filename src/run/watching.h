@@ -12,9 +12,9 @@
 
 #include "adapt/deciding.h"
 #include "adapt/step_meter.h"
-#include "elastic/observation_tree.h"
 #include "observe/device_sensor.h"
-#include "reshard/plan_switch.h"
+#include "switching/observation_tree.h"
+#include "switching/plan_switch.h"
 
 namespace optimus {
 

@@ -11,7 +11,7 @@
 #include "base/time_stamp.h"
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
-#include "run/store_board.h"
+#include "rundir/store_board.h"
 
 namespace optimus {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/event.h"
 #include "comm/comm.h"
 #include "observe/status_line.h"
-#include "run/board.h"
-#include "run/worker_protocol.h"
+#include "rundir/board.h"
+#include "rundir/worker_protocol.h"
 #include "store/key_store.h"
 
 namespace optimus {

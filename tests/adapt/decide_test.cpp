@@ -10,11 +10,11 @@
 
 #include "adapt/comings.h"
 #include "adapt/lifetime.h"
-#include "adapt/scenario.h"
 #include "base/error.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/validate.h"
+#include "trials/line_trial.h"
 
 namespace optimus {
 namespace {

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "adapt/deciding.h"
-#include "adapt/imagine.h"
 #include "cluster/standard.h"
 #include "cost/link_cost.h"
 #include "model/presets.h"
 #include "plan/validate.h"
+#include "trials/imagine.h"
 
 namespace optimus {
 

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "adapt/imagine.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/validate.h"
+#include "trials/imagine.h"
 
 namespace optimus {
 namespace {

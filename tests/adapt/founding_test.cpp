@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "adapt/deciding.h"
-#include "adapt/imagine.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/describe.h"
 #include "plan/validate.h"
+#include "trials/imagine.h"
 
 namespace optimus {
 namespace {

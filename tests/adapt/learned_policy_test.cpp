@@ -6,12 +6,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "adapt/environment.h"
-#include "adapt/environment_draw.h"
-#include "adapt/learning.h"
-#include "adapt/trial_values.h"
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "trials/environment.h"
+#include "trials/environment_draw.h"
+#include "trials/learning.h"
+#include "trials/trial_values.h"
 
 namespace optimus {
 namespace {

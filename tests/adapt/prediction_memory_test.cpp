@@ -7,8 +7,8 @@
 #include "adapt/respond.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
-#include "run/expected.h"
 #include "schedule/program.h"
+#include "settings/expected.h"
 
 namespace optimus {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <cmath>
 
-#include "adapt/imagine.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "simulate/simulate.h"
+#include "trials/imagine.h"
 
 namespace optimus {
 namespace {

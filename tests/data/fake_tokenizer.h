@@ -1,7 +1,7 @@
 // Bytes as tokens without the tokenizer module: for tests of everything around it.
 #pragma once
 
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace optimus {
 

@@ -5,7 +5,7 @@
 #include <rapidcheck.h>
 
 #include "data/tiny_tokenizers.h"
-#include "data/unicode.h"
+#include "tokenizer/unicode.h"
 
 namespace optimus {
 namespace {

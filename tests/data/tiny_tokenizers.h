@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "data/byte_alphabet.h"
-#include "data/tokenizer.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/tokenizer.h"
 
 namespace optimus {
 

@@ -7,7 +7,7 @@
 #include "engine/generate.h"
 #include "engine/test_device.h"
 #include "model/open.h"
-#include "run/memory.h"
+#include "switching/memory.h"
 
 namespace optimus {
 namespace {

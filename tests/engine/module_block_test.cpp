@@ -18,7 +18,7 @@
 #include "comm/thread_comm.h"
 #include "engine/test_device.h"
 #include "plan/describe.h"
-#include "run/memory.h"
+#include "switching/memory.h"
 
 namespace optimus {
 namespace {

@@ -8,7 +8,7 @@
 #include "engine/test_device.h"
 #include "model/open.h"
 #include "plan/describe.h"
-#include "run/memory.h"
+#include "switching/memory.h"
 
 namespace optimus {
 namespace {

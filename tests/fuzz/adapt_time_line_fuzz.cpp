@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "adapt/scenario.h"
+#include "adapt/time_line.h"
 #include "base/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

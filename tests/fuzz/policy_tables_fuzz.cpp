@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "policy/published.h"
+#include "trials/published.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);

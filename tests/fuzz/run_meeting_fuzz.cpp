@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "run/meeting_file.h"
+#include "launch/meeting_file.h"
 #include "scratch.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "run/hello.h"
-#include "run/worker_protocol.h"
+#include "launch/hello.h"
+#include "rundir/worker_protocol.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "run/salvage.h"
+#include "elastic/salvage.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "../data/tiny_tokenizers.h"
-#include "data/tokenizer.h"
-#include "data/unicode.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 
 namespace {
 

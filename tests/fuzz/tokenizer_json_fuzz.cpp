@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace optimus;

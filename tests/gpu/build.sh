@@ -18,7 +18,7 @@ nccl=$torch/../nvidia/nccl
 if [ -f "$nccl/include/nccl.h" ]; then flags+=(-DOPTIMUS_NCCL -idirafter "$nccl/include"); fi
 sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/cost/*.cpp src/simulate/*.cpp src/checkpoint/*.cpp
   src/store/*.cpp src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/data/megatron_file.cpp src/comm/*.cpp src/kernels/*.cpp src/engine/*.cpp
-  src/run/memory.cpp src/run/probe_machine.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
+  src/switching/memory.cpp src/run/probe_machine.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
 # Whole model folders need tokenizers, which need libraries that such a machine lacks.
 for source in "${!sources[@]}"; do
   case ${sources[$source]} in src/checkpoint/hf_folder.cpp | src/checkpoint/hf_tokenizer.cpp) unset "sources[$source]" ;; esac

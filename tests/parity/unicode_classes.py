@@ -1,14 +1,14 @@
 """What the tokenizers library takes each code point for, asked from the library itself.
 
 Its parts carry Unicode tables of different ages (the regular expressions' are younger than the BERT normalizer's), so
-asking is the only way to agree on every code point. `python unicode_classes.py > src/data/unicode_classes.inc` renews
+asking is the only way to agree on every code point. `python unicode_classes.py > src/tokenizer/unicode_classes.inc` renews
 our table; tokenizer_parity.py compares the compiled table with classes() on every code point.
 """
 import sys
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-# In step with CharClass in src/data/unicode.h.
+# In step with CharClass in src/tokenizer/unicode.h.
 LETTER, NUMBER, SPACE, WORD, PUNCTUATION, CONTROL, ACCENT, NFC, NFD, NFKD, DIGIT = (1 << bit for bit in range(11))
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]

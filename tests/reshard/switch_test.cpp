@@ -9,8 +9,8 @@
 #include "engine/equal_training.h"
 #include "layout/property.h"
 #include "plan/plan_json.h"
-#include "reshard/plan_switch.h"
 #include "reshard/random_plans.h"
+#include "switching/plan_switch.h"
 
 namespace optimus {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "base/temporary_folder.h"
 #include "engine/equal_training.h"
+#include "inference/convert.h"
 #include "layout/property.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
 #include "plan/random_plan.h"
-#include "run/convert.h"
 #include "run/saver.h"
 
 namespace optimus {

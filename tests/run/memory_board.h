@@ -1,8 +1,8 @@
 // A board in memory.
 #pragma once
 
-#include "run/board.h"
 #include "run/memory_store.h"
+#include "rundir/board.h"
 
 namespace optimus::test {
 

@@ -11,10 +11,10 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/temporary_folder.h"
-#include "elastic/control.h"
 #include "engine/module_block.h"
 #include "optimus/module.h"
 #include "plan/plan_json.h"
+#include "reshard/control.h"
 
 namespace optimus::module_switch {
 namespace {

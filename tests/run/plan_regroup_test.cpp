@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "base/temporary_folder.h"
-#include "elastic/control.h"
+#include "elastic/regrouping.h"
+#include "launch/store_file.h"
 #include "plan/random_plan.h"
+#include "reshard/control.h"
 #include "run/memory_board.h"
-#include "run/regrouping.h"
-#include "run/store_file.h"
 
 namespace optimus::test {
 namespace {

@@ -16,18 +16,18 @@
 #include "base/temporary_folder.h"
 #include "base/text.h"
 #include "comm/thread_comm.h"
-#include "elastic/control.h"
+#include "elastic/regrouping.h"
+#include "elastic/salvage_host.h"
 #include "engine/device.h"
 #include "plan/plan_json.h"
-#include "run/choose_plan.h"
+#include "reshard/control.h"
 #include "run/faulty_comm.h"
 #include "run/memory_store.h"
 #include "run/rank_watch.h"
-#include "run/regrouping.h"
-#include "run/salvage_host.h"
-#include "run/store_board.h"
 #include "run/train_rank.h"
 #include "run/training.h"
+#include "rundir/store_board.h"
+#include "settings/choose_plan.h"
 
 namespace optimus::test {
 

@@ -12,12 +12,12 @@
 
 #include "base/temporary_folder.h"
 #include "comm/thread_comm.h"
+#include "elastic/salvage_host.h"
 #include "engine/device.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
 #include "run/faulty_comm.h"
 #include "run/memory_board.h"
-#include "run/salvage_host.h"
 #include "run/train_rank.h"
 #include "run/worker.h"
 

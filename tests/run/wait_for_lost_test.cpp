@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "base/temporary_folder.h"
+#include "elastic/regrouping.h"
 #include "plan/random_plan.h"
 #include "run/memory_board.h"
-#include "run/regrouping.h"
 
 namespace optimus::test {
 namespace {

@@ -4,10 +4,12 @@ import pathlib
 import re
 import sys
 
-PURE = "base data model cluster layout plan schedule cost simulate search policy".split()
-REST = "store comm kernels engine checkpoint reshard adapt elastic observe run".split()
-ORDER = PURE + REST
-WITHOUT_TORCH = PURE + ["store", "checkpoint", "adapt", "observe"]  # come late, yet see files and memory alone
+PURE = (
+    "base tokenizer data model cluster layout plan schedule reshard cost simulate search recovery store checkpoint adapt trials"
+    " observe rundir elastic settings launch report"
+).split()
+WITH_TORCH = "comm kernels engine switching inference run".split()
+ORDER = PURE + WITH_TORCH
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 problems, files = [], 0
@@ -29,7 +31,7 @@ for path in sorted((ROOT / "src").rglob("*")):
                 problems.append(f'{path}:{number}: include "{quoted.group(1)}" by its folder, as in "base/error.h"')
             elif ORDER.index(used) > ORDER.index(folder):
                 problems.append(f"{path}:{number}: {folder} comes before {used} and must not include it")
-        if folder in WITHOUT_TORCH and re.match(r"#include <(ATen|c10|torch)/", line):
+        if folder in PURE and re.match(r"#include <(ATen|c10|torch)/", line):
             problems.append(f"{path}:{number}: {folder} has no libtorch")
 print("\n".join(problems), file=sys.stderr)
 sys.exit(1 if problems or not files else 0)

@@ -10,7 +10,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "engine/engine.h"
-#include "run/inference.h"
+#include "inference/inference.h"
 
 namespace optimus {
 namespace {

@@ -1,0 +1,49 @@
+// See time_line.h: time lines drawn at random.
+#include "adapt/time_line.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "adapt/lifetime.h"
+#include "base/random.h"
+
+namespace optimus {
+
+TimeLine random_time_line(const Cluster& cluster, double length, const ConditionRates& rates,
+                          std::uint64_t seed) {
+  const RandomKey key = RandomKey(seed).with("time line");
+  std::uint64_t drawn = 0;
+  const auto uniform = [&] { return random_uniform(key, drawn++); };
+  TimeLine line{length, {}};
+  const auto put = [&](Cause cause, int places, double per_hour, double least, double most) {
+    const double rate = per_hour * places / 3600;
+    for (double at = -std::log(1 - uniform()) / rate; at < length; at += -std::log(1 - uniform()) / rate) {
+      const Lifetime lifetime = usual_lifetime(cause);
+      const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+      const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
+      const double factor = least * std::pow(most / least, uniform());
+      const int where = static_cast<int>(uniform() * places);
+      line.conditions.push_back(
+          {{cause, where, factor}, at, lifetime.median * std::exp(lifetime.spread * normal)});
+    }
+  };
+  put(Cause::device, cluster.num_devices(), rates.device_per_hour, 1.1, 5);
+  put(Cause::host, cluster.num_nodes(), rates.host_per_hour, 1.1, 2);
+  put(Cause::link, cluster.num_nodes(), rates.link_per_hour, 1.15, 3);
+  std::sort(line.conditions.begin(), line.conditions.end(),
+            [](const TimedCondition& a, const TimedCondition& b) { return a.at < b.at; });
+  // InfiniteHBD's outages: of median 33 h, whose logarithm spreads by 2 (environment_traces.cpp).
+  constexpr double kRepair = 33 * 3600, kRepairSpread = 2, kMostAway = 1e8;
+  const double losses = rates.loss_per_hour * cluster.num_nodes() / 3600;
+  for (double at = losses > 0 ? -std::log(1 - uniform()) / losses : length; at < length;
+       at += -std::log(1 - uniform()) / losses) {
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
+    line.losses.push_back({static_cast<int>(uniform() * cluster.num_nodes()), at,
+                           std::min(kMostAway, kRepair * std::exp(kRepairSpread * normal))});
+  }
+  return line;
+}
+
+}  // namespace optimus

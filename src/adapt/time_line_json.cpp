@@ -1,0 +1,94 @@
+// The file of a time line: time_line.h.
+#include <climits>
+
+#include "adapt/time_line.h"
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kTimeLineVersion = 1;
+constexpr double kLongestLine = 1e9;
+constexpr std::size_t kMostEntries = 100'000;
+
+double number_between(const JsonView& view, double low, double high) {
+  const double value = view.number();
+  if (!(value >= low && value <= high))
+    throw UserError("{} is {}, must be from {} to {}", view.where(), value, low, high);
+  return value;
+}
+
+TimedCondition parse_condition(const JsonView& one, double length) {
+  const std::vector<std::string> keys = {"cause", "where", "factor", "at", "for"};
+  one.allow_only(keys);
+  TimedCondition timed;
+  timed.condition.cause = parse_cause(one.at("cause").text(), one.at("cause").where());
+  if (timed.condition.cause > Cause::cluster)
+    one.at("cause").refuse("device, link, host or cluster: what concerns machines");
+  timed.condition.where = static_cast<int>(one.integer_or("where", 0));
+  timed.condition.factor = number_between(one.at("factor"), 1, 1e6);
+  timed.at = number_between(one.at("at"), 0, length);
+  timed.length = number_between(one.at("for"), 0, kLongestLine);
+  return timed;
+}
+
+TimedLoss parse_loss(const JsonView& one, double length) {
+  const std::vector<std::string> keys = {"where", "at", "for"};
+  one.allow_only(keys);
+  return {static_cast<int>(one.at("where").integer(0, INT_MAX)), number_between(one.at("at"), 0, length),
+          number_between(one.at("for"), 0, kLongestLine)};
+}
+
+std::vector<JsonView> entries(const JsonView& list, const std::string& source) {
+  std::vector<JsonView> all = list.elements();
+  if (all.size() > kMostEntries)
+    throw UserError("{}: {} has more than {} entries", source, list.where(), kMostEntries);
+  return all;
+}
+
+}  // namespace
+
+bool looks_like_time_line(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '{';
+}
+
+OrderedJson to_json(const TimeLine& line) {
+  OrderedJson all = OrderedJson::array();
+  for (const TimedCondition& one : line.conditions)
+    all.push_back({{"cause", word_of(one.condition.cause)},
+                   {"where", one.condition.where},
+                   {"factor", one.condition.factor},
+                   {"at", one.at},
+                   {"for", one.length}});
+  OrderedJson json = {{"format", "optimus-conditions"},
+                      {"version", kTimeLineVersion},
+                      {"length", line.length},
+                      {"conditions", all}};
+  for (const TimedLoss& one : line.losses)
+    json["losses"].push_back({{"where", one.node}, {"at", one.at}, {"for", one.length}});
+  return json;
+}
+
+TimeLine parse_time_line(std::string_view text, const std::string& source) {
+  const Json document = parse_json(text, source);
+  const JsonView json(document, source);
+  if (json.at("format").text() != "optimus-conditions") json.at("format").refuse("\"optimus-conditions\"");
+  if (const auto version = json.at("version").integer(); version != kTimeLineVersion)
+    throw UserError("{}: version {}, this program reads version {}", source, version, kTimeLineVersion);
+  const std::vector<std::string> keys = {"format", "version", "length", "conditions", "losses"};
+  json.allow_only(keys);
+  TimeLine line;
+  line.length = number_between(json.at("length"), 1e-3, kLongestLine);
+  for (const JsonView& one : entries(json.at("conditions"), source))
+    line.conditions.push_back(parse_condition(one, line.length));
+  if (const auto losses = json.find("losses"))
+    for (const JsonView& one : entries(*losses, source)) line.losses.push_back(parse_loss(one, line.length));
+  return line;
+}
+
+TimeLine read_time_line(const Path& file) {
+  return parse_time_line(value_or_throw(read_file(file, Bytes(std::int64_t{1} << 28))), file.string());
+}
+
+}  // namespace optimus

@@ -1,0 +1,117 @@
+// See first_answer.h.
+#include "elastic/first_answer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "base/error.h"
+#include "recovery/takeover.h"
+
+namespace optimus {
+namespace {
+
+// Until the planner's plan is there, more or less: in that time a slower plan loses.
+constexpr double kPlannerSeconds = 5;
+constexpr double kWorthAChange = 0.98;  // of the step's time
+
+bool is_ready(const auto& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace
+
+std::string text(FirstAnswer::Kind kind) {
+  switch (kind) {
+    case FirstAnswer::Kind::planned:
+      return "the planner's plan";
+    case FirstAnswer::Kind::of_templates:
+      return "a plan of templates";
+    case FirstAnswer::Kind::takeover:
+      return "who holds the same layers takes over";
+  }
+  return "";
+}
+
+RanksThere ranks_there(const WhereStateIs& state) {
+  // The plan may have been thought of for another phase: it gets its batch afterwards (regroup.cpp).
+  return {.num_ranks = state.num_there,
+          .num_staying = state.num_staying,
+          .copies = MasterCopies::owned,
+          .is_phase = true};
+}
+
+std::optional<Plan> taken_over(const WhereStateIs& state) {
+  if (state.plan.buddy != 0) return std::nullopt;  // who repeats whose updates would change too
+  std::optional<Plan> plan = state.plan;
+  while (plan && num_device_numbers(*plan) > state.num_staying)
+    plan = without_device(*plan, num_device_numbers(*plan) - 1);
+  return plan;
+}
+
+FirstAnswers::FirstAnswers(Facts facts) : facts_(std::move(facts)) {
+  if (!facts_.make_templates) return;
+  templates_ = std::async(std::launch::async, [make = facts_.make_templates] {
+                 try {
+                   return std::make_shared<const PipelineTemplates>(make());
+                 } catch (const UserError&) {  // no number of these devices holds the model in a pipeline
+                   return std::shared_ptr<const PipelineTemplates>();
+                 }
+               }).share();
+}
+
+void FirstAnswers::plan(int num_devices) {
+  if (num_devices > 0 && !planned_.contains(num_devices))
+    planned_[num_devices] = std::async(std::launch::async, facts_.choose, num_devices).share();
+}
+
+void FirstAnswers::think_ahead(int num_devices) { plan(num_devices - 1), plan(num_devices + 1); }
+
+bool FirstAnswers::is_planned(int num_devices) {
+  plan(num_devices);
+  return is_ready(planned_.at(num_devices));
+}
+
+std::optional<FirstAnswer> FirstAnswers::at_hand(int num_devices, const std::optional<WhereStateIs>& state) {
+  if (!facts_.step_seconds || !facts_.move_seconds) return std::nullopt;
+  std::vector<std::pair<double, FirstAnswer>> found;
+  const auto consider = [&](Plan plan, FirstAnswer::Kind kind) {
+    if (state) plan.fp8 = state->plan.fp8;
+    try {
+      const double move = state ? facts_.move_seconds(*state, plan) : 0;
+      found.emplace_back(move + kPlannerSeconds * facts_.step_seconds(plan), FirstAnswer{plan, kind});
+    } catch (const UserError&) {  // it cannot be, then
+    }
+  };
+  if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
+    consider(templates_.get()->plan_for(num_devices), FirstAnswer::Kind::of_templates);
+  if (const std::optional<Plan> plan = state ? taken_over(*state) : std::nullopt)
+    consider(*plan, FirstAnswer::Kind::takeover);
+  if (found.empty()) return std::nullopt;
+  return std::min_element(found.begin(), found.end(),
+                          [](const auto& a, const auto& b) { return a.first < b.first; })
+      ->second;
+}
+
+FirstAnswer FirstAnswers::answer(int num_devices, const std::optional<WhereStateIs>& state) {
+  if (!is_planned(num_devices))
+    if (std::optional<FirstAnswer> quick = at_hand(num_devices, state)) return *quick;
+  FirstAnswer planned{planned_.at(num_devices).get()};
+  if (state) planned.plan.fp8 = state->plan.fp8;  // what is learned stays
+  return planned;
+}
+
+bool FirstAnswers::is_settled(int num_devices) { return is_planned(num_devices); }
+
+std::optional<Plan> FirstAnswers::improvement(const FirstAnswer& now, int num_devices) {
+  if (now.kind == FirstAnswer::Kind::planned || !is_planned(num_devices)) return std::nullopt;
+  try {
+    Plan better = planned_.at(num_devices).get();
+    better.fp8 = now.plan.fp8;
+    if (facts_.step_seconds(better) < kWorthAChange * facts_.step_seconds(now.plan)) return better;
+  } catch (const UserError&) {  // there is none
+  }
+  return std::nullopt;
+}
+
+}  // namespace optimus

@@ -1,0 +1,302 @@
+// See host_memory.h.
+#include "elastic/host_memory.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/save.h"
+#include "checkpoint/step_folder.h"
+#include "checkpoint/training_state.h"
+#include "cluster/token.h"
+#include "elastic/memory_level.h"
+
+namespace optimus {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostStoringRanks = 1 << 20;
+constexpr const char* kBrought = "memory";    // in the run's folder
+constexpr const char* kSmallFiles = "files";  // in a step's
+constexpr const char* kWriters = "writers";   // likewise: how many
+
+std::optional<std::int64_t> step_of(const Path& path) {
+  const auto folder = parse_step_folder(path);
+  return folder && folder->is_temporary ? std::optional(folder->step) : std::nullopt;
+}
+
+// Folders in it, in any order; none when it cannot be read.
+std::vector<Path> entries_of(const Path& folder) {
+  std::vector<Path> result;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    result.push_back(at->path());
+  return result;
+}
+
+void remove_inside(const Path& folder) {
+  std::error_code error;
+  for (const Path& entry : entries_of(folder)) fs::remove_all(entry, error);
+}
+
+// The same file from several hosts is the same bytes; under its name only when it is whole.
+void bring_file(const Path& from, const Path& to) {
+  std::error_code error;
+  if (fs::exists(to, error) || from.filename().string().find(".tmp-") != std::string::npos) return;
+  const Path partial = to.string() + "." + make_token() + ".part";
+  if (fs::copy_file(from, partial, error)) fs::rename(partial, to, error);
+  if (error) fs::remove(partial, error);
+}
+
+void bring_step(const Path& from, const Path& to) {
+  std::error_code error;
+  fs::create_directories(to / kSmallFiles, error);
+  // Lists of shards behind the shards: a rank's part counts when its list is there.
+  std::vector<Path> all = entries_of(from);
+  std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
+    return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
+  });
+  for (const Path& file : all)
+    if (fs::is_regular_file(file, error)) bring_file(file, to / file.filename());
+  for (const Path& file : entries_of(from / kSmallFiles))
+    bring_file(file, to / kSmallFiles / file.filename());
+}
+
+Outcome<int> num_writers_of(const Path& step_folder) {
+  const Outcome<std::string> said = read_file(step_folder / kWriters, Bytes(64));
+  if (!said) return tl::unexpected(said.error());
+  int count = 0;
+  const auto [end, error] = std::from_chars(said->data(), said->data() + said->size(), count);
+  if (error != std::errc() || end != said->data() + said->size() || count < 1 || count > kMostStoringRanks)
+    return failure("{}: not a number of writers", (step_folder / kWriters).string());
+  return count;
+}
+
+Outcome<void> commit_brought(FileSystem& files, const Path& run, std::int64_t step, const Path& from) {
+  const Outcome<int> num_writers = num_writers_of(from);
+  if (!num_writers) return tl::unexpected(num_writers.error());
+  CommitOptions options{.num_writers = *num_writers, .files = {}};
+  for (const Path& file : entries_of(from / kSmallFiles)) {
+    if (file.extension() == ".part") continue;
+    Outcome<std::string> content = read_file(file, Bytes(1 << 26));
+    if (!content) return tl::unexpected(content.error());
+    options.files.push_back({file.filename().string(), std::move(*content)});
+  }
+  std::error_code error;
+  if (!fs::exists(from / kSmallFiles / kTrainingStateFile, error)) return failure("no host has all of it");
+  const Outcome<Path> folder = begin_checkpoint(files, run, step);
+  if (!folder) return tl::unexpected(folder.error());
+  for (const Path& file : entries_of(from))
+    if (starts_with(file.filename().string(), "rank-") && file.extension() != ".part")
+      fs::rename(file, *folder / file.filename(), error);
+  const Outcome<Path> done = commit_checkpoint(files, *folder, options);
+  if (!done) abandon_checkpoint(files, *folder);
+  return done ? Outcome<void>() : tl::unexpected(done.error());
+}
+
+}  // namespace
+
+std::vector<int> storing_ranks(const Plan& plan) {
+  std::vector<int> ranks;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      ranks.insert(ranks.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+HostMemory HostMemory::of_ranks(const std::vector<int>& some) const {
+  HostMemory result{folder, {}, some};
+  for (const int rank : some) result.host_of.push_back(host_of.at(static_cast<std::size_t>(rank)));
+  return result;
+}
+
+HostMemory HostMemory::of_seats(const std::vector<int>& seats) const {
+  HostMemory result = of_ranks(seats);
+  result.ranks.clear();
+  return result;
+}
+
+int HostMemory::num_hosts() const {
+  return host_of.empty() ? 0 : *std::max_element(host_of.begin(), host_of.end()) + 1;
+}
+
+bool HostMemory::is_first_of_host(int writer) const {
+  const int host = host_of.at(static_cast<std::size_t>(writer));
+  return std::find(host_of.begin(), host_of.end(), host) - host_of.begin() == writer;
+}
+
+Path HostMemory::step_folder(int writer, std::int64_t step) const {
+  return folder / fmt::format("host-{}", host_of.at(static_cast<std::size_t>(writer))) /
+         fmt::format("step-{}.tmp-part", step);
+}
+
+// The writers of a host by turns to those of the next.
+std::optional<int> HostMemory::keeper_of(int writer) const {
+  const int host = host_of.at(static_cast<std::size_t>(writer));
+  const auto place = std::count(host_of.begin(), host_of.begin() + writer, host);
+  std::vector<int> keepers;
+  for (int step = 1; step < num_hosts() && keepers.empty(); ++step)
+    for (int other = 0; other < num_writers(); ++other)
+      if (host_of[static_cast<std::size_t>(other)] == (host + step) % num_hosts()) keepers.push_back(other);
+  if (keepers.empty()) return std::nullopt;
+  return keepers.at(static_cast<std::size_t>(place) % keepers.size());
+}
+
+std::vector<int> HostMemory::copied_by(int writer) const {
+  std::vector<int> result;
+  for (int other = 0; other < num_writers(); ++other)
+    if (keeper_of(other) == writer) result.push_back(other);
+  return result;
+}
+
+Bytes HostMemory::kept_on(int host, Bytes state) const {
+  int kept = 0;
+  for (int writer = 0; writer < num_writers(); ++writer) {
+    const auto keeper = keeper_of(writer);
+    kept += host_of[static_cast<std::size_t>(writer)] == host;
+    kept += keeper && host_of[static_cast<std::size_t>(*keeper)] == host;
+  }
+  return Bytes(static_cast<std::int64_t>(static_cast<double>(state.value) * kept / num_writers()));
+}
+
+namespace {
+
+void write_list(FileSystem& files, const Path& run, const HostMemory& memory) {
+  const Json document = {
+      {"run", memory_owner(run)}, {"folder", memory.folder.string()}, {"hosts", memory.host_of}};
+  value_or_throw(write_atomically(files, run / kMemoryFile, document.dump(2) + "\n"));
+}
+
+}  // namespace
+
+HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
+                                std::vector<int> host_of) {
+  HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + make_token()), std::move(host_of)};
+  // What is left of the run on hosts lies there, and is removed with the new.
+  if (const auto before = find_host_memory(run); before && before->folder.parent_path() == fs::absolute(base))
+    memory.folder = before->folder;
+  write_list(files, run, memory);
+  return memory;
+}
+
+void write_hosts(FileSystem& files, const Path& run, const std::vector<int>& host_of) {
+  if (const std::optional<HostMemory> memory = find_host_memory(run))
+    write_list(files, run, {memory->folder, host_of});
+}
+
+std::optional<HostMemory> find_host_memory(const Path& run) {
+  std::error_code error;
+  if (!fs::exists(run / kMemoryFile, error)) return std::nullopt;
+  const Json document = read_json(run / kMemoryFile);
+  const JsonView view(document, (run / kMemoryFile).string());
+  const auto hosts = view.find("hosts");
+  HostMemory memory{view.at("folder").text(), {}};
+  if (!hosts || view.at("run").text() != memory_owner(run) ||
+      !starts_with(memory.folder.filename().string(), kMemoryName))
+    return std::nullopt;
+  for (const JsonView& host : hosts->elements())
+    memory.host_of.push_back(static_cast<int>(host.integer(0, kMostStoringRanks)));
+  // Every host has a rank, or there is nobody to keep copies.
+  std::vector<bool> is_there(memory.host_of.size());
+  for (const int host : memory.host_of) {
+    if (host >= static_cast<int>(is_there.size())) hosts->refuse("a number for each rank's host, from 0 on");
+    is_there[static_cast<std::size_t>(host)] = true;
+  }
+  for (int host = 0; host < memory.num_hosts(); ++host)
+    if (!is_there[static_cast<std::size_t>(host)]) hosts->refuse("a rank on every host");
+  if (memory.host_of.empty()) hosts->refuse("a host for each rank");
+  return memory;
+}
+
+void make_memory_folder(const HostMemory& memory) {
+  // One that somebody else has made is found out below.
+  if (::mkdir(memory.folder.c_str(), 0700) != 0 && errno != EEXIST)
+    throw UserError("--memory-folder {}: no folder can be made there: {}",
+                    memory.folder.parent_path().string(), std::strerror(errno));
+  if (!is_own_folder(memory.folder))
+    throw UserError("{} is not a folder of this user alone: give another --memory-folder",
+                    memory.folder.string());
+}
+
+void open_host_memory(const HostMemory& memory, int rank, Bytes kept) {
+  make_memory_folder(memory);
+  if (!memory.is_first_of_host(rank)) return;
+  remove_inside(memory.folder);
+  refuse_too_small(memory.folder.parent_path(), {kept});
+}
+
+void remove_brought(const Path& run) {
+  std::error_code error;
+  fs::remove_all(run / kBrought, error);
+}
+
+void remove_steps(const HostMemory& memory) {
+  if (is_own_folder(memory.folder)) remove_inside(memory.folder);
+}
+
+Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
+                               int num_writers) {
+  if (Outcome<void> made = files.create_folders(step_folder / kSmallFiles); !made) return made;
+  for (const SmallFile& file : all)
+    if (Outcome<void> done = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
+        !done)
+      return done;
+  return write_atomically(files, step_folder / kWriters, std::to_string(num_writers));
+}
+
+void remove_steps_before(const Path& step_folder) {
+  const auto newest = step_of(step_folder);
+  std::error_code error;
+  for (const Path& entry : entries_of(step_folder.parent_path()))
+    if (const auto step = step_of(entry); step && newest && *step < *newest) fs::remove_all(entry, error);
+}
+
+void remove_host_memory(const HostMemory& memory) {
+  std::error_code error;
+  if (is_own_folder(memory.folder)) fs::remove_all(memory.folder, error);
+}
+
+void remove_host_memory(const Path& run, bool with_list) {
+  std::error_code error;
+  try {
+    if (const auto memory = find_host_memory(run)) remove_host_memory(*memory);
+  } catch (const UserError&) {  // nobody can tell where it is
+  }
+  if (with_list) fs::remove(run / kMemoryFile, error);
+}
+
+void bring_host_memory(const Path& run) {
+  const auto memory = find_host_memory(run);
+  if (!memory || !is_own_folder(memory->folder)) return;
+  const std::optional<CheckpointEntry> in_files = newest_whole(run);
+  for (const Path& host : entries_of(memory->folder))
+    for (const Path& folder : entries_of(host))
+      if (const auto step = step_of(folder); step && (!in_files || in_files->step < *step))
+        bring_step(folder, run / kBrought / folder.filename());
+}
+
+std::optional<std::int64_t> take_host_memory(FileSystem& files, const Path& run) {
+  const auto memory = find_host_memory(run);
+  std::map<std::int64_t, Path> steps;
+  for (const Path& folder : entries_of(run / kBrought))
+    if (const auto step = step_of(folder)) steps[*step] = folder;
+  std::optional<std::int64_t> taken;
+  for (auto step = steps.rbegin(); step != steps.rend() && memory && !taken; ++step)
+    if (commit_brought(files, run, step->first, step->second)) taken = step->first;
+  remove_brought(run);
+  return taken;
+}
+
+}  // namespace optimus

@@ -1,0 +1,106 @@
+// See notice.h.
+#include "elastic/notice.h"
+
+#include <filesystem>
+#include <memory>
+#include <tuple>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "store/http.h"
+#include "store/socket.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::chrono::milliseconds kMoment{500};  // from a look to what follows, for the slower ones
+constexpr Seconds kAnswerPatience{0.4};
+constexpr std::string_view kScheme = "http://";
+
+bool takes_the_machine(const JsonView& events) {
+  for (const JsonView& event : events.elements()) {
+    const std::string kind = event.text_or("EventType", "");
+    if (kind == "Preempt" || kind == "Terminate") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_notice(int status, std::string_view body) {
+  const std::string said = lower(trim(body));
+  if (status != 200 || said.empty() || said == "false" || said == "none") return false;
+  if (said.front() != '{') return true;
+  try {
+    const Json json = parse_json(body, "a notice");
+    const auto events = JsonView(json, "a notice").find("Events");
+    return !events || takes_the_machine(*events);
+  } catch (const UserError&) {  // it says something, then
+    return true;
+  }
+}
+
+Notice::Place Notice::parse(const std::string& where) {
+  if (!starts_with(where, kScheme)) {
+    if (where.empty() || where.find("://") != std::string::npos)
+      throw UserError("--notice {}: a file's path or http://HOST/PATH is expected", in_quotes(where));
+    return {.path = where};
+  }
+  const std::string rest = where.substr(kScheme.size());
+  const std::size_t slash = rest.find('/');
+  const std::string place = rest.substr(0, slash);
+  Place result{.path = slash == std::string::npos ? "/" : rest.substr(slash)};
+  const bool has_port = place.rfind(':') != std::string::npos && place.back() != ']';
+  std::tie(result.host, result.port) = parse_host_port(has_port ? place : place + ":80", "--notice " + where);
+  return result;
+}
+
+Notice::Notice(const std::string& where) : place_(parse(where)), thread_([this] { watch(); }) {}
+
+Notice::~Notice() {
+  is_over_ = true;
+  thread_.join();
+}
+
+bool Notice::look() const {
+  if (place_.host.empty()) {
+    std::error_code error;
+    return std::filesystem::exists(place_.path, error);
+  }
+  const Deadline deadline = Deadline::after(kAnswerPatience, "a notice");
+  Outcome<Socket> socket = Socket::connect(place_.host, place_.port, deadline);
+  if (!socket || !socket->send(http_get(place_.host, place_.path), deadline)) return false;
+  const Outcome<HttpAnswer> answer = read_http_answer(*socket, deadline);
+  return answer && is_notice(answer->status, answer->body);
+}
+
+bool Notice::wait_until(std::chrono::system_clock::time_point instant) const {
+  constexpr std::chrono::milliseconds kNap{50};
+  while (!is_over_ && std::chrono::system_clock::now() < instant) std::this_thread::sleep_for(kNap);
+  return !is_over_;
+}
+
+void Notice::watch() {
+  while (true) {
+    const auto next = std::chrono::ceil<std::chrono::seconds>(std::chrono::system_clock::now() +
+                                                              std::chrono::milliseconds(1));
+    if (!wait_until(next)) return;
+    if (!look()) continue;
+    if (wait_until(next + kMoment)) is_given_ = true;
+    return;
+  }
+}
+
+WorkerSignals with_notice(const WorkerSignals& signals, const std::string& option,
+                          const Environment& environment) {
+  const std::string where = environment("OPTIMUS_NOTICE").value_or(option);
+  if (where.empty()) return signals;
+  const auto notice = std::make_shared<Notice>(where);
+  WorkerSignals both = signals;
+  both.is_told_to_leave = [notice, told = signals.is_told_to_leave] { return notice->is_given() || told(); };
+  return both;
+}
+
+}  // namespace optimus

@@ -1,0 +1,153 @@
+// See evaluate.h.
+#include "inference/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "data/open.h"
+#include "engine/device.h"
+#include "inference/evaluate_ranks.h"
+#include "inference/inference.h"
+#include "plan/validate.h"
+#include "settings/evaluate_plan.h"
+
+namespace optimus {
+namespace {
+
+Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t length,
+                   const ModelSpec& model) {
+  const std::int64_t begin = range.begin + window * length;
+  std::vector<TokenId> tokens(static_cast<std::size_t>(length) + 1);
+  range.tokens->read(begin, tokens);
+  for (std::int64_t i = 0; i <= length; ++i)
+    if (const TokenId id = tokens[static_cast<std::size_t>(i)]; id < 0 || id >= model.vocab)
+      throw UserError(
+          "token {} of the data is {}, outside the vocabulary of {} of {}; was it made by another tokenizer?",
+          begin + i, id, model.vocab, model.name);
+  Sample sample;
+  sample.inputs.assign(tokens.begin(), tokens.end() - 1);
+  sample.targets.assign(tokens.begin() + 1, tokens.end());
+  for (std::int64_t i = 0; i < length; ++i) sample.positions.push_back(static_cast<std::int32_t>(i));
+  sample.num_counted = length;
+  return sample;
+}
+
+// Fills up a batch and counts nothing.
+Sample uncounted(Sample sample) {
+  std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
+  sample.num_counted = 0;
+  return sample;
+}
+
+std::int64_t num_windows(const StreamRange& range, std::int64_t length) {
+  return std::max<std::int64_t>(0, (range.end - range.begin - 1) / length);
+}
+
+Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t windows, std::int64_t length) {
+  // As many tokens at a time as keep products efficient.
+  const std::int64_t tokens = model.device.is_cuda() ? 32768 : 2048;
+  const std::int64_t usual = std::clamp<std::int64_t>(tokens / length, 1, windows);
+  const std::int64_t batch = std::min(options.batch.value_or(usual), windows);
+  const Plan plan = inference_plan(model.opened.spec, model.precision, batch, length);
+  validate(plan, model.opened.spec, "--seq and --model");
+  refuse_too_large_pass(plan, model.opened.spec, model.device, Bytes(0),
+                        fmt::format("{} windows of {} tokens", batch, length));
+  return plan;
+}
+
+void refuse_nonsense(const EvalOptions& options) {
+  const auto check = [](const char* name, const std::optional<std::int64_t>& value) {
+    if (value && (*value < 1 || *value > 1'000'000'000))
+      throw UsageError("--{}: {} is not a number from 1 to 1,000,000,000", name, *value);
+  };
+  check("seq", options.sequence_length), check("batch", options.batch);
+}
+
+}  // namespace
+
+LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
+                   std::int64_t most_windows, EventSink& events, int rank) {
+  const std::int64_t length = plan.sequence_length;
+  const std::int64_t windows = std::min(most_windows, num_windows(range, length));
+  LossSum total;
+  for (std::int64_t first = 0; first < windows; first += plan.batch) {
+    events.report(Progress{"evaluating", first * length, windows * length, "tokens"});
+    std::vector<Sample> samples;
+    for (std::int64_t w = first; w < first + plan.batch; ++w)
+      samples.push_back(w < windows ? read_window(range, w, length, model) : uncounted(samples.front()));
+    const Evaluation some = value_or_throw(engine.evaluate(make_batch(samples, plan, 0, 0, rank)));
+    total.sum += some.loss_sum, total.count += some.num_counted;
+  }
+  return total;
+}
+
+namespace {
+
+// A model, and the stream that it is measured on.
+struct Opened {
+  StreamRange range;
+  std::int64_t length = 0, windows = 0;
+};
+
+Opened open_stream(const EvalOptions& options, const OpenedModel& model, EventSink& events) {
+  const ModelSpec& spec = model.spec;
+  if (!spec.is_causal)
+    throw UserError("{} fills in masked words; eval measures how models predict the next token", spec.name);
+  // Token files need no tokenizer, so a missing one is not worth a word.
+  NullSink quiet;
+  EventSink& heard = is_tokenized(options.data) ? quiet : events;
+  const auto tokenizer = tokenizer_for_text(model, options.tokenizer, heard);
+  const std::shared_ptr<const TokenSet> tokens = open_data(options.data, *tokenizer, events);
+  Opened opened{{tokens, 0, tokens->num_tokens()}, 0, 0};
+  opened.length = options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));
+  opened.windows = num_windows(opened.range, opened.length);
+  if (opened.windows == 0)
+    throw UserError("{} has {} tokens; one window of --seq {} needs {}", options.data, opened.range.end,
+                    opened.length, opened.length + 1);
+  return opened;
+}
+
+EvalResult result_of(const LossSum& total, const ModelSpec& model, Precision precision) {
+  if (!std::isfinite(total.sum))
+    throw UserError("the loss of {} is not finite in {}; another --precision may help", model.name,
+                    text(precision));
+  return {total.mean(), std::exp(total.mean()), total.count};
+}
+
+EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
+  const OpenedModel model = open_trained_model(options.model, events);
+  const Opened stream = open_stream(options, model, events);
+  EvalWork work{.windows = stream.windows, .sequence_length = stream.length};
+  work.batch = options.batch;
+  const bool is_gpu = choose_device(options.compute.device).is_cuda();
+  if (is_gpu) work.tokens_at_once = 32768;
+  if (!options.compute.precision.empty())
+    work.precision = parse_precision(options.compute.precision, "--precision");
+  else if (options.layout.plan.empty())
+    work.precision = is_gpu ? Precision::bf16 : Precision::fp32;
+  const Plan plan = evaluation_plan(options.layout, model.spec, work);
+  const LossSum total = on_ranks(plan, model, options.compute, [&](Engine& engine, int rank) {
+    NullSink quiet;
+    return sum_losses(engine, plan, model.spec, stream.range, stream.windows, rank == 0 ? events : quiet,
+                      rank);
+  });
+  return result_of(total, model.spec, plan.precision);
+}
+
+}  // namespace
+
+EvalResult evaluate(const EvalOptions& options, EventSink& events) {
+  refuse_nonsense(options);
+  if (num_devices(options.layout) > 1 || !options.layout.plan.empty())
+    return evaluate_on_ranks(options, events);
+  Inference model = open_for_inference(options.model, options.compute, events);
+  const ModelSpec& spec = model.opened.spec;
+  const Opened stream = open_stream(options, model.opened, events);
+  const Plan plan = plan_for(options, model, stream.windows, stream.length);
+  Engine engine(plan, spec, model.parameters, {.device = model.device});
+  const LossSum total = sum_losses(engine, plan, spec, stream.range, stream.windows, events);
+  return result_of(total, spec, model.precision);
+}
+
+}  // namespace optimus

@@ -1,0 +1,29 @@
+// How well a model predicts a text: documents in file order as one stream, windows of a length, targets shifted by one, the last
+// partial window left out, positions from 0 in each window.
+#pragma once
+
+#include "base/event.h"
+#include "data/samples.h"
+#include "engine/engine.h"
+#include "settings/inference_options.h"
+
+namespace optimus {
+
+struct LossSum {
+  double sum = 0;
+  std::int64_t count = 0;  // of targets
+  double mean() const { return sum / static_cast<double>(count); }
+};
+// Over the first windows of a range, at most so many, plan.batch at a time. Throws UserError when a token is outside the
+// vocabulary.
+LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
+                   std::int64_t most_windows, EventSink& events, int rank = 0);
+
+struct EvalResult {
+  double loss = 0, perplexity = 0;
+  std::int64_t num_tokens = 0;
+};
+// Throws UserError.
+EvalResult evaluate(const EvalOptions& options, EventSink& events);
+
+}  // namespace optimus

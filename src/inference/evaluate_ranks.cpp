@@ -1,0 +1,93 @@
+// See evaluate_ranks.h.
+#include "inference/evaluate_ranks.h"
+
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/thread_comm.h"
+#include "engine/device.h"
+#include "inference/weights.h"
+#include "plan/layouts.h"
+#include "switching/memory.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kRankPatience{600};
+
+struct RankWork {
+  LossSum total;
+  std::exception_ptr failure;
+  bool is_lost = false;  // only because others were
+};
+
+// Weights and activations of all ranks of a device.
+void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
+                            const std::vector<std::string>& devices) {
+  const Layout weights = layout_of(plan, model, StateKind::weights);
+  const RankIndex index(weights);
+  std::map<std::string, Bytes> needed;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank)
+    needed[devices[rank]] += bytes_of(weights, index, Rank{static_cast<int>(rank)}) +
+                             plan_arena(compile(plan, model, static_cast<int>(rank))).bytes;
+  for (const auto& [name, bytes] : needed) {
+    const std::optional<Bytes> free = free_memory(parse_device(name));
+    if (free && bytes > *free)
+      throw UserError("{} under this plan needs {} on {}, which has {} free", model.name, text(bytes), name,
+                      text(*free));
+  }
+}
+
+}  // namespace
+
+LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOptions& options,
+                 const std::function<LossSum(Engine& engine, int rank)>& work) {
+  ensure_engine_supports(plan, model.spec);
+  const int count = num_devices(plan);
+  const std::vector<std::string> devices = devices_of_ranks(options.device, count);
+  refuse_too_large_ranks(plan, model.spec, devices);
+  const int threads =
+      options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / count);
+  ThreadWorld world(count);
+  std::mutex loading;
+  std::vector<RankWork> ranks(devices.size());
+  const auto run = [&](int rank) {
+    RankWork& own = ranks[static_cast<std::size_t>(rank)];
+    try {
+      set_num_threads(threads);
+      const std::unique_ptr<Comm> comm = world.comm(rank);
+      const at::Device device = parse_device(devices[static_cast<std::size_t>(rank)]);
+      Parameters parameters(plan, model.spec, rank, device, Keeping::weights);
+      {
+        const std::lock_guard lock(loading);  // one tensor at a time beside the weights, not one a rank
+        NullSink quiet;
+        load_weights(*model.weights, parameters, quiet);
+      }
+      Engine engine(plan, model.spec, parameters,
+                    {.device = device,
+                     .rank = rank,
+                     .comm = count > 1 ? comm.get() : nullptr,
+                     .patience = kRankPatience});
+      if (count > 1)
+        done_or_throw(comm->connect(0, engine.groups(), Deadline::after(kRankPatience, "connecting")));
+      own.total = work(engine, rank);
+    } catch (const PeersLost&) {
+      own.failure = std::current_exception(), own.is_lost = true;
+    } catch (...) {
+      own.failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  for (int rank = 1; rank < count; ++rank) others.emplace_back(run, rank);
+  run(0);
+  for (std::thread& other : others) other.join();
+  for (const bool is_lost : {false, true})
+    for (const RankWork& rank : ranks)
+      if (rank.failure && rank.is_lost == is_lost) std::rethrow_exception(rank.failure);
+  return ranks.front().total;
+}
+
+}  // namespace optimus

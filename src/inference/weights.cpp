@@ -1,0 +1,82 @@
+// See weights.h.
+#include "inference/weights.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <type_traits>
+
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+// What `inner` has of values that lie as `outer` does.
+at::Tensor part_of_values(at::Tensor values, const Box& outer, const Box& inner) {
+  ensure(outer.contains(inner), "{} is not inside {}", text(inner), text(outer));
+  for (int d = 0; d < outer.num_dims; ++d)
+    values = values.narrow(d, inner[d].begin - outer[d].begin, inner[d].size());
+  return values;
+}
+
+// Masters of shards whose updates a device repeats.
+template <typename Real>
+void load_copies(const WeightSource& source, Parameters& copies) {
+  constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;
+  for (const LogicalTensor& tensor : copies.tensors()) {
+    at::Tensor master = copies.master(tensor.name);
+    if (!master.defined() || master.numel() == 0) continue;
+    at::Tensor values = at::empty(master.sizes(), kType);
+    source.read_box(tensor, copies.box(tensor.name, &BlockState::masters),
+                    std::span(values.data_ptr<Real>(), static_cast<std::size_t>(values.numel())));
+    master.copy_(values);
+  }
+}
+
+// A device holds weights, and masters of all or of a part of them.
+template <typename Real>
+void load(const WeightSource& source, Parameters& parameters, EventSink& events) {
+  constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;
+  const auto total = std::ssize(parameters.tensors());
+  std::int64_t num_done = 0;
+  if (parameters.copies() != nullptr) load_copies<Real>(source, *parameters.copies());
+  for (const LogicalTensor& tensor : parameters.tensors()) {
+    events.report(Progress{"loading", num_done++, total, "tensors"});
+    at::Tensor weight = parameters.weight(tensor.name), master = parameters.master(tensor.name);
+    if (!weight.defined()) continue;  // of another stage
+    const Box box = parameters.box(tensor.name, &BlockState::weights);
+    if (box.is_empty()) continue;
+    at::Tensor values = at::empty(weight.sizes(), kType);
+    source.read_box(tensor, box,
+                    std::span(values.data_ptr<Real>(), static_cast<std::size_t>(values.numel())));
+    const Box own = parameters.box(tensor.name, &BlockState::masters);
+    if (!own.is_empty()) master.copy_(part_of_values(values, box, own));
+    // Through the master's type, as an update rounds.
+    if (!weight.is_alias_of(master)) weight.copy_(values.to(master.scalar_type()));
+  }
+}
+
+template <typename Real>
+void copy_master(const Parameters& parameters, const std::string& name, const Box& box, std::span<Real> out) {
+  const Box own = parameters.box(name, &BlockState::masters);
+  const at::Tensor values = part_of_values(parameters.master(name), own, box);
+  ensure(values.numel() == std::ssize(out), "{} values for {} of {}", values.numel(), out.size(), name);
+  at::from_blob(out.data(), values.sizes(), std::is_same_v<Real, double> ? at::kDouble : at::kFloat)
+      .copy_(values);
+}
+
+}  // namespace
+
+void load_weights(const WeightSource& source, Parameters& parameters, EventSink& events) {
+  if (source.type() == ElementType::f64) return load<double>(source, parameters, events);
+  load<float>(source, parameters, events);
+}
+
+void ParameterWeights::read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const {
+  copy_master(parameters_, tensor.name, box, out);
+}
+void ParameterWeights::read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const {
+  copy_master(parameters_, tensor.name, box, out);
+}
+
+}  // namespace optimus

@@ -1,0 +1,31 @@
+// Weights between files and an engine's memory.
+#pragma once
+
+#include "base/event.h"
+#include "engine/parameters.h"
+#include "settings/open_model.h"
+
+namespace optimus {
+
+// Fills all parameters that are held here, and reads no more than those. One of them at a time is in memory beside them. Throws
+// UserError.
+void load_weights(const WeightSource& source, Parameters& parameters, EventSink& events);
+
+// Parameters as a source of weights: their masters, which no precision of training has rounded. They must outlive this.
+class ParameterWeights final : public WeightSource {
+ public:
+  ParameterWeights(const Parameters& parameters, Precision precision)
+      : parameters_(parameters), precision_(precision) {}
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override;
+  void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const override;
+  ElementType type() const override {
+    return precision_ == Precision::fp64 ? ElementType::f64 : ElementType::f32;
+  }
+  std::string name() const override { return "the trained parameters"; }
+
+ private:
+  const Parameters& parameters_;
+  const Precision precision_;
+};
+
+}  // namespace optimus

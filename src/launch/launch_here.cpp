@@ -1,0 +1,131 @@
+// See launch_hosts.h: the side of a host.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "base/deadline.h"
+#include "base/json.h"
+#include "launch/child_process.h"
+#include "launch/launch_hosts.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kSettingsPatience{60};
+constexpr Seconds kRankGrace{15};  // for the other ranks of the host, after one has failed or they are to end
+constexpr std::size_t kMostSettings = 1 << 20;
+
+// Lines from standard input, as they come.
+class LifeLine {
+ public:
+  LifeLine() { ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK); }
+  bool is_cut() const { return is_cut_; }
+  // The next line, when one is there after at most so long.
+  std::optional<std::string> line(int milliseconds) {
+    pollfd waited{STDIN_FILENO, POLLIN, 0};
+    if (is_cut_ || have_.find('\n') != std::string::npos) waited.fd = -1;
+    ::poll(&waited, 1, is_cut_ || waited.fd >= 0 ? milliseconds : 0);
+    read_some();
+    const std::size_t end = have_.find('\n');
+    if (end == std::string::npos) return std::nullopt;
+    std::string result = have_.substr(0, end);
+    have_.erase(0, end + 1);
+    return result;
+  }
+
+ private:
+  void read_some() {
+    char block[4096];
+    while (!is_cut_ && have_.size() < kMostSettings) {
+      const ssize_t size = ::read(STDIN_FILENO, block, sizeof block);
+      if (size > 0) have_.append(block, static_cast<std::size_t>(size));
+      if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) is_cut_ = true;
+      if (size <= 0) return;
+    }
+  }
+  bool is_cut_ = false;
+  std::string have_;
+};
+
+struct HostTask {
+  ChildOptions how;
+  int first = 0, count = 1, size = 1;
+};
+
+HostTask parse_task(const std::string& line) {
+  const Json json = parse_json(line, "what optimus launch sent");
+  const JsonView view(json, "what optimus launch sent");
+  HostTask task;
+  task.size = static_cast<int>(view.at("size").integer(1, 1 << 20));
+  task.count = static_cast<int>(view.at("count").integer(1, 4096));
+  task.first = static_cast<int>(view.at("first").integer(0, task.size - task.count));
+  task.how.program = view.at("program").text();
+  task.how.words = {"optimus"};
+  for (const JsonView& word : view.at("words").elements()) task.how.words.push_back(word.text());
+  task.how.folder = view.at("folder").text();
+  for (const auto& [name, value] : view.at("variables").members())
+    task.how.variables.emplace_back(name, value.text());
+  return task;
+}
+
+std::vector<ChildProcess> start_ranks(const HostTask& task) {
+  std::vector<ChildProcess> ranks;
+  for (int local = 0; local < task.count; ++local) {
+    ChildOptions how = task.how;
+    const auto set = [&](const char* name, int value) {
+      how.variables.emplace_back(name, std::to_string(value));
+    };
+    set("OPTIMUS_RANK", task.first + local), set("OPTIMUS_WORLD_SIZE", task.size);
+    set("OPTIMUS_LOCAL_RANK", local), set("OPTIMUS_LOCAL_SIZE", task.count);
+    set("OPTIMUS_LAUNCH_PARENT", ::getpid());
+    ranks.emplace_back(how);
+  }
+  return ranks;
+}
+
+HostTask wait_for_task(LifeLine& input, const std::function<bool()>& is_interrupted) {
+  const Deadline deadline = Deadline::after(kSettingsPatience, "optimus launch");
+  while (!deadline.has_passed() && !is_interrupted()) {
+    if (const auto line = input.line(100)) return parse_task(*line);
+    if (input.is_cut()) break;
+  }
+  throw UserError("optimus launch --here is started by optimus launch, which tells it what to do");
+}
+
+}  // namespace
+
+int launch_here(const std::function<bool()>& is_interrupted) {
+  std::signal(SIGPIPE, SIG_IGN);
+  LifeLine input;
+  std::vector<ChildProcess> ranks = start_ranks(wait_for_task(input, is_interrupted));
+  std::optional<Deadline> grace;
+  bool is_asked = false;
+  int code = 0;
+  while (true) {
+    bool is_over = true;
+    for (ChildProcess& rank : ranks) {
+      const auto ended = rank.code();
+      is_over &= ended.has_value();
+      // Any failure counts more than an interruption.
+      if (ended && *ended != 0 && code != 1) code = *ended == 130 ? 130 : 1;
+    }
+    if (is_over) return code;
+    if (code == 1 && !grace) grace = Deadline::after(kRankGrace, "the other ranks");
+    const auto line = input.line(20);
+    if (input.is_cut()) break;  // nobody is there any more: the ranks end now
+    if (!is_asked && (is_interrupted() || line == "end")) {
+      is_asked = true, grace = Deadline::after(kRankGrace, "the ranks");
+      for (ChildProcess& rank : ranks) rank.signal(SIGINT);  // the run is to end; SIGTERM: one rank is to go
+    }
+    if (grace && grace->has_passed()) break;
+  }
+  return code == 0 ? 1 : code;  // the ranks are ended by their destructors
+}
+
+}  // namespace optimus

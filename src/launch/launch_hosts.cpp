@@ -1,0 +1,183 @@
+// See launch_hosts.h: the starting side.
+#include "launch/launch_hosts.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "base/deadline.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "cluster/token.h"
+#include "launch/child_process.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kHostGrace{20};     // for the other hosts, after the first has failed
+constexpr Seconds kLifeLineGrace{8};  // after their input has ended
+constexpr std::size_t kLongestLine = 1 << 16;
+
+// For the shell of the other host.
+std::string shell_quoted(const std::string& word) {
+  std::string result = "'";
+  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::vector<std::string> split_hosts(const std::string& text) {
+  std::vector<std::string> hosts = split(text, ',');
+  for (std::string& host : hosts) {
+    host = trim(host);
+    // A name that begins with a dash would be an option of ssh.
+    if (host.empty() || host[0] == '-' || host.find_first_of(" \t\n'\"\\") != std::string::npos)
+      throw UserError("--hosts {}: {} is no host; names are separated by commas, as in a,b,c",
+                      in_quotes(text), in_quotes(host));
+  }
+  return hosts;
+}
+
+// ssh may say user@host.
+std::string name_of_host(const std::string& host) { return host.substr(host.find('@') + 1); }
+
+class Host {
+ public:
+  Host(std::string name, const ChildOptions& how, std::string settings)
+      : name_(std::move(name)), child_(how), to_send_(std::move(settings)) {}
+
+  const std::string& name() const { return name_; }
+  ChildProcess& child() { return child_; }
+  std::optional<int> code() { return child_.code(); }
+  bool is_over() { return child_.output() < 0 && child_.errors() < 0 && code().has_value(); }
+
+  void add_to(std::vector<pollfd>& files) const {
+    if (child_.output() >= 0) files.push_back({child_.output(), POLLIN, 0});
+    if (child_.errors() >= 0) files.push_back({child_.errors(), POLLIN, 0});
+    if (child_.input() >= 0 && !to_send_.empty()) files.push_back({child_.input(), POLLOUT, 0});
+  }
+  void work() {
+    send_some();
+    read_some(child_.output(),
+              [&](std::string_view bytes) {
+                std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+                std::fflush(stdout);
+              }) ||
+        (child_.close_output(), true);
+    read_some(child_.errors(), [&](std::string_view bytes) { show_lines(bytes); }) ||
+        (show_rest(), child_.close_errors(), true);
+  }
+  void ask_to_end() { to_send_ += "end\n"; }
+  void cut_life_line() { child_.close_input(), to_send_.clear(); }
+
+ private:
+  void send_some() {
+    if (child_.input() < 0 || to_send_.empty()) return;
+    const ssize_t size = ::write(child_.input(), to_send_.data(), to_send_.size());
+    if (size > 0) to_send_.erase(0, static_cast<std::size_t>(size));
+    if (size < 0 && errno != EAGAIN && errno != EINTR) cut_life_line();
+  }
+  // False: there is nothing more to come.
+  template <typename Show>
+  static bool read_some(int file, Show&& show) {
+    char block[1 << 14];
+    while (file >= 0) {
+      const ssize_t size = ::read(file, block, sizeof block);
+      if (size > 0) show(std::string_view(block, static_cast<std::size_t>(size)));
+      if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) return false;
+      if (size < 0) return true;
+    }
+    return true;
+  }
+  void show_lines(std::string_view bytes) {
+    line_ += bytes;
+    for (std::size_t end = 0; (end = line_.find('\n')) != std::string::npos || line_.size() > kLongestLine;) {
+      end = std::min(end, line_.size());
+      fmt::print(stderr, "{}: {}\n", name_, line_.substr(0, end));
+      line_.erase(0, end + 1);
+    }
+  }
+  void show_rest() {
+    if (!line_.empty()) show_lines("\n");
+  }
+
+  const std::string name_;
+  ChildProcess child_;
+  std::string to_send_, line_;
+};
+
+std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& token) {
+  const std::vector<std::string> names = split_hosts(options.hosts);
+  const int per_host = options.per_host, size = per_host * static_cast<int>(names.size());
+  const std::string master = options.master.empty() ? name_of_host(names[0]) : options.master;
+  const std::string job = make_token();
+  const int port = options.port > 0 ? options.port : port_of_job(job);
+  std::vector<std::string> ssh = split(options.ssh, ' ');
+  std::erase(ssh, "");
+  if (ssh.empty()) throw UserError("--ssh is empty: it names the program that reaches a host, as in ssh");
+  std::vector<Host> hosts;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Json settings = {{"folder", std::filesystem::current_path().string()},
+                           {"program", options.program},
+                           {"words", options.command},
+                           {"first", static_cast<int>(i) * per_host},
+                           {"count", per_host},
+                           {"size", size},
+                           {"variables",
+                            {{"MASTER_ADDR", master},
+                             {"MASTER_PORT", std::to_string(port)},
+                             {"OPTIMUS_JOB", job},
+                             {kTokenVariable, token}}}};
+    ChildOptions how{.program = ssh[0], .words = ssh, .has_pipes = true};
+    how.words.insert(how.words.end(), {names[i], "exec " + shell_quoted(options.program) + " launch --here"});
+    hosts.emplace_back(names[i], how, settings.dump() + "\n");
+  }
+  return hosts;
+}
+
+}  // namespace
+
+int launch_on_hosts(const LaunchOptions& options, const Environment& environment,
+                    const std::function<bool()>& is_interrupted) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto token = find_token(environment, options.token_file);
+  std::vector<Host> hosts = start_hosts(options, token ? token->text : make_token());
+  std::optional<Deadline> grace, life_line;
+  std::string failed;
+  bool is_asked = false;
+  while (!std::all_of(hosts.begin(), hosts.end(), [](Host& host) { return host.is_over(); })) {
+    std::vector<pollfd> files;
+    for (const Host& host : hosts) host.add_to(files);
+    ::poll(files.data(), files.size(), 50);
+    for (Host& host : hosts) host.work();
+    if (is_interrupted() && !is_asked) {
+      is_asked = true;
+      for (Host& host : hosts) host.ask_to_end();
+      grace = Deadline::after(kHostGrace, "the hosts");
+    }
+    for (Host& host : hosts)
+      if (const auto code = host.code(); code && *code != 0 && *code != 130 && failed.empty()) {
+        failed = fmt::format("{} ended with code {}{}", host.name(), *code,
+                             *code == 255 ? " (of ssh, when it does not reach the host)" : "");
+        grace = Deadline::after(kHostGrace, "the other hosts");
+      }
+    if (grace && grace->has_passed() && !life_line) {
+      for (Host& host : hosts) host.cut_life_line();
+      life_line = Deadline::after(kLifeLineGrace, "the other hosts");
+    }
+    if (life_line && life_line->has_passed())
+      for (Host& host : hosts)
+        host.child().signal(SIGKILL), host.child().close_output(), host.child().close_errors();
+  }
+  if (!failed.empty()) throw UserError("{}", failed);
+  const bool is_ended =
+      std::any_of(hosts.begin(), hosts.end(), [](Host& host) { return host.code() == 130; });
+  return is_ended ? 130 : 0;
+}
+
+}  // namespace optimus

@@ -1,0 +1,57 @@
+// See listed_ranks.h.
+#include "launch/listed_ranks.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/time_stamp.h"
+#include "rundir/worker_list.h"
+#include "rundir/worker_protocol.h"
+
+namespace optimus {
+
+ListedRanks::ListedRanks(Path run, const std::vector<std::string>& devices) : run_(std::move(run)) {
+  RealFileSystem files;
+  (void)files.create_folders(run_ / "logs");
+  std::vector<WorkerEntry> all;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const int number = static_cast<int>(rank);
+    all.push_back({number, ::getpid(), host_name(), devices[rank], log_path(number)});
+    note(number, fmt::format("rank {} in process {} on {}", rank, ::getpid(), devices[rank]));
+  }
+  (void)write_atomically(files, run_ / "workers.json", workers_json(all));
+}
+
+ListedRanks::ListedRanks(Path run, const std::vector<PresentRank>& ranks,
+                         const std::vector<std::string>& devices)
+    : run_(std::move(run)) {
+  std::vector<WorkerEntry> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    all.push_back({static_cast<int>(rank), ranks[rank].pid, ranks[rank].host, devices[rank],
+                   log_path(static_cast<int>(rank))});
+  RealFileSystem files;
+  (void)write_atomically(files, run_ / "workers.json", workers_json(all));
+}
+
+// Others may have gone on without this process, and list themselves.
+ListedRanks::~ListedRanks() {
+  try {
+    for (const WorkerEntry& entry : listed_workers(run_))
+      if (entry.pid == ::getpid() && entry.host == host_name()) {
+        RealFileSystem files;
+        (void)write_atomically(files, run_ / "workers.json", workers_json({}));
+        return;
+      }
+  } catch (const UserError&) {  // it cannot be read: then it says nothing of this process
+  }
+}
+
+Path ListedRanks::log(int rank) const { return run_ / log_path(rank); }
+
+void ListedRanks::note(int rank, const std::string& line) const {
+  std::ofstream(log(rank), std::ios::app) << time_stamp() << line << '\n';
+}
+
+}  // namespace optimus

@@ -1,0 +1,267 @@
+// See measure_links.h.
+#include "launch/measure_links.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/json.h"
+#include "store/socket.h"
+#include "store/store_server.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kMessageSizes[] = {1, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
+constexpr std::size_t kFirstLarge = 1 << 20;
+constexpr int kMostRepeats = 20;
+constexpr std::size_t kSizeText = 8;  // digits of a size, before each message
+
+std::string listener_key(const LinkMeeting& meeting, int host, int round) {
+  return fmt::format("{}links/at/{}/{}", meeting.prefix, round, host);
+}
+std::string pair_key(const LinkMeeting& meeting, int first, int round) {
+  return fmt::format("{}links/pair/{}/{}", meeting.prefix, round, first);
+}
+
+// Bytes that nobody needs.
+Outcome<void> skip(Socket& socket, std::size_t size, const Deadline& deadline) {
+  while (size > 0) {
+    const Outcome<std::string> piece = socket.receive_some(size, deadline);
+    if (!piece) return tl::unexpected(piece.error());
+    if (piece->empty()) return failure("the other host has closed the connection");
+    size -= piece->size();
+  }
+  return {};
+}
+
+// One message there and back.
+Outcome<double> exchange(Socket& socket, const std::string& message, const Deadline& deadline) {
+  const auto began = Deadline::Clock::now();
+  if (auto sent = socket.send(fmt::format("{:08}", message.size()), deadline); !sent)
+    return tl::unexpected(sent.error());
+  if (auto sent = socket.send(message, deadline); !sent) return tl::unexpected(sent.error());
+  if (auto got = skip(socket, message.size(), deadline); !got) return tl::unexpected(got.error());
+  return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+}
+
+// The quickest of as many messages as fit: what else runs on the two hosts only makes them slower. Nothing when one does not fit any
+// more.
+Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Seconds budget, double expected,
+                                            const Deadline& deadline) {
+  if (expected > budget.value) return std::nullopt;
+  const std::string message(size, 'x');
+  const Deadline share = Deadline::after(Seconds(budget.value / 2), "messages of one size");
+  std::optional<double> quickest;
+  for (int repeat = 0; repeat == 0 || (repeat < kMostRepeats && !share.has_passed()); ++repeat) {
+    const Outcome<double> seconds = exchange(socket, message, deadline);
+    if (!seconds) return tl::unexpected(seconds.error());
+    quickest = std::min(quickest.value_or(*seconds / 2), *seconds / 2);
+  }
+  return quickest;
+}
+
+Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
+  const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
+  const Deadline usual = Deadline::after(budget, "a pair's time");
+  std::vector<MessageTime> times;
+  for (const std::size_t size : kMessageSizes) {
+    // There and back, in proportion to what was seen last: small messages say little about that.
+    const double expected = size <= kFirstLarge || times.empty()
+                                ? 0
+                                : 2 * times.back().seconds * static_cast<double>(size) / times.back().bytes;
+    const double left = usual.remaining().value;
+    const auto seconds =
+        message_time(socket, size, Seconds(size < kFirstLarge ? left / 8 : left), expected, deadline);
+    if (!seconds) return tl::unexpected(seconds.error());
+    if (!*seconds) break;
+    times.push_back({static_cast<double>(size), **seconds});
+    if (usual.has_passed() && times.size() >= 2) break;
+  }
+  if (auto told = socket.send(fmt::format("{:08}", 0), deadline); !told) return tl::unexpected(told.error());
+  return times;
+}
+
+// The other end: sends back what comes, until a size of 0.
+Outcome<void> answer_pair(Socket& socket, Seconds budget) {
+  const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
+  while (true) {
+    const Outcome<std::string> text = socket.receive(kSizeText, deadline);
+    if (!text) return tl::unexpected(text.error());
+    const std::size_t size = std::strtoul(text->c_str(), nullptr, 10);
+    if (size == 0) return {};
+    if (size > *std::rbegin(kMessageSizes)) return failure("a message of {} bytes was announced", size);
+    if (auto got = skip(socket, size, deadline); !got) return got;
+    if (auto sent = socket.send(std::string(size, 'x'), deadline); !sent) return sent;
+  }
+}
+
+Outcome<Socket> accept_one(const Socket& listener, const Deadline& deadline) {
+  while (!deadline.has_passed()) {
+    pollfd waited{listener.handle(), POLLIN, 0};
+    if (::poll(&waited, 1, 50) <= 0) continue;
+    Socket socket(::accept4(listener.handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.is_open()) return socket;
+  }
+  return failure("no connection in time ({})", deadline.name());
+}
+
+// Waits at a port of its own for the partner, and for nobody else.
+Outcome<void> answer_partner(const LinkMeeting& meeting, int round) {
+  const Deadline deadline = Deadline::after(meeting.for_a_partner, "the other host of a pair");
+  const Socket listener =
+      listen_at(is_loopback(meeting.address) ? Listening::on_loopback : Listening::everywhere, 0);
+  const auto told = meeting.store.set(listener_key(meeting, meeting.host, round),
+                                      fmt::format("{}:{}", meeting.address, port_of(listener)));
+  if (!told) return told;
+  while (true) {
+    Outcome<Socket> socket = accept_one(listener, deadline);
+    if (!socket) return tl::unexpected(socket.error());
+    const Outcome<std::string> secret =
+        socket->receive(meeting.secret.size(), Deadline::after(Seconds(2), "a greeting"));
+    if (secret && is_same_secret(*secret, meeting.secret)) return answer_pair(*socket, meeting.for_a_pair);
+  }
+}
+
+Outcome<std::vector<MessageTime>> ask_partner(const LinkMeeting& meeting, int partner, int round) {
+  const Deadline deadline = Deadline::after(meeting.for_a_partner, "the other host of a pair");
+  const Outcome<std::string> place =
+      wait_for_key(meeting.store, listener_key(meeting, partner, round), deadline, [] {});
+  if (!place) return tl::unexpected(place.error());
+  const auto [host, port] = parse_host_port(*place, "the other host's place");
+  Outcome<Socket> socket = Socket::connect(host, port, deadline);
+  if (!socket) return failure("{}: {}", *place, socket.error().why);
+  if (auto sent = socket->send(meeting.secret, deadline); !sent) return tl::unexpected(sent.error());
+  return measure_pair(*socket, meeting.for_a_pair);
+}
+
+std::string note_of(const Outcome<std::vector<MessageTime>>& times) {
+  Json note;
+  if (!times) note["why"] = times.error().why;
+  note["times"] = Json::array();
+  if (times)
+    for (const MessageTime& one : *times) note["times"].push_back({one.bytes, one.seconds});
+  return note.dump();
+}
+
+PairTimes read_note(int first, int second, const std::string& text) {
+  const Json json = parse_json(text, "a pair's times");
+  const JsonView view(json, "a pair's times");
+  PairTimes pair{first, second, {}, {}};
+  for (const JsonView& one : view.at("times").elements()) {
+    const std::vector<JsonView> parts = one.elements();
+    if (parts.size() != 2) one.refuse("bytes and seconds");
+    pair.times.push_back({parts[0].number(), parts[1].number()});
+    if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0)) one.refuse("bytes and seconds");
+  }
+  if (pair.times.size() < 2) pair.why = json.contains("why") ? view.at("why").text() : "too slow to measure";
+  return pair;
+}
+
+}  // namespace
+
+int num_link_rounds(int num_hosts) {
+  int rounds = 0;
+  while ((1 << rounds) < num_hosts) ++rounds;
+  return rounds;
+}
+
+std::optional<int> partner_in_round(int host, int round, int num_hosts) {
+  const int partner = host ^ (1 << round);
+  return partner < num_hosts ? std::optional(partner) : std::nullopt;
+}
+
+LinkSpec link_from_messages(const std::vector<MessageTime>& times) {
+  ensure(times.size() >= 2, "{} sizes of messages", times.size());
+  const MessageTime &last = times.back(), &before = times[times.size() - 2];
+  LinkSpec link{.bytes_per_second = 0, .latency = Seconds(times.front().seconds)};
+  const double longer = last.seconds - before.seconds;
+  link.bytes_per_second =
+      longer > 0 ? (last.bytes - before.bytes) / longer : last.bytes / std::max(last.seconds, 1e-9);
+  double reached = 1e-6;
+  for (const MessageTime& one : times) {
+    if (one.bytes < 1024) continue;
+    const double part = one.bytes / std::max(one.seconds - link.latency.value, 1e-9) / link.bytes_per_second;
+    reached = std::clamp(part, reached, 1.0);
+    link.efficiency.points.push_back({one.bytes, reached});
+  }
+  return link;
+}
+
+void measure_own_links(const LinkMeeting& meeting) {
+  for (int round = 0; round < num_link_rounds(meeting.num_hosts); ++round) {
+    const std::optional<int> partner = partner_in_round(meeting.host, round, meeting.num_hosts);
+    if (!partner) continue;
+    if (*partner < meeting.host) {
+      (void)answer_partner(meeting, round);  // the other end notes how it went
+    } else {
+      const auto times = ask_partner(meeting, *partner, round);
+      // That the store is gone shows where the notes are collected.
+      (void)meeting.store.set(pair_key(meeting, meeting.host, round), note_of(times));
+    }
+  }
+}
+
+std::vector<PairTimes> collect_pairs(const LinkMeeting& meeting, const Deadline& deadline) {
+  std::vector<PairTimes> pairs;
+  for (int round = 0; round < num_link_rounds(meeting.num_hosts); ++round)
+    for (int host = 0; host < meeting.num_hosts; ++host) {
+      const std::optional<int> partner = partner_in_round(host, round, meeting.num_hosts);
+      if (!partner || *partner < host) continue;
+      const auto note = wait_for_key(meeting.store, pair_key(meeting, host, round), deadline, [] {});
+      pairs.push_back(note ? read_note(host, *partner, *note)
+                           : PairTimes{host, *partner, {}, note.error().why});
+    }
+  return pairs;
+}
+
+namespace {
+
+LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<PairTimes>& pairs) {
+  std::optional<LinkSpec> best;
+  std::string why = "it has no other host";
+  for (const PairTimes& pair : pairs) {
+    if (pair.first != host && pair.second != host) continue;
+    if (pair.times.size() < 2) {
+      why = pair.why;
+      continue;
+    }
+    LinkSpec link = link_from_messages(pair.times);
+    if (!best || link.bytes_per_second > best->bytes_per_second) best = std::move(link);
+  }
+  if (!best) throw UserError("no link of host {} could be measured: {}", name, why);
+  return *best;
+}
+
+// Noise of a measurement; what differs by more is another kind of host.
+constexpr double kAlike = 1.2;
+bool are_alike(const NodeGroup& group, const ProbedHost& host, const LinkSpec& link) {
+  const double ratio = group.network.nic.bytes_per_second / link.bytes_per_second;
+  return group.devices_per_node == host.num_devices && ratio < kAlike && ratio > 1 / kAlike;
+}
+
+}  // namespace
+
+HardwareProfile cluster_from_pairs(const HardwareProfile& node, const std::vector<ProbedHost>& hosts,
+                                   const std::vector<PairTimes>& pairs) {
+  HardwareProfile cluster = node;
+  cluster.groups.clear(), cluster.name = fmt::format("{} hosts", hosts.size());
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const LinkSpec link = fastest_link_of(static_cast<int>(i), hosts[i].name, pairs);
+    if (!cluster.groups.empty() && are_alike(cluster.groups.back(), hosts[i], link)) {
+      cluster.groups.back().num_devices += hosts[i].num_devices;
+      continue;
+    }
+    NodeGroup group = node.groups.front();
+    group.num_devices = group.devices_per_node = group.devices_per_domain = hosts[i].num_devices;
+    group.network = {.nics_per_node = 1, .nic = link};
+    cluster.groups.push_back(group);
+  }
+  validate(cluster, "the measured hosts");
+  return cluster;
+}
+
+}  // namespace optimus

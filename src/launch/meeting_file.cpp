@@ -1,0 +1,104 @@
+// See meeting_file.h.
+#include "launch/meeting_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "rundir/private_file.h"
+
+namespace optimus {
+namespace {
+
+Path own_folder(const Environment& environment) {
+  if (const auto folder = environment("XDG_RUNTIME_DIR")) {
+    struct stat about {};
+    if (::stat(folder->c_str(), &about) == 0 && S_ISDIR(about.st_mode) && about.st_uid == ::geteuid() &&
+        ::access(folder->c_str(), W_OK) == 0)
+      return *folder;
+  }
+  const Path folder = fmt::format("/tmp/optimus-{}", ::geteuid());
+  ::mkdir(folder.c_str(), 0700);
+  struct stat about {};
+  // lstat: a link of somebody else would lead elsewhere.
+  if (::lstat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != ::geteuid() ||
+      (about.st_mode & 077) != 0)
+    throw UserError("{} must be a folder that is yours alone (mode 700): ranks of this machine meet there",
+                    folder.string());
+  return folder;
+}
+
+constexpr Bytes kLargestMeeting{1 << 12};
+
+// Numbers of processes mean the same only where "pid" is the same, ports of the loopback interface only where "net" is.
+std::string own_space(const std::string& kind) {
+  char name[64] = {};
+  return ::readlink(("/proc/self/ns/" + kind).c_str(), name, sizeof name - 1) > 0 ? name : "";
+}
+
+// Whether a rank 0 that was killed has left this.
+bool is_stale(const Path& path) {
+  const Outcome<std::string> text = read_file(path, kLargestMeeting);
+  if (!text) return false;
+  try {
+    const Json json = parse_json(*text, path.string());
+    const JsonView view(json, path.string());
+    const auto process = view.find("process"), space = view.find("space");
+    if (!process || !space || space->text().empty() || space->text() != own_space("pid")) return false;
+    return ::kill(static_cast<pid_t>(process->integer(1, INT32_MAX)), 0) != 0 && errno == ESRCH;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+void remove_stale_meetings(const Path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (starts_with(name, "optimus-") && ends_with(name, ".json") && is_stale(at->path()))
+      ::unlink(at->path().c_str());
+  }
+}
+
+}  // namespace
+
+Path meeting_file(const Environment& environment, const std::string& job) {
+  const RandomKey key = RandomKey(0).with(job).with(own_space("net"));
+  return own_folder(environment) / fmt::format("optimus-{:016x}.json", key.value);
+}
+
+MeetingFile::MeetingFile(Path path, const MeetingPlace& place) : path_(std::move(path)), place_(place) {
+  const Json about = {
+      {"port", place.port}, {"token", place.token}, {"process", ::getpid()}, {"space", own_space("pid")}};
+  remove_stale_meetings(path_.parent_path());
+  write_private_file(path_, about.dump() + "\n");
+}
+
+// Another run of that name may have begun before this one has ended.
+MeetingFile::~MeetingFile() {
+  const auto now = read_meeting(path_);
+  if (now && now->port == place_.port && now->token == place_.token) ::unlink(path_.c_str());
+}
+
+std::optional<MeetingPlace> read_meeting(const Path& path) {
+  const Outcome<std::string> text = read_file(path, kLargestMeeting);
+  if (!text) return std::nullopt;
+  try {
+    const Json json = parse_json(*text, path.string());
+    const JsonView view(json, path.string());
+    return MeetingPlace{static_cast<int>(view.at("port").integer(1, 65535)), view.at("token").text()};
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace optimus

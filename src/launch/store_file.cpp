@@ -1,0 +1,55 @@
+// See store_file.h.
+#include "launch/store_file.h"
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "rundir/private_file.h"
+
+namespace optimus {
+namespace {
+
+Path store_path(const Path& run) { return run / "logs" / "store.json"; }
+
+std::string text_of(const RunStorePlace& where) {
+  const StorePlace& place = where.place;
+  const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
+                  {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
+  return json.dump() + "\n";
+}
+
+}  // namespace
+
+StoreFile::StoreFile(const Path& run, const RunStorePlace& where)
+    : path_(store_path(run)), text_(text_of(where)) {
+  write_private_file(path_, text_);
+}
+
+// Who hosts the run by now may have put its own there.
+StoreFile::~StoreFile() {
+  if (is_left_) return;
+  if (const Outcome<std::string> text = read_file(path_); text && *text == text_) ::unlink(path_.c_str());
+}
+
+bool has_store_file(const Path& run) {
+  std::error_code error;
+  return std::filesystem::exists(store_path(run), error);
+}
+
+void remove_store_file(const Path& run) { ::unlink(store_path(run).c_str()); }
+
+RunStorePlace read_store_file(const Path& run) {
+  const Path path = store_path(run);
+  if (!has_store_file(run))
+    throw UserError("{}: nobody can join it: it is not running, or keeps its workers (--static)",
+                    run.string());
+  const Json json = read_json(path);
+  const JsonView view(json, path.string());
+  return {{view.at("host").text(), static_cast<int>(view.at("port").integer(1, 65535)),
+           view.at("token").text(), view.at("is_etcd").boolean()},
+          view.at("prefix").text(),
+          view.at("may_move").boolean()};
+}
+
+}  // namespace optimus

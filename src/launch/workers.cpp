@@ -1,0 +1,396 @@
+// See workers.h.
+#include "launch/workers.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "base/event.h"
+#include "base/text.h"
+#include "launch/spawn_settings.h"
+#include "rundir/logs.h"
+
+extern char** environ;
+
+namespace optimus {
+namespace {
+
+constexpr int kLookEvery = 50;  // milliseconds
+constexpr std::size_t kLongestReport = 1 << 20;
+
+// Arguments and environment as posix_spawn wants them.
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (std::string& word : words) result.push_back(word.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+std::vector<std::string> environment_with(const std::string& place) {
+  std::vector<std::string> result = {std::string(kWorkerVariable) + "=" + place};
+  const std::string_view quiet = "TORCH_CPP_LOG_LEVEL";
+  bool has_level = false;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    has_level |= starts_with(*variable, quiet);
+    if (!starts_with(*variable, std::string(kWorkerVariable) + "=")) result.emplace_back(*variable);
+  }
+  if (!has_level) result.push_back(std::string(quiet) + "=ERROR");
+  return result;
+}
+
+// Its report goes to file 3, what a person reads to 4; both stay open in it, nothing else of ours does.
+constexpr int kReportFile = 3, kTerminalFile = 4;
+
+pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
+  WorkerPlace place;
+  place.rank = rank, place.size = static_cast<int>(options.devices.size());
+  place.host = options.host, place.port = options.port, place.is_etcd = options.is_etcd;
+  place.token = options.token, place.run = options.run;
+  place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
+  place.parent = ::getpid(), place.report = kReportFile, place.terminal = kTerminalFile;
+  SpawnSettings how;
+  // Away from the numbers that they are to get, whatever those are now.
+  ::posix_spawn_file_actions_adddup2(&how.actions, report, kReportFile);
+  ::posix_spawn_file_actions_adddup2(&how.actions, STDERR_FILENO, kTerminalFile);
+  ::posix_spawn_file_actions_addopen(&how.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&how.actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                     0644);
+  ::posix_spawn_file_actions_adddup2(&how.actions, STDOUT_FILENO, STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&how.actions, kTerminalFile + 1);
+  ::posix_spawnattr_setflags(&how.attributes, POSIX_SPAWN_SETPGROUP);
+  ::posix_spawnattr_setpgroup(&how.attributes, 0);
+  std::vector<std::string> words = options.words, variables = environment_with(text(place));
+  pid_t pid = 0;
+  const int error = ::posix_spawn(&pid, options.program.c_str(), &how.actions, &how.attributes,
+                                  pointers(words).data(), pointers(variables).data());
+  if (error != 0) throw UserError("worker {} could not be started: {}", rank, ::strerror(error));
+  return pid;
+}
+
+// Of a process that others started.
+bool does_run(const WorkerEntry& entry) {
+  if (entry.host != host_name()) return true;  // its own host would know
+  std::ifstream file(fmt::format("/proc/{}/stat", entry.pid));
+  std::string stat;
+  if (!std::getline(file, stat)) return false;
+  const std::size_t end = stat.rfind(')');
+  return end == std::string::npos || end + 2 >= stat.size() ||
+         std::string("ZXT").find(stat[end + 2]) == std::string::npos;
+}
+
+}  // namespace
+
+Workers::Workers(WorkersOptions options) : options_(std::move(options)), all_(options_.devices.size()) {
+  value_or_throw(files_.create_folders(options_.run / "logs"));
+  try {
+    for (std::size_t rank = 0; rank < all_.size(); ++rank) start(static_cast<int>(rank));
+    write_list();
+  } catch (...) {
+    end_all();
+    throw;
+  }
+}
+
+Workers::~Workers() {
+  end_all();
+  write_list();
+}
+
+void Workers::start(int rank) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw UserError("worker {}: no pipe: {}", rank, ::strerror(errno));
+  // dup2 of a file onto itself would leave it to be closed in the worker.
+  const int high = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
+  ::close(ends[1]);
+  Worker& worker = all_[static_cast<std::size_t>(rank)];
+  worker.pipe = ends[0];
+  ::fcntl(worker.pipe, F_SETFL, O_NONBLOCK);
+  try {
+    worker.pid = spawn(options_, rank, high, (options_.run / log_path(rank)).string());
+  } catch (...) {
+    ::close(high);
+    throw;
+  }
+  ::close(high);
+}
+
+std::vector<WorkerEntry> Workers::entries() const {
+  std::vector<WorkerEntry> result;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank)
+    result.push_back({static_cast<int>(rank), all_[rank].pid, host_name(), options_.devices[rank],
+                      log_path(static_cast<int>(rank))});
+  return result;
+}
+
+void Workers::write_list() const {
+  std::vector<WorkerEntry> live = regrouping_ != nullptr ? regrouping_->members() : entries();
+  std::erase_if(live, [&](const WorkerEntry& entry) {
+    return std::any_of(all_.begin(), all_.end(),
+                       [&](const Worker& worker) { return worker.pid == entry.pid && worker.status; });
+  });
+  RealFileSystem files;
+  // That the list cannot be written ends no training.
+  (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
+}
+
+// Those who joined may be the only ones who are left.
+bool Workers::is_over() const {
+  const bool have_all_ended = std::all_of(all_.begin(), all_.end(), [](const Worker& worker) {
+    return worker.status.has_value() || worker.is_out;
+  });
+  if (!have_all_ended || regrouping_ == nullptr) return have_all_ended;
+  const std::vector<int> staying = regrouping_->staying();
+  return std::all_of(staying.begin(), staying.end(), [&](int seat) {
+    return seat < static_cast<int>(all_.size()) || regrouping_->report_of(seat) ||
+           !does_run(regrouping_->workers()[static_cast<std::size_t>(seat)]);
+  });
+}
+
+void Workers::read_report(Worker& worker) {
+  char block[4096];
+  ssize_t size = 0;
+  while (worker.pipe >= 0 && (size = ::read(worker.pipe, block, sizeof block)) > 0)
+    if (worker.line.size() < kLongestReport) worker.line.append(block, static_cast<std::size_t>(size));
+  if (worker.pipe >= 0 && size == 0) ::close(worker.pipe), worker.pipe = -1;
+  if (worker.report || !ends_with(worker.line, "\n")) return;
+  try {
+    worker.report = parse_worker_report(worker.line);
+  } catch (const UserError&) {  // it is no report: then how it ended must do
+  }
+}
+
+void Workers::reap(Worker& worker) {
+  int status = 0;
+  if (worker.status || ::waitpid(worker.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != worker.pid) return;
+  if (WIFSTOPPED(status)) worker.stopped = Deadline::after(options_.patience, "a stopped worker");
+  if (WIFCONTINUED(status)) worker.stopped.reset();
+  if (WIFSTOPPED(status) || WIFCONTINUED(status)) return;
+  read_report(worker);
+  worker.status = status;
+  worker.stopped.reset();
+  write_list();
+}
+
+// In the order in which they are seen; those that only lost others come behind whoever failed by itself (why()).
+void Workers::note_failures() {
+  for (Worker& worker : all_) {
+    if (worker.order >= 0 || worker.is_ended_by_us || worker.is_out) continue;
+    const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
+                                                worker.report->end == WorkerReport::End::lost);
+    const bool has_died = worker.status && !worker.report;
+    // While ranks start the others wait long for it; in a step they have said so before.
+    const bool is_silent = worker.stopped && worker.stopped->has_passed();
+    if (has_reported || has_died || is_silent) worker.order = num_failed_++;
+  }
+}
+
+void Workers::look(int milliseconds) {
+  std::vector<pollfd> files;
+  for (const Worker& worker : all_)
+    if (worker.pipe >= 0) files.push_back({worker.pipe, POLLIN, 0});
+  ::poll(files.data(), files.size(), milliseconds);
+  // The processes first: of one that is gone the whole report can be read.
+  for (Worker& worker : all_) reap(worker);
+  for (Worker& worker : all_) read_report(worker);
+  note_failures();
+}
+
+void Workers::signal_all(int number) {
+  for (const Worker& worker : all_)
+    if (worker.pid > 0 && !worker.status) ::kill(worker.pid, number);
+}
+
+void Workers::end_all() {
+  for (Worker& worker : all_) {
+    if (worker.pid > 0 && !worker.status) {
+      worker.is_ended_by_us = true;
+      ::kill(-worker.pid, SIGKILL), ::kill(worker.pid, SIGKILL);
+      int status = 0;
+      if (::waitpid(worker.pid, &status, 0) == worker.pid) worker.status = status;
+    }
+    if (worker.pipe >= 0) ::close(worker.pipe), worker.pipe = -1;
+  }
+}
+
+std::vector<bool> Workers::who_is_gone() const {
+  std::vector<bool> result;
+  for (const Worker& worker : all_)
+    result.push_back(worker.status || worker.is_out || (worker.stopped && worker.stopped->has_passed()));
+  if (regrouping_ == nullptr) return result;
+  for (std::size_t seat = all_.size(); seat < regrouping_->workers().size(); ++seat)
+    result.push_back(!does_run(regrouping_->workers()[seat]));
+  for (const int seat : regrouping_->staying())
+    if (!regrouping_->what_hangs(seat).empty()) result[static_cast<std::size_t>(seat)] = true;
+  return result;
+}
+
+void Workers::note_lost(int seat) {
+  const Membership& members = regrouping_->membership();
+  const auto rank = std::find(members.seats.begin(), members.seats.end(), seat) - members.seats.begin();
+  const WorkerEntry& entry = regrouping_->workers()[static_cast<std::size_t>(seat)];
+  std::string how = "is gone";
+  if (seat < static_cast<int>(all_.size())) how = how_it_ended(seat);
+  if (const std::string what = regrouping_->what_hangs(seat); !what.empty()) how = "hangs: " + what;
+  regrouping_->note_lost(seat,
+                         fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
+}
+
+// Who is lost, and who has come since.
+void Workers::follow_members() {
+  regrouping_->look();
+  const std::vector<bool> is_gone = who_is_gone();
+  bool is_anybody_lost = false;
+  for (const int seat : regrouping_->staying()) {
+    if (!is_gone[static_cast<std::size_t>(seat)]) continue;
+    note_lost(seat);
+    const Worker* const child =
+        seat < static_cast<int>(all_.size()) ? &all_[static_cast<std::size_t>(seat)] : nullptr;
+    is_anybody_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
+                                        : !regrouping_->report_of(seat).has_value();
+  }
+  // Of one whose connections stay open although it does nothing, or that had none yet, nobody else would tell the others.
+  if (is_anybody_lost) regrouping_->rouse();
+}
+
+void Workers::forget_those_out() {
+  generation_ = regrouping_->membership().generation;
+  num_failed_ = 0, grace_.reset(), long_grace_.reset();
+  for (std::size_t seat = 0; seat < all_.size(); ++seat) {
+    Worker& worker = all_[seat];
+    if (!regrouping_->is_member(static_cast<int>(seat))) worker.is_out = true;
+    worker.order = -1;
+  }
+  write_list();
+}
+
+Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage,
+                   Regrouping* regrouping) {
+  regrouping_ = regrouping;
+  const std::shared_ptr<void> forgotten(nullptr, [this](void*) { regrouping_ = nullptr; });
+  bool is_asked_to_end = false;
+  while (!is_over()) {
+    if (!is_asked_to_end && is_interrupted()) {
+      is_asked_to_end = true, signal_all(SIGINT);
+      if (regrouping_ != nullptr) regrouping_->ask_to_end();
+    }
+    look(kLookEvery);
+    if (regrouping_ != nullptr) follow_members();
+    if (salvage != nullptr && salvage->look(who_is_gone())) continue;
+    if (regrouping_ != nullptr && regrouping_->membership().generation != generation_) forget_those_out();
+    if (num_failed_ > 0 && is_others_time_over()) end_all();
+  }
+  look(0);
+  if (num_failed_ > 0) {
+    const std::string line = why() + (salvage != nullptr ? salvage->finish() : "");
+    note_failure(options_.run, line);
+    throw UserError("{}", line);
+  }
+  for (const Worker& worker : all_)
+    if (worker.report && worker.report->end == WorkerReport::End::interrupted) throw Interrupted{};
+  return result_of_first();
+}
+
+// Of whoever was rank 0 at the end; it need not be one that was started here.
+Json Workers::result_of_first() const {
+  const int seat = regrouping_ == nullptr ? 0 : regrouping_->membership().seats.front();
+  if (seat < static_cast<int>(all_.size())) {
+    const Worker& worker = all_[static_cast<std::size_t>(seat)];
+    return worker.report ? worker.report->result : Json();
+  }
+  const std::optional<WorkerReport> report = regrouping_->wait_for_report(seat);
+  if (!report) throw UserError("worker {} has not said how the run ended", seat);
+  if (report->end == WorkerReport::End::interrupted) throw Interrupted{};
+  if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", seat, report->why);
+  return report->result;
+}
+
+// After the first has failed. Those who may go on without it say themselves when they cannot; a failure of its own they may share.
+bool Workers::is_others_time_over() {
+  const bool is_told = std::any_of(all_.begin(), all_.end(), [](const Worker& worker) {
+    return worker.order >= 0 && worker.report.has_value();
+  });
+  const bool may_go_on = regrouping_ != nullptr && regrouping_->has_begun() && !is_told;
+  std::optional<Deadline>& grace = may_go_on ? long_grace_ : grace_;
+  if (!grace)
+    grace = Deadline::after(&grace == &grace_ ? options_.grace : options_.long_grace, "the other workers");
+  return grace->has_passed() || only_missing_run();
+}
+
+bool Workers::only_missing_run() const {
+  std::set<int> missing;
+  for (const Worker& worker : all_)
+    if (worker.report) missing.insert(worker.report->missing.begin(), worker.report->missing.end());
+  for (std::size_t rank = 0; rank < all_.size(); ++rank)
+    if (!all_[rank].status && !missing.contains(static_cast<int>(rank))) return false;
+  return true;
+}
+
+std::string Workers::how_it_ended(int rank) const {
+  const Worker& worker = all_[static_cast<std::size_t>(rank)];
+  if (!worker.status) return "was stopped";
+  const int status = *worker.status;
+  return WIFSIGNALED(status)
+             ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
+             : fmt::format("ended with code {}", WEXITSTATUS(status));
+}
+
+std::string Workers::describe(int rank) const {
+  const Worker& worker = all_[static_cast<std::size_t>(rank)];
+  return fmt::format("rank {} (process {} on {})", rank, worker.pid, host_name());
+}
+
+// Who failed by itself, was ended, or did not answer; and what the others saw of it.
+std::string Workers::why() const {
+  const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
+  int cause = -1;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+    const Worker& worker = all_[rank];
+    const bool is_lost = worker.report && worker.report->end == WorkerReport::End::lost;
+    if (worker.order >= 0 && !is_lost &&
+        (cause < 0 || worker.order < all_[static_cast<std::size_t>(cause)].order))
+      cause = static_cast<int>(rank);
+  }
+  std::map<int, int> votes;
+  std::string seen;
+  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+    const std::optional<WorkerReport>& report = all_[rank].report;
+    if (!report || report->end != WorkerReport::End::lost) continue;
+    for (const int missing : report->missing) ++votes[missing];
+    if (seen.empty()) seen = fmt::format("; rank {} saw: {}", rank, report->why);
+  }
+  if (cause >= 0) {
+    const Worker& worker = all_[static_cast<std::size_t>(cause)];
+    if (worker.stopped)
+      return fmt::format("{} does not answer: somebody has stopped it; its log is {}{}", describe(cause),
+                         log(cause), seen);
+    if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
+    const std::string how = how_it_ended(cause);
+    // Others that went the same way, so that nobody looks for one cause only.
+    std::vector<int> more;
+    for (std::size_t rank = 0; rank < all_.size(); ++rank)
+      if (static_cast<int>(rank) != cause && all_[rank].order >= 0 && !all_[rank].report)
+        more.push_back(static_cast<int>(rank));
+    const std::string also = more.empty() ? ""
+                                          : fmt::format(", and so did rank{} {}", more.size() == 1 ? "" : "s",
+                                                        fmt::join(more, ", "));
+    return fmt::format("{} {}{}; its log is {}{}", describe(cause), how, also, log(cause), seen);
+  }
+  const auto most = std::max_element(votes.begin(), votes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != votes.end() && most->first < static_cast<int>(all_.size()))
+    return fmt::format("{} does not answer; its log is {}{}", describe(most->first), log(most->first), seen);
+  return "the workers lost each other" + seen;
+}
+
+}  // namespace optimus

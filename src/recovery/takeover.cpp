@@ -1,0 +1,73 @@
+// See takeover.h.
+#include "recovery/takeover.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace optimus {
+namespace {
+
+// Devices of a stage that hold one replica together; nothing where layers of the stage differ in it or state is sharded over replicas.
+std::optional<int> unit_of(const Stage& stage) {
+  std::optional<int> unit;
+  for (const Chunk& chunk : stage.chunks)
+    for (const BlockRun& run : chunk.runs) {
+      const int own = run.strategy.tp * run.strategy.cp;
+      if ((unit && *unit != own) || run.strategy.zero > 0 || run.strategy.ep > 1) return std::nullopt;
+      unit = own;
+    }
+  return unit;
+}
+
+// One of the stage's replicas less.
+std::optional<Stage> without_replica(Stage stage, int index) {
+  const std::optional<int> unit = unit_of(stage);
+  if (!unit || std::ssize(stage.devices) <= *unit) return std::nullopt;
+  const auto first = stage.devices.begin() + index / *unit * *unit;
+  stage.devices.erase(first, first + *unit);
+  return stage;
+}
+
+// Each micro-batch goes where the load, by what was a pipeline's share before, is then least.
+void take_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> sizes) {
+  std::vector<double> speeds, loads;
+  for (const Pipeline& pipeline : pipelines) {
+    speeds.push_back(std::accumulate(pipeline.microbatches.begin(), pipeline.microbatches.end(), 0.0));
+    loads.push_back(speeds.back());
+  }
+  std::sort(sizes.rbegin(), sizes.rend());
+  for (const int size : sizes) {
+    std::size_t best = 0;
+    for (std::size_t p = 1; p < pipelines.size(); ++p)
+      if ((loads[p] + size) / speeds[p] < (loads[best] + size) / speeds[best]) best = p;
+    pipelines[best].microbatches.push_back(size);
+    loads[best] += size;
+  }
+}
+
+}  // namespace
+
+std::optional<Plan> without_device(const Plan& plan, int device) {
+  const Seat seat = seat_of(plan, device);
+  Plan result = plan;
+  Pipeline& own = result.pipelines[static_cast<std::size_t>(seat.pipeline)];
+  Stage& stage = own.stages[static_cast<std::size_t>(seat.stage)];
+  if (std::optional<Stage> smaller = without_replica(stage, seat.index)) {
+    stage = std::move(*smaller);
+    return result;
+  }
+  if (result.pipelines.size() < 2) return std::nullopt;
+  const std::vector<int> microbatches = own.microbatches;
+  result.pipelines.erase(result.pipelines.begin() + seat.pipeline);
+  take_microbatches(result.pipelines, microbatches);
+  return result;
+}
+
+double loss_of_replanning(const ResponseTimes& times) { return times.pause + times.prepare + times.move; }
+
+double loss_of_takeover(const ResponseTimes& times) {
+  const double slower = std::max(0.0, 1 - times.replanned_step / times.takeover_step);
+  return times.pause + times.prepare * slower + times.switch_pause + times.move;
+}
+
+}  // namespace optimus

@@ -1,0 +1,210 @@
+// See recorded_trial.h.
+#include "report/recorded_trial.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "adapt/finding_text.h"
+#include "base/error.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kUsualError = 0.05, kUsualDetection = 10, kUsualPause = 0.1;  // as trials have them
+
+double median_of(std::vector<double> values, double none) {
+  if (values.empty()) return none;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+bool is_own(const Decision& one) { return one.kind == "switch" && one.predicted_gain.has_value(); }
+// Who takes part has changed: what plans took before says nothing any more.
+bool is_change_of_ranks(const Decision& one) {
+  return one.kind == "recover" || one.kind == "join" || one.kind == "drain";
+}
+
+// From this step on, until the step `end`.
+struct Lasting {
+  Finding finding;
+  std::int64_t end = 0;
+};
+
+class Recorder {
+ public:
+  using NameOf = std::function<std::string(const std::string& hash)>;
+  Recorder(const std::vector<StepMetrics>& steps, const std::vector<Decision>& decisions, const NameOf& name)
+      : steps_(steps), decisions_(decisions), name_(name), last_(steps.back().step) {}
+
+  RecordedTrial run() {
+    note_instants();
+    note_conditions();
+    note_epochs();
+    for (auto it = cuts_.begin(); std::next(it) != cuts_.end(); ++it) add_segment(*it, *std::next(it));
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  // When each step ended, pauses of changes of plan behind it included.
+  void note_instants() {
+    std::map<std::int64_t, double> pauses;
+    for (const Decision& one : decisions_) pauses[one.step] += one.pause.value;
+    double now = 0;
+    for (const StepMetrics& step : steps_) {
+      now += step.seconds.value;
+      if (const auto pause = pauses.find(step.step); pause != pauses.end()) now += pause->second;
+      ended_[step.step] = now;
+    }
+    result_.seconds = now, result_.num_steps = std::ssize(steps_);
+  }
+
+  double instant_before(std::int64_t step) const {
+    const auto next = ended_.lower_bound(step);
+    return next == ended_.begin() ? 0 : std::prev(next)->second;
+  }
+
+  // A condition lasts until a decision no longer names it, or the run ends.
+  void note_conditions() {
+    std::map<std::pair<Cause, std::vector<int>>, std::size_t> open;
+    for (const Decision& one : decisions_) {
+      if (!is_own(one)) continue;
+      ++result_.num_switches;
+      std::set<std::pair<Cause, std::vector<int>>> named;
+      for (const Finding& finding : parse_findings(one.evidence)) {
+        const std::pair<Cause, std::vector<int>> key(finding.cause, finding.where);
+        named.insert(key);
+        if (open.contains(key)) continue;
+        open[key] = conditions_.size();
+        conditions_.push_back({finding, last_ + 1});
+        if (finding.since <= one.step) late_.push_back(static_cast<double>(one.step - finding.since));
+      }
+      for (auto it = open.begin(); it != open.end();) {
+        if (!named.contains(it->first)) conditions_[it->second].end = one.step + 1;
+        it = named.contains(it->first) ? std::next(it) : open.erase(it);
+      }
+    }
+    cuts_ = {steps_.front().step, last_ + 1};
+    const auto cut = [&](std::int64_t step) {
+      if (step > steps_.front().step && step <= last_) cuts_.insert(step);
+    };
+    for (const Lasting& one : conditions_) cut(one.finding.since), cut(one.end);
+    for (const Decision& one : decisions_)
+      if (is_change_of_ranks(one)) cut(one.step + 1);
+  }
+
+  void note_epochs() {
+    std::string plan = decisions_.empty() ? "the plan" : name_(decisions_.front().from);
+    result_.trial.first_mode = mode_of(plan, Response::resume);
+    std::map<std::int64_t, std::string> plans;
+    for (const Decision& one : decisions_)
+      if (!one.to.empty()) plans[one.epoch] = name_(one.to);
+    for (const StepMetrics& step : steps_) {
+      const auto known = plans.upper_bound(step.epoch);
+      mode_at_.push_back(mode_of(known == plans.begin() ? plan : std::prev(known)->second, Response::replan));
+    }
+  }
+
+  int mode_of(const std::string& plan, Response response) {
+    for (std::size_t i = 0; i < result_.plans.size(); ++i)
+      if (result_.plans[i] == plan) return static_cast<int>(i);
+    result_.plans.push_back(plan);
+    result_.trial.modes.push_back({.response = response});
+    return static_cast<int>(result_.plans.size()) - 1;
+  }
+
+  static Response response_of(const std::string& words) {
+    for (int i = 0; i <= static_cast<int>(Response::resume); ++i)
+      if (text(static_cast<Response>(i)) == words) return static_cast<Response>(i);
+    return Response::replan;
+  }
+
+  // Medians of this stretch by mode; the first step on a plan is not like the others.
+  std::map<int, double> measured(std::int64_t begin, std::int64_t end) const {
+    std::map<int, std::vector<double>> all;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const bool is_first = i == 0 || mode_at_[i - 1] != mode_at_[i];
+      if (steps_[i].step >= begin && steps_[i].step < end && !is_first)
+        all[mode_at_[i]].push_back(steps_[i].seconds.value);
+    }
+    std::map<int, double> result;
+    for (const auto& [mode, seconds] : all) result[mode] = median_of(seconds, 0);
+    return result;
+  }
+
+  void add_segment(std::int64_t begin, std::int64_t end) {
+    TrialSegment segment;
+    segment.begin = instant_before(begin), segment.end = instant_before(end);
+    for (const Decision& one : decisions_)
+      if (is_change_of_ranks(one) && one.step + 1 == begin)
+        known_.clear(), segment.is_loss |= one.kind == "recover";
+    std::map<int, double> now = measured(begin, end);
+    const std::map<int, double> seen = now;
+    for (const Decision& one : decisions_) {
+      if (!is_own(one) || one.step < begin || one.step >= end) continue;
+      const auto from = seen.find(mode_of(name_(one.from), Response::replan));
+      if (from == seen.end()) continue;
+      const auto put = [&](const std::string& plan, Response response, double gain) {
+        if (gain > -1) now.emplace(mode_of(plan, response), from->second / (1 + gain));
+      };
+      put(name_(one.to), Response::replan, *one.predicted_gain);
+      for (const WeighedPlan& other : one.alternatives)
+        if (other.predicted_gain) put(other.plan, response_of(other.response), *other.predicted_gain);
+    }
+    for (const auto& [mode, seconds] : now) known_[mode] = seconds;
+    for (const auto& [mode, seconds] : known_) {
+      segment.step_seconds.resize(std::max(segment.step_seconds.size(), static_cast<std::size_t>(mode) + 1));
+      segment.step_seconds[static_cast<std::size_t>(mode)] = seconds;
+    }
+    for (const Lasting& one : conditions_)
+      if (one.finding.since < end && one.end > begin)
+        segment.conditions.push_back(
+            {one.finding.cause, one.finding.factor, segment.begin - instant_before(one.finding.since)});
+    if (segment.end > segment.begin) result_.trial.segments.push_back(std::move(segment));
+  }
+
+  void finish() {
+    TrialCase& trial = result_.trial;
+    std::vector<double> pauses, errors;
+    for (const Decision& one : decisions_) {
+      if (one.kind == "switch") pauses.push_back(one.pause.value);
+      if (is_own(one) && one.realised_gain && *one.realised_gain > -1 && *one.predicted_gain > -1)
+        errors.push_back(std::abs(std::log((1 + *one.realised_gain) / (1 + *one.predicted_gain))));
+    }
+    for (TrialSegment& segment : trial.segments) segment.step_seconds.resize(trial.modes.size(), 0);
+    for (std::size_t m = 0; m < trial.modes.size(); ++m) {
+      TrialMode& mode = trial.modes[m];
+      mode.pause_seconds = median_of(pauses, kUsualPause);
+      double least = 0;
+      for (const TrialSegment& segment : trial.segments)
+        if (const double own = segment.step_seconds[m]; own > 0 && (least == 0 || own < least)) least = own;
+      mode.usual_seconds = least > 0 ? least : 1;
+    }
+    trial.prediction_error = median_of(errors, kUsualError);
+    trial.detection_steps = median_of(late_, kUsualDetection);
+  }
+
+  const std::vector<StepMetrics>& steps_;
+  const std::vector<Decision>& decisions_;
+  const NameOf& name_;
+  const std::int64_t last_;
+  std::map<std::int64_t, double> ended_;  // step -> seconds of the run
+  std::vector<Lasting> conditions_;
+  std::vector<double> late_;     // steps from a condition's begin to the decision
+  std::set<std::int64_t> cuts_;  // steps with which stretches begin
+  std::vector<int> mode_at_;     // [place in steps_]
+  std::map<int, double> known_;  // mode -> seconds, as last known
+  RecordedTrial result_;
+};
+
+}  // namespace
+
+RecordedTrial recorded_trial(const std::vector<StepMetrics>& steps, const std::vector<Decision>& decisions,
+                             const std::function<std::string(const std::string& hash)>& name) {
+  ensure(!steps.empty(), "a run without steps");
+  return Recorder(steps, decisions, name).run();
+}
+
+}  // namespace optimus

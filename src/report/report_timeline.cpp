@@ -1,0 +1,69 @@
+// The step in time of report_page.h: a row for each rank, above what it computes, below what it says to others.
+#include <algorithm>
+#include <cmath>
+
+#include "observe/html.h"
+#include "report/report_page.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kPictureWidth = 960, kFirst = 64, kLast = 948, kRow = 30, kHeader = 8;
+constexpr std::size_t kMostBars = 20'000;  // some megabytes of page
+
+struct StepSpan {
+  double start = 0, end = 0;
+};
+
+// The first profiled step, from the first rank's begin to the last one's end.
+StepSpan first_step(const std::vector<RankProfile>& ranks) {
+  StepSpan span{HUGE_VAL, -HUGE_VAL};
+  for (const RankProfile& rank : ranks)
+    if (!rank.steps.empty())
+      span = {std::min(span.start, rank.steps.front().start), std::max(span.end, rank.steps.front().end)};
+  return span;
+}
+
+const char* class_of(const TracedInstruction& one) {
+  if (one.lane != Lane::compute && one.lane != Lane::host) return "talk";
+  if (one.kind.starts_with("forward")) return "forward";
+  return one.kind.starts_with("backward") ? "backward" : "other";
+}
+
+}  // namespace
+
+std::string timeline_svg(const std::vector<RankProfile>& ranks) {
+  const StepSpan span = first_step(ranks);
+  if (!(span.end > span.start) || !(span.end - span.start < 1e15))
+    return "<p>no whole step was profiled</p>\n";
+  const double height = kHeader + kRow * static_cast<double>(ranks.size()) + 22;
+  const auto x = [&](double time) {
+    return kFirst + (kLast - kFirst) * std::clamp((time - span.start) / (span.end - span.start), 0.0, 1.0);
+  };
+  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"a step in time\">",
+                                kPictureWidth, height);
+  std::size_t left = kMostBars;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const double top = kHeader + kRow * static_cast<double>(r);
+    svg += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">rank {}</text>", kFirst - 6, top + 16,
+                       ranks[r].rank);
+    for (const TracedInstruction& one : ranks[r].instructions) {
+      if (!(one.end > span.start) || !(one.start < span.end) || left == 0) continue;
+      --left;
+      const std::string kind = class_of(one);
+      const bool is_talk = kind == "talk";
+      svg += fmt::format(
+          "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"><title>{}: "
+          "{}</title></rect>",
+          kind, x(one.start), is_talk ? top + 17 : top, std::max(0.4, x(one.end) - x(one.start)),
+          is_talk ? 7 : 16, html_text(one.name), text(Seconds(one.end - one.start)));
+    }
+  }
+  return svg + fmt::format(
+                   "<path class=\"axis\" d=\"M{} {}H{}\"/><text x=\"{}\" y=\"{}\">0</text>"
+                   "<text class=\"end\" x=\"{}\" y=\"{}\">{}</text></svg>\n",
+                   kFirst, height - 18, kLast, kFirst, height - 5, kLast, height - 5,
+                   text(Seconds(span.end - span.start)));
+}
+
+}  // namespace optimus

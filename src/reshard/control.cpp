@@ -1,0 +1,140 @@
+// See control.h.
+#include "reshard/control.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <thread>
+
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+constexpr const char *kRequest = ".request", *kTaken = ".taken", *kAnswer = ".answer";
+constexpr Seconds kBetweenLooks{0.05};
+constexpr Bytes kMostBytes{std::int64_t{1} << 30};
+
+Path control_folder(const Path& run) { return run / "control"; }
+
+std::string request_name() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{}-{}", std::chrono::duration_cast<std::chrono::microseconds>(now).count(), ::getpid());
+}
+
+ControlRequest parse_request(const Path& path) {
+  const Json json = read_json(path);
+  const JsonView view(json, path.string());
+  const std::string name = path.stem().string();
+  if (const auto rank = view.find("drain"))
+    return DrainRequest{name, static_cast<int>(rank->integer(0, INT_MAX))};
+  const JsonView plan = view.at("plan");
+  const std::string why = view.text_or("why", "asked for");
+  if (plan.raw() == "auto") return PlanRequest{name, std::nullopt, why};
+  return PlanRequest{name, parse_plan(plan.raw().dump(), path.string()), why};
+}
+
+void remove_quietly(const Path& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+}
+
+std::vector<std::string> names_with(const Path& folder, const char* extension) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (at->path().extension() == extension) names.push_back(at->path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+ControlFolder::ControlFolder(Path run) : folder_(control_folder(run)) {}
+
+std::vector<std::string> ControlFolder::waiting() const { return names_with(folder_, kRequest); }
+std::vector<std::string> ControlFolder::taken() const { return names_with(folder_, kTaken); }
+
+std::optional<ControlRequest> ControlFolder::next() {
+  if (pause_ && !pause_->has_passed()) return std::nullopt;
+  pause_ = Deadline::after(kBetweenLooks, "the next look");
+  for (const std::string& name : waiting()) {
+    try {
+      return parse_request(folder_ / (name + kRequest));
+    } catch (const UserError& error) {
+      answer(name, {false, error.what()});
+    }
+  }
+  return std::nullopt;
+}
+
+void ControlFolder::answer(const std::string& name, const ControlAnswer& answer) {
+  RealFileSystem files;
+  const Json json{{"done", answer.is_done}, {"text", answer.text}};
+  (void)write_atomically(files, folder_ / (name + kAnswer),
+                         json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  for (const char* const kind : {kRequest, kTaken}) remove_quietly(folder_ / (name + kind));
+}
+
+bool ControlFolder::take(const std::string& name) {
+  std::error_code error;
+  std::filesystem::rename(folder_ / (name + kRequest), folder_ / (name + kTaken), error);
+  return std::filesystem::exists(folder_ / (name + kTaken), error);
+}
+
+void ControlFolder::refuse_taken(const std::string& why) {
+  for (const std::string& name : taken()) answer(name, {false, why});
+}
+
+void ControlFolder::refuse_drains(const std::string& why, bool is_taker_gone) {
+  if (is_taker_gone) refuse_taken(why);
+  for (const std::string& name : waiting()) {
+    try {
+      if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
+        answer(name, {false, why});
+    } catch (const UserError&) {  // next() answers it
+    }
+  }
+}
+
+void ControlFolder::close(const std::string& why) {
+  for (const std::string& name : waiting()) answer(name, {false, why});
+  refuse_taken(why);
+}
+
+OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why) {
+  return {{"plan", plan ? to_json(*plan) : OrderedJson("auto")}, {"why", why}};
+}
+OrderedJson drain_wish(int rank) { return {{"drain", rank}}; }
+
+Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadline& deadline) {
+  RealFileSystem files;
+  const Path folder = control_folder(run);
+  if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
+  const std::string name = request_name();
+  const Path request = folder / (name + kRequest), reply = folder / (name + kAnswer);
+  if (Outcome<void> done = write_atomically(files, request, wish.dump() + "\n"); !done)
+    return tl::unexpected(done.error());
+  std::error_code error;
+  while (!std::filesystem::exists(reply, error)) {
+    if (deadline.has_passed()) {
+      remove_quietly(request);
+      if (std::filesystem::exists(folder / (name + kTaken), error))
+        return failure("{} is doing it, but was not done within {}: optimus status shows how it is",
+                       run.string(), deadline.name());
+      return failure("{} did not answer within its deadline ({}): is it running?", run.string(),
+                     deadline.name());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const Outcome<std::string> text = read_file(reply, kMostBytes);
+  if (!text) return tl::unexpected(text.error());
+  remove_quietly(reply);
+  const Json json = parse_json(*text, reply.string());
+  const JsonView view(json, reply.string());
+  return ControlAnswer{view.at("done").boolean(), view.at("text").text()};
+}
+
+}  // namespace optimus

@@ -1,0 +1,45 @@
+// A board of which many keys are looked up at once, and again and again by several who do not know of each other: what was fetched a moment
+// ago is told from memory. One thread.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "rundir/board.h"
+
+namespace optimus {
+
+class FreshBoard final : public Board {
+ public:
+  // board must outlive this. fresh: how long something is told from memory; whoever waits for a key asks again later than that.
+  explicit FreshBoard(Board& board, std::chrono::milliseconds fresh = std::chrono::milliseconds(20))
+      : board_(board), fresh_(fresh) {}
+
+  // All in one journey, where the board can do that. Where it fails, each is asked for when it is needed.
+  void fetch(const std::vector<std::string>& keys) {
+    known_.clear();
+    auto found = board_.find_all(keys);
+    fetched_ = std::chrono::steady_clock::now();
+    if (!found) return;
+    for (std::size_t i = 0; i < keys.size(); ++i) known_.insert_or_assign(keys[i], std::move((*found)[i]));
+  }
+
+  Outcome<void> set(const std::string& key, const std::string& value) override {
+    known_.erase(key);
+    return board_.set(key, value);
+  }
+  Outcome<std::optional<std::string>> find(const std::string& key) override {
+    if (std::chrono::steady_clock::now() - fetched_ < fresh_)
+      if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    return board_.find(key);
+  }
+
+ private:
+  Board& board_;
+  const std::chrono::milliseconds fresh_;
+  std::map<std::string, std::optional<std::string>> known_;
+  std::chrono::steady_clock::time_point fetched_{};
+};
+
+}  // namespace optimus

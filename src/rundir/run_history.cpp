@@ -1,0 +1,112 @@
+// See run_history.h.
+#include "rundir/run_history.h"
+
+#include <algorithm>
+
+#include "adapt/deciding.h"
+#include "adapt/run_evidence.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/open.h"
+#include "cost/history_json.h"
+#include "model/tensors.h"
+#include "observe/metrics_read.h"
+#include "rundir/worker_list.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kFirstSteps = 3;  // that warm caches up
+constexpr Bytes kLargestRecord{std::int64_t{256}
+                               << 20};  // beyond that a run says nothing, rather than take the memory
+
+Path file_of(const std::string& history) { return history == "here" ? history_path() : Path(history); }
+
+std::vector<StepMetrics> steps_of_last_plan(const Path& run) {
+  const Path path = run / "metrics.jsonl";
+  std::vector<StepMetrics> steps =
+      parse_metrics(value_or_throw(read_file(path, kLargestRecord)), path.string());
+  if (steps.empty()) return steps;
+  const std::int64_t last = steps.back().epoch;
+  std::erase_if(steps, [&](const StepMetrics& step) { return step.epoch != last; });
+  steps.erase(steps.begin(), steps.begin() + std::min<std::ptrdiff_t>(kFirstSteps, std::ssize(steps)));
+  return steps;
+}
+
+// Lines that cannot be read, as a last one that was cut off, are passed over.
+std::vector<Observation> observations_since(const Path& run, std::int64_t step) {
+  const Path path = run / "observations.jsonl";
+  std::error_code error;
+  std::vector<Observation> result;
+  if (!std::filesystem::exists(path, error)) return result;
+  for (const std::string& line : split(value_or_throw(read_file(path, kLargestRecord)), '\n')) try {
+      if (trim(line).empty()) continue;
+      Observation one = parse_observation(line, path.string());
+      if (one.step >= step) result.push_back(std::move(one));
+    } catch (const UserError&) {
+    }
+  return result;
+}
+
+// As the run's decisions had them: hosts are nodes.
+Cluster machines_of(const EndedRun& run) {
+  const int size = num_device_numbers(run.plan);
+  std::vector<std::string> hosts(static_cast<std::size_t>(size));
+  for (const WorkerEntry& worker : listed_workers(run.folder))
+    if (worker.rank >= 0 && worker.rank < size) hosts[static_cast<std::size_t>(worker.rank)] = worker.host;
+  return Cluster(profile_of(open_cluster(fmt::format("{}x{}", run.device, size)).profile(), hosts));
+}
+
+std::optional<PastRun> past_run(const EndedRun& run) {
+  if (run.model.is_custom()) return std::nullopt;
+  const std::vector<StepMetrics> steps = steps_of_last_plan(run.folder);
+  if (steps.empty()) return std::nullopt;
+  const Cluster cluster = machines_of(run);
+  RunSeen seen{run.plan, run.model, cluster, run.device, observations_since(run.folder, steps.front().step),
+               {}};
+  for (const StepMetrics& step : steps) seen.step_seconds.push_back(step.seconds.value);
+  PastRun past;
+  past.evidence = evidence_of(seen);
+  if (past.evidence.empty()) return std::nullopt;
+  past.when = run.now, past.device = run.device, past.devices = num_devices(run.plan);
+  past.parameters = num_parameters(run.model), past.layers = run.model.layers;
+  past.batch = run.plan.batch, past.sequence_length = run.plan.sequence_length;
+  std::nth_element(seen.step_seconds.begin(), seen.step_seconds.begin() + std::ssize(steps) / 2,
+                   seen.step_seconds.end());
+  past.step_seconds = seen.step_seconds[steps.size() / 2], past.strategy = strategy_of(run.plan);
+  return past;
+}
+
+}  // namespace
+
+History known_history(const std::string& history, EventSink& events) {
+  std::error_code error;
+  if (history == "none" || !std::filesystem::exists(file_of(history), error)) return {};
+  try {
+    return read_history(history);
+  } catch (const UserError& broken) {
+    events.report(Warning{fmt::format("{}; planning goes on without the history", broken.what())});
+    return {};
+  }
+}
+
+bool remember_run(const std::string& history, const EndedRun& run, EventSink& events) {
+  if (history == "none") return false;
+  try {
+    std::optional<PastRun> past = past_run(run);
+    if (!past) return false;
+    std::error_code error;
+    History all;
+    // A file that is not ours is not written over.
+    if (std::filesystem::exists(file_of(history), error)) all = read_history(history);
+    remember(all, std::move(*past));
+    RealFileSystem files;
+    value_or_throw(write_history(files, file_of(history), all));
+    return true;
+  } catch (const UserError& failure) {
+    events.report(Warning{fmt::format("{}; the run is not remembered in the history", failure.what())});
+    return false;
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,51 @@
+// See run_records.h.
+#include "rundir/run_records.h"
+
+#include "base/error.h"
+#include "plan/describe.h"
+#include "plan/plan_json.h"
+#include "rundir/plan_files.h"
+
+namespace optimus {
+namespace {
+
+// A file that others are about to write, or that the run never had, is empty.
+std::string content_of(const Path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) ? value_or_throw(read_file(path)) : std::string();
+}
+
+}  // namespace
+
+void check_run(const Path& run) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(run, error))
+    throw UserError("{}: there is no such folder", run.string());
+  if (!std::filesystem::exists(run / "plan.json", error))
+    throw UserError("{}: no run of ours, it has no plan.json", run.string());
+}
+
+std::vector<Decision> read_decisions(const Path& run) {
+  const Path path = run / "decisions.jsonl";
+  return parse_decisions(content_of(path), path.string());
+}
+
+RunPlans read_run_plans(const Path& run) {
+  RunPlans plans;
+  constexpr std::int64_t kMostEpochs = 100'000;
+  const std::int64_t last = std::min(newest_epoch(run).value_or(-1), kMostEpochs);
+  for (std::int64_t epoch = 0; epoch <= last; ++epoch) try {
+      const Plan plan = read_plan(plan_path(run, epoch));
+      plans.push_back({epoch, plan_hash(plan), short_text(plan)});
+    } catch (const UserError&) {
+    }
+  return plans;
+}
+
+std::string name_of(const RunPlans& plans, const std::string& hash) {
+  for (const RunPlan& one : plans)
+    if (one.hash == hash) return one.name;
+  return hash.substr(0, 4);
+}
+
+}  // namespace optimus

@@ -1,0 +1,43 @@
+// See shared_folder.h.
+#include "rundir/shared_folder.h"
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "rundir/worker_protocol.h"
+#include "store/key_store.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kMarkPatience{15};  // network file systems show a new file late
+
+Path mark_path(const Path& run, const std::string& name) { return run / "logs" / ("mark-" + name); }
+
+}  // namespace
+
+FolderMark::FolderMark(const Path& run, const std::string& name) : path_(mark_path(run, name)) {
+  RealFileSystem files;
+  value_or_throw(files.create_folders(path_.parent_path()));
+  value_or_throw(write_atomically(files, path_, name + "\n"));
+}
+
+FolderMark::~FolderMark() {
+  std::error_code error;
+  std::filesystem::remove(path_, error);
+}
+
+void expect_same_folder(const Path& run, const std::string& mark, const std::string& host_of_first,
+                        const std::function<void()>& check_interrupted) {
+  const Deadline deadline = Deadline::after(kMarkPatience, "the run's folder");
+  std::error_code error;
+  for (int look = 0; !std::filesystem::exists(mark_path(run, mark), error); ++look) {
+    if (deadline.has_passed())
+      throw UserError(
+          "{} on {} is not the folder that rank 0 has on {}: --run must name one that all hosts share",
+          run.string(), host_name(), host_of_first);
+    check_interrupted();
+    pause_before_look(look);
+  }
+}
+
+}  // namespace optimus

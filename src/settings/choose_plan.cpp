@@ -1,0 +1,279 @@
+// See choose_plan.h.
+#include "settings/choose_plan.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/open.h"
+#include "cost/correction.h"
+#include "plan/describe.h"
+#include "plan/layouts.h"
+#include "plan/validate.h"
+#include "recovery/recovery_costs.h"
+#include "reshard/plan_change.h"
+#include "rundir/run_history.h"
+#include "search/search.h"
+#include "settings/expected.h"
+#include "settings/save_rule.h"
+#include "simulate/simulate.h"
+
+namespace optimus {
+namespace {
+
+// Schedules that change what is learned are never chosen; who asks for one has the stages of 1F1B with it.
+std::optional<Schedule> asynchronous_schedule(const Constraints& layout) {
+  if (layout.schedule.empty()) return std::nullopt;
+  const Schedule asked = parse_schedule(layout.schedule, "--schedule");
+  return is_asynchronous(asked) ? std::optional(asked) : std::nullopt;
+}
+
+// What was asked for, and what the engine runs: no expert parallelism, no offload.
+Constraints runnable(const TrainOptions& options) {
+  Constraints constraints = options.layout;
+  if (asynchronous_schedule(options.layout)) {
+    constexpr int kMostStages = 1 << 16;
+    constraints.schedule = text(Schedule::one_f_one_b);
+    if (!constraints.pp) constraints.pp = Range{2, kMostStages};
+    if (!constraints.zero) constraints.zero = Range{0, 1};
+  }
+  const auto fix = [](std::optional<Range>& range, int value) {
+    if (!range) range = Range{value, value};
+  };
+  fix(constraints.ep, 1);
+  if (options.microbatch) fix(constraints.microbatch, static_cast<int>(*options.microbatch));
+  if (options.is_recompute_given) constraints.recompute = options.recompute;
+  check(constraints);
+  return constraints;
+}
+
+// What the planner is asked for so many devices.
+Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                 const Cluster& cluster, const Constraints& constraints,
+                 const Constants& constants = fitted_constants()) {
+  Demand demand{.model = model,
+                .cluster = cluster,
+                .software = our_software(),
+                .constants = constants,
+                .batch = *options.batch,
+                .sequence_length = *options.sequence_length,
+                .precision = parse_precision(options.precision, "--precision"),
+                .constraints = constraints};
+  demand.failures = options.failures;
+  demand.shares_memory = !device.is_gpu, demand.has_offload = false;
+  if (const SaveRule rule = parse_save_rule(options.save_every, "--save-every"); rule.period.value > 0)
+    demand.failures.checkpoint_every = rule.period;
+  const std::optional<Bytes> memory = device.memory_of_each(cluster.num_devices());
+  if (memory && (!constraints.max_memory || *memory < *constraints.max_memory))
+    demand.constraints.max_memory = memory;
+  return demand;
+}
+
+// Copies of the model, each on its share of the batch.
+Plan copies_on(int size, const Demand& demand, const TrainOptions& options) {
+  UniformPlan all{.dp = size, .batch = demand.batch, .sequence_length = demand.sequence_length};
+  all.microbatch =
+      static_cast<int>(options.microbatch.value_or(std::max<std::int64_t>(1, demand.batch / size)));
+  all.precision = demand.precision;
+  if (options.is_recompute_given) all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
+  if (demand.constraints.zero) all.strategy.zero = demand.constraints.zero->least;
+  return uniform_plan(demand.model, all);
+}
+
+std::string note_of(const SearchResult& found) {
+  std::string note = fmt::format("the planner chose {} of {} candidates", short_text(found.plan),
+                                 with_commas(found.num_candidates));
+  if (found.alternatives.empty()) return note;
+  const Alternative& next = found.alternatives.front();
+  constexpr double kAsQuick = 5e-4;
+  const double slower = next.seconds / found.step.seconds - 1;
+  if (!next.fill.fits()) return fmt::format("{}; {}: {}", note, short_text(next.plan), next.why);
+  if (std::abs(slower) < kAsQuick) return fmt::format("{}; {} is as quick", note, short_text(next.plan));
+  return fmt::format("{}; {} would take {:.1f} % {}: {}", note, short_text(next.plan), 100 * std::abs(slower),
+                     slower > 0 ? "longer" : "less", next.why);
+}
+
+// What is wrong with the history, for the line about the plan.
+class Complaint final : public EventSink {
+ public:
+  void report(const Event& event) override {
+    if (const Warning* warning = std::get_if<Warning>(&event)) words = "; " + warning->text;
+  }
+  std::string words;
+};
+
+// The devices as past runs have found them, else as they were measured on this machine, else as is usual.
+struct KnownMachines {
+  Corrected by_history;
+  Cluster cluster;
+  std::string note;
+  const Constants& constants() const { return by_history.constants; }
+};
+
+KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& device, int size,
+                             Precision precision) {
+  Complaint complaint;
+  const std::vector<Residual> found = residuals(known_history(options.history, complaint));
+  if (found.empty() && size <= device.count)
+    if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, complaint))
+      return {{here->cluster.profile(), here->constants, {}},
+              here->cluster,
+              complaint.words + "; by what was measured of this machine"};
+  Corrected machines = corrected(usual_machines(device, size), fitted_constants(), found);
+  Cluster cluster(machines.profile, fmt::format("cluster {}x{}", device.type, size));
+  std::string note = complaint.words;
+  if (!machines.used.empty()) note += "; " + text(machines);
+  return {std::move(machines), std::move(cluster), std::move(note)};
+}
+
+// The planner's best. It may leave devices out, because a small model is quicker on fewer; who wants devices used gets copies of
+// the model on all of them, if `may_copy` and constraints let them be.
+ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                   bool may_copy) {
+  const KnownMachines known =
+      machines_known(options, device, size, parse_precision(options.precision, "--precision"));
+  const Constraints constraints = runnable(options);
+  Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
+  // A second copy of state is not of asynchronous schedules.
+  if (asynchronous_schedule(options.layout)) demand.failures.mtbf = Seconds(0);
+  SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
+  if (const auto schedule = asynchronous_schedule(options.layout)) {
+    found.plan.schedule = *schedule;
+    validate(found.plan, model, "--schedule " + options.layout.schedule);
+  }
+  const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
+                       constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
+  if (num_devices(found.plan) == size || !is_free || !may_copy)
+    return {found.plan, note_of(found) + known.note};
+  return {
+      copies_on(size, demand, options),
+      fmt::format("copies of the model on all {} devices; fewer are predicted to be quicker: --devices {}",
+                  size, num_devices(found.plan))};
+}
+
+// The best; in a run that goes on without who is lost, one whose state is held twice where there is such a plan.
+ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& model,
+                        const DeviceFacts& device, bool may_copy) {
+  const ChosenPlan best = best_on(size, options, model, device, may_copy);
+  if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0 ||
+      is_asynchronous(best.plan.schedule))
+    return best;
+  TrainOptions copies = options;
+  copies.failures.mtbf = kSoon;
+  try {
+    ChosenPlan chosen = best_on(size, copies, model, device, may_copy);
+    if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;
+    chosen.note +=
+        fmt::format("; {} would lose steps with a device: nobody else has its state", short_text(best.plan));
+    return chosen;
+  } catch (const UserError&) {
+    return best;
+  }
+}
+
+}  // namespace
+
+HardwareProfile usual_machines(const DeviceFacts& device, int size) {
+  HardwareProfile machines = open_cluster(fmt::format("{}x{}", device.type, size)).profile();
+  if (const auto each = device.memory_of_each(size); each && !device.is_gpu)
+    machines.types.front().memory = *each;
+  return machines;
+}
+
+DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing) {
+  if (!device.is_gpu) device.num_sharing = num_sharing;
+  if (device.memory) *device.memory += Bytes(held.value * device.num_sharing.value_or(1));
+  return device;
+}
+
+ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device) {
+  const int size = static_cast<int>(options.devices.value_or(1));
+  ChosenPlan chosen = surviving_on(size, options, model, device, true);
+  if (num_devices(chosen.plan) < size)
+    throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size,
+                    num_devices(chosen.plan));
+  return chosen;
+}
+
+namespace {
+
+// What holds also where nothing else that was asked for can be: an asynchronous schedule learns otherwise than others.
+Constraints unasked(const Constraints& asked) {
+  Constraints left;
+  left.max_memory = asked.max_memory;
+  if (asynchronous_schedule(asked)) left.schedule = asked.schedule;
+  return left;
+}
+
+}  // namespace
+
+Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
+  std::optional<UserError> last;
+  for (int used = size; used > 0; --used)
+    for (const bool is_asked : {true, false}) {
+      TrainOptions wish = options;
+      wish.plan.clear(), wish.devices = used;
+      if (!is_asked) wish.layout = unasked(options.layout), wish.is_recompute_given = false;
+      try {
+        const Plan plan = surviving_on(used, wish, model, device, true).plan;
+        if (num_devices(plan) == used || used == 1) return plan;
+      } catch (const UserError& error) {
+        last = error;
+      }
+    }
+  throw last.value_or(UserError("no plan for {} devices", size));
+}
+
+std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
+                                              const DeviceFacts& device) {
+  std::optional<UserError> first;
+  for (int size = device.count; size > 1; size /= 2) {
+    try {
+      ChosenPlan chosen = surviving_on(size, options, model, device, /*may_copy=*/*options.batch >= size);
+      if (num_devices(chosen.plan) > 1) return chosen;
+    } catch (const UserError& error) {
+      if (!first) first = error;
+    }
+  }
+  if (first && has_layout(options.layout)) throw *first;
+  return std::nullopt;
+}
+
+Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                 const Cluster& cluster) {
+  return demand_of(options, model, device, cluster, runnable(options));
+}
+
+namespace {
+
+double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
+  validate(plan, model, "the next plan");
+  const int size = num_device_numbers(plan);
+  const Cluster cluster(usual_machines(device, size));
+  const DeviceMap map = DeviceMap::identity(size);
+  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+      .seconds(fitted_constants());
+}
+
+}  // namespace
+
+FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
+                                  const DeviceFacts& device, int most_devices) {
+  return {
+      .choose = [=](int size) { return plan_for_any(options, model, device, size); },
+      .make_templates =
+          [=] {
+            const Cluster cluster(usual_machines(device, most_devices));
+            return PipelineTemplates::build(demand_of(options, model, device, cluster, runnable(options)),
+                                            {.most_nodes = most_devices});
+          },
+      .step_seconds = [=](const Plan& plan) { return seconds_of_step(plan, model, device); },
+      .move_seconds =
+          [=](const WhereStateIs& from, const Plan& to) {
+            const PlanChange change = change_plan(from.plan, to, model, ranks_there(from));
+            return RecoveryCosts{}.move_seconds(static_cast<double>(change.moved.value));
+          },
+  };
+}
+
+}  // namespace optimus

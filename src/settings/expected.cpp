@@ -1,0 +1,86 @@
+// See expected.h.
+#include "settings/expected.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cluster/open.h"
+#include "simulate/report.h"
+
+namespace optimus {
+namespace {
+
+bool has_measured(const DeviceType& type, Precision precision) {
+  return DeviceCost(type, 1, our_software(), fitted_constants()).measured(format_of(precision).format) !=
+         nullptr;
+}
+
+}  // namespace
+
+std::optional<DeviceType> measured_type(const std::string& name, EventSink& events) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(measured_cluster_path(), ignored)) return std::nullopt;
+  try {
+    const Cluster here = open_cluster("here");
+    for (const DeviceType& type : here.profile().types)
+      if (type.name == name) return type;
+  } catch (const UserError& error) {
+    events.report(Warning{fmt::format("{}; optimus profile --hardware writes it anew", error.what())});
+  }
+  return std::nullopt;
+}
+
+std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is_gpu, int num_devices,
+                                                int num_sharing, Precision precision, EventSink& events) {
+  const std::optional<DeviceType> type = measured_type(name, events);
+  if (!type || !has_measured(*type, precision)) return std::nullopt;
+  return MeasuredMachine{
+      Cluster(several_of(open_cluster("here").profile(), *type, num_devices, is_gpu ? 1 : num_sharing)),
+      with_measured_links(fitted_constants())};
+}
+
+std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& plan,
+                                            const ModelSpec& model) {
+  if (model.is_custom() || num_devices(plan) != 1) return std::nullopt;
+  HardwareProfile profile;
+  profile.name = "here", profile.types = {type};
+  const LinkSpec unused{.bytes_per_second = 1, .latency = Seconds(0), .efficiency = {}};
+  NodeGroup& group = profile.groups.emplace_back();
+  group.num_devices = group.devices_per_node = group.devices_per_domain = 1;
+  group.domain_link = group.node_link = group.host_link = group.network.nic = unused;
+  const Cluster cluster(profile);
+  const DeviceMap map = DeviceMap::identity(1);
+  if (!has_measured(type, plan.precision)) return std::nullopt;
+  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+      .seconds(fitted_constants());
+}
+
+std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, const Plan& plan,
+                                          const ModelSpec& model, EventSink& events) {
+  if (model.is_custom()) return std::nullopt;
+  // Devices that the plan does without may lie between those that it has.
+  const int numbers = num_device_numbers(plan);
+  const auto measured = measured_machine(name, is_gpu, numbers, num_devices(plan), plan.precision, events);
+  const Cluster cluster = measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, numbers));
+  const DeviceMap map = DeviceMap::identity(numbers);
+  const StepSimulator simulator({plan, model, cluster, map, our_software(), format_of(plan.precision)});
+  const Constants constants = measured ? measured->constants : fitted_constants();
+  return ExpectedStep{measured
+                          ? "what was measured of this machine"
+                          : fmt::format("what is usual of {}; optimus profile --hardware measures", name),
+                      simulator.run(constants), simulator.instructions(constants, kMostTraced)};
+}
+
+std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,
+                                      const Program& program) {
+  if (model.is_custom()) return {};
+  const int size = num_device_numbers(plan);
+  const Cluster cluster = open_cluster(fmt::format("{}x{}", type, size));
+  const DeviceMap map = DeviceMap::identity(size);
+  const Software software = our_software();
+  const Setup setup{plan, model, cluster, map, software, format_of(plan.precision)};
+  const ModelWork work = work_of(model, plan.sequence_length);
+  return PricedProgram(setup, work, program, Device{0}).price(fitted_constants());
+}
+
+}  // namespace optimus

@@ -1,0 +1,148 @@
+// See resume.h.
+#include "settings/resume.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoints.h"
+#include "elastic/host_memory.h"
+#include "elastic/memory_level.h"
+
+namespace optimus {
+namespace {
+
+// Where one of the first is given anew, what the run says about the second does not hold any more.
+struct Dropped {
+  std::vector<const char*> given, dropped;
+};
+// Devices, the plan and what it must be like belong together.
+const std::vector<const char*>& layout_options() {
+  static const std::vector<const char*> all = {"devices",    "plan",    "tp",      "pp",       "dp",
+                                               "cp",         "ep",      "zero",    "schedule", "chunks",
+                                               "max-memory", "offload", "no-zero3"};
+  return all;
+}
+const std::vector<Dropped>& dropped_options() {
+  static const std::vector<Dropped> all = {
+      {layout_options(), layout_options()},
+      {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
+      {{"recompute"}, {"recompute-layers"}},
+      {{"policy"}, {"learned", "foretold"}},
+      // What only the planner reads: the plan is chosen anew.
+      {{"batch", "seq", "microbatch", "recompute", "recompute-layers", "precision", "batch-ramp", "seq-ramp",
+        "device", "mtbf", "history"},
+       {"plan"}},
+  };
+  return all;
+}
+
+bool is_given(const Option& option) { return option.origin > Origin::run; }
+
+// A setting of the run must not take the place of these.
+std::vector<Option*> options_to_drop(OptionTable& table) {
+  std::vector<Option*> result;
+  for (const Dropped& rule : dropped_options()) {
+    if (std::none_of(rule.given.begin(), rule.given.end(),
+                     [&](const char* name) { return is_given(*table.find(name)); }))
+      continue;
+    for (const char* name : rule.dropped)
+      if (Option* option = table.find(name); !is_given(*option)) result.push_back(option);
+  }
+  return result;
+}
+
+void take_settings(OptionTable& table, const Path& run) {
+  const std::vector<Option*> dropped = options_to_drop(table);
+  Option* const folder = table.find("run");
+  const Origin folder_origin = folder->origin;
+  // With this origin nothing of the run replaces them.
+  for (Option* option : dropped) option->origin = Origin::file;
+  folder->origin = Origin::file;
+  read_config_file(table, run / "settings.toml", {}, Origin::run);
+  for (Option* option : dropped) option->origin = Origin::built_in;
+  folder->origin = folder_origin;
+  // The plan that runs lies in the run, wherever it first came from: the planner may know more by now, and choose another.
+  Option* const plan = table.find("plan");
+  const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
+  std::error_code error;
+  const bool has_plan = std::filesystem::exists(run / "plan.json", error);
+  if (plan->origin == Origin::run || (!is_given(*plan) && !is_dropped && has_plan))
+    table.set(*plan, {(run / "plan.json").string()}, Origin::run);
+}
+
+}  // namespace
+
+void mark_given(OptionTable& table) {
+  TrainOptions defaults;
+  OptionTable usual;
+  declare(usual, defaults);
+  for (Option* option : table.options())
+    if (option->value() != usual.find(option->name)->value()) option->origin = Origin::flag;
+}
+
+namespace {
+
+// The newest that is sound. Saves that were cut off have been cleared away: what is not whole was damaged.
+std::optional<Path> sound_checkpoint(const Path& run, const std::optional<Path>& memory, EventSink& events) {
+  std::vector<CheckpointEntry> all = list_checkpoints(run);
+  if (memory) {
+    const std::vector<CheckpointEntry> more = list_checkpoints(*memory);
+    all.insert(all.begin(), more.begin(), more.end());
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::reverse(all.begin(), all.end());  // newest first; of one step the one in files
+  bool has_damaged = false;
+  for (const CheckpointEntry& entry : all) {
+    try {
+      const Checkpoint checkpoint = Checkpoint::open(entry.folder);
+      checkpoint.verify(events);
+      if (entry.is_whole) return entry.folder;
+      throw UserError("{} is of step {}", entry.folder.string(), checkpoint.step());
+    } catch (const UserError& error) {
+      has_damaged = true;
+      events.report(Warning{fmt::format("{}; an older checkpoint is looked for", error.what())});
+    }
+  }
+  if (has_damaged) throw UserError("{}: no checkpoint of this run is sound", run.string());
+  return std::nullopt;
+}
+
+}  // namespace
+
+ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events) {
+  const Path run = options.resume;
+  std::error_code error;
+  if (std::filesystem::exists(run / kManifestFile, error))
+    throw UserError("--resume {}: that is a checkpoint; give its run, or begin a new run with --model {}",
+                    run.string(), run.string());
+  if (!std::filesystem::exists(run / "settings.toml", error))
+    throw UserError("--resume {}: no run lies there (it would have a settings.toml); a model goes to --model",
+                    run.string());
+  if (!options.run.empty() &&
+      std::filesystem::weakly_canonical(options.run, error) != std::filesystem::weakly_canonical(run, error))
+    throw UsageError("--run {} and --resume {}: a run goes on in its own folder; leave --run away",
+                     options.run.string(), run.string());
+  ResumedRun resumed;
+  resumed.lock = FolderLock::take(run);
+  take_settings(table, run);
+  options.run = run, options.resume = run;
+  value_or_throw(clear_leftovers(files, run));
+  bring_host_memory(run);
+  if (const auto step = take_host_memory(files, run))
+    events.report(Warning{fmt::format("step {} is taken from the hosts' memory", *step)});
+  const std::optional<Path> memory = find_memory_level(run);
+  if (memory) value_or_throw(clear_leftovers(files, *memory));
+  resumed.checkpoint = sound_checkpoint(run, memory, events);
+  if (resumed.checkpoint) {
+    const Checkpoint checkpoint = Checkpoint::open(*resumed.checkpoint);
+    resumed.state = parse_training_state(checkpoint.small_file(kTrainingStateFile),
+                                         (*resumed.checkpoint / kTrainingStateFile).string());
+  } else {
+    events.report(Warning{fmt::format("{} has no checkpoint; it begins again", run.string())});
+  }
+  return resumed;
+}
+
+}  // namespace optimus

@@ -1,0 +1,410 @@
+// See settings.h.
+#include "settings/settings.h"
+
+#include <cmath>
+#include <ctime>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "data/open.h"
+#include "elastic/notice.h"
+#include "model/open.h"
+#include "model/presets.h"
+#include "plan/plan_json.h"
+#include "plan/validate.h"
+#include "schedule/sizes.h"
+#include "settings/choose_plan.h"
+#include "settings/demo_text.h"
+#include "settings/save_rule.h"
+
+namespace optimus {
+namespace {
+
+// Without --model: small enough to learn something on two cores in two minutes.
+constexpr const char* kDemoModel = "gpt2";
+constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 128};
+constexpr std::int64_t kDemoSteps = 1000, kDemoBatch = 8, kDemoSequence = 128;
+constexpr double kDemoRate = 5e-3;
+
+bool is_demo(const TrainOptions& options) { return options.model.model.empty(); }
+
+void refuse_nonsense(const TrainOptions& o) {
+  const auto at_least = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least) {
+    if (value && (*value < least || *value > 1'000'000'000))
+      throw UsageError("--{}: {} is not a number from {} to 1,000,000,000", name, *value, least);
+  };
+  at_least("steps", o.steps, 1), at_least("batch", o.batch, 1), at_least("microbatch", o.microbatch, 1);
+  at_least("seq", o.sequence_length, 1), at_least("warmup", o.warmup, 0),
+      at_least("eval-every", o.eval_every, 0);
+  at_least("devices", o.devices, 1), at_least("threads", o.threads, 0),
+      at_least("sample", o.sample_tokens, 0);
+  at_least("keep-last", o.keep_last, 0), at_least("keep-every", o.keep_every, 0);
+  parse_save_rule(o.save_every, "--save-every");
+  const auto within = [](const char* name, double value, double least, double most) {
+    if (!(value >= least && value <= most))
+      throw UsageError("--{}: {} is not from {} to {}", name, value, least, most);
+  };
+  within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.least_learning_rate, 0, 1);
+  within("dropout", o.dropout.value_or(0), 0, 0.99), within("validation", o.validation, 0, 0.9);
+  within("weight-decay", o.weight_decay, 0, 10), within("clip", o.clip, 0, 1e9),
+      within("epsilon", o.epsilon, 0, 1);
+  within("beta1", o.beta1, 0, 0.999999), within("beta2", o.beta2, 0, 0.999999999);
+  if (o.devices.value_or(1) > 4096)
+    throw UsageError("--devices {}: at most 4096 workers are started on one machine", *o.devices);
+}
+
+// Takes a value that nobody gave, and tells the table that it was chosen here.
+template <typename T>
+T choose(OptionTable* table, const char* name, std::optional<T>& target, T value) {
+  if (target) return *target;
+  target = value;
+  if (table != nullptr)
+    if (Option* option = table->find(name)) option->origin = Origin::planner;
+  return value;
+}
+
+// Whether the model, its tokenizer or a dimension was named for this call, not by the run that is resumed.
+bool is_model_given(OptionTable* table) {
+  if (table == nullptr) return false;
+  ModelOptions model;
+  OptionTable names;
+  declare(names, model);
+  std::vector<std::string> all = names.names();
+  all.push_back("tokenizer");
+  return std::any_of(all.begin(), all.end(), [&](const std::string& name) {
+    const Option* option = table->find(name);
+    return option != nullptr && option->origin > Origin::run;
+  });
+}
+
+ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool is_tokenized_data) {
+  ModelOptions model = options.model;
+  model.model = model_place(model.model);
+  if (is_demo(options)) {
+    model.model = kDemoModel;
+    const auto fill = [](auto& target, const auto& value) {
+      if (!target) target = value;
+    };
+    fill(model.overrides.layers, kDemoShape.layers), fill(model.overrides.hidden, kDemoShape.hidden);
+    fill(model.overrides.heads, kDemoShape.heads),
+        fill(model.overrides.max_positions, kDemoShape.max_positions);
+  }
+  // A preset's vocabulary is the tokenizer's, unless the data came as tokens and nobody named a tokenizer.
+  const bool is_preset = find_preset(model.model).has_value();
+  if (is_preset && !model.overrides.vocab && !(is_tokenized_data && options.tokenizer.empty()))
+    model.overrides.vocab = tokenizer.vocab_size();
+  ModelSpec spec = resolve(model);
+  if (spec.is_mixture())
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+                    spec.name);
+  if (is_demo(options))
+    spec.name = "demo", spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = 0;
+  return spec;
+}
+
+// A checkpoint's config.json cannot say everything: its family may have no word for a kind of dropout, and its own name is that
+// of the folder.
+ModelSpec saved_model(const Path& checkpoint) {
+  ModelSpec spec = open_model(checkpoint.string());
+  if (std::error_code error; std::filesystem::exists(checkpoint / "plan.json", error))
+    spec.name = read_plan(checkpoint / "plan.json").model;
+  return spec;
+}
+
+struct Data {
+  std::vector<BlendPart> parts;
+  std::optional<StreamRange> validation;
+  std::string name;
+};
+
+Data open_all(const TrainOptions& options, const Tokenizer& tokenizer, std::int64_t length,
+              EventSink& events) {
+  Data data;
+  const auto add = [&](std::shared_ptr<const TokenSet> tokens, double weight) {
+    Split split = split_for_validation(tokens, options.validation);
+    const bool is_long_enough = split.validation.end - split.validation.begin > length &&
+                                split.training.end - split.training.begin > length;
+    if (!is_long_enough) split = split_for_validation(tokens, 0);
+    if (is_long_enough && !data.validation) data.validation = split.validation;
+    data.parts.push_back({std::move(split.training), weight});
+  };
+  if (options.data.empty()) {
+    add(demo_text(tokenizer), 1);
+    data.name = "C++ headers of this machine";
+    return data;
+  }
+  for (const auto& [weight, name] : parse_blend(options.data))
+    add(open_data(name, tokenizer, events), weight);
+  data.name = join(options.data, " ");
+  return data;
+}
+
+std::optional<MaskingOptions> masking(const ModelSpec& model, const Tokenizer& tokenizer) {
+  if (model.is_causal) return std::nullopt;
+  const std::optional<TokenId> mask = tokenizer.mask_token();
+  if (!mask)
+    throw UserError(
+        "{} is trained by masked words and its tokenizer has no mask token; give one with --tokenizer FILE",
+        model.name);
+  MaskingOptions result{.mask_token = *mask, .vocab_size = model.vocab, .special_tokens = {}};
+  for (TokenId id = 0; id < std::min<std::int64_t>(tokenizer.vocab_size(), model.vocab); ++id)
+    if (tokenizer.is_special(id)) result.special_tokens.push_back(id);
+  return result;
+}
+
+// The field's fit of the best learning rate to the number of parameters (Kaplan et al. 2020, appendix D.6).
+double usual_learning_rate(const ModelSpec& model) {
+  const double layer = static_cast<double>(num_parameters(model) - model.vocab * model.hidden);
+  return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
+}
+
+// Of the run that goes on every setting is kept, also those that nobody has given.
+bool is_recompute_given(const TrainOptions& options, OptionTable* table) {
+  const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
+  const bool is_usual = options.recompute == TrainOptions{}.recompute;
+  if (recompute == nullptr || recompute->origin == Origin::run) return !is_usual;
+  return recompute->origin != Origin::built_in;
+}
+
+ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                        OptionTable* table) {
+  if (!options.plan.empty()) {
+    Plan plan = read_plan(options.plan);
+    validate(plan, model, options.plan.string());
+    if ((options.batch && plan.batch != *options.batch) ||
+        (options.sequence_length && plan.sequence_length != *options.sequence_length))
+      throw UserError("{}: a plan for batch {} of {} tokens, but --batch and --seq say {} of {}",
+                      options.plan.string(), plan.batch, plan.sequence_length,
+                      options.batch.value_or(plan.batch),
+                      options.sequence_length.value_or(plan.sequence_length));
+    choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
+    return {std::move(plan), ""};
+  }
+  const std::int64_t length = *options.sequence_length, batch = *options.batch;
+  if (!model.is_custom()) {
+    if (!options.devices)
+      if (std::optional<ChosenPlan> chosen = choose_plan_for_all(options, model, device)) {
+        choose(table, "devices", options.devices, std::int64_t{num_devices(chosen->plan)});
+        return *std::move(chosen);
+      }
+    choose(table, "devices", options.devices, std::int64_t{1});
+    if (*options.devices > 1 || has_layout(options.layout)) return choose_plan(options, model, device);
+  }
+  const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
+  // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.
+  const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
+  const std::int64_t some =
+      choose(table, "microbatch", options.microbatch,
+             std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices)));
+  if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
+  const int pp = options.layout.pp ? options.layout.pp->least : 1;
+  UniformPlan shape{.pp = pp,
+                    .dp = static_cast<int>(devices) / pp,
+                    .microbatch = static_cast<int>(some),
+                    .batch = batch,
+                    .sequence_length = length};
+  shape.precision = parse_precision(options.precision, "--precision");
+  if (options.layout.zero) shape.strategy.zero = options.layout.zero->least;
+  if (!options.layout.schedule.empty())
+    shape.schedule = parse_schedule(options.layout.schedule, "--schedule");
+  shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
+  if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {
+    const std::int64_t best = least_recompute_layers(uniform_plan(model, shape), model);
+    const std::int64_t layers = choose(table, "recompute-layers", options.recompute_layers, best);
+    shape.strategy.recompute_layers = static_cast<int>(std::clamp<std::int64_t>(layers, 0, model.layers));
+  } else if (options.recompute_layers.value_or(1) != 1) {
+    throw UsageError("--recompute-layers {} needs --recompute full", *options.recompute_layers);
+  }
+  Plan plan = uniform_plan(model, shape);
+  validate(plan, model, "--batch, --seq and --model");
+  return {std::move(plan), ""};
+}
+
+bool has_ramp(const TrainOptions& options) {
+  return !options.batch_ramp.empty() || !options.sequence_ramp.empty();
+}
+
+// The plan of the phase that the run begins with; those of the others: settings/phases.h. A plan that was given is for any of them.
+ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, const DeviceFacts& device,
+                               OptionTable* table, const TrainingState& state) {
+  std::optional<Plan> given;
+  if (!options.plan.empty()) given = read_plan(options.plan);
+  const std::int64_t batch = choose(table, "batch", options.batch, given ? given->batch : 0);
+  const std::int64_t length =
+      choose(table, "seq", options.sequence_length, given ? given->sequence_length : 0);
+  settings.phases = phases_of(options.batch_ramp, batch, options.sequence_ramp, length);
+  const std::vector<Phase> known = with_begins(settings.phases, state.phase_begins);
+  const Phase& now = phase_at(known, state.step);
+  settings.first_phase = static_cast<std::size_t>(&now - known.data());
+  if (given) {
+    Plan plan = with_batch(*std::move(given), now.batch, now.sequence_length);
+    validate(plan, settings.model, fmt::format("{} for batch {}", options.plan.string(), now.batch));
+    choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
+    return {std::move(plan), ""};
+  }
+  const std::optional<std::int64_t> microbatch = options.microbatch;
+  options.batch = now.batch, options.sequence_length = now.sequence_length;
+  if (microbatch) options.microbatch = std::min(*microbatch, now.batch);
+  ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
+  options.batch = batch, options.sequence_length = length;
+  if (microbatch) options.microbatch = microbatch;
+  return chosen;
+}
+
+// Noise is told by the norm of all gradients, which asynchronous updates do not have.
+void refuse_noise(const TrainOptions& options, const Plan& plan) {
+  if (follows_noise(options.batch_ramp) && is_asynchronous(plan.schedule))
+    throw UserError(
+        "--batch-ramp {}: schedule {} updates stages at different times and measures no noise; give "
+        "a number of steps",
+        options.batch_ramp, text(plan.schedule));
+}
+
+Path usual_run_folder(const ModelSpec& model) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  std::string name = Path(model.name).filename().string();
+  if (name.empty()) name = "model";
+  const std::string stem =
+      fmt::format("runs/{}-{:04}{:02}{:02}-{:02}{:02}{:02}", name, parts.tm_year + 1900, parts.tm_mon + 1,
+                  parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+  std::error_code error;
+  Path path = stem;
+  for (int i = 2; std::filesystem::exists(path, error); ++i) path = fmt::format("{}-{}", stem, i);
+  return path;
+}
+
+LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int64_t steps,
+                                   OptionTable* table) {
+  const double rate = choose(table, "lr", options.learning_rate, usual);
+  const std::int64_t warmup =
+      choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, steps / 10));
+  return {options.shape, rate, rate * options.least_learning_rate, warmup, steps};
+}
+
+// Stages that update at different times have no norm of all gradients to clip by.
+void leave_unclipped(TrainOptions& options, const Plan& plan, OptionTable* table, EventSink& events) {
+  if (!is_asynchronous(plan.schedule) || options.clip == 0) return;
+  Option* const option = table == nullptr ? nullptr : table->find("clip");
+  if (option != nullptr && (option->origin == Origin::file || option->origin == Origin::flag))
+    throw UserError("--clip {}: schedule {} updates stages at different times and cannot clip, use 0",
+                    options.clip, text(plan.schedule));
+  options.clip = 0;
+  if (option != nullptr) option->origin = Origin::planner;
+  events.report(Warning{fmt::format("schedule {}: gradients are not clipped", text(plan.schedule))});
+}
+
+// Modules are copied, dealt to stages, and their state is shared out; inside they cannot be cut.
+void refuse_layout_of_modules(TrainOptions& options) {
+  const Constraints& c = options.layout;
+  const auto is_more = [](const std::optional<Range>& range) { return range && range->least > 1; };
+  if (is_more(c.tp) || is_more(c.cp) || is_more(c.ep) || is_more(c.chunks))
+    throw UserError("a model of modules is split by pp, dp and zero; leave tp, cp, ep and chunks away");
+  const int pp = c.pp ? c.pp->least : 1;
+  if (!options.devices && (c.dp || c.pp)) options.devices = pp * (c.dp ? c.dp->least : 1);
+  const auto devices = static_cast<int>(options.devices.value_or(1));
+  if (devices % pp != 0 || (c.dp && !c.dp->has(devices / pp)))
+    throw UserError("pp {} x dp {} of a model of modules on {} devices; they must be the same", pp,
+                    c.dp ? c.dp->least : 1, devices);
+}
+
+}  // namespace
+
+Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, OptionTable* table) {
+  if (options.precision.empty()) {
+    options.precision = device.is_gpu ? "bf16" : "fp32";
+    if (table != nullptr) table->find("precision")->origin = Origin::planner;
+  }
+  return parse_precision(options.precision, "--precision");
+}
+
+TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {
+  refuse_nonsense(options);
+  if (!options.model.model.empty() || !options.data.empty() || !options.tokenizer.empty() ||
+      options.dropout || options.sequence_length.value_or(1) != 1 ||
+      options.export_format != ExportFormat::none)
+    throw UserError(
+        "{}: model, data, tokenizer, dropout, sequence length and export are not options of a model of "
+        "modules",
+        model.name);
+  if (num_samples < 1)
+    throw UserError("{}: the data has {} samples, must be at least 1", model.name, num_samples);
+  TrainSettings settings;
+  settings.model = std::move(model);
+  options.sequence_length = 1;
+  if (options.plan.empty()) {
+    choose(nullptr, "batch", options.batch, std::int64_t{32});
+    const std::int64_t share = std::max<std::int64_t>(1, *options.batch / options.devices.value_or(1));
+    choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, share));
+  }
+  refuse_layout_of_modules(options);
+  if (has_ramp(options)) throw UserError("a model of modules has no --batch-ramp and no --seq-ramp");
+  settings.plan = resolve_plan(options, settings.model, {}, nullptr).plan;
+  settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
+  settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
+  settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
+  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  return settings;
+}
+
+TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
+                      const std::optional<Path>& checkpoint, const TrainingState& state) {
+  refuse_nonsense(options);
+  if (!options.notice.empty()) (void)Notice::parse(options.notice);
+  TrainSettings settings;
+  const bool is_model_saved = checkpoint && !is_model_given(table);
+  const std::string place = is_model_saved ? checkpoint->string() : model_place(options.model.model);
+  settings.tokenizer_name =
+      is_model_saved || options.tokenizer.empty() ? usual_tokenizer(place) : options.tokenizer;
+  settings.tokenizer = open_tokenizer(settings.tokenizer_name);
+  const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
+  settings.model =
+      is_model_saved ? saved_model(place) : resolve_model(options, *settings.tokenizer, is_tokens);
+  if (options.dropout)
+    settings.model.embedding_dropout = settings.model.hidden_dropout = settings.model.attention_dropout =
+        *options.dropout;
+  if (checkpoint) ensure_same_model(Checkpoint::open(*checkpoint), settings.model);
+  const bool is_guess = is_tokens && options.tokenizer.empty() && settings.tokenizer_name == "bytes";
+  if (is_guess && settings.model.vocab != settings.tokenizer->vocab_size()) settings.tokenizer_name.clear();
+  if (!options.from_scratch && !is_demo(options) && !checkpoint)
+    settings.weights = open_weights(options.model.model, settings.model, events);
+  if (is_model_saved || settings.weights != nullptr) settings.origin = place;
+  resolve_precision(options, device, table);
+  const std::int64_t longest =
+      settings.model.positions == PositionKind::learned ? settings.model.max_positions : 1 << 20;
+  if (options.plan.empty()) {
+    choose(table, "seq", options.sequence_length,
+           is_demo(options) ? kDemoSequence : std::min<std::int64_t>(longest, 1024));
+    choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
+  }
+  const bool is_default = !options.devices && options.plan.empty();
+  options.is_recompute_given = is_recompute_given(options, table);
+  ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, state)
+                                        : resolve_plan(options, settings.model, device, table);
+  settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
+  if (settings.phases.empty()) settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
+  const std::int64_t longest_phase = settings.phases.back().sequence_length;
+  settings.are_devices_free = is_default;
+  refuse_noise(options, settings.plan);
+  leave_unclipped(options, settings.plan, table, events);
+  if (is_default && *options.devices < device.count && settings.phases.size() == 1)
+    settings.devices_note =
+        fmt::format("{} of {} devices used: no plan shares batch {} of {} among more", *options.devices,
+                    device.count, settings.plan.batch, settings.model.name);
+  settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
+  Data data = open_all(options, *settings.tokenizer, longest_phase, events);
+  settings.validation = data.validation, settings.data_name = data.name;
+  SampleOptions samples = options.samples;
+  samples.sequence_length = longest_phase, samples.seed = options.seed;
+  settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
+                                               masking(settings.model, *settings.tokenizer));
+  // What was learned is to be changed a little, not replaced.
+  const double share = settings.weights != nullptr ? 0.1 : 1;
+  const double usual_rate = is_demo(options) ? kDemoRate : share * usual_learning_rate(settings.model);
+  settings.learning_rate = resolve_learning_rate(options, usual_rate, settings.steps, table);
+  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  return settings;
+}
+
+}  // namespace optimus

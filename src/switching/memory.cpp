@@ -1,0 +1,162 @@
+// See memory.h.
+#include "switching/memory.h"
+
+#ifdef OPTIMUS_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/attention_cudnn.h"
+#include "plan/fp8.h"
+#include "schedule/program.h"
+
+namespace optimus {
+
+namespace {
+
+constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of what moves
+
+// On CUDA, fused attention sums the queries' gradients in fp32 and, where heads share keys and values, has those of every head
+// before it adds them up; through PyTorch (CudnnAttention not built) it also returns all of them in tensors of its own, which
+// are then copied. Products have their workspace. With PyTorch's the sum comes within 0.5 % of the allocator's peaks of six
+// runs on an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without within 0.5 % of five (22
+// to 68 GiB; docs/performance.md).
+Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
+  const bool is_narrow = bytes_of(plan.precision) == 2;
+  if (!device.is_cuda() || !is_narrow || model.heads == 0) return Bytes(0);
+  const std::vector<int>& microbatches = plan.pipelines[0].microbatches;
+  const std::int64_t tokens =
+      *std::max_element(microbatches.begin(), microbatches.end()) * plan.sequence_length;
+  const std::int64_t element = bytes_of(plan.precision);
+  std::int64_t a_token = model.query_width() * 4;
+  if (CudnnAttention::is_built())
+    a_token += model.kv_heads < model.heads ? 2 * model.query_width() * element : 0;
+  else
+    a_token += (model.query_width() + 2 * model.kv_width()) * element;
+  return Bytes(tokens * a_token + (std::int64_t{64} << 20));
+}
+
+// On CUDA, 8-bit products keep the matrices of their layers as they lie and transposed, a byte an element each. With it the sum comes
+// within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB; docs/performance.md).
+Bytes copies_in_8_bits(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
+  if (!device.is_cuda()) return Bytes(0);
+  const Seat seat = seat_of(plan, rank);
+  const Stage& stage =
+      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  const std::int64_t matrices =
+      model.hidden * (2 * model.query_width() + 2 * model.kv_width() + (model.is_gated ? 3 : 2) * model.ffn);
+  Bytes total(0);
+  for (const int block : fp8_blocks(plan))
+    for (const Chunk& chunk : stage.chunks)
+      if (block >= chunk.first() && block < chunk.end())
+        total += Bytes(2 * matrices / strategy_of(stage, block).tp);
+  return total;
+}
+
+}  // namespace
+
+Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
+  const Program program = compile(plan, model, rank);
+  const MemoryUse use = memory_use(program);
+  const Arena arena = plan_arena(program);
+  return use.weights + use.gradients + use.optimizer + arena.bytes + arena.outside +
+         library_memory(plan, model, device) + copies_in_8_bits(plan, model, rank, device);
+}
+
+namespace {
+
+std::optional<Bytes> processor_memory(const std::string& line) {
+  std::ifstream info("/proc/meminfo");
+  for (std::string name, rest; info >> name; std::getline(info, rest))
+    if (std::int64_t kibibytes = 0; name == line && info >> kibibytes) return Bytes(kibibytes * 1024);
+  return std::nullopt;
+}
+
+struct CudaMemory {
+  std::size_t free = 0, total = 0;
+};
+std::optional<CudaMemory> cuda_memory() {
+#ifdef OPTIMUS_CUDA
+  CudaMemory memory;
+  if (cudaMemGetInfo(&memory.free, &memory.total) == cudaSuccess) return memory;
+#endif
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Bytes> free_memory(at::Device device) {
+  if (!device.is_cuda()) return processor_memory("MemAvailable:");
+  const std::optional<CudaMemory> memory = cuda_memory();
+  return memory ? std::optional(Bytes(static_cast<std::int64_t>(memory->free))) : std::nullopt;
+}
+
+std::optional<HeldMemory> held_memory(at::Device device) {
+  if (device.is_cuda()) {
+    const std::optional<CudaMemory> memory = cuda_memory();
+    if (!memory) return std::nullopt;
+    const auto total = static_cast<std::int64_t>(memory->total);
+    return HeldMemory{Bytes(total - static_cast<std::int64_t>(memory->free)), Bytes(total)};
+  }
+  const std::optional<Bytes> free = free_memory(device);
+  std::ifstream file("/proc/self/statm");  // in pages: all that was asked for, then what is there
+  std::int64_t asked = 0, held = 0;
+  if (!free || !(file >> asked >> held)) return std::nullopt;
+  held *= sysconf(_SC_PAGESIZE);
+  return HeldMemory{Bytes(held), Bytes(held) + *free};
+}
+
+Bytes total_memory(at::Device device) {
+  if (!device.is_cuda()) return processor_memory("MemTotal:").value_or(Bytes(0));
+  return Bytes(static_cast<std::int64_t>(cuda_memory().value_or(CudaMemory{}).total));
+}
+
+std::optional<std::string> bus_id([[maybe_unused]] at::Device device) {
+#ifdef OPTIMUS_CUDA
+  std::array<char, 32> text{};
+  if (device.is_cuda() && cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()),
+                                                std::max<int>(0, device.index())) == cudaSuccess)
+    return text.data();
+#endif
+  return std::nullopt;
+}
+
+Bytes spare_memory(at::Device device, int num_ranks) {
+  const std::int64_t sharing = device.is_cuda() ? 1 : num_ranks;
+  return Bytes(free_memory(device).value_or(Bytes(0)).value / (2 * sharing));
+}
+
+void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
+  // Workers on processors share the memory of their machine.
+  const int sharing = device.is_cuda() ? 1 : num_devices(plan);
+  const Bytes needed =
+      Bytes(predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * sharing);
+  std::optional<Bytes> free = free_memory(device);
+  if (free) *free += Bytes(held.value * sharing);
+  if (free && needed > *free)
+    throw UserError(
+        "the plan needs {} on {}, which has {} free; a smaller --microbatch or --seq, --recompute full or "
+        "--precision bf16 needs less",
+        text(needed), device.str(), text(*free));
+}
+
+void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
+  Bytes held(0), most(0);
+  for (const Plan* plan : {&next.change().from, &next.plan()})
+    if (has_device(*plan, rank)) most = std::max(most, predicted_memory(*plan, model, rank, device));
+  if (has_device(next.change().from, rank)) held = predicted_memory(next.change().from, model, rank, device);
+  refuse_too_large(next.plan(), model, device, held);
+  if (next.most_held() > most + kMovingRoom)
+    throw UserError("the switch needs {} here while state moves, the plans {}", text(next.most_held()),
+                    text(most));
+}
+
+}  // namespace optimus

@@ -1,0 +1,362 @@
+// See move.h.
+#include "switching/move.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/checksum.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kMoveTag = 0x7ff0;  // no message of a step has it
+constexpr const char* kWhat = "state that moves";
+
+// Masters and moments lie in the same places, so that their buffers can be taken over.
+bool lie_alike(const BlockShape& a, const BlockShape& b) {
+  for (const StateKind kind : {StateKind::weights, StateKind::optimizer})
+    if (a.is_sharded(kind) != b.is_sharded(kind) || a.elements(kind) != b.elements(kind)) return false;
+  if (a.num_shards != b.num_shards || a.shard != b.shard || a.tensors.size() != b.tensors.size())
+    return false;
+  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+    const HeldTensor &x = a.tensors[i], &y = b.tensors[i];
+    if (x.tensor != y.tensor || x.box != y.box || x.offset != y.offset || x.shard_offset != y.shard_offset)
+      return false;
+  }
+  return true;
+}
+
+bool lie_alike(const Parameters& a, const Parameters& b, int block) {
+  if (!lie_alike(a.shape(block), b.shape(block))) return false;
+  static const BlockShape kNothing;
+  const auto copied = [&](const Parameters& of) -> const BlockShape& {
+    return of.copies() == nullptr ? kNothing : of.copies()->shape(block);
+  };
+  return lie_alike(copied(a), copied(b));
+}
+
+// Masters and moments of a block, in bytes, with what is held of them for others.
+std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
+  const BlockShape& shape = of.shape(block);
+  if (shape.tensors.empty()) return 0;
+  const std::int64_t width = std::max(4, bytes_of(precision));
+  const StateKind masters = bytes_of(precision) < 4 ? StateKind::optimizer : StateKind::weights;
+  const std::int64_t own = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
+  if (of.copies() == nullptr) return width * own;
+  const BlockShape& copied = of.copies()->shape(block);
+  const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;  // else they are among the own ones
+  return width * (own + fields * copied.elements(StateKind::optimizer));
+}
+
+// Of a tensor's field: what is held as one's own, and for others.
+std::vector<Box> boxes_of(const Parameters& of, const std::string& name, at::Tensor BlockState::*field) {
+  std::vector<Box> result{of.box(name, field)};
+  if (of.copies() != nullptr && of.copies()->view(name, field).defined())
+    result.push_back(of.copies()->box(name, field));
+  return result;
+}
+
+Bytes bytes_in(const std::vector<at::Tensor>& values) {
+  std::int64_t sum = 0;
+  for (const at::Tensor& value : values) sum += static_cast<std::int64_t>(value.nbytes());
+  return Bytes(sum);
+}
+
+at::Tensor sum_of(const at::Tensor& values) {
+  const at::Tensor here = values.to(at::kCPU);
+  const Checksum sum = checksum({static_cast<const std::byte*>(here.const_data_ptr()), here.nbytes()});
+  return at::full({1}, static_cast<std::int64_t>(sum.value), at::kLong);
+}
+
+at::Tensor flat_copy(const std::vector<at::Tensor>& values) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& value : values) flat.push_back(value.reshape({-1}));
+  return at::cat(flat);
+}
+
+}  // namespace
+
+// One that is under way. A received one is put where it belongs when it has come, unless it came straight there.
+struct StateMover::Message {
+  std::vector<at::Tensor> places{};  // received: where its values belong
+  at::Tensor values{};               // contiguous
+  bool is_copy = false;
+  std::unique_ptr<Pending> pending{};
+  at::Tensor sum{};  // checked: of the values, as the sender has them
+  std::unique_ptr<Pending> pending_sum{};
+  int peer = 0;
+  bool is_send = false;
+  std::size_t turn = 0;
+};
+
+StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& comm,
+                       const MoveOptions& options)
+    : change_(change),
+      rank_(rank),
+      share_(share_of(change, rank)),
+      ends_(ends),
+      comm_(comm),
+      options_(options),
+      views_(change),
+      most_copied_(std::min(options.under_way, Bytes(change.room.value / 2))) {
+  plan_turns();
+  plan_memory();
+}
+
+StateMover::~StateMover() = default;
+
+// The waves. What goes from rank to rank nowhere comes with the rest of its block, whose buffers it lies in; whole blocks of it last.
+void StateMover::plan_turns() {
+  std::set<int> moving;
+  std::map<int, std::size_t> turn_of;  // of a block
+  const auto block_of = [&](int tensor) { return views_.block_of(tensor); };
+  for (const RankShare::Wave& wave : share_.waves) {
+    for (const int tensor : wave.tensors) turn_of[block_of(tensor)] = turns_.size();
+    turns_.push_back({.tensors = wave.tensors, .wave = &wave});
+    moving.insert(wave.tensors.begin(), wave.tensors.end());
+  }
+  for (int tensor = 0; tensor < static_cast<int>(change_.before.tensors.size()); ++tensor) {
+    if (moving.contains(tensor)) continue;
+    const auto [turn, is_new] = turn_of.try_emplace(block_of(tensor), turns_.size());
+    if (is_new) turns_.emplace_back();
+    turns_[turn->second].tensors.push_back(tensor);
+  }
+
+  std::map<int, int> last_turn;  // of an old block
+  std::set<int> taken;           // new blocks
+  for (int t = 0; t < static_cast<int>(turns_.size()); ++t)
+    for (const int tensor : turns_[static_cast<std::size_t>(t)].tensors) {
+      if (ends_.old != nullptr && ends_.old->find(name_of(tensor)) != nullptr)
+        last_turn[ends_.old->block_of(name_of(tensor))] = t;
+      if (ends_.next == nullptr || ends_.next->find(name_of(tensor)) == nullptr) continue;
+      const int block = ends_.next->block_of(name_of(tensor));
+      if (!taken.insert(block).second) continue;
+      const bool is_kept = ends_.old != nullptr && lie_alike(*ends_.old, *ends_.next, block);
+      Turn& turn = turns_[static_cast<std::size_t>(t)];
+      (is_kept ? turn.kept : turn.held).push_back(block);
+    }
+  for (const auto& [block, turn] : last_turn)
+    turns_[static_cast<std::size_t>(turn)].released.push_back(block);
+}
+
+// Which turns must have ended before one may begin; and the most that is held then.
+void StateMover::plan_memory() {
+  const Precision precision = change_.to.precision;
+  const auto total = [&](const Parameters* of) {
+    std::int64_t sum = 0;
+    for (int block = 0; of != nullptr && block < of->num_blocks(); ++block)
+      sum += state_bytes(*of, block, precision);
+    return sum;
+  };
+  const std::int64_t limit =
+      std::max(total(ends_.old), total(ends_.next)) + change_.room.value - most_copied_.value;
+  std::set<int> kept;
+  for (const Turn& turn : turns_) kept.insert(turn.kept.begin(), turn.kept.end());
+  std::int64_t now = total(ends_.old);
+  for (const int block : early_blocks_) now += state_bytes(*ends_.next, block, precision);
+  std::int64_t most = now;
+  std::size_t num_ended = 0;
+  for (std::size_t t = 0; t < turns_.size(); ++t) {
+    std::int64_t added = 0;
+    for (const int block : turns_[t].held)
+      if (!early_blocks_.contains(block)) added += state_bytes(*ends_.next, block, precision);
+    for (; num_ended < t && now + added > limit && !options_.keeps_old; ++num_ended)
+      for (const int block : turns_[num_ended].released)
+        if (!kept.contains(block)) now -= state_bytes(*ends_.old, block, precision);
+    turns_[t].waits_for = num_ended;
+    now += added, most = std::max(most, now);
+  }
+  most_held_ = Bytes(most) + most_copied_;
+}
+
+void StateMover::set_keeps_old(bool keeps_old) {
+  options_.keeps_old = keeps_old;
+  plan_memory();
+}
+
+std::size_t StateMover::num_early_waves(Bytes room) const {
+  std::int64_t left = room.value, num_streams = 0;
+  std::set<std::pair<int, bool>> streams;
+  for (std::size_t wave = 0; wave < share_.waves.size(); ++wave) {
+    for (const RankShare::Operation& operation : share_.waves[wave].operations)
+      streams.insert({operation.peer.value, operation.is_send});
+    left -= (std::ssize(streams) - std::exchange(num_streams, std::ssize(streams))) *
+            options_.early_message.value;  // the copy that is sent
+    for (const int block : turns_[wave].held) left -= state_bytes(*ends_.next, block, change_.to.precision);
+    if (left < 0) return wave;
+  }
+  return change_.order.waves.size();
+}
+
+void StateMover::begin_early(const PrecopyTerms& terms) {
+  for (std::size_t wave = 0; wave < std::min(terms.num_waves, share_.waves.size()); ++wave)
+    early_blocks_.insert(turns_[wave].held.begin(), turns_[wave].held.end());
+  plan_memory();
+  precopy_ = std::make_unique<Precopy>(
+      PrecopyFacts{change_, share_, ends_, {early_blocks_.begin(), early_blocks_.end()}, comm_}, terms,
+      PrecopyOptions{.patience = options_.patience, .message = options_.early_message});
+}
+
+void StateMover::close_early() {
+  if (precopy_ != nullptr) precopy_->close();
+}
+
+std::string StateMover::end_early() { return precopy_ == nullptr ? "" : precopy_->end(); }
+
+void StateMover::repeat_update(const UpdateFacts& update, std::int64_t num_updates) {
+  if (precopy_ != nullptr) precopy_->repeat_update(update, num_updates);
+}
+
+MoveReport StateMover::run() {
+  for (std::size_t turn = 0; turn < turns_.size(); ++turn) begin(turn);
+  while (num_ended_ < num_begun_) end_oldest();
+  if (precopy_ == nullptr) return report_;
+  precopy_->repeat_masters();
+  report_.early = precopy_->received(), report_.again = precopy_->received_again();
+  report_.received += report_.early;
+  return report_;
+}
+
+void StateMover::begin(std::size_t number) {
+  const Turn& turn = turns_[number];
+  while (num_ended_ < turn.waits_for) end_oldest();
+  ++num_begun_;
+  take_blocks(turn);
+  if (turn.wave != nullptr) exchange(*turn.wave);
+}
+
+// What stays on the rank is copied while messages are under way.
+void StateMover::end_oldest() {
+  copy_own(turns_[num_ended_]);
+  while (!under_way_.empty() && under_way_.front().turn <= num_ended_) end_first();
+  if (!options_.keeps_old)
+    for (const int block : turns_[num_ended_].released) ends_.old->release(block);
+  ++num_ended_;
+}
+
+void StateMover::take_blocks(const Turn& turn) {
+  for (const int block : turn.kept) ends_.next->take_state(block, *ends_.old);
+  for (const int block : turn.held)
+    if (!early_blocks_.contains(block)) ends_.next->hold_state(block);
+}
+
+// Each new box from each old one: own ones, and those held for others. Masters that do not count are left alone: others send these, and may
+// have done so already.
+void StateMover::copy_own(const Turn& turn) {
+  if (ends_.old == nullptr || ends_.next == nullptr) return;
+  for (const int tensor : turn.tensors) {
+    const std::string& name = name_of(tensor);
+    if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
+    at::Tensor BlockState::*const field = views_.fields(tensor).front();
+    at::Tensor BlockState::*const counted =
+        change_.copies == MasterCopies::owned ? &BlockState::first : field;
+    for (const Box& wanted : boxes_of(*ends_.next, name, field))
+      for (const Box& held : boxes_of(*ends_.old, name, counted)) {
+        const auto common = intersect(wanted, held);
+        if (!common) continue;
+        const std::vector<at::Tensor> from = views_.values(*ends_.old, tensor, *common),
+                                      to = views_.values(*ends_.next, tensor, *common);
+        for (std::size_t i = 0; i < to.size(); ++i)
+          if (!to[i].is_alias_of(from[i])) to[i].copy_(from[i]);
+      }
+  }
+}
+
+void StateMover::exchange(const RankShare::Wave& wave) {
+  for (const RankShare::Operation& operation : wave.operations) post(operation);
+  post_joint();
+}
+
+// But for rows that have come early.
+void StateMover::post(const RankShare::Operation& operation) {
+  const Box gone = precopy_ == nullptr ? Box{} : precopy_->gone(operation);
+  if (gone.num_dims == 0) return post_box(operation, operation.box);
+  for (const Span rows :
+       {Span{operation.box[0].begin, gone[0].begin}, Span{gone[0].end, operation.box[0].end}}) {
+    Box rest = operation.box;
+    rest[0] = rows;
+    if (rows.size() > 0) post_box(operation, rest);
+  }
+}
+
+// Both sides see the same boxes in the same order, so both part them alike.
+void StateMover::post_box(const RankShare::Operation& operation, const Box& box) {
+  const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
+  std::vector<at::Tensor> pieces = views_.values(of, operation.tensor, box);
+  (operation.is_send ? report_.sent : report_.received) += bytes_in(pieces);
+  if (bytes_in(pieces) <= options_.alone) {
+    const std::pair<int, bool> key{operation.peer.value, operation.is_send};
+    auto found =
+        std::find_if(joint_.begin(), joint_.end(), [&](const auto& entry) { return entry.first == key; });
+    if (found == joint_.end()) found = joint_.insert(joint_.end(), {key, {}});
+    found->second.insert(found->second.end(), pieces.begin(), pieces.end());
+    return;
+  }
+  for (const at::Tensor& piece : pieces) {
+    Message message{.values = piece, .is_copy = !piece.is_contiguous()};
+    if (message.is_copy && !operation.is_send) message.places = {piece};
+    if (message.is_copy)
+      message.values = operation.is_send ? piece.contiguous() : at::empty(piece.sizes(), piece.options());
+    start(std::move(message), operation.peer.value, operation.is_send);
+  }
+}
+
+// What is small, one message for each peer and direction.
+void StateMover::post_joint() {
+  for (auto& [key, pieces] : std::exchange(joint_, {})) {
+    const auto& [peer, is_send] = key;
+    Message message{.is_copy = true};
+    if (is_send) {
+      message.values = flat_copy(pieces);
+    } else {
+      std::int64_t count = 0;
+      for (const at::Tensor& piece : pieces) count += piece.numel();
+      message.values = at::empty({count}, pieces.front().options());
+      message.places = std::move(pieces);
+    }
+    start(std::move(message), peer, is_send);
+  }
+}
+
+void StateMover::start(Message message, int peer, bool is_send) {
+  if (message.is_copy) staged_ += bytes_in({message.values});
+  while (staged_ > most_copied_ && !under_way_.empty()) end_first();
+  message.peer = peer, message.is_send = is_send, message.turn = num_begun_ - 1;
+  const auto begin = [&](const at::Tensor& values, int tag) {
+    return is_send ? comm_.send(peer, values, tag, kWhat) : comm_.receive(peer, values, tag, kWhat);
+  };
+  message.pending = begin(message.values, kMoveTag);
+  if (options_.is_checked) {
+    message.sum = is_send ? sum_of(message.values) : at::empty({1}, at::kLong);
+    message.pending_sum = begin(message.sum, kMoveTag + 1);
+  }
+  ++report_.num_messages;
+  under_way_.push_back(std::move(message));
+}
+
+void StateMover::end_first() {
+  Message message = std::move(under_way_.front());
+  under_way_.erase(under_way_.begin());
+  const Deadline deadline = Deadline::after(options_.patience, kWhat);
+  done_or_throw(message.pending->wait(deadline));
+  if (message.pending_sum != nullptr) {
+    done_or_throw(message.pending_sum->wait(deadline));
+    ensure(message.is_send || at::equal(message.sum, sum_of(message.values)),
+           "state from rank {} came damaged to rank {}", message.peer, rank_);
+  }
+  std::int64_t offset = 0;
+  for (at::Tensor& place : message.places) {
+    place.copy_(message.values.view({-1}).narrow(0, offset, place.numel()).view(place.sizes()));
+    offset += place.numel();
+  }
+  if (message.is_copy) staged_ -= bytes_in({message.values});
+}
+
+}  // namespace optimus

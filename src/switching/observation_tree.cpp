@@ -1,0 +1,103 @@
+// See observation_tree.h.
+#include "switching/observation_tree.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+
+namespace optimus {
+namespace {
+
+constexpr int kBranches = 8;
+constexpr int kFirstTag = 0x7fb1, kRestTag = 0x7fb2;  // no other messages have these
+constexpr std::int64_t kMostBytes = 1 << 26;
+constexpr std::int64_t kSizeBytes = 8,
+                       kFirstBytes =
+                           4096 - kSizeBytes;  // of text in the first message; a rank's own has 1.4 KB
+
+int depth_of(int rank) {
+  int depth = 0;
+  for (; rank > 0; rank = (rank - 1) / kBranches) ++depth;
+  return depth;
+}
+
+}  // namespace
+
+ObservationTree::ObservationTree(Comm& comm, Seconds patience)
+    : comm_(comm),
+      patience_(patience),
+      depth_(depth_of(comm.size() - 1)),
+      own_depth_(depth_of(comm.rank())) {}
+
+ObservationTree::~ObservationTree() = default;
+
+std::vector<int> ObservationTree::children() const {
+  std::vector<int> result;
+  for (int branch = 1; branch <= kBranches; ++branch)
+    if (const std::int64_t child = std::int64_t{comm_.rank()} * kBranches + branch; child < comm_.size())
+      result.push_back(static_cast<int>(child));
+  return result;
+}
+
+void ObservationTree::expect() {
+  // The deepest ranks send from the first time on, those above them one time later.
+  if (num_sent_ < depth_ - own_depth_) return;
+  for (const int child : children()) {
+    const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);
+    expected_.push_back({child, first, comm_.receive(child, first, kFirstTag, "what a rank has seen")});
+  }
+}
+
+void ObservationTree::receive() {
+  const Deadline deadline = Deadline::after(patience_, "what other ranks have seen");
+  if (!expected_.empty()) below_ = {};
+  for (const Expected& from : std::exchange(expected_, {})) below_.merge(read(from, deadline));
+  for (const std::unique_ptr<Pending>& send : sends_) done_or_throw(send->wait(deadline));
+  sends_.clear();
+}
+
+Observation ObservationTree::read(const Expected& from, const Deadline& deadline) {
+  done_or_throw(from.receive->wait(deadline));
+  const auto* const data = reinterpret_cast<const char*>(from.first.const_data_ptr<std::uint8_t>());
+  std::int64_t bytes = 0;
+  std::memcpy(&bytes, data, kSizeBytes);
+  if (bytes <= 0 || bytes > kMostBytes)
+    throw UserError("rank {} announces {} bytes of what it has seen", from.child, bytes);
+  std::string text(data + kSizeBytes, static_cast<std::size_t>(std::min(bytes, kFirstBytes)));
+  if (bytes > kFirstBytes) {
+    const at::Tensor rest = at::zeros({bytes - kFirstBytes}, at::kByte);
+    done_or_throw(comm_.receive(from.child, rest, kRestTag, "what a rank has seen")->wait(deadline));
+    text.append(reinterpret_cast<const char*>(rest.const_data_ptr<std::uint8_t>()),
+                static_cast<std::size_t>(rest.numel()));
+  }
+  return parse_observation(text, "what a rank has seen");
+}
+
+std::optional<Observation> ObservationTree::send(Observation own) {
+  own_.push_back(std::move(own));
+  ++num_sent_;
+  expect();
+  if (std::ssize(own_) <= depth_ - own_depth_) return std::nullopt;
+  Observation all = std::move(own_.front());
+  own_.pop_front();
+  if (below_.num_ranks > 0) all.merge(below_);
+  if (comm_.rank() == 0) return all;
+  send_up(all);
+  return std::nullopt;
+}
+
+void ObservationTree::send_up(const Observation& all) {
+  const std::string text = to_json(all).dump();
+  const auto bytes = static_cast<std::int64_t>(text.size()), fit = std::min(bytes, kFirstBytes);
+  const int parent = (comm_.rank() - 1) / kBranches;
+  const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);
+  std::memcpy(first.data_ptr<std::uint8_t>(), &bytes, kSizeBytes);
+  std::memcpy(first.data_ptr<std::uint8_t>() + kSizeBytes, text.data(), static_cast<std::size_t>(fit));
+  sends_.push_back(comm_.send(parent, first, kFirstTag, "what was seen"));
+  if (bytes == fit) return;
+  const at::Tensor rest = at::zeros({bytes - fit}, at::kByte);
+  std::memcpy(rest.data_ptr<std::uint8_t>(), text.data() + fit, static_cast<std::size_t>(bytes - fit));
+  sends_.push_back(comm_.send(parent, rest, kRestTag, "what was seen"));
+}
+
+}  // namespace optimus

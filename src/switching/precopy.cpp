@@ -1,0 +1,187 @@
+// See precopy.h. Here state is sent; precopy_update.cpp repeats the update.
+#include "switching/precopy.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "kernels/kernels.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kEarlyTag = 0x7fd0, kGoesOnTag = 0x7fd1;  // no other messages have them
+constexpr const char* kEarly = "state that is sent early";
+// Copies of so many elements are not worth a second thread to ATen: those of a step have the cores.
+constexpr std::int64_t kMostElements = 32768;
+
+std::int64_t elements_of(const Box& box, std::size_t num_fields) {
+  return box.num_elements() * static_cast<std::int64_t>(num_fields);
+}
+
+}  // namespace
+
+// A stream's part in a round.
+struct Precopy::Turn {
+  Stream* stream = nullptr;
+  at::Tensor goes_on{}, values{};
+  std::unique_ptr<Pending> pending{};
+};
+
+Precopy::Precopy(const PrecopyFacts& facts, const PrecopyTerms& terms, const PrecopyOptions& options)
+    : facts_(facts),
+      terms_(terms),
+      options_(options),
+      views_(facts.change),
+      types_(types_of(facts.change.to.precision)),
+      kernels_(make_kernels(at::kCPU)) {
+  plan_streams();
+  thread_ = std::thread([this] { run(); });
+}
+
+Precopy::~Precopy() { end(); }
+
+void Precopy::close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  changed_.notify_all();
+}
+
+std::string Precopy::end() {
+  close();
+  if (!thread_.joinable()) return failure_;
+  thread_.join();
+  note_gone();
+  return failure_;
+}
+
+// Both ends see the same boxes in the same order, so both cut them alike.
+void Precopy::plan_streams() {
+  std::map<std::pair<int, bool>, Stream> streams;
+  std::map<std::pair<int, bool>, std::int64_t> last;  // elements in the last message
+  const std::int64_t most = options_.message.value / static_cast<std::int64_t>(at::elementSize(types_.wide));
+  for (const EarlyRows& rows : early_rows(facts_.change, facts_.share, terms_.num_waves)) {
+    const std::pair<int, bool> key{rows.of->peer.value, rows.of->is_send};
+    Stream& stream = streams.try_emplace(key, Stream{key.first, key.second}).first->second;
+    const std::size_t num_fields = views_.fields(rows.of->tensor).size();
+    const std::int64_t row = rows.box.num_elements() / rows.box[0].size();
+    const std::int64_t step = std::max<std::int64_t>(1, kMostElements / row);
+    for (std::int64_t begin = rows.box[0].begin; begin < rows.box[0].end; begin += step) {
+      Slice slice{rows.of, rows.box};
+      slice.box[0] = {begin, std::min(rows.box[0].end, begin + step)};
+      const std::int64_t count = elements_of(slice.box, num_fields);
+      if (stream.messages.empty() || last[key] + count > most) stream.messages.emplace_back(), last[key] = 0;
+      stream.messages.back().push_back(slice), last[key] += count;
+    }
+  }
+  for (auto& [key, stream] : streams) streams_.push_back(std::move(stream));
+}
+
+void Precopy::run() {
+  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  try {
+    for (const int block : facts_.blocks) facts_.ends.next->hold_state(block);
+    while (const std::optional<Seconds> round = run_round()) pause_after(*round);
+    return;
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+  }
+  // So that nobody waits for this rank.
+  facts_.comm.decline(terms_.epoch, failure_), facts_.comm.drop(terms_.epoch);
+}
+
+// Everybody begins all of a round before waiting for any of it, so whoever is in the earliest round can go on. How long messages of state
+// were under way; waiting for others that still pause is no part of it, or each pause would lengthen the next. Nothing: it was the last.
+std::optional<Seconds> Precopy::run_round() {
+  std::vector<Turn> turns;
+  for (Stream& stream : streams_) {
+    if (stream.is_over || stream.num_gone == stream.messages.size()) continue;
+    Turn& turn = turns.emplace_back(Turn{&stream});
+    if (stream.is_send) turn.values = staged(stream.messages[stream.num_gone]);
+    turn.goes_on = at::full({1}, turn.values.defined() ? 1 : 0, at::kLong);
+  }
+  for (Turn& turn : turns) turn.pending = start(*turn.stream, turn.goes_on, kGoesOnTag);
+  for (Turn& turn : turns) {
+    wait(*turn.pending);
+    turn.stream->is_over = *turn.goes_on.const_data_ptr<std::int64_t>() == 0;
+  }
+  std::erase_if(turns, [](const Turn& turn) { return turn.stream->is_over; });
+  if (turns.empty()) return std::nullopt;
+  const auto began = std::chrono::steady_clock::now();
+  for (Turn& turn : turns) {
+    Stream& stream = *turn.stream;
+    std::int64_t count = 0;
+    for (const Slice& slice : stream.messages[stream.num_gone])
+      count += elements_of(slice.box, views_.fields(slice.of->tensor).size());
+    if (!stream.is_send) turn.values = at::empty({count}, types_.wide);
+    turn.pending = start(stream, turn.values, kEarlyTag);
+  }
+  for (Turn& turn : turns) {
+    wait(*turn.pending);
+    if (!turn.stream->is_send) put(turn.stream->messages[turn.stream->num_gone], turn.values);
+    ++turn.stream->num_gone;
+  }
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+}
+
+std::unique_ptr<Pending> Precopy::start(const Stream& stream, const at::Tensor& values, int tag) {
+  return stream.is_send ? facts_.comm.send_ahead(terms_.epoch, stream.peer, values, tag, kEarly)
+                        : facts_.comm.receive_ahead(terms_.epoch, stream.peer, values, tag, kEarly);
+}
+
+void Precopy::wait(Pending& pending) const {
+  done_or_throw(pending.wait(Deadline::after(options_.patience, kEarly)));
+}
+
+// A copy: what is sent may change before it is gone. Undefined when the update has come.
+at::Tensor Precopy::staged(const Message& message) {
+  const std::lock_guard lock(mutex_);
+  if (is_closed_) return {};
+  std::vector<at::Tensor> pieces;
+  std::int64_t count = 0, offset = 0;
+  for (const Slice& slice : message)
+    for (const at::Tensor& value : views_.values(*facts_.ends.old, slice.of->tensor, slice.box))
+      pieces.push_back(value), count += value.numel();
+  at::Tensor result = at::empty({count}, types_.wide);
+  for (const at::Tensor& piece : pieces) {
+    result.narrow(0, offset, piece.numel()).view(piece.sizes()).copy_(piece);
+    offset += piece.numel();
+  }
+  return result;
+}
+
+void Precopy::put(const Message& message, const at::Tensor& values) {
+  std::int64_t offset = 0;
+  for (const Slice& slice : message)
+    for (const at::Tensor& place : views_.values(*facts_.ends.next, slice.of->tensor, slice.box)) {
+      place.copy_(values.narrow(0, offset, place.numel()).view(place.sizes()));
+      offset += place.numel();
+    }
+  received_ += Bytes(static_cast<std::int64_t>(values.nbytes()));
+}
+
+void Precopy::pause_after(Seconds round) {
+  std::unique_lock lock(mutex_);
+  const std::chrono::duration<double> rest(round.value * (1 / options_.share - 1));
+  changed_.wait_for(lock, rest, [&] { return is_closed_; });
+}
+
+void Precopy::note_gone() {
+  for (const Stream& stream : streams_)
+    for (std::size_t m = 0; m < stream.num_gone; ++m)
+      for (const Slice& slice : stream.messages[m]) {
+        const auto [known, is_new] = gone_.try_emplace(slice.of, slice.box);
+        if (!is_new) known->second[0].end = slice.box[0].end;  // slices follow each other
+      }
+}
+
+Box Precopy::gone(const RankShare::Operation& operation) const {
+  const auto found = gone_.find(&operation);
+  return found == gone_.end() ? Box{} : found->second;
+}
+
+}  // namespace optimus

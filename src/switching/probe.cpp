@@ -1,0 +1,177 @@
+// See probe.h.
+#include "switching/probe.h"
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace optimus {
+namespace {
+
+constexpr int kMeetTag = 0x7fb3, kMessageTag = 0x7fb4;  // no other messages have these
+// What a link lends to a short burst is a part of a larger message only.
+constexpr std::int64_t kSmallest = 1 << 17, kLargest = 1 << 25, kGrowth = 4;
+constexpr double kLongEnough = 8e-3;  // seconds
+
+// Both ways at once; what the other sends is written over `there`.
+void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& there, int tag,
+              const Deadline& deadline) {
+  const auto sent = comm.send(peer, here, tag, "a message that probes a link");
+  const auto got = comm.receive(peer, there, tag, "a message that probes a link");
+  done_or_throw(got->wait(deadline));
+  done_or_throw(sent->wait(deadline));
+}
+
+// Seconds that a message takes both ways, by the slower of the two who measure it: both come to the same.
+double message_seconds(Comm& comm, int peer, std::int64_t bytes, const Deadline& deadline) {
+  at::Tensor own = at::zeros({1}, at::kDouble), others = at::zeros({1}, at::kDouble);
+  const at::Tensor here = at::zeros({bytes}, at::kByte), there = at::zeros({bytes}, at::kByte);
+  exchange(comm, peer, own, others, kMeetTag, deadline);  // both are here
+  const auto began = Deadline::Clock::now();
+  exchange(comm, peer, here, there, kMessageTag, deadline);
+  *own.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  exchange(comm, peer, own, others, kMeetTag, deadline);
+  return std::max(*own.const_data_ptr<double>(), *others.const_data_ptr<double>());
+}
+
+struct PairTime {
+  double seconds = 0, bytes = 0;
+  double per_byte() const { return seconds / bytes; }
+};
+PairTime probe_pair(Comm& comm, int peer, const Deadline& deadline) {
+  std::int64_t bytes = kSmallest;
+  double seconds = message_seconds(comm, peer, bytes, deadline);
+  while (seconds < kLongEnough && bytes < kLargest) {
+    bytes *= kGrowth;
+    seconds = message_seconds(comm, peer, bytes, deadline);
+  }
+  // Once more: what else happens on the two nodes only makes it slower.
+  return {std::min(seconds, message_seconds(comm, peer, bytes, deadline)), static_cast<double>(bytes)};
+}
+
+// The first rank of each node.
+std::vector<int> speakers_of(const std::vector<int>& node_of_rank) {
+  std::vector<int> speakers(
+      static_cast<std::size_t>(*std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1), -1);
+  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank)
+    if (int& speaker = speakers[static_cast<std::size_t>(node_of_rank[rank])]; speaker < 0)
+      speaker = static_cast<int>(rank);
+  return speakers;
+}
+
+}  // namespace
+
+int num_probe_rounds(int num_nodes) {
+  if (num_nodes < 2) return 0;
+  const int all = num_nodes + num_nodes % 2 - 1;
+  return std::min(all, 2 + static_cast<int>(std::bit_width(static_cast<unsigned>(num_nodes - 1))));
+}
+
+// A tournament in which everybody meets everybody (the circle method), of which the first rounds are played.
+std::optional<int> probe_partner(int node, int round, int num_nodes) {
+  const int others = num_nodes + num_nodes % 2 - 1;  // all but the one in the middle of the circle
+  int partner = 0;
+  if (node == others) {
+    // Who would meet itself meets the middle: 2 i = round, where others is odd.
+    partner = (round % 2 == 0 ? round : round + others) / 2;
+  } else {
+    partner = ((round - node) % others + others) % others;
+    if (partner == node) partner = others;
+  }
+  return partner < num_nodes ? std::optional(partner) : std::nullopt;
+}
+
+namespace {
+
+void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, const Deadline& deadline,
+                    Probed& seen) {
+  const std::vector<int> speakers = speakers_of(nodes);
+  const int num_nodes = static_cast<int>(speakers.size()), own = nodes[static_cast<std::size_t>(comm.rank())];
+  PairTime best;
+  if (speakers[static_cast<std::size_t>(own)] == comm.rank())
+    for (int round = 0; round < std::min(most_rounds, num_probe_rounds(num_nodes)); ++round)
+      if (const auto partner = probe_partner(own, round, num_nodes)) {
+        const PairTime one = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
+        if (best.bytes == 0 || one.per_byte() < best.per_byte()) best = one;
+      }
+  at::Tensor quickest = at::zeros({2, num_nodes}, at::kDouble);
+  auto* const all = quickest.data_ptr<double>();
+  if (best.bytes > 0) all[own] = best.per_byte(), all[num_nodes + own] = best.bytes;
+  done_or_throw(comm.all_reduce({Role::world, {}}, quickest, Sum::sum, "what networks take")->wait(deadline));
+  seen.network.assign(all, all + num_nodes), seen.bytes.assign(all + num_nodes, all + 2 * num_nodes);
+}
+
+// Of a product that all devices of a kind do alike; it is repeated until its time is more than a moment's, in which a slow device may keep up.
+double product_seconds(at::Device device) {
+  constexpr double kProductsLongEnough = 30e-3;  // seconds
+  const std::int64_t size = device.is_cuda() ? 2048 : 256;
+  const int times = device.is_cuda() ? 64 : 8;
+  const auto one =
+      at::ones({size, size}, at::TensorOptions(device).dtype(device.is_cuda() ? at::kBFloat16 : at::kFloat));
+  const auto compute = [&](int count) {
+    at::Tensor product;
+    for (int i = 0; i < count; ++i) product = at::mm(one, one);
+    return product.flatten()[0].item<float>();  // when the device has done it
+  };
+  (void)compute(1);  // what is needed the first time
+  const auto began = Deadline::Clock::now();
+  double seconds = 0;
+  int count = 0;
+  for (; seconds < kProductsLongEnough; count += times) {
+    (void)compute(times);
+    seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  }
+  return seconds / count;
+}
+
+std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline& deadline) {
+  at::Tensor seconds = at::zeros({comm.size()}, at::kDouble);
+  seconds.data_ptr<double>()[comm.rank()] = product_seconds(device);
+  done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "what devices take")->wait(deadline));
+  const auto* const all = seconds.const_data_ptr<double>();
+  return {all, all + comm.size()};
+}
+
+// As long as the slowest rank takes, the quicker of two: the same at all.
+void probe_ring(Comm& comm, const Deadline& deadline, Probed& seen) {
+  constexpr double kRingLongEnough = 20e-3;  // seconds
+  const auto sum = [&](std::int64_t bytes) {
+    at::Tensor tensor = at::zeros({bytes / 8}, at::kDouble), seconds = at::zeros({1}, at::kDouble);
+    done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "all are here")->wait(deadline));
+    const auto began = Deadline::Clock::now();
+    done_or_throw(comm.all_reduce({Role::world, {}}, tensor, Sum::sum, "a sum that probes")->wait(deadline));
+    *seconds.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    done_or_throw(
+        comm.all_reduce({Role::world, {}}, seconds, Sum::maximum, "what a sum takes")->wait(deadline));
+    return *seconds.const_data_ptr<double>();
+  };
+  std::int64_t bytes = 2 * kSmallest;
+  double seconds = sum(bytes);
+  while (seconds < kRingLongEnough && bytes < kLargest / kGrowth) seconds = sum(bytes *= kGrowth);
+  seen.ring_bytes = static_cast<double>(bytes), seen.ring_seconds = std::min(seconds, sum(bytes));
+}
+
+}  // namespace
+
+Probed probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience) {
+  const Deadline deadline = Deadline::after(patience, "looking at all machines");
+  at::Tensor told = at::zeros({comm.size() + 3}, at::kLong);
+  auto *const nodes = told.data_ptr<std::int64_t>(), *const look = nodes + comm.size();
+  if (comm.rank() == 0) {
+    ensure(std::ssize(wish.node_of_rank) == comm.size(), "a node for each rank");
+    std::copy(wish.node_of_rank.begin(), wish.node_of_rank.end(), nodes);
+    look[0] = wish.look.who_is_slow, look[1] = wish.look.messages, look[2] = wish.look.ring;
+  }
+  done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "what is looked at")->wait(deadline));
+  Probed seen;
+  if (look[0] != 0 || look[1] != 0)
+    probe_networks(comm, {nodes, nodes + comm.size()}, look[0] != 0 ? comm.size() : 1, deadline, seen);
+  if (look[0] != 0) seen.devices = probe_devices(comm, device, deadline);
+  if (look[2] != 0) probe_ring(comm, deadline, seen);
+  return seen;
+}
+
+}  // namespace optimus

@@ -1,0 +1,85 @@
+// Tokens that were added to a vocabulary by hand ("<|endoftext|>", "[MASK]"): they are found in the text
+// before anything else happens to it, or (those marked `normalized`) after it is normalized.
+#pragma once
+
+#include <algorithm>
+#include <bitset>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/byte_trie.h"
+#include "tokenizer/token_id.h"
+#include "tokenizer/unicode.h"
+
+namespace optimus {
+
+struct AddedToken {
+  TokenId id = 0;
+  std::string content;
+  std::string pattern;       // what is looked for: the content, normalized where `normalized` asks for it
+  bool single_word = false;  // not inside a word
+  bool lstrip = false;       // takes the spaces on its left with it
+  bool rstrip = false;       // and on its right
+  bool normalized = true;
+  bool special = false;
+};
+
+// Finds the patterns of some added tokens: the leftmost, and of those the longest. Immutable once filled.
+class AddedTokenMatcher {
+ public:
+  // Patterns are at most this long, so that matching is linear in the text.
+  static constexpr std::size_t kLongestPattern = 1024;
+
+  bool is_empty() const { return tokens_.empty(); }
+  // Returns false, and changes nothing, when another token has the same pattern.
+  bool add(const AddedToken& token);
+
+  struct Part {
+    std::string_view text;
+    std::optional<TokenId> id;  // of an added token
+  };
+  // Cuts `text` into added tokens and what lies between them, from left to right. Parts are not empty.
+  template <typename OnPart>
+  void for_each_part(std::string_view text, const CharClasses& classes, OnPart&& on_part) const;
+
+ private:
+  struct Found {
+    std::size_t begin, end;
+    const AddedToken* token;
+  };
+  std::optional<Found> find(std::string_view text, std::size_t from) const;
+  bool is_word_apart(std::string_view text, const Found& found, const CharClasses& classes) const;
+
+  std::vector<AddedToken> tokens_;
+  ByteTrie patterns_;  // -> index into tokens_
+  std::bitset<256> first_bytes_;
+  std::optional<char> only_first_byte_;
+};
+
+std::size_t size_of_spaces_at_end(std::string_view text, const CharClasses& classes);
+std::size_t size_of_spaces_at_start(std::string_view text, const CharClasses& classes);
+
+template <typename OnPart>
+void AddedTokenMatcher::for_each_part(std::string_view text, const CharClasses& classes,
+                                      OnPart&& on_part) const {
+  std::size_t covered = 0, spaces_end = 0;  // spaces_end: up to where the last token took spaces on its right
+  std::optional<Found> found = find(text, 0);
+  for (; found; found = find(text, found->end)) {
+    auto [begin, end, token] = *found;
+    if (token->single_word && !is_word_apart(text, *found, classes)) continue;
+    if (token->lstrip && covered < begin)
+      begin -= size_of_spaces_at_end(text.substr(covered, begin - covered), classes);
+    if (token->rstrip) {
+      if (end >= spaces_end) spaces_end = end + size_of_spaces_at_start(text.substr(end), classes);
+      end = spaces_end;
+    }
+    if (covered < begin) on_part(Part{text.substr(covered, begin - covered), std::nullopt});
+    on_part(Part{{}, token->id});
+    covered = end;
+  }
+  if (covered < text.size()) on_part(Part{text.substr(covered), std::nullopt});
+}
+
+}  // namespace optimus

@@ -1,0 +1,195 @@
+// See pre_tokenizer.h.
+#include "tokenizer/pre_tokenizer.h"
+
+namespace optimus {
+namespace {
+
+// Turns matches and the parts between them into pieces, as the behaviour says. Parts come from left to right.
+class PieceBuilder {
+ public:
+  PieceBuilder(std::string_view text, SplitBehavior behavior, PieceSink sink)
+      : text_(text), behavior_(behavior), sink_(sink) {}
+
+  void part(std::size_t begin, std::size_t end, bool is_match) {
+    switch (behavior_) {
+      case SplitBehavior::kRemoved:
+        if (!is_match) emit(begin, end);
+        break;
+      case SplitBehavior::kIsolated:
+        emit(begin, end);
+        break;
+      case SplitBehavior::kMergedWithPrevious:
+        join_if(is_match && !was_match_, begin, end);
+        break;
+      case SplitBehavior::kMergedWithNext:
+        join_if(!is_match && was_match_, begin, end);
+        break;
+      case SplitBehavior::kContiguous:
+        join_if(is_match == was_match_, begin, end);
+        break;
+    }
+    was_match_ = is_match;
+  }
+  void finish() { emit(begin_, end_); }
+
+ private:
+  // Lengthens the waiting piece, or sends it off and lets the part wait.
+  void join_if(bool joins, std::size_t begin, std::size_t end) {
+    if (!joins) {
+      emit(begin_, end_);
+      begin_ = begin;
+    }
+    end_ = end;
+  }
+  void emit(std::size_t begin, std::size_t end) {
+    if (begin != end) sink_(text_.substr(begin, end - begin), text_.data() + text_.size());
+  }
+
+  std::string_view text_;
+  SplitBehavior behavior_;
+  PieceSink sink_;
+  std::size_t begin_ = 0, end_ = 0;
+  bool was_match_ = false;
+};
+
+void split_by_literal(std::string_view text, std::string_view literal, bool invert, PieceBuilder& builder) {
+  std::size_t covered = 0;
+  for (std::size_t at; (at = text.find(literal, covered)) != std::string_view::npos;) {
+    if (at != covered) builder.part(covered, at, invert);
+    builder.part(at, at + literal.size(), !invert);
+    covered = at + literal.size();
+  }
+  if (covered != text.size()) builder.part(covered, text.size(), invert);
+}
+
+void split_by_class(std::string_view text, std::uint16_t any_of, const CharClasses& classes,
+                    PieceBuilder& builder) {
+  std::size_t covered = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const DecodedChar next = decode_char(text.data() + at);
+    const std::size_t end = at + static_cast<std::size_t>(next.size);
+    if (classes.is(next.code_point, any_of)) {
+      if (covered != at) builder.part(covered, at, false);
+      builder.part(at, end, true);
+      covered = end;
+    }
+    at = end;
+  }
+  if (covered != text.size()) builder.part(covered, text.size(), false);
+}
+
+void split_words(std::string_view text, const CharClasses& classes, PieceSink sink) {
+  const auto kind_at = [&](std::size_t at) {
+    const std::uint16_t kind = classes.of(decode_char(text.data() + at).code_point);
+    return (kind & kWord) != 0 ? kWord : static_cast<CharClass>(kind & kSpace);
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    const CharClass kind = kind_at(at);
+    while (at < text.size() && kind_at(at) == kind)
+      at += static_cast<std::size_t>(decode_char(text.data() + at).size);
+    if (kind != kSpace) sink(text.substr(begin, at - begin), text.data() + text.size());
+  }
+}
+
+// The text with spaces replaced and, where the scheme says so, the replacement in front.
+std::string_view with_metaspaces(const Metaspace& step, std::string_view text, bool is_text_start,
+                                 std::string& out) {
+  const bool starts_with_one = text.starts_with(' ') || text.starts_with(step.replacement);
+  const bool prepends = step.prepend == Metaspace::Prepend::kAlways ||
+                        (step.prepend == Metaspace::Prepend::kFirst && is_text_start);
+  out.clear();
+  if (prepends && !starts_with_one) out = step.replacement;
+  std::size_t copied = 0;
+  for (std::size_t at; (at = text.find(' ', copied)) != std::string_view::npos; copied = at + 1) {
+    out += text.substr(copied, at - copied);
+    out += step.replacement;
+  }
+  out += text.substr(copied);
+  return out;
+}
+
+struct StepContext {
+  const CharClasses& classes;
+  std::string& text;  // for steps that change theirs
+  RegexScratch& regex;
+  bool is_text_start;
+};
+
+// One overload a step: cuts `piece` and hands the pieces on.
+void cut(const FastSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
+  const char* const end = piece.data() + piece.size();
+  for (const char* at = piece.data(); at != end;) {
+    const char* const next = piece_end(step.pattern, at, end, context.classes);
+    sink({at, static_cast<std::size_t>(next - at)}, end);
+    at = next;
+  }
+}
+
+void cut(const PatternSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
+  PieceBuilder builder(piece, step.behavior, sink);
+  if (const auto* literal = std::get_if<std::string>(&step.pattern)) {
+    split_by_literal(piece, *literal, step.invert, builder);
+  } else {
+    std::get<SplitRegex>(step.pattern)
+        .for_each_part(piece, context.regex, [&](std::size_t begin, std::size_t end, bool is_match) {
+          builder.part(begin, end, is_match != step.invert);
+        });
+  }
+  builder.finish();
+}
+
+void cut(const ClassSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
+  PieceBuilder builder(piece, step.behavior, sink);
+  split_by_class(piece, step.any_of, context.classes, builder);
+  builder.finish();
+}
+
+void cut(const WordSplit&, std::string_view piece, StepContext& context, PieceSink sink) {
+  split_words(piece, context.classes, sink);
+}
+
+void cut(const PrefixSpace&, std::string_view piece, StepContext& context, PieceSink sink) {
+  if (piece.starts_with(' ')) return sink(piece, piece.data() + piece.size());
+  context.text.assign(1, ' ').append(piece);
+  sink(context.text, context.text.data() + context.text.size());
+}
+
+void cut(const Metaspace& step, std::string_view piece, StepContext& context, PieceSink sink) {
+  const std::string_view text = with_metaspaces(step, piece, context.is_text_start, context.text);
+  if (!step.split) return sink(text, text.data() + text.size());
+  PieceBuilder builder(text, SplitBehavior::kMergedWithNext, sink);
+  split_by_literal(text, step.replacement, false, builder);
+  builder.finish();
+}
+
+// Steps from `index` on, applied to one piece.
+struct Cutter {
+  const std::vector<PreTokenizerStep>& steps;
+  const CharClasses& classes;
+  PreTokenizerScratch& scratch;
+  RegexScratch& regex;
+  PieceSink sink;
+
+  void run(std::size_t index, std::string_view piece, bool is_text_start) {
+    if (index == steps.size()) return sink(piece, piece.data() + piece.size());
+    StepContext context{classes, scratch.texts[index], regex, is_text_start};
+    auto next = [&](std::string_view part, const char*) {
+      run(index + 1, part, is_text_start && part.data() == piece.data());
+    };
+    // The last step hands its pieces over without a detour.
+    const PieceSink out = index + 1 == steps.size() ? sink : PieceSink(next);
+    std::visit([&](const auto& step) { cut(step, piece, context, out); }, steps[index]);
+  }
+};
+
+}  // namespace
+
+void PreTokenizer::run(std::string_view text, bool is_text_start, const CharClasses& classes,
+                       PreTokenizerScratch& scratch, RegexScratch& regex_scratch, PieceSink sink) const {
+  if (text.empty()) return;
+  scratch.texts.resize(steps_.size());
+  Cutter{steps_, classes, scratch, regex_scratch, sink}.run(0, text, is_text_start);
+}
+
+}  // namespace optimus

@@ -1,0 +1,216 @@
+// See split_regex.h. PCRE2's objects are C handles; the two structs here own them.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "tokenizer/split_regex.h"
+
+#include <pcre2.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <new>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::size_t kLongestPattern = 10'000;
+
+bool is_general_category(std::string_view name) {
+  if (name.empty() || name.size() > 2) return false;
+  constexpr std::string_view kMajor[] = {"L", "M", "N", "P", "S", "Z", "C"};
+  constexpr std::string_view kMinor[] = {"ultmo", "nce", "dlo", "cdseifo", "mcko", "slp", "cfson"};
+  for (std::size_t i = 0; i < std::size(kMajor); ++i)
+    if (name[0] == kMajor[i][0]) return name.size() == 1 || kMinor[i].find(name[1]) != std::string_view::npos;
+  return false;
+}
+
+// Walks over a pattern once and writes it again for PCRE2.
+class Translator {
+ public:
+  Translator(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
+
+  std::string run() {
+    if (pattern_.size() > kLongestPattern)
+      throw UserError("{} is {} bytes long, at most {} are supported", where_, pattern_.size(),
+                      kLongestPattern);
+    while (at_ < pattern_.size()) {
+      if (pattern_[at_] == '\\')
+        escape();
+      else if (in_class_)
+        inside_class();
+      else
+        outside_class();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  bool next_is(std::string_view text) const { return pattern_.substr(at_, text.size()) == text; }
+  void copy(std::size_t count) {
+    out_ += pattern_.substr(at_, count);
+    at_ += count;
+  }
+  [[noreturn]] void refuse(std::string_view what) const {
+    throw UserError("{}: {} in the pattern {} is not supported", where_, what, in_quotes(pattern_, 200));
+  }
+
+  void escape() {
+    if (at_ + 1 >= pattern_.size()) refuse("a \\ at the end");
+    const char c = pattern_[at_ + 1];
+    if (c == 's' || c == 'S') {  // PCRE2 counts U+180E as a space, Unicode does not
+      out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
+      at_ += 2;
+    } else if (c == 'p' || c == 'P') {
+      property();
+    } else if (std::string_view("dDrntfeax").find(c) != std::string_view::npos ||
+               (!in_class_ && std::string_view("AzZ").find(c) != std::string_view::npos)) {
+      copy(2);
+    } else if (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c))) {
+      copy(2);  // punctuation that stands for itself
+    } else {
+      refuse(fmt::format("the escape \\{}", pattern_.substr(at_ + 1, 1)));
+    }
+  }
+
+  void property() {
+    const std::size_t close = pattern_.find('}', at_);
+    if (at_ + 2 >= pattern_.size() || pattern_[at_ + 2] != '{' || close == std::string_view::npos)
+      refuse("\\p without {…}");
+    std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
+    const bool is_negated = !name.empty() && name[0] == '^';
+    if (is_negated) name.remove_prefix(1);
+    const bool is_plain =
+        std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalpha(c) || c == '_'; });
+    if (name.empty() || !is_plain) refuse(fmt::format("the property {}", in_quotes(name)));
+    // A bare script name would mean "script extensions" to PCRE2.
+    out_ += fmt::format("\\{}{{{}{}{}}}", pattern_[at_ + 1], is_negated ? "^" : "",
+                        is_general_category(name) ? "" : "sc:", name);
+    at_ = close + 1;
+  }
+
+  void inside_class() {
+    if (pattern_[at_] == ']') in_class_ = false;
+    if (pattern_[at_] == '[') refuse("[ inside […]");
+    if (next_is("&&")) refuse("&& inside […]");
+    copy(1);
+  }
+
+  void outside_class() {
+    if (pattern_[at_] == '[') {
+      in_class_ = true;
+      copy(next_is("[^") ? 2 : 1);
+      if (at_ < pattern_.size() && pattern_[at_] == ']') refuse("[]");
+    } else if (pattern_[at_] == '(') {
+      group();
+    } else if (next_is("{,")) {
+      refuse("{,n}");
+    } else if (next_is("}+")) {
+      refuse("{…}+");  // possessive there, greedy here
+    } else {
+      copy(1);
+    }
+  }
+
+  void group() {
+    if (next_is("(*")) refuse("(*");
+    if (!next_is("(?")) return copy(1);
+    for (const std::string_view known : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"})
+      if (next_is(known)) return copy(known.size());
+    if (at_ == 0 && next_is("(?i)")) return copy(4);
+    refuse(fmt::format("the group {}", pattern_.substr(at_, 4)));
+  }
+
+  std::string_view pattern_;
+  const std::string& where_;
+  std::size_t at_ = 0;
+  bool in_class_ = false;
+  std::string out_;
+};
+
+std::string message_of(int error) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(error, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+}  // namespace
+
+std::string translate_pattern(std::string_view oniguruma, const std::string& where) {
+  return Translator(oniguruma, where).run();
+}
+
+struct RegexScratch::Memory {
+  pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
+  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  pcre2_jit_stack* stack = pcre2_jit_stack_create(32 << 10, 1 << 20, nullptr);
+
+  Memory() {
+    if (match == nullptr || context == nullptr || stack == nullptr) throw std::bad_alloc();
+    pcre2_jit_stack_assign(context, nullptr, stack);
+    pcre2_set_heap_limit(context, 64 << 10);  // KiB
+  }
+  Memory(const Memory&) = delete;
+  ~Memory() {
+    pcre2_jit_stack_free(stack);
+    pcre2_match_context_free(context);
+    pcre2_match_data_free(match);
+  }
+};
+
+RegexScratch::RegexScratch() : memory_(std::make_unique<Memory>()) {}
+RegexScratch::~RegexScratch() = default;
+RegexScratch::RegexScratch(RegexScratch&&) noexcept = default;
+
+struct SplitRegex::Compiled {
+  pcre2_code* code = nullptr;
+  ~Compiled() { pcre2_code_free(code); }
+};
+
+SplitRegex::SplitRegex(std::string_view pattern, std::string where)
+    : compiled_(std::make_unique<Compiled>()), where_(std::move(where)) {
+  const std::string translated = translate_pattern(pattern, where_);
+  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  if (!context) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  // ^ and $ are about lines in Ruby's dialect, always.
+  const std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options,
+                                  &error, &offset, context.get());
+  if (compiled_->code == nullptr)
+    throw UserError("{}: the pattern {} is not understood: {}", where_, in_quotes(pattern, 200),
+                    message_of(error));
+  pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);  // without it, matching works too
+}
+
+SplitRegex::~SplitRegex() = default;
+SplitRegex::SplitRegex(SplitRegex&&) noexcept = default;
+
+std::optional<SplitRegex::Match> SplitRegex::find(std::string_view text, std::size_t from,
+                                                  RegexScratch& scratch) const {
+  RegexScratch::Memory& memory = *scratch.memory_;
+  // A sane pattern may step once back over a long run ("\s*[\r\n]+" over spaces), not more than that.
+  const std::size_t limit = std::min<std::size_t>(50'000 + 8 * text.size(), UINT32_MAX);
+  pcre2_set_match_limit(memory.context, static_cast<std::uint32_t>(limit));
+  pcre2_set_depth_limit(memory.context, static_cast<std::uint32_t>(limit));
+  const auto match = [&](std::uint32_t options) {
+    return pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                       PCRE2_NO_UTF_CHECK | options, memory.match, memory.context);
+  };
+  int result = match(0);
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
+  if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;
+  if (result < 0)
+    throw UserError("{}: the pattern cannot be applied to a text of {} bytes: {}", where_, text.size(),
+                    message_of(result));
+  const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(memory.match);
+  if (range[0] < from || range[1] < range[0])
+    throw UserError("{}: the pattern matches what it has passed already", where_);
+  return Match{range[0], range[1]};
+}
+
+}  // namespace optimus

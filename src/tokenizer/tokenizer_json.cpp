@@ -1,0 +1,223 @@
+// See tokenizer_json.h. One function for each kind of part; each lists the keys that it knows.
+#include "tokenizer/tokenizer_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tokenizer/tokenizer_document.h"
+#include "tokenizer/tokenizer_json_steps.h"
+
+namespace optimus {
+namespace {
+
+MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary, const std::string& source) {
+  if (merges.size() > MergeTable::kMostMerges)
+    throw UserError("{}: model.merges has {} entries, at most {} are supported", source, merges.size(),
+                    MergeTable::kMostMerges);
+  MergeTable result;
+  result.reserve(merges.size());
+  std::string both;
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    const auto id_of = [&](std::string_view token) {
+      const std::optional<TokenId> id = vocabulary.id_of(token);
+      if (!id) throw UserError("{}: model.merges[{}]: {} is not in model.vocab", source, i, in_quotes(token));
+      return *id;
+    };
+    both.assign(merges.left(i)).append(merges.right(i));
+    const TokenId left = id_of(merges.left(i)), right = id_of(merges.right(i));
+    result.add(left, right, id_of(both));
+  }
+  return result;
+}
+
+void refuse_unless_empty(const JsonView& view, std::string_view key) {
+  if (const auto member = view.find(key); member && !member->text().empty()) member->refuse("empty");
+}
+
+Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std::string& source,
+             bool is_byte_level) {
+  allow_only(view, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                    "fuse_unk", "byte_fallback", "ignore_merges"});
+  if (const auto dropout = view.find("dropout"); dropout && dropout->number() != 0)
+    dropout->refuse("null: merging by chance is not supported");
+  refuse_unless_empty(view, "continuing_subword_prefix");
+  refuse_unless_empty(view, "end_of_word_suffix");
+  BpeOptions options{.is_byte_level = is_byte_level,
+                     .ignore_merges = view.boolean_or("ignore_merges", false),
+                     .byte_fallback = view.boolean_or("byte_fallback", false),
+                     .fuse_unknown = view.boolean_or("fuse_unk", false)};
+  const auto unknown = view.find("unk_token");
+  if (unknown) options.unknown = document.vocabulary.id_of(unknown->text());
+  Bpe result(document.vocabulary, resolve_merges(document.merges, document.vocabulary, source), options);
+  // With a token for every byte nothing is unknown.
+  const bool knows_all = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
+  if (unknown && !options.unknown && !knows_all) unknown->refuse("a token of model.vocab");
+  if (options.is_byte_level && options.byte_fallback && !knows_all)
+    view.at("byte_fallback").refuse("false, because a ByteLevel vocabulary lacks some bytes");
+  return result;
+}
+
+WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, bool is_byte_level) {
+  allow_only(view, {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"});
+  if (is_byte_level)
+    throw UserError("{}: WordPiece after a ByteLevel pre-tokenizer is not supported", view.where());
+  const std::optional<TokenId> unknown = vocabulary.id_of(view.at("unk_token").text());
+  if (!unknown) view.at("unk_token").refuse("a token of model.vocab");
+  return WordPiece(vocabulary, {.unknown = *unknown,
+                                .continuing_prefix = view.at("continuing_subword_prefix").text(),
+                                .most_characters = static_cast<std::size_t>(
+                                    view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
+}
+
+// Files of the library's first years do not say the type.
+std::string model_type(const JsonView& view, const TokenizerDocument& document) {
+  if (!view.find("type") && document.has_merges) return "BPE";
+  if (!view.find("type") && view.find("max_input_chars_per_word")) return "WordPiece";
+  const std::string& type = view.at("type").text();
+  if (type != "BPE" && type != "WordPiece") refuse_type(view, "BPE, WordPiece");
+  return type;
+}
+
+void read_model(const JsonView& root, TokenizerDocument& document, const std::string& source,
+                bool is_byte_level, TokenizerParts& parts) {
+  const JsonView view = root.at("model");
+  const std::string type = model_type(view, document);
+  if (!document.has_vocabulary) view.at("vocab").refuse("an object of tokens and ids");
+  if (!document.has_merges && type == "BPE") view.at("merges").refuse("a list");
+  if (type == "BPE")
+    parts.model = read_bpe(view, document, source, is_byte_level);
+  else
+    parts.model = read_wordpiece(view, document.vocabulary, is_byte_level);
+  parts.vocabulary = std::move(document.vocabulary);
+}
+
+AddedToken read_added_token(const JsonView& view) {
+  allow_only(view, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+  AddedToken token{.id = static_cast<TokenId>(view.at("id").integer(0, kLargestTokenId)),
+                   .content = view.at("content").text(),
+                   .pattern = {},
+                   .single_word = view.at("single_word").boolean(),
+                   .lstrip = view.at("lstrip").boolean(),
+                   .rstrip = view.at("rstrip").boolean(),
+                   .normalized = view.at("normalized").boolean(),
+                   .special = view.at("special").boolean()};
+  if (token.content.empty() || token.content.size() > AddedTokenMatcher::kLongestPattern)
+    view.at("content").refuse(fmt::format("1 to {} bytes long", AddedTokenMatcher::kLongestPattern));
+  return token;
+}
+
+// Needs the normalizer and the vocabulary. The library numbers tokens by itself and only warns when the file
+// says otherwise; such a file means different things to different readers.
+void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
+  const auto list = root.find("added_tokens");
+  if (!list) return;
+  NormalizerScratch scratch;
+  RegexScratch regex_scratch;
+  auto next_id = static_cast<TokenId>(parts.vocabulary.num_tokens());
+  Vocabulary seen;
+  for (const JsonView& view : list->elements()) {
+    AddedToken token = read_added_token(view);
+    const std::optional<TokenId> known = parts.vocabulary.id_of(token.content);
+    const TokenId expected = known ? *known : next_id++;
+    if (token.id != expected)
+      view.at("id").refuse(fmt::format("{}, {}", expected, known ? "as in model.vocab" : "the next free id"));
+    if (seen.add(token.content, token.id) != Vocabulary::Added::kYes)
+      throw UserError("{}: the token {} or its id {} appears twice", view.where(), in_quotes(token.content),
+                      token.id);
+    token.pattern = token.content;
+    if (token.normalized)
+      token.pattern = parts.normalizer.apply(token.content, parts.classes, scratch, regex_scratch);
+    if (token.pattern.size() > AddedTokenMatcher::kLongestPattern)
+      view.at("content").refuse("shorter once it is normalized");
+    AddedTokenMatcher& matcher = token.normalized ? parts.normalized_tokens : parts.raw_tokens;
+    if (!matcher.add(token))
+      throw UserError("{}: {} and another added token are both {} once normalized", view.where(),
+                      in_quotes(token.content), in_quotes(token.pattern));
+    parts.added_tokens.push_back(std::move(token));
+  }
+}
+
+// ["[SEP]", 102]
+TokenId read_token_pair(const JsonView& view) {
+  const std::vector<JsonView> elements = view.elements();
+  if (elements.size() != 2) view.refuse("a token and its id");
+  elements[0].text();
+  return static_cast<TokenId>(elements[1].integer(0, kLargestTokenId));
+}
+
+void read_template(const JsonView& view, TokenizerParts& parts) {
+  allow_only(view, {"type", "single", "pair", "special_tokens"});
+  bool has_text = false;
+  for (const JsonView& piece : view.at("single").elements()) {
+    allow_only(piece, {"Sequence", "SpecialToken"});
+    if (const auto sequence = piece.find("Sequence")) {
+      if (sequence->at("id").text() != "A") sequence->at("id").refuse("A");
+      if (std::exchange(has_text, true)) piece.refuse("a SpecialToken: the text comes once");
+      continue;
+    }
+    const JsonView token = view.at("special_tokens").at(piece.at("SpecialToken").at("id").text());
+    for (const JsonView& id : token.at("ids").elements())
+      (has_text ? parts.after : parts.before).push_back(static_cast<TokenId>(id.integer(0, kLargestTokenId)));
+  }
+  if (!has_text) view.at("single").refuse("a template with the text (Sequence A) in it");
+}
+
+void read_post_processor_step(const JsonView& view, TokenizerParts& parts) {
+  const std::string& type = view.at("type").text();
+  if (type == "ByteLevel")  // about offsets into the text, which we do not give
+    return allow_only(view, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  if (!parts.before.empty() || !parts.after.empty())
+    throw UserError("{}: a second post-processor that adds tokens is not supported", view.where());
+  if (type == "TemplateProcessing") {
+    read_template(view, parts);
+  } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+    allow_only(view, {"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+    parts.before = {read_token_pair(view.at("cls"))};
+    parts.after = {read_token_pair(view.at("sep"))};
+  } else {
+    refuse_type(view, "Sequence, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing");
+  }
+}
+
+void read_post_processor(const JsonView& root, TokenizerParts& parts) {
+  const auto view = root.find("post_processor");
+  if (!view) return;
+  for (const JsonView& step : steps_of(*view, "processors")) read_post_processor_step(step, parts);
+  const auto is_known = [&](TokenId id) {
+    return parts.vocabulary.has(id) || std::any_of(parts.added_tokens.begin(), parts.added_tokens.end(),
+                                                   [&](const AddedToken& token) { return token.id == id; });
+  };
+  for (const std::vector<TokenId>* const ids : {&parts.before, &parts.after})
+    for (const TokenId id : *ids)
+      if (!is_known(id)) throw UserError("{}: no token has the id {}", view->where(), id);
+}
+
+}  // namespace
+
+TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& source) {
+  TokenizerDocument document = read_tokenizer_document(json, source);
+  const JsonView root(document.rest, source);
+  allow_only(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                    "post_processor", "decoder", "model"});
+  if (const auto version = root.find("version"); version && version->text() != "1.0")
+    version->refuse("\"1.0\"");
+  // truncation and padding are the file's wishes for batches of an inference server; documents are encoded whole.
+  TokenizerParts parts;
+  parts.source_json = json;
+  bool is_byte_level = false;
+  if (const auto view = root.find("normalizer")) parts.normalizer = read_normalizer(*view);
+  if (const auto view = root.find("pre_tokenizer")) {
+    PreTokenizerParts read = read_pre_tokenizer(*view, parts.normalizer);
+    parts.pre_tokenizer = std::move(read.pre_tokenizer);
+    is_byte_level = read.is_byte_level;
+  }
+  read_model(root, document, source, is_byte_level, parts);
+  read_added_tokens(root, parts);
+  read_post_processor(root, parts);
+  if (const auto view = root.find("decoder")) parts.decoder = read_decoder(*view);
+  return parts;
+}
+
+}  // namespace optimus

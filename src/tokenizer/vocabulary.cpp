@@ -1,0 +1,60 @@
+// See vocabulary.h.
+#include "tokenizer/vocabulary.h"
+
+#include <bit>
+
+#include "base/error.h"
+#include "tokenizer/hash_bytes.h"
+
+namespace optimus {
+
+// The slot that holds the token, or the free one where it belongs.
+std::size_t Vocabulary::slot_of(std::string_view token) const {
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t slot = hash_bytes(token) & mask;; slot = (slot + 1) & mask)
+    if (slots_[slot] < 0 || token_of(slots_[slot]) == token) return slot;
+}
+
+void Vocabulary::grow(std::size_t num_slots) {
+  slots_.assign(num_slots, -1);
+  for (TokenId id = 0; id < end(); ++id)
+    if (has(id)) slots_[slot_of(token_of(id))] = id;
+}
+
+void Vocabulary::reserve(std::size_t num_tokens) {
+  by_id_.reserve(num_tokens);
+  const std::size_t num_slots = std::bit_ceil(num_tokens * 2 + 2);
+  if (num_slots > slots_.size()) grow(num_slots);
+}
+
+Vocabulary::Added Vocabulary::add(std::string_view token, TokenId id) {
+  ensure(id >= 0 && id <= kLargestTokenId, "token id {} is out of range", id);
+  ensure(letters_.size() + token.size() < kAbsent, "vocabulary of more than 4 GiB");
+  const std::size_t slot = slot_of(token);
+  if (slots_[slot] >= 0) return Added::kTokenTwice;
+  if (has(id)) return Added::kIdTwice;
+  if (id >= end()) by_id_.resize(static_cast<std::size_t>(id) + 1);
+  by_id_[static_cast<std::size_t>(id)] = {static_cast<std::uint32_t>(letters_.size()),
+                                          static_cast<std::uint32_t>(token.size())};
+  letters_ += token;
+  slots_[slot] = id;
+  if (++num_tokens_ * 2 > slots_.size()) grow(slots_.size() * 2);
+  return Added::kYes;
+}
+
+std::optional<TokenId> Vocabulary::id_of(std::string_view token) const {
+  const TokenId id = slots_[slot_of(token)];
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+bool Vocabulary::has(TokenId id) const {
+  return id >= 0 && id < end() && by_id_[static_cast<std::size_t>(id)].size != kAbsent;
+}
+
+std::string_view Vocabulary::token_of(TokenId id) const {
+  if (!has(id)) return {};
+  const Place place = by_id_[static_cast<std::size_t>(id)];
+  return std::string_view(letters_).substr(place.begin, place.size);
+}
+
+}  // namespace optimus

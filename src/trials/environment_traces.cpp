@@ -1,0 +1,157 @@
+// See environment.h: nodes that come and go.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "trials/environment.h"
+#include "trials/environment_draw.h"
+
+namespace optimus {
+namespace {
+
+// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot, peak 32 nodes): 50 instants of loss, gaps of median 240 s whose logarithm
+// spreads by 1.08, 2.36 nodes at once on average; 60 of coming, 2.27 nodes; 15 to 32 nodes there. GCP's pool of V100s (the same
+// authors; 149 changes in 24 h, a tenth of the pool each) is within the range that is drawn.
+constexpr double kSpotGap = 240, kSpotSpread = 1.08, kSpotBurst = 2.36 / 32, kSpotLeast = 0.45;
+// InfiniteHBD's faults, first 120 of 200 days: outages of median 33 h and mean 202 h (logarithm spreads by 2.6; cut to 2 here because
+// the tail is longer than any trial), a fault of the whole fleet every 14.4 h.
+constexpr double kRepair = 33 * 3600, kRepairSpread = 2;
+// Oobleck's made-up traces: one node of 30 lost every 5 min to 6 h. Tenplex's schedule after Philly: 16, 8, 4, 8, 16 devices, 35 min each.
+constexpr double kShrinkFast = 300, kShrinkSlow = 21'600, kResizeLength = 2100;
+
+class TraceMaker {
+ public:
+  TraceMaker(int nodes, double length) : nodes_(nodes), is_there_(static_cast<std::size_t>(nodes)) {
+    trace_.num_nodes = nodes, trace_.length = length, trace_.form = "made up";
+  }
+  int there() const { return there_; }
+  double length() const { return trace_.length; }
+  void come(double at, int count) { change(at, count, true); }
+  void go(double at, int count) { change(at, count, false); }
+  void one(double at, int node, bool is_add) {
+    const auto place = static_cast<std::size_t>(node);
+    if (is_there_[place] == is_add) return;
+    is_there_[place] = is_add, there_ += is_add ? 1 : -1;
+    trace_.events.push_back({at, is_add, node});
+  }
+  AvailabilityTrace take() { return std::move(trace_); }
+
+ private:
+  void change(double at, int count, bool is_add) {
+    for (int node = 0; node < nodes_ && count > 0; ++node) {
+      if (is_there_[static_cast<std::size_t>(node)] == is_add) continue;
+      one(at, node, is_add), --count;
+    }
+  }
+  int nodes_, there_ = 0;
+  std::vector<bool> is_there_;
+  AvailabilityTrace trace_;
+};
+
+void make_spot(TraceMaker& maker, int nodes, Draw& draw) {
+  const double gap = kSpotGap * draw.between_logs(0.4, 6) / 2,
+               burst = nodes * kSpotBurst * draw.between_logs(0.4, 2);
+  maker.come(0, static_cast<int>(nodes * draw.between(kSpotLeast, 1) + 0.5));
+  double level = draw.between(0.5, 1);
+  for (double at = gap; at < maker.length(); at += gap * std::exp(kSpotSpread * draw.normal())) {
+    if (draw.uniform() < 0.02) level = draw.between(kSpotLeast, 1);  // the market changes
+    const int count = 1 + static_cast<int>(-std::log(1 - draw.uniform()) * std::max(0.0, burst - 1) + 0.5);
+    const double lack = level - static_cast<double>(maker.there()) / nodes;
+    if (draw.uniform() < std::clamp(0.5 + 2 * lack, 0.05, 0.95))
+      maker.come(at, count);
+    else
+      maker.go(at, std::min(count, maker.there() - 1));
+  }
+}
+
+void make_shrink(TraceMaker& maker, int nodes, Draw& draw) {
+  const double every = maker.length() / (nodes * draw.between(0.3, 0.6));
+  maker.come(0, nodes);
+  for (double at = every; at < maker.length();
+       at += every * (draw.uniform() < 0.5 ? 1 : draw.between(0.5, 1.5)))
+    if (maker.there() > 1) maker.go(at, 1);
+}
+
+void make_faults(TraceMaker& maker, int nodes, Draw& draw) {
+  const double gap = maker.length() / draw.between_logs(5, 60),
+               repair = kRepair * draw.between_logs(0.003, 1);
+  std::multimap<double, int> back;
+  maker.come(0, nodes);
+  for (double at = 0; at < maker.length();) {
+    at += -gap * std::log(1 - draw.uniform());
+    for (; !back.empty() && back.begin()->first < std::min(at, maker.length()); back.erase(back.begin()))
+      maker.one(back.begin()->first, back.begin()->second, true);
+    if (at >= maker.length() || maker.there() < 2) continue;
+    const int node = static_cast<int>(draw.uniform() * nodes);
+    maker.one(at, node, false);
+    back.emplace(at + repair * std::exp(kRepairSpread * draw.normal()), node);
+  }
+}
+
+void make_resize(TraceMaker& maker, int nodes, Draw& draw) {
+  constexpr std::array<double, 5> kParts = {1, 0.5, 0.25, 0.75, 0.875};
+  maker.come(0, nodes);
+  const double length = kResizeLength * draw.between_logs(0.3, 3);
+  for (double at = length; at < maker.length(); at += length * draw.between(0.5, 1.5)) {
+    const int asked = std::max(1, static_cast<int>(nodes * kParts[draw.below(kParts.size())]));
+    if (asked > maker.there())
+      maker.come(at, asked - maker.there());
+    else
+      maker.go(at, maker.there() - asked);
+  }
+}
+
+}  // namespace
+
+std::string text(TrialFamily family) {
+  constexpr std::array<const char*, 6> kNames = {"spot", "shrink", "faults", "resize", "slow", "mixed"};
+  return kNames[static_cast<std::size_t>(family)];
+}
+
+AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t number) {
+  Draw draw(RandomKey(number).with("trace").with(static_cast<std::uint64_t>(family)));
+  switch (family) {
+    case TrialFamily::spot: {
+      TraceMaker maker(nodes, draw.between(4, 12) * 3600);
+      make_spot(maker, nodes, draw);
+      return maker.take();
+    }
+    case TrialFamily::shrink: {
+      TraceMaker maker(nodes, nodes / 2.0 * draw.between_logs(kShrinkFast, kShrinkSlow));
+      make_shrink(maker, nodes, draw);
+      return maker.take();
+    }
+    case TrialFamily::faults: {
+      TraceMaker maker(nodes, draw.between_logs(1, 60) * 86'400);
+      make_faults(maker, nodes, draw);
+      return maker.take();
+    }
+    case TrialFamily::resize: {
+      TraceMaker maker(nodes, draw.between(4, 24) * 3600);
+      make_resize(maker, nodes, draw);
+      return maker.take();
+    }
+    case TrialFamily::slow:
+    case TrialFamily::mixed:
+      break;
+  }
+  ensure(false, "no nodes come and go in family {}", text(family));
+  return {};
+}
+
+AvailabilityTrace piece_of(const AvailabilityTrace& trace, double begin, double end) {
+  AvailabilityTrace piece;
+  piece.length = end - begin, piece.num_nodes = trace.num_nodes, piece.form = trace.form;
+  std::vector<bool> is_there(static_cast<std::size_t>(trace.num_nodes));
+  for (const NodeEvent& event : trace.events)
+    if (event.seconds <= begin) is_there[static_cast<std::size_t>(event.node)] = event.is_add;
+  for (int node = 0; node < trace.num_nodes; ++node)
+    if (is_there[static_cast<std::size_t>(node)]) piece.events.push_back({0, true, node});
+  for (const NodeEvent& event : trace.events)
+    if (event.seconds > begin && event.seconds < end)
+      piece.events.push_back({event.seconds - begin, event.is_add, event.node});
+  return piece;
+}
+
+}  // namespace optimus

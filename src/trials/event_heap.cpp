@@ -1,0 +1,77 @@
+// See event_heap.h. A binary heap whose every exchange is the one that heapq makes: an element that sinks goes down to a leaf along
+// the smaller children first, and is raised from there.
+#include "trials/event_heap.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace optimus {
+
+EventHeap::EventHeap(std::vector<ReplayEvent> events, TieOrder ties)
+    : array_(std::move(events)), ties_(ties) {
+  for (ReplayEvent& event : array_) event.order = next_order_++;
+  for (std::size_t place = array_.size() / 2; place-- > 0;) sink(place);
+}
+
+bool EventHeap::is_before(const ReplayEvent& a, const ReplayEvent& b) const {
+  if (a.time != b.time) return a.time < b.time;
+  if (a.kind != b.kind) return a.kind < b.kind;
+  return ties_ == TieOrder::as_put_in && a.order < b.order;
+}
+
+void EventHeap::raise(std::size_t place, std::size_t top) {
+  const ReplayEvent raised = array_[place];
+  while (place > top) {
+    const std::size_t parent = (place - 1) / 2;
+    if (!is_before(raised, array_[parent])) break;
+    array_[place] = array_[parent];
+    place = parent;
+  }
+  array_[place] = raised;
+}
+
+void EventHeap::sink(std::size_t place) {
+  const std::size_t top = place;
+  const ReplayEvent sunk = array_[place];
+  while (2 * place + 1 < array_.size()) {
+    std::size_t child = 2 * place + 1;
+    if (child + 1 < array_.size() && !is_before(array_[child], array_[child + 1])) ++child;
+    array_[place] = array_[child];
+    place = child;
+  }
+  array_[place] = sunk;
+  raise(place, top);
+}
+
+void EventHeap::put(ReplayEvent event) {
+  event.order = next_order_++;
+  array_.push_back(event);
+  raise(array_.size() - 1, 0);
+}
+
+ReplayEvent EventHeap::take() {
+  ensure(!array_.empty(), "nothing is left to come");
+  const ReplayEvent soonest = array_.front(), last = array_.back();
+  array_.pop_back();
+  if (!array_.empty()) array_.front() = last, sink(0);
+  return soonest;
+}
+
+bool EventHeap::has_removal_before(const ReplayEvent& event) const {
+  if (ties_ == TieOrder::as_put_in)
+    return std::any_of(array_.begin(), array_.end(), [&](const ReplayEvent& other) {
+      return other.kind == EventKind::remove && other.time < event.time;
+    });
+  EventHeap with = *this;
+  with.put(event);
+  const std::int64_t own = next_order_;
+  for (const ReplayEvent& other : with.array_) {
+    if (other.order == own) return false;
+    if (other.kind == EventKind::remove) return true;
+  }
+  return false;
+}
+
+}  // namespace optimus

@@ -1,0 +1,165 @@
+// See published.h.
+#include "trials/published.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "simulate/availability_builder.h"
+#include "simulate/csv.h"
+
+namespace optimus {
+namespace {
+
+struct TableRow {
+  const CsvTable& table;
+  std::size_t number;
+  const std::string& source;
+
+  std::string where() const { return fmt::format("{}:{}", source, number + 2); }
+  const std::string& text(std::string_view column) const {
+    const std::string& cell = table.cell(number, column);
+    if (cell.empty()) throw UserError("{}: no {}", where(), column);
+    return cell;
+  }
+  double value(const char* column) const { return trace_number(text(column), where(), column); }
+  double value_or(const char* column, double otherwise) const {
+    const std::string& cell = table.cell(number, column);
+    return cell.empty() ? otherwise : trace_number(cell, where(), column);
+  }
+};
+
+// "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;": by number of nodes, ascending.
+std::vector<double> seconds_by_nodes(const TableRow& row) {
+  const std::string& notes = row.table.cell(row.number, "notes");
+  const auto from = notes.find("down to"), list = notes.find("):", from);
+  if (from == std::string::npos || list == std::string::npos) return {};
+  const std::string numbers = notes.substr(list + 2, notes.find(';', list) - list - 2);
+  std::vector<double> seconds;
+  for (const std::string& word : split(numbers, ' '))
+    if (!trim(word).empty())
+      seconds.push_back(trace_number(trim(word), row.where(), "reconfigure_s by nodes"));
+  std::reverse(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+using SystemKey = std::pair<std::string, std::string>;  // system, model
+
+void read_costs(PublishedSystem& one, const TableRow& row) {
+  Halts& halts = one.halts;
+  one.batch = row.value("global_batch");
+  halts.reconfigure_seconds = row.value("reconfigure_s");
+  halts.checkpoint_seconds = row.value_or("checkpoint_s", 0);
+  halts.checkpoint_every = std::max(1, static_cast<int>(row.value_or("checkpoint_every_steps", 10)));
+  halts.reconfigure_by_nodes = seconds_by_nodes(row);
+  const std::size_t given = halts.reconfigure_by_nodes.size(),
+                    known = one.throughput.samples_per_second.size();
+  if (given != 0 && given != known)
+    throw UserError("{}: {} times by nodes, the throughput has {}", row.where(), given, known);
+}
+
+void fill(Throughput& throughput, const std::map<int, double>& speeds, const std::string& what) {
+  throughput.fewest = speeds.begin()->first;
+  for (const auto& [nodes, speed] : speeds) {
+    if (nodes != throughput.most() + 1)
+      throw UserError("{} has no line for {} nodes", what, throughput.most() + 1);
+    throughput.samples_per_second.push_back(speed);
+  }
+}
+
+int nodes_in(const TableRow& row) {
+  constexpr double kMostNodes = 1e5;
+  const double nodes = row.value("nodes");
+  if (!(nodes >= 1 && nodes <= kMostNodes)) throw UserError("{}: {} nodes", row.where(), nodes);
+  return static_cast<int>(nodes);
+}
+
+}  // namespace
+
+PublishedTables PublishedTables::parse(std::string_view throughput, std::string_view costs,
+                                       const std::string& throughput_source,
+                                       const std::string& costs_source) {
+  PublishedTables tables;
+  std::map<SystemKey, std::map<int, double>> speeds;
+  const CsvTable speed_table = parse_csv(throughput, throughput_source);
+  for (std::size_t i = 0; i < speed_table.rows.size(); ++i) {
+    const TableRow row{speed_table, i, throughput_source};
+    speeds[{row.text("system"), row.text("model")}][nodes_in(row)] = row.value("samples_per_s");
+    std::vector<std::string>& models = tables.models_;
+    if (std::find(models.begin(), models.end(), row.text("model")) == models.end())
+      models.push_back(row.text("model"));
+  }
+  for (const auto& [key, known] : speeds)
+    fill(tables.systems_[key].throughput, known,
+         fmt::format("{}: {} {}", throughput_source, key.first, key.second));
+  const CsvTable cost_table = parse_csv(costs, costs_source);
+  for (std::size_t i = 0; i < cost_table.rows.size(); ++i) {
+    const TableRow row{cost_table, i, costs_source};
+    const SystemKey key{row.text("system"), row.text("model")};
+    if (speeds.erase(key) == 0)
+      throw UserError("{}: {} {} stands twice or has no throughput in {}", row.where(), key.first, key.second,
+                      throughput_source);
+    read_costs(tables.systems_[key], row);
+  }
+  for (const auto& [key, known] : speeds)
+    throw UserError("{}: {} {} has no costs", costs_source, key.first, key.second);
+  return tables;
+}
+
+namespace {
+
+// Published seconds at 0.34, 2.7 and 6.7 billion parameters.
+constexpr double kSizes[] = {0.34e9, 2.7e9, 6.7e9};
+
+double between(const double (&seconds)[3], double parameters) {
+  if (parameters <= kSizes[0]) return seconds[0];
+  if (parameters >= kSizes[2]) return seconds[2] * parameters / kSizes[2];
+  const int at = parameters < kSizes[1] ? 0 : 1;
+  const double part = (parameters - kSizes[at]) / (kSizes[at + 1] - kSizes[at]);
+  return seconds[at] + part * (seconds[at + 1] - seconds[at]);
+}
+
+}  // namespace
+
+Halts halts_of(System system, double parameters) {
+  Halts halts;
+  switch (system) {
+    case System::oobleck:
+      halts.reconfigure_seconds = between({2, 6, 10}, parameters);
+      break;
+    case System::varuna:
+      halts.reconfigure_seconds = between({78.7, 515, 701}, parameters);
+      halts.checkpoint_seconds = between({11.2, 50, 120}, parameters);
+      break;
+    case System::bamboo:
+      halts.reconfigure_seconds = between({76, 230, 450}, parameters);
+      break;
+    case System::ours:
+      break;
+  }
+  return halts;
+}
+
+double published_parameters(const std::string& model) {
+  static const std::map<std::string, double> known = {{"BERT-large", 0.34e9},
+                                                      {"GPT-2", 0.35e9},
+                                                      {"GPT-3 medium", 0.35e9},
+                                                      {"GPT-3 2.7B", 2.7e9},
+                                                      {"GPT-3 6.7B", 6.7e9}};
+  const auto found = known.find(model);
+  return found == known.end() ? 0 : found->second;
+}
+
+std::vector<std::string> PublishedTables::models() const { return models_; }
+
+const PublishedSystem& PublishedTables::of(System system, const std::string& model) const {
+  // What is ours trains as quickly as the templates of Oobleck do.
+  const std::string name = text(system == System::ours ? System::oobleck : system);
+  const auto found = systems_.find({name, model});
+  if (found == systems_.end())
+    throw UserError("there are no figures of {} for {}; models there are: {}", name, in_quotes(model),
+                    fmt::join(models_, ", "));
+  return found->second;
+}
+
+}  // namespace optimus

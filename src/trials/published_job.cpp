@@ -1,0 +1,121 @@
+// See published_job.h.
+#include "trials/published_job.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace optimus {
+namespace {
+
+std::vector<ReplayEvent> events_of(const ReplayCase& one) {
+  const AvailabilityTrace& trace = one.trace;
+  std::vector<ReplayEvent> events;
+  events.reserve(trace.events.size());
+  for (const NodeEvent& event : trace.events)
+    events.push_back({.time = one.ticks(event.seconds),
+                      .kind = event.is_add ? EventKind::add : EventKind::remove,
+                      .node = event.node});
+  return events;
+}
+
+}  // namespace
+
+PublishedJob::PublishedJob(const ReplayCase& one)
+    : one_(one),
+      heap_(events_of(one),
+            one.counting == Counting::as_published ? TieOrder::as_heapq : TieOrder::as_put_in),
+      last_(one.ticks(one.trace.length)),
+      is_ready_(static_cast<std::size_t>(one.trace.num_nodes)) {}
+
+std::vector<int> PublishedJob::ready_nodes() const {
+  std::vector<int> nodes;
+  for (const int node : present_)
+    if (is_ready_[static_cast<std::size_t>(node)]) nodes.push_back(node);
+  return nodes;
+}
+
+void PublishedJob::open_muster(std::int64_t length, State state) {
+  state_ = state;
+  heap_.put({.time = now_ + length, .kind = EventKind::muster_end, .number = ++muster_});
+}
+
+void PublishedJob::begin_step(std::int64_t begin, std::int64_t length) {
+  step_end_ = begin + length;
+  has_step_ = true;
+  heap_.put({.time = step_end_, .kind = EventKind::step_end, .number = run_, .began = begin});
+}
+
+void PublishedJob::drop_step() {
+  ++run_;  // what it would have ended with is of an older run
+  outcome_.steps_lost += has_step_;
+  has_step_ = false;
+}
+
+void PublishedJob::end_muster(const ReplayEvent& event) {
+  if (!counts(event)) return;
+  std::erase_if(roster_, [&](int node) { return !is_ready_[static_cast<std::size_t>(node)]; });
+  drop_step();
+  if (std::ssize(roster_) < one_.halts.fewest_nodes) {
+    roster_.clear();
+    state_ = State::halted;
+    return;
+  }
+  state_ = State::running;
+  ++outcome_.starts;
+  if (first_start_ < 0) first_start_ = last_end_ = now_;
+  started(std::ssize(ready_nodes()));
+  roster_.clear();
+}
+
+void PublishedJob::end_step(const ReplayEvent& event) {
+  if (event.number != run_) return;
+  if (state_ != State::running && !is_published()) return;  // dropped when the muster ends
+  has_step_ = false;
+  last_end_ = now_;
+  outcome_.useful_seconds += static_cast<double>(now_ - event.began) / one_.ticks_per_second;
+  step_ended(event.began);
+}
+
+ReplayOutcome PublishedJob::run() {
+  while (!heap_.is_empty()) {
+    const ReplayEvent event = heap_.take();
+    if (event.time >= last_) break;
+    now_ = event.time;
+    const auto node = static_cast<std::size_t>(event.node);
+    switch (event.kind) {
+      case EventKind::add:
+        present_.push_back(event.node);
+        heap_.put(
+            {.time = now_ + one_.ticks(one_.ready_seconds), .kind = EventKind::ready, .node = event.node});
+        break;
+      case EventKind::ready:
+        if (std::find(present_.begin(), present_.end(), event.node) == present_.end()) break;
+        is_ready_[node] = true;
+        got_ready(event.node);
+        break;
+      case EventKind::remove: {
+        const bool was_ready = is_ready_[node];
+        std::erase(present_, event.node);
+        is_ready_[node] = false;
+        removed(event.node, was_ready);
+        break;
+      }
+      case EventKind::muster_end:
+        end_muster(event);
+        break;
+      case EventKind::step_end:
+        end_step(event);
+        break;
+      case EventKind::checkpoint:
+        break;
+    }
+  }
+  const double steps = steps_that_count();
+  outcome_.steps = std::llround(steps);
+  if (last_end_ > first_start_)
+    outcome_.samples_per_second =
+        one_.ticks_per_second * steps * one_.batch / static_cast<double>(last_end_ - first_start_);
+  return outcome_;
+}
+
+}  // namespace optimus

@@ -1,0 +1,185 @@
+// See replay.h.
+#include "trials/replay.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "trials/replay_systems.h"
+
+namespace optimus {
+
+double Throughput::at(int nodes) const {
+  if (samples_per_second.empty()) return 0;
+  return samples_per_second[static_cast<std::size_t>(std::clamp(nodes, fewest, most()) - fewest)];
+}
+
+std::int64_t ReplayCase::ticks(double seconds) const { return std::llround(seconds * ticks_per_second); }
+
+std::int64_t ReplayCase::step_ticks(int nodes) const {
+  const double speed = throughput.at(nodes);
+  if (!(speed > 0)) return 0;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(ticks_per_second * batch / speed));
+}
+
+std::string text(System system) {
+  switch (system) {
+    case System::oobleck:
+      return "oobleck";
+    case System::varuna:
+      return "varuna";
+    case System::bamboo:
+      return "bamboo";
+    case System::ours:
+      return "ours";
+  }
+  return "";
+}
+
+std::vector<std::string> system_words() { return {"oobleck", "varuna", "bamboo", "ours"}; }
+
+System parse_system(std::string_view word, const std::string& what) {
+  for (const System system : {System::oobleck, System::varuna, System::bamboo, System::ours})
+    if (text(system) == word) return system;
+  throw UserError("{}: {} is not one of {}", what, in_quotes(word), fmt::join(system_words(), ", "));
+}
+
+namespace {
+
+ReplayOutcome replay_of(System system, const ReplayCase& one) {
+  switch (system) {
+    case System::oobleck:
+      return replay_oobleck(one);
+    case System::varuna:
+      return replay_varuna(one);
+    case System::bamboo:
+      return replay_bamboo(one);
+    case System::ours:
+      return replay_ours(one);
+  }
+  return {};
+}
+
+}  // namespace
+
+ReplayOutcome replay(System system, const ReplayCase& one) {
+  ReplayOutcome outcome = replay_of(system, one);
+  const double samples = static_cast<double>(outcome.steps) * one.batch;
+  if (one.trace.length > 0) outcome.goodput = samples / one.trace.length;
+  const Ideal ideal = ideal_of(one);
+  // Steps are cut to whole ticks, the ideal is not.
+  if (ideal.samples > 0) outcome.fraction_of_ideal = std::min(1.0, samples / ideal.samples);
+  outcome.seconds_lost = std::max(0.0, ideal.seconds - outcome.useful_seconds);
+  return outcome;
+}
+
+namespace {
+
+// The trace with every instant but the first and the last moved by up to `most` seconds, and not beyond the next.
+AvailabilityTrace jittered(AvailabilityTrace trace, double most, RandomKey key) {
+  std::vector<NodeEvent>& events = trace.events;
+  const double first = events.front().seconds, last = events.back().seconds;
+  for (std::size_t begin = 0, end = 0, instant = 0; begin < events.size(); begin = end, ++instant) {
+    const double at = events[begin].seconds;
+    while (end < events.size() && events[end].seconds == at) ++end;
+    if (at == first || at == last) continue;
+    const double room = events[end].seconds - at;
+    const double moved = at + random_uniform(key, instant) * std::min(most, 0.9 * room);
+    for (std::size_t i = begin; i < end; ++i) events[i].seconds = moved;
+  }
+  return trace;
+}
+
+double longest_step(const ReplayCase& one) {
+  double longest = 0;
+  for (const double speed : one.throughput.samples_per_second)
+    if (speed > 0) longest = std::max(longest, one.batch / speed);
+  return longest;
+}
+
+}  // namespace
+
+ReplayOutcome mean_replay(System system, const ReplayCase& one, int repeats) {
+  ensure(repeats > 0, "{} repeats", repeats);
+  double steps = 0, lost = 0, starts = 0;
+  ReplayOutcome mean;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    const RandomKey key = RandomKey(1).with("instants of a trace").with(static_cast<std::uint64_t>(repeat));
+    const AvailabilityTrace moved = jittered(one.trace, repeat == 0 ? 0 : longest_step(one), key);
+    const ReplayOutcome outcome = replay(
+        system,
+        ReplayCase{moved, one.throughput, one.batch, one.ready_seconds, one.halts, one.costs, one.counting});
+    mean.samples_per_second += outcome.samples_per_second / repeats;
+    mean.goodput += outcome.goodput / repeats;
+    mean.useful_seconds += outcome.useful_seconds / repeats;
+    mean.fraction_of_ideal += outcome.fraction_of_ideal / repeats;
+    mean.seconds_lost += outcome.seconds_lost / repeats;
+    steps += static_cast<double>(outcome.steps) / repeats;
+    lost += static_cast<double>(outcome.steps_lost) / repeats;
+    starts += static_cast<double>(outcome.starts) / repeats;
+  }
+  mean.steps = std::llround(steps);
+  mean.steps_lost = static_cast<int>(std::lround(lost)), mean.starts = static_cast<int>(std::lround(starts));
+  return mean;
+}
+
+Ideal ideal_of(const ReplayCase& one) {
+  struct Change {
+    double seconds;
+    int by;
+  };
+  std::vector<Change> changes;
+  std::vector<double> ready(static_cast<std::size_t>(one.trace.num_nodes));
+  for (const NodeEvent& event : one.trace.events) {
+    double& own = ready[static_cast<std::size_t>(event.node)];
+    if (event.is_add) own = event.seconds + one.ready_seconds;
+    // One that goes before it is ready is there for no time.
+    changes.push_back({event.is_add ? own : std::max(own, event.seconds), event.is_add ? 1 : -1});
+  }
+  std::stable_sort(changes.begin(), changes.end(),
+                   [](const Change& a, const Change& b) { return a.seconds < b.seconds; });
+  Ideal ideal;
+  int nodes = 0;
+  double since = 0;
+  const auto pass = [&](double until) {
+    double best = 0;  // fewer nodes may do better
+    for (int n = one.halts.fewest_nodes; n <= nodes; ++n) {
+      best = std::max(best, one.throughput.at(n));
+      if (n >= one.throughput.most()) break;
+    }
+    if (best > 0) ideal.seconds += until - since, ideal.samples += best * (until - since);
+  };
+  for (const Change& change : changes) {
+    if (change.seconds >= one.trace.length) break;
+    pass(change.seconds);
+    nodes += change.by, since = change.seconds;
+  }
+  pass(one.trace.length);
+  return ideal;
+}
+
+AvailabilityTrace periodic_failures(int nodes, double every, double away, double length) {
+  ensure(nodes > 0 && every > 0 && away > 0, "{} nodes, a failure every {} s, away for {} s", nodes, every,
+         away);
+  AvailabilityTrace trace;
+  trace.num_nodes = nodes, trace.length = length, trace.form = "a failure every so often";
+  for (int node = 0; node < nodes; ++node) trace.events.push_back({0, true, node});
+  std::vector<double> back(static_cast<std::size_t>(nodes));
+  for (int i = 0; every * (i + 1) < length; ++i) {
+    const double at = every * (i + 1);
+    const int node = i % nodes;
+    if (back[static_cast<std::size_t>(node)] > at) continue;  // is still away
+    back[static_cast<std::size_t>(node)] = at + away;
+    trace.events.push_back({at, false, node});
+    if (at + away < length) trace.events.push_back({at + away, true, node});
+  }
+  std::stable_sort(trace.events.begin(), trace.events.end(),
+                   [](const NodeEvent& a, const NodeEvent& b) { return a.seconds < b.seconds; });
+  // A replay ends with the last event.
+  trace.events.push_back({length, !trace.events.empty() && back.front() > length, 0});
+  return trace;
+}
+
+}  // namespace optimus

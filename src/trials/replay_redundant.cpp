@@ -1,0 +1,133 @@
+// Bamboo: pipelines of a fixed number of stages; every node also computes the layers of its successor, so a lost node's stage is taken
+// over by the one before it. That slows training down until the next step's end, where stages are dealt out anew. Losing two
+// neighbours is fatal: training starts again.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "trials/published_job.h"
+#include "trials/replay_systems.h"
+
+namespace optimus {
+namespace {
+
+class RedundantJob final : public PublishedJob {
+ public:
+  using PublishedJob::PublishedJob;
+
+ private:
+  struct Slot {
+    int pipeline = 0, stage = 0;
+    bool operator==(const Slot&) const = default;
+  };
+
+  void got_ready(int node) override {
+    if (state_ == State::halted) {
+      roster_ = ready_nodes();
+      open(one_.halts.fatal_seconds, State::in_muster);
+    } else if (is_in_muster()) {
+      roster_.push_back(node);
+    } else {
+      ++num_waiting_;
+    }
+  }
+
+  void open(double seconds, State state) {
+    length_of_muster_ = seconds;
+    open_muster(one_.ticks(seconds), state);
+  }
+
+  void removed(int node, bool /*was_ready*/) override {
+    const auto held = slots_.extract(node);
+    if (state_ == State::halted) return;
+    if (is_in_muster()) {
+      // One who was to take part: the muster begins again.
+      if (std::erase(roster_, node) > 0) open(length_of_muster_, state_);
+      return;
+    }
+    if (!held.empty() && !take_over(held.mapped())) {
+      roster_ = ready_nodes();
+      open(one_.halts.fatal_seconds, State::in_step_muster);
+    } else {
+      slow_down();
+    }
+  }
+
+  // Whether the node of the stage before could; who has two stages already cannot.
+  bool take_over(const std::vector<Slot>& lost) {
+    if (lost.size() > 1) return false;
+    const int stages = one_.halts.stages;
+    const Slot before{lost.front().pipeline, (lost.front().stage + stages - 1) % stages};
+    const auto holder = std::find_if(slots_.begin(), slots_.end(), [&](const auto& entry) {
+      return std::find(entry.second.begin(), entry.second.end(), before) != entry.second.end();
+    });
+    if (holder == slots_.end() || holder->second.size() > 1) return false;
+    holder->second.push_back(lost.front());
+    return true;
+  }
+
+  // What is left of the step, and later steps, take half as long again.
+  void slow_down() {
+    if (is_slow_) return;
+    is_slow_ = true;
+    if (!has_step_) return;
+    const std::int64_t left = step_end_ - now_;
+    ++run_;
+    begin_step(now_, left * 3 / 2);
+  }
+
+  bool counts(const ReplayEvent& muster_end) const override {
+    if (muster_end.number == muster_) return true;
+    return is_published() && rebalances_.count(muster_end.number) == 0;
+  }
+
+  void started(std::int64_t nodes) override {
+    const int stages = one_.halts.stages;
+    num_pipelines_ = static_cast<int>(std::ssize(roster_)) / stages;
+    slots_.clear();
+    for (int i = 0; i < num_pipelines_ * stages; ++i)
+      slots_[roster_[static_cast<std::size_t>(i)]] = {{i / stages, i % stages}};
+    num_waiting_ = static_cast<int>(std::ssize(roster_)) - num_pipelines_ * stages;
+    is_slow_ = false;
+    length_ = one_.step_ticks(static_cast<int>(nodes));
+    if (length_ > 0) begin_step(now_, length_);
+  }
+
+  bool wants_rebalance() const {
+    constexpr double kMostDoubled = 0.05;
+    const auto doubled = static_cast<int>(std::count_if(
+        slots_.begin(), slots_.end(), [](const auto& entry) { return entry.second.size() > 1; }));
+    const int active = one_.halts.stages * num_pipelines_ - doubled;
+    if (doubled > 0 && (num_waiting_ >= doubled || 2.0 * doubled / active > kMostDoubled)) return true;
+    return (active + num_waiting_) / one_.halts.stages > num_pipelines_;
+  }
+
+  void step_ended(std::int64_t /*began*/) override {
+    ++num_steps_;
+    if (state_ == State::running && wants_rebalance()) {
+      roster_ = ready_nodes();
+      ++run_;
+      open(one_.halts.reconfigure_seconds, State::in_muster);
+      rebalances_.insert(muster_);
+      return;
+    }
+    begin_step(now_, is_slow_ ? length_ * 3 / 2 : length_);
+  }
+
+  double steps_that_count() const override { return static_cast<double>(num_steps_); }
+
+  std::map<int, std::vector<Slot>> slots_;  // of each node that has some
+  std::set<std::int64_t> rebalances_;       // musters that were opened at a step's end, not by a loss
+  int num_pipelines_ = 0;
+  int num_waiting_ = 0;  // not lowered when one of them goes
+  bool is_slow_ = false;
+  double length_of_muster_ = 0;
+  std::int64_t length_ = 0, num_steps_ = 0;
+};
+
+}  // namespace
+
+ReplayOutcome replay_bamboo(const ReplayCase& one) { return RedundantJob(one).run(); }
+
+}  // namespace optimus

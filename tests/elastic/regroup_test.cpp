@@ -1,0 +1,203 @@
+// Ranks as threads that die at any operation, leave, and come: the training goes on, and learns what one device learns.
+#include "elastic/regroup.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "run/regroup_world.h"
+
+namespace optimus::test {
+namespace {
+
+TEST_F(RegroupTest, OneDiesAndTheOthersGoOn) {
+  Story story{.num_ranks = 4, .layout = {{"dp", 4}, {"zero", 0}}, .fates = std::vector<Fate>(4)};
+  story.fates[2].fault = {Fault::Kind::dies_before, 40};
+  const Ran ran = train("dies", story);
+  expect_undisturbed(ran);
+  EXPECT_EQ(ran.ends[2], "killed");
+  for (const std::size_t seat : {0, 1, 3}) EXPECT_EQ(ran.ends[seat], "done");
+  ASSERT_EQ(ran.decisions.size(), 1U);
+  EXPECT_EQ(ran.decisions[0]["kind"], "recover");
+  EXPECT_EQ(ran.decisions[0]["evidence"], "lost rank 2");
+}
+
+TEST_F(RegroupTest, RankZeroDiesAndAnotherKeepsTheRecords) {
+  Story story{.num_ranks = 3, .layout = {{"dp", 3}, {"zero", 0}}, .fates = std::vector<Fate>(3)};
+  story.fates[0].fault = {Fault::Kind::dies_after, 55};
+  expect_undisturbed(train("first", story));
+}
+
+// What only the dead had is nowhere: the run goes back to its newest checkpoint, and says how far.
+TEST_F(RegroupTest, LostStateComesFromTheNewestCheckpoint) {
+  Story story{.num_ranks = 3,
+              .layout = {{"dp", 3}, {"zero", 3}},
+              .fates = std::vector<Fate>(3),
+              .save_every = "2",
+              .wants_copies = false};
+  story.fates[1].fault = {Fault::Kind::dies_before, 100};
+  const Ran ran = train("sharded", story);
+  expect_undisturbed(ran);
+  ASSERT_EQ(ran.decisions.size(), 1U);
+  EXPECT_GT(ran.decisions[0]["step"].get<int>(), 0);
+  EXPECT_EQ(ran.decisions[0]["step"].get<int>() % 2, 0);
+}
+
+// Another dies before those who are left are connected, or when they have the checkpoint's state and are not.
+TEST_F(RegroupTest, KilledWhileTheOthersTakeACheckpoint) {
+  for (const int connect : {0, 1, 2}) {
+    Story story{.num_ranks = 4,
+                .layout = {{"dp", 4}, {"zero", 3}},
+                .fates = std::vector<Fate>(4),
+                .save_every = "2",
+                .wants_copies = false};
+    story.fates[1].fault = {Fault::Kind::dies_before, 100};
+    story.fates[2].fault = {Fault::Kind::dies_connecting, connect};
+    const Ran ran = train(fmt::format("again-{}", connect), story);
+    SCOPED_TRACE(fmt::format("connect {}: {}", connect, fmt::join(ran.ends, ", ")));
+    expect_undisturbed(ran);
+    EXPECT_EQ(ran.ends[2], connect < 2 ? "killed" : "done");
+  }
+}
+
+TEST_F(RegroupTest, SomeLeaveAndSomeCome) {
+  Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(5)};
+  story.fates[1].leaves_after = 1;  // it has what nobody else has, and gives it away
+  story.fates[3].comes_after = 2, story.fates[4].comes_after = 2;
+  const Ran ran = train("leave", story);
+  expect_undisturbed(ran);
+  EXPECT_EQ(ran.ends[1], "left");
+  for (const std::size_t seat : {0, 2, 3, 4}) EXPECT_EQ(ran.ends[seat], "done");
+  std::string all;  // they may come one after the other, or together
+  for (const Json& decision : ran.decisions) all += decision["evidence"].get<std::string>() + "; ";
+  EXPECT_NE(all.find("rank 1 leaves"), std::string::npos) << all;
+  EXPECT_NE(all.find("join"), std::string::npos) << all;
+}
+
+// A machine's notice reaches its ranks one after the other: one has said that it leaves when the others do not know of it yet.
+TEST_F(RegroupTest, AllLeaveButNotAtOnce) {
+  Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(3)};
+  story.fates[1].stays_for = 4;  // it is the only one to leave after step 3
+  story.fates[0].stays_for = story.fates[2].stays_for = 6;
+  const Ran ran = train("one by one", story);
+  EXPECT_EQ(ran.ends[0], "interrupted");
+  EXPECT_EQ(ran.ends[1], "left");
+  EXPECT_EQ(ran.ends[2], "interrupted");
+  ASSERT_EQ(ran.decisions.size(), 1U);
+  EXPECT_EQ(ran.decisions[0]["kind"], "drain");
+  const auto newest = newest_whole(folder_ / "one by one");
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_EQ(newest->step, std::ssize(ran.losses));
+}
+
+// A rank is drained, and the machine of the others is taken: nobody is left to go on, so the run is saved and ends as one that was asked to.
+TEST_F(RegroupTest, AllOthersLeaveWhileOneIsDrained) {
+  Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(3), .drained = 1};
+  story.fates[0].stays_for = story.fates[2].stays_for = 0;
+  const Ran ran = train("drained", story);
+  for (const std::size_t seat : {0, 1, 2}) EXPECT_EQ(ran.ends[seat], "interrupted");
+  const auto newest = newest_whole(folder_ / "drained");
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_EQ(newest->step, std::ssize(ran.losses));
+}
+
+// Also where a rank has its part of the new plan and others have not: until all have all, everybody keeps what it had.
+TEST_F(RegroupTest, KilledInAnyOperationOfAChangeOfPlan) {
+  constexpr int kOperations =
+      12;  // of a rank, from the agreement that begins the change to the steps behind it
+  int num_before = 0, num_behind = 0;
+  for (int operation = 0; operation < kOperations; ++operation) {
+    Story story{.num_ranks = 4, .layout = {{"dp", 4}, {"zero", 0}}, .fates = std::vector<Fate>(4)};
+    story.next_layout = {{"pp", 2}, {"dp", 2}, {"zero", 0}};
+    if (operation % 2 == 1) std::swap(story.layout, story.next_layout);
+    story.fates[static_cast<std::size_t>(operation % 4)].fault = {
+        operation % 3 == 0 ? Fault::Kind::dies_after : Fault::Kind::dies_before, operation,
+        "who refuses a plan"};
+    const Ran ran = train(fmt::format("move-{}", operation), story);
+    SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
+    expect_undisturbed(ran);
+    bool is_switched = false;
+    for (const Json& decision : ran.decisions) {
+      if (decision["kind"] == "switch") is_switched = true;
+      if (decision["kind"] != "recover") continue;
+      EXPECT_GE(decision["step"].get<std::int64_t>(), kSwitchStep) << "no step is lost";
+      ++(is_switched ? num_behind : num_before);
+    }
+  }
+  EXPECT_GT(num_before, kOperations / 3);
+  EXPECT_EQ(num_before + num_behind, kOperations);
+}
+
+// A rank without a part in the plan counts no updates; when it gets one and somebody dies before its first step, what it says of the
+// state must be what the others know.
+TEST_F(RegroupTest, WhoHadNoPartStandsForTheOthers) {
+  bool is_behind = false;
+  for (const int operation : {7, 9, 11, 13}) {
+    Story story{
+        .num_ranks = 3, .num_idle = 1, .layout = {{"dp", 2}, {"zero", 0}}, .fates = std::vector<Fate>(3)};
+    story.next_layout = {{"dp", 3}, {"zero", 0}};
+    story.fates[0].fault = {Fault::Kind::dies_before, operation, "who refuses a plan"};
+    const Ran ran = train(fmt::format("idle-{}", operation), story);
+    SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
+    expect_undisturbed(ran);
+    std::string kinds;
+    for (const Json& decision : ran.decisions)
+      kinds += fmt::format("{} {}, ", decision["kind"].get<std::string>(), decision["step"].get<int>());
+    is_behind |= kinds == fmt::format("switch {0}, recover {0}, ", kSwitchStep);
+  }
+  EXPECT_TRUE(is_behind);
+}
+
+// Any seat may die at any operation, also while others regroup, leave at any step, or come. OPTIMUS_STORY=15 tells that story again and
+// again: what threads do to each other is another matter each time.
+TEST_F(RegroupTest, AnythingMayHappen) {
+  const char* const seed_text = std::getenv("OPTIMUS_SEED");
+  const unsigned seed = seed_text != nullptr ? static_cast<unsigned>(std::atoi(seed_text)) : 1;
+  const char* const only = std::getenv("OPTIMUS_STORY");
+  const int num_stories = std::getenv("OPTIMUS_LONG") != nullptr ? 300 : 30;
+  const std::vector<std::map<std::string, int>> layouts = {{},
+                                                           {{"dp", 4}, {"zero", 0}},
+                                                           {{"tp", 2}, {"pp", 1}, {"zero", 0}},
+                                                           {{"pp", 2}, {"tp", 1}},
+                                                           {{"dp", 4}, {"zero", 1}},
+                                                           {{"dp", 4}, {"zero", 3}}};
+  std::map<std::string, int> seen;  // what has happened in all of them
+  for (int number = 0; number < num_stories; ++number) {
+    std::mt19937 random(seed * 1000U + static_cast<unsigned>(only != nullptr ? std::atoi(only) : number));
+    const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
+    Story story{.num_ranks = 4, .layout = layouts[static_cast<std::size_t>(below(6))]};
+    story.fates.resize(static_cast<std::size_t>(4 + below(4)));
+    for (std::size_t i = 0; i < story.fates.size(); ++i) {
+      Fate& fate = story.fates[i];
+      if (i >= 4) fate.comes_after = below(15);
+      if (below(3) == 0 && i != 3)
+        fate.fault = {below(2) == 0 ? Fault::Kind::dies_before : Fault::Kind::dies_after,
+                      below(i < 4 ? 400 : 200)};
+      if (below(5) == 0 && i != 3) fate.leaves_after = below(20);
+    }
+    story.save_every = below(2) == 0 ? "0" : "2";
+    story.is_planner_late = below(2) == 0;
+    const Ran ran = train(fmt::format("story-{}", number), story);
+    SCOPED_TRACE(fmt::format("seed {} story {}: {}", seed, number, fmt::join(ran.ends, ", ")));
+    expect_undisturbed(ran);
+    if (HasFailure())
+      for (const Json& decision : ran.decisions) ADD_FAILURE() << decision.dump();
+    for (const Json& decision : ran.decisions) {
+      ++seen[decision["kind"].get<std::string>()];
+      const std::string evidence = decision["evidence"].get<std::string>();
+      for (const char* const answer : {"templates", "takes over"})
+        if (evidence.find(answer) != std::string::npos) ++seen[answer];
+    }
+    std::filesystem::remove_all(folder_ / fmt::format("story-{}", number));
+    if (HasFailure()) return;
+  }
+  if (only != nullptr) return;
+  for (const char* const kind : {"recover", "drain", "join"}) EXPECT_GT(seen[kind], num_stories / 10) << kind;
+  EXPECT_GT(seen["templates"] + seen["takes over"], 0);
+  std::string counts;
+  for (const auto& [kind, count] : seen) counts += fmt::format("{} {} ", count, kind);
+  RecordProperty("seen", counts);
+}
+
+}  // namespace
+}  // namespace optimus::test

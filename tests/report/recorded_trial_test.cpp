@@ -1,0 +1,122 @@
+// A run's records under other policies: what was measured and predicted there is what they are told and get.
+#include "report/recorded_trial.h"
+
+#include <gtest/gtest.h>
+
+#include "adapt/finding_text.h"
+
+namespace optimus {
+namespace {
+
+// Steps 1 to 400 of a second; from step 101 to 300 a slow device makes dp4 take two; the run goes to dp3 (1.25 s) behind step 110, and back behind 310.
+struct Recorded {
+  std::vector<StepMetrics> steps;
+  std::vector<Decision> decisions;
+
+  Recorded() {
+    for (int s = 1; s <= 400; ++s) {
+      const bool is_moved = s > 110 && s <= 310, is_slow = s > 100 && s <= 300;
+      steps.push_back({.step = s,
+                       .seconds = Seconds(is_moved  ? 1.25
+                                          : is_slow ? 2
+                                                    : 1),
+                       .epoch = s > 310   ? 2
+                                : s > 110 ? 1
+                                          : 0});
+    }
+    Decision there{.step = 110, .kind = "switch", .evidence = "slow device 2: 2.00x since step 101"};
+    there.from = "dp4", there.to = "dp3", there.epoch = 1, there.cause = "device";
+    there.predicted_gain = 0.5, there.realised_gain = 0.6, there.pause = Seconds(0.5);
+    there.alternatives = {{"dp4 shared", "share micro-batches", 0.75}};
+    Decision back{.step = 310, .kind = "switch", .evidence = "what slowed the run is over"};
+    back.from = "dp3", back.to = "dp4", back.epoch = 2, back.predicted_gain = 0.25, back.pause = Seconds(0.5);
+    decisions = {there, back};
+  }
+  RecordedTrial trial() const {
+    return recorded_trial(steps, decisions, [](const std::string& hash) { return hash; });
+  }
+};
+
+TEST(RecordedTrial, StretchesHaveWhatWasMeasuredAndPredicted) {
+  const RecordedTrial recorded = Recorded().trial();
+  EXPECT_EQ(recorded.plans, (std::vector<std::string>{"dp4", "dp3", "dp4 shared"}));
+  EXPECT_EQ(recorded.num_steps, 400);
+  EXPECT_EQ(recorded.num_switches, 2);
+  EXPECT_DOUBLE_EQ(recorded.seconds, 100 + 10 * 2 + 200 * 1.25 + 90 + 1);
+  const std::vector<TrialSegment>& segments = recorded.trial.segments;
+  ASSERT_EQ(segments.size(), 3u);
+  EXPECT_EQ(segments[0].step_seconds, (std::vector<double>{1, 0, 0})) << "nothing else was known then";
+  ASSERT_EQ(segments[1].step_seconds.size(), 3u);
+  EXPECT_DOUBLE_EQ(segments[1].begin, 100);
+  EXPECT_DOUBLE_EQ(segments[1].step_seconds[0], 2);
+  EXPECT_DOUBLE_EQ(segments[1].step_seconds[1], 1.25) << "measured, not 2 / 1.5 as predicted";
+  EXPECT_DOUBLE_EQ(segments[1].step_seconds[2], 2 / 1.75);
+  ASSERT_EQ(segments[1].conditions.size(), 1u);
+  EXPECT_EQ(segments[1].conditions[0].cause, Cause::device);
+  EXPECT_DOUBLE_EQ(segments[1].conditions[0].factor, 2);
+  EXPECT_TRUE(segments[2].conditions.empty());
+  EXPECT_DOUBLE_EQ(segments[2].step_seconds[0], 1);
+  EXPECT_DOUBLE_EQ(recorded.trial.detection_steps, 9);
+  EXPECT_NEAR(recorded.trial.prediction_error, std::log(1.6 / 1.5), 1e-12);
+}
+
+TEST(RecordedTrial, NeverGetsWhatTheFirstPlanWouldHave) {
+  const RecordedTrial recorded = Recorded().trial();
+  const std::vector<TrialSegment>& segments = recorded.trial.segments;
+  double steps = 0;
+  for (const TrialSegment& one : segments) steps += (one.end - one.begin) / one.step_seconds[0];
+  const TrialOutcome never = run_trial({.kind = PolicyKind::never}, recorded.trial);
+  EXPECT_NEAR(never.useful_steps, steps, 1e-6);
+  EXPECT_EQ(never.switches, 0);
+  const TrialOutcome best = hindsight(recorded.trial),
+                     always = run_trial({.kind = PolicyKind::always_best}, recorded.trial);
+  EXPECT_GT(always.useful_steps, never.useful_steps);
+  EXPECT_GE(best.useful_steps, always.useful_steps);
+}
+
+TEST(RecordedTrial, WhoIsLostTakesPlansAlong) {
+  Recorded run;
+  Decision lost{.step = 350, .kind = "recover", .evidence = "lost rank 3"};
+  lost.from = "dp4", lost.to = "dp2", lost.epoch = 3;
+  run.decisions.push_back(lost);
+  for (StepMetrics& step : run.steps)
+    if (step.step > 350) step.epoch = 3;
+  const RecordedTrial recorded = run.trial();
+  const TrialSegment& last = recorded.trial.segments.back();
+  EXPECT_TRUE(last.is_loss);
+  for (std::size_t mode = 0; mode < recorded.plans.size(); ++mode)
+    EXPECT_EQ(last.step_seconds[mode], recorded.plans[mode] == "dp2" ? 1 : 0)
+        << recorded.plans[mode] << ": the others have nobody to run on";
+}
+
+TEST(RecordedTrial, ARunThatDecidedNothingHasOneStretch) {
+  Recorded run;
+  run.decisions.clear();
+  for (StepMetrics& step : run.steps) step.epoch = 0;
+  const RecordedTrial recorded = run.trial();
+  EXPECT_EQ(recorded.trial.segments.size(), 1u);
+  EXPECT_EQ(recorded.plans.size(), 1u);
+}
+
+TEST(FindingText, ComesBack) {
+  const std::vector<Finding> all = {{.cause = Cause::device, .where = {5}, .factor = 1.52, .since = 397},
+                                    {.cause = Cause::link, .where = {0, 1, 3}, .factor = 9.1, .since = 1},
+                                    {.cause = Cause::heavy_stage, .where = {2}, .factor = 1.2, .since = 12},
+                                    {.cause = Cause::cluster, .where = {}, .factor = 3, .since = 7}};
+  std::string evidence;
+  for (const Finding& one : all) evidence += (evidence.empty() ? "" : ", ") + text(one);
+  const std::vector<Finding> back = parse_findings(evidence);
+  ASSERT_EQ(back.size(), all.size()) << evidence;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(back[i].cause, all[i].cause) << evidence;
+    EXPECT_EQ(back[i].where, all[i].where) << evidence;
+    EXPECT_DOUBLE_EQ(back[i].factor, all[i].factor);
+    EXPECT_EQ(back[i].since, all[i].since);
+  }
+  for (const char* strange :
+       {"", "scripted", "asked for", "slow device", "slow device 2: fast", "slow device 2: 2x since when"})
+    EXPECT_TRUE(parse_findings(strange).empty()) << strange;
+}
+
+}  // namespace
+}  // namespace optimus

@@ -1,0 +1,78 @@
+// A board that remembers for a moment: what is asked of the one behind it, and what is not.
+#include "rundir/fresh_board.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "run/memory_board.h"
+
+namespace optimus {
+namespace {
+
+class CountingBoard final : public Board {
+ public:
+  Outcome<void> set(const std::string& key, const std::string& value) override {
+    return board_.set(key, value);
+  }
+  Outcome<std::optional<std::string>> find(const std::string& key) override {
+    ++num_finds;
+    if (is_gone) return failure("gone");
+    return board_.find(key);
+  }
+  int num_finds = 0;
+  bool is_gone = false;
+
+ private:
+  test::MemoryBoard board_;
+};
+
+std::optional<std::string> at(Board& board, const std::string& key) {
+  return value_or_throw(board.find(key));
+}
+
+TEST(FreshBoard, TellsFromMemoryWhatWasFetched) {
+  CountingBoard behind;
+  FreshBoard board(behind, std::chrono::hours(1));
+  value_or_throw(behind.set("a", "1"));
+  board.fetch({"a", "b"});
+  value_or_throw(behind.set("a", "2"));  // by another process, a moment later
+  behind.num_finds = 0;
+  EXPECT_EQ(at(board, "a"), "1");
+  EXPECT_EQ(at(board, "b"), std::nullopt);
+  EXPECT_EQ(behind.num_finds, 0);
+  EXPECT_EQ(at(board, "c"), std::nullopt);
+  EXPECT_EQ(behind.num_finds, 1);
+}
+
+TEST(FreshBoard, SeesWhatItHasSetItself) {
+  CountingBoard behind;
+  FreshBoard board(behind, std::chrono::hours(1));
+  board.fetch({"a"});
+  value_or_throw(board.set("a", "1"));
+  EXPECT_EQ(at(board, "a"), "1");
+}
+
+// Whoever waits for a key in a loop sees it.
+TEST(FreshBoard, ForgetsSoon) {
+  CountingBoard behind;
+  FreshBoard board(behind);
+  board.fetch({"a"});
+  value_or_throw(behind.set("a", "1"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  EXPECT_EQ(at(board, "a"), "1");
+}
+
+TEST(FreshBoard, AsksAgainWhatCouldNotBeFetched) {
+  CountingBoard behind;
+  FreshBoard board(behind, std::chrono::hours(1));
+  value_or_throw(behind.set("a", "1"));
+  behind.is_gone = true;
+  board.fetch({"a"});
+  EXPECT_FALSE(board.find("a"));
+  behind.is_gone = false;
+  EXPECT_EQ(at(board, "a"), "1");
+}
+
+}  // namespace
+}  // namespace optimus

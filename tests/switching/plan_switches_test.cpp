@@ -1,0 +1,268 @@
+// Plans that a running training is asked for: all ranks end up on the same, and a rank that refuses holds nobody up. Ranks are
+// threads; what they do in a step is to sleep.
+#include "switching/plan_switches.h"
+
+#include <condition_variable>
+#include <future>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "base/temporary_folder.h"
+#include "engine/equal_training.h"
+#include "run/faulty_comm.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kRanks = 3, kAttempts = 2, kMostSteps = 1000, kDue = 6;
+constexpr std::chrono::milliseconds kStep{25};
+// Preparing waits for others for a minute: what is known before that was told.
+constexpr double kSoon = 10;
+
+Plan copies(const ModelSpec& model, int zero) {
+  UniformPlan shape{.dp = kRanks, .batch = 6, .sequence_length = kLength, .precision = Precision::fp64};
+  shape.strategy.zero = zero;
+  return uniform_plan(model, shape);
+}
+
+struct SeenEnd {
+  std::int64_t begun = 0, step = 0;  // when it was first looked at by a rank, and when it ended
+  SwitchEnd end;
+};
+
+struct AskedRun {
+  std::vector<ScriptedSwitch> script{};
+  std::optional<Path> requests{};
+  std::function<void(int rank, int attempt)> check;  // may throw
+  std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };
+  std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
+  std::function<void(int rank, int epoch)> dropped = [](int, int) {};  // any thread
+};
+
+// One rank's steps. Returns how its attempts ended.
+std::vector<SeenEnd> run_rank(const ModelSpec& model, Comm& comm, const AskedRun& run) {
+  PlanPart part{.plan = copies(model, 0)};
+  part.parameters = std::make_unique<Parameters>(part.plan, model, comm.rank(), test_device());
+  part.parameters->initialize(5);
+  EngineOptions options{.device = test_device(), .seed = 9, .patience = Seconds(60)};
+  options.rank = comm.rank(), options.comm = &comm;
+  part.engine = std::make_unique<Engine>(part.plan, model, *part.parameters, options);
+  std::vector<Group> groups = part.engine->groups();
+  groups.push_back({Role::world, {}});
+  done_or_throw(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
+  std::optional<ControlFolder> requests;
+  std::optional<PlanSwitches::Outside> outside;
+  if (run.requests && comm.rank() == 0) {
+    requests.emplace(*run.requests);
+    outside.emplace(PlanSwitches::Outside{*requests, [&](const Plan&) { return part.plan; }});
+    outside->wish = run.wish, outside->suspicion = run.suspicion;
+  }
+  std::atomic<int> num_attempts = 0;
+  std::atomic<std::int64_t> step = 0, begun = 0;
+  StepAgreement agreement(comm, Seconds(60));
+  PlanSwitches switches({model, comm, options, {.patience = Seconds(60)}}, part, run.script, outside,
+                        [&](const PlanSwitch&) {
+                          begun = step.load();
+                          run.check(comm.rank(), num_attempts++);
+                        });
+  std::vector<SeenEnd> ends;
+  while (ends.size() < kAttempts && ++step <= kMostSteps) {  // all ranks see the same
+    std::this_thread::sleep_for(kStep);
+    switches.step_ended(step, agreement.take(),
+                        {[] {},
+                         [&](const SwitchEnd& end) {
+                           ends.push_back({begun, step, end});
+                           return end.why_not;
+                         }});
+    agreement.say(switches.word());
+  }
+  agreement.take();
+  return ends;
+}
+
+std::vector<std::vector<SeenEnd>> run_all(const AskedRun& run) {
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  ThreadWorld world(kRanks);
+  std::vector<std::vector<SeenEnd>> ends(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([&, rank] {
+      test::FaultyComm comm(world.comm(rank), {});
+      comm.keeps_connection = true;
+      comm.on_drop = [&](int epoch) { run.dropped(rank, epoch); };
+      try {
+        ends[static_cast<std::size_t>(rank)] = run_rank(model, comm, run);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+void last_refuses_first(int rank, int attempt) {
+  if (rank == kRanks - 1 && attempt == 0) throw UserError("too small here");
+}
+
+TEST(PlanSwitches, ARefusalIsKnownAStepOrTwoLater) {
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  std::future<std::vector<ControlAnswer>> asked = std::async(std::launch::async, [&] {
+    std::vector<ControlAnswer> answers;
+    for (int i = 0; i < 2; ++i)
+      answers.push_back(value_or_throw(
+          ask(folder.path(), plan_wish(copies(model, 3)), Deadline::after(Seconds(60), "an answer"))));
+    return answers;
+  });
+  const auto began = std::chrono::steady_clock::now();
+  const auto ends = run_all({.requests = folder.path(), .check = last_refuses_first});
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 2: too small here");
+    EXPECT_LE(own[0].step - own[0].begun, 3);  // looked at in one step, said behind it, known behind the next
+    EXPECT_EQ(own[1].end.why_not, "");         // the next is as if nothing had been
+    EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
+  }
+  const std::vector<ControlAnswer> answers = asked.get();
+  EXPECT_FALSE(answers[0].is_done);
+  EXPECT_EQ(answers[0].text, "rank 2: too small here");
+  EXPECT_TRUE(answers[1].is_done);
+}
+
+// What is only suspected is prepared and waits: the first passes, the second proves right.
+TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
+  constexpr int kOpen = 6;  // steps
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  int num_wishes = 0, num_asked = 0;  // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    ++num_wishes, num_asked = 0;
+    return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = true};
+  };
+  const auto suspicion = [&] {
+    if (++num_asked <= kOpen) return Suspicion::open;
+    return num_wishes == 1 ? Suspicion::wrong : Suspicion::right;
+  };
+  const auto ends =
+      run_all({.requests = folder.path(), .check = [](int, int) {}, .wish = wish, .suspicion = suspicion});
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_EQ(own[1].end.from, copies(model, 0));
+    EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
+    for (const SeenEnd& one : own) EXPECT_GE(one.step - one.begun, kOpen);
+  }
+}
+
+// Somebody asks while something is suspected: that is answered now, and the suspicion's plan is let go.
+TEST(PlanSwitches, ARequestDoesNotWaitForASuspicion) {
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  std::promise<void> is_suspected;
+  bool is_wished = false;  // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    if (std::exchange(is_wished, true)) return std::nullopt;
+    is_suspected.set_value();
+    return PlanWish{.plan = copies(model, 1), .why = "slow", .is_suspicion = true};
+  };
+  std::future<ControlAnswer> asked = std::async(std::launch::async, [&] {
+    is_suspected.get_future().wait();
+    return value_or_throw(
+        ask(folder.path(), plan_wish(copies(model, 3)), Deadline::after(Seconds(60), "an answer")));
+  });
+  const auto began = std::chrono::steady_clock::now();
+  const auto ends = run_all({.requests = folder.path(),
+                             .check = [](int, int) {},
+                             .wish = wish,
+                             .suspicion = [] { return Suspicion::open; }});
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_EQ(own[1].end.to, copies(model, 3));
+  }
+  EXPECT_TRUE(asked.get().is_done);
+}
+
+// Connections that were made for a plan that is refused are closed then, and not only when the next plan comes.
+TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<int, std::set<int>> dropped;  // [epoch]: ranks
+  int num_wishes = 0;                    // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = ++num_wishes == 1};
+  };
+  const auto drop = [&](int rank, int epoch) {
+    const std::lock_guard lock(mutex);
+    dropped[epoch].insert(rank);
+    changed.notify_all();
+  };
+  // The second begins when the first has ended.
+  const auto check = [&](int rank, int attempt) {
+    if (attempt == 0) return;
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::duration<double>(kSoon),
+                                 [&] { return dropped[1].contains(rank); }));
+    EXPECT_FALSE(dropped.contains(0)) << "the run is on it";
+  };
+  const auto ends = run_all({.requests = folder.path(),
+                             .check = check,
+                             .wish = wish,
+                             .suspicion = [] { return Suspicion::wrong; },
+                             .dropped = drop});
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[1].end.why_not, "");
+  }
+}
+
+// One that stays open makes room for a script's plan, which is prepared in time.
+TEST(PlanSwitches, AScriptDoesNotWaitForASuspicion) {
+  constexpr int kLater = 30;
+  const TemporaryFolder folder;
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  bool is_wished = false;  // rank 0's alone
+  const auto wish = [&]() -> std::optional<PlanWish> {
+    if (std::exchange(is_wished, true)) return std::nullopt;
+    return PlanWish{.plan = copies(model, 1), .why = "slow", .is_suspicion = true};
+  };
+  const auto ends = run_all({.script = {{kLater, copies(model, 3)}},
+                             .requests = folder.path(),
+                             .check = [](int, int) {},
+                             .wish = wish,
+                             .suspicion = [] { return Suspicion::open; }});
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_LT(own[0].step, kLater);
+    EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_EQ(own[1].step, kLater);
+    EXPECT_LT(own[1].begun, kLater);
+  }
+}
+
+TEST(PlanSwitches, AScriptThatOneRankRefusesHoldsNobodyUp) {
+  const ModelSpec model = model_of("gpt2", 2, 2);
+  const auto began = std::chrono::steady_clock::now();
+  const auto ends = run_all(
+      {.script = {{kDue, copies(model, 3)}, {kDue + 5, copies(model, 1)}}, .check = last_refuses_first});
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
+  for (const std::vector<SeenEnd>& own : ends) {
+    ASSERT_EQ(own.size(), 2U);
+    EXPECT_EQ(own[0].end.why_not, "rank 2: too small here");
+    EXPECT_EQ(own[0].step, kDue);
+    EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_EQ(own[1].step, kDue + 5);
+  }
+}
+
+}  // namespace
+}  // namespace optimus
