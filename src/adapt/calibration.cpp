@@ -199,7 +199,7 @@ std::optional<double> Calibration::quickest(std::initializer_list<Channel> chann
   return result ? result : probed;
 }
 
-void Calibration::learn(const Probed& quiet, const Cluster& cluster) {
+void Calibration::learn(const ProbeResult& quiet, const Cluster& cluster) {
   if (cluster.num_nodes() < 2) return;
   if (quiet.ring_seconds > 0) probed_rings_ = quiet.ring_seconds / ring_seconds(cluster, quiet.ring_bytes);
   std::vector<double> ratios;

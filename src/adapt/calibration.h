@@ -15,7 +15,7 @@
 
 #include "adapt/detect.h"
 #include "adapt/observation.h"
-#include "adapt/probed.h"
+#include "adapt/probe_result.h"
 #include "cluster/hardware.h"
 #include "cost/constants.h"
 #include "model/spec.h"
@@ -41,7 +41,7 @@ class Calibration {
   void learn(const Observation& quiet, const std::vector<StageWork>& work, const Topology& topology);
   // Of a look at all machines when nothing was slow: what messages and collectives between nodes take, for plans whose channels no step has
   // used.
-  void learn(const Probed& quiet, const Cluster& cluster);
+  void learn(const ProbeResult& quiet, const Cluster& cluster);
   bool is_known() const { return num_learned_ >= kWarmUp; }
 
   // What ranks of each group should take (Measure::compute, and channels that were seen before), as Detector begins with.
@@ -53,7 +53,7 @@ class Calibration {
   // What collectives between nodes take, of what the cost model says of them on refreshed() machines; 1 where it is not known.
   double ring_factor(const HardwareProfile& profile) const;
   // What no step has shown, and nobody has looked at.
-  Look missing() const { return {.messages = !messages(), .ring = !rings()}; }
+  ProbeRequest missing() const { return {.messages = !messages(), .ring = !rings()}; }
   // Seconds, of those predicted; nothing before it was seen. And the standard deviation of its logarithm from step to step.
   std::optional<double> rate(BlockRole role) const;
   double doubt(BlockRole role) const;

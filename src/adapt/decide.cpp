@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <limits>
 
-#include "adapt/comings.h"
 #include "adapt/learned_policy.h"
 #include "adapt/lifetime.h"
+#include "adapt/membership_history.h"
 #include "base/error.h"
 #include "base/text.h"
 

@@ -40,10 +40,10 @@ double least_of_last(const std::deque<double>& values, int window, int num_other
 
 }  // namespace
 
-DetectorOptions hasty_options() {
+DetectorOptions early_options() {
   constexpr double kNever = 1e9;
   DetectorOptions options;
-  options.short_window = options.quick_window = kHastySteps, options.short_factor = options.quick_factor;
+  options.short_window = options.quick_window = kEarlySteps, options.short_factor = options.quick_factor;
   options.long_factor = options.link_short_factor = options.link_long_factor = kNever;
   return options;
 }
@@ -58,7 +58,7 @@ Detector::Detector(Topology topology, DetectorOptions options,
   memory_.resize(stage_shares_.size());
 }
 
-std::vector<Finding> Detector::see(const Observation& observation) {
+std::vector<Finding> Detector::observe(const Observation& observation) {
   step_ = observation.step, step_seconds_ = observation.seconds;
   if (num_seen_++ == 0) first_step_ = step_;
   const Common common{common_factor(observation, Measure::compute),

@@ -6,7 +6,7 @@
 // host, all ranks of a stage on several nodes are a heavy stage, of slow channels the nodes that explain all of them.
 //
 //   Detector detector(Topology(plan, cluster, map));
-//   for each step: for (const Finding& finding : detector.see(observation)) …
+//   for each step: for (const Finding& finding : detector.observe(observation)) …
 //
 // One detector serves one plan epoch. Memory: the plan's stages, and at most 512 suspects. One thread at a time.
 #pragma once
@@ -89,9 +89,13 @@ struct DetectorOptions {
   double steady_part = 0.5, unsteady_seconds = 5;
 };
 
-// For slow devices and hosts alone, of 1.5 or more in all but one of four steps: found sooner, and more often wrongly.
-constexpr int kHastySteps = 4;
-DetectorOptions hasty_options();
+// Observations until a new detector has seen enough to find a condition.
+constexpr int kObservationsToDetect = 14;
+
+// The early detector: only slow devices and hosts, with a factor of 1.5 or more in all but one of four steps. It finds them sooner, and it is
+// wrong more often.
+constexpr int kEarlySteps = 4;
+DetectorOptions early_options();
 
 class Detector {
  public:
@@ -100,7 +104,7 @@ class Detector {
                     const std::map<std::pair<int, Measure>, double>& usual = {});
 
   // What is in force after this step, the worst first. Steps must come in order; some may be left out.
-  std::vector<Finding> see(const Observation& observation);
+  std::vector<Finding> observe(const Observation& observation);
   const Topology& topology() const { return topology_; }
 
  private:

@@ -12,7 +12,7 @@ namespace optimus {
 class LossPlateau {
  public:
   explicit LossPlateau(int window = 200) : window_(window) {}
-  void see(double loss);
+  void observe(double loss);
   // Over the window it falls by less than this part of itself, with some certainty (two standard errors). False until the window is full.
   bool has_stopped(double part = 0.02) const;
 
@@ -24,7 +24,7 @@ class LossPlateau {
 // Whether sequences cost something else than before: mean square over squared mean of lengths, now against the run's first steps.
 class LengthMix {
  public:
-  void see(const LengthSum& lengths);
+  void observe(const LengthSum& lengths);
   double change() const;  // 1: as before
 
  private:

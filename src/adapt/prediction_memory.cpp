@@ -40,11 +40,11 @@ double doubt_between(const PredictionMemory::Kind& known, const PredictionMemory
 
 }  // namespace
 
-void PredictionMemory::saw(const Plan& plan, double predicted, double measured, bool is_quiet) {
+void PredictionMemory::record(const Plan& plan, double predicted, double measured, bool is_quiet) {
   if (predicted > 0 && measured > 0) ratios_[kind_of(plan)] = {measured / predicted, is_quiet};
 }
 
-void PredictionMemory::saw_added(Cause cause, double ratio) {
+void PredictionMemory::record_added(Cause cause, double ratio) {
   constexpr double kMost = 4;  // beyond that it was something else
   added_[cause] = std::clamp(ratio, 1 / kMost, kMost);
 }

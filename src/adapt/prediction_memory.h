@@ -26,9 +26,9 @@ class PredictionMemory {
     auto operator<=>(const Kind&) const = default;
   };
   // The plan runs, and takes so much of what was predicted for the machines as they are; quiet: as they usually are.
-  void saw(const Plan& plan, double predicted, double measured, bool is_quiet);
+  void record(const Plan& plan, double predicted, double measured, bool is_quiet);
   // Such a condition has made its steps longer by so much of what was predicted that it would.
-  void saw_added(Cause cause, double ratio);
+  void record_added(Cause cause, double ratio);
   double added(Cause cause) const;
   bool knows_quiet(const Plan& plan) const;  // its kind, where nothing was slow
   struct Trust {

@@ -159,7 +159,7 @@ std::vector<bool> StepMeter::messages() const {
   return result;
 }
 
-void StepMeter::see(const MeasuredStep& step, const std::vector<InstructionTime>& times) {
+void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionTime>& times) {
   ++num_steps_;
   sum_.seconds += step.seconds, sum_.data_wait += step.data_wait;
   sum_.lengths.sequences += step.sequences, sum_.lengths.tokens += step.tokens;

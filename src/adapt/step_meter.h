@@ -1,7 +1,7 @@
 // StepMeter: what one rank's instructions took, step by step, added up until somebody collects it as a RankStep.
 //
 //   StepMeter meter(program, plan, model, predicted);
-//   for each step: meter.see({seconds, data_wait}, times);
+//   for each step: meter.observe({seconds, data_wait}, times);
 //   …                                                       // now and then, all ranks after the same step
 //   const RankStep mean = meter.take();
 //
@@ -43,7 +43,7 @@ class StepMeter {
   StepMeter(const Program& program, const Plan& plan, const ModelSpec& model, std::vector<double> predicted);
 
   // Without times of instructions only the step counts; of some steps they may be there, of others not.
-  void see(const MeasuredStep& step, const std::vector<InstructionTime>& times);
+  void observe(const MeasuredStep& step, const std::vector<InstructionTime>& times);
   // Of a message or collective of a program: whom it joins, and its bytes; 0: it is none.
   std::pair<Channel, double> message(std::size_t instruction) const {
     const Known& known = known_[instruction];

@@ -20,7 +20,7 @@
 
 namespace optimus {
 
-// The clock that deciding has.
+// The clock that controller has.
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -58,7 +58,7 @@ class RankRun {
   bool shares_cores(const std::vector<std::string>& hosts) const;
   void remember() const;  // in the history of runs, where there is one
   // Rank 0 of a run that decides by itself; else nothing.
-  std::unique_ptr<Deciding> decider();
+  std::unique_ptr<AdaptationController> make_controller();
   // Seconds of a device between two losses, by what was expected and what was seen.
   double life_so_far(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
@@ -75,7 +75,7 @@ class RankRun {
   // Another order when that fails, too.
   std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
   void take_up(const RegroupOrder& order, Training& training);
-  void note_comings(const RegroupOrder& order);
+  void note_membership_change(const RegroupOrder& order);
   SwitchReport move_state(const RegroupOrder& order, Training& training);
   void answer_drains(const RegroupOrder& order, const std::string& line);
   void open_records_after(const RegroupOrder& order, const Training& training);
@@ -101,7 +101,7 @@ class RankRun {
   PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
   ControlFolder requests_;
   Calibration calibration_;           // at rank 0
-  Comings comings_;                   // as far as this rank has seen them
+  MembershipHistory membership_;      // as far as this rank has seen them
   std::optional<RunFolder> records_;  // at rank 0
   // At rank 0: who leaves with the next order because somebody asked for it.
   struct Draining {

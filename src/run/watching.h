@@ -1,5 +1,5 @@
 // Watching: what one rank does so that the run knows how it goes: measures its own steps, and passes on what it and the ranks below it in
-// the tree have seen. At rank 0 that ends in Deciding.
+// the tree have seen. At rank 0 that ends in AdaptationController.
 //
 // Ranks collect after the same steps, as the steps' agreement says (StepWord::collects): every step, where one takes a tenth of a second or
 // more; else the mean of several. On CUDA computing is timed by events in the stream and what joins devices by whatever carries it, only in
@@ -10,7 +10,7 @@
 #include <functional>
 #include <optional>
 
-#include "adapt/deciding.h"
+#include "adapt/adaptation_controller.h"
 #include "adapt/step_meter.h"
 #include "observe/device_sensor.h"
 #include "switching/observation_tree.h"
@@ -26,7 +26,7 @@ class Watching {
     Seconds patience;
     std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
     at::Device device;
-    Deciding* deciding = nullptr;  // at rank 0
+    AdaptationController* controller = nullptr;  // at rank 0
     std::function<void(const Observation& seen, const std::vector<Finding>& findings)>
         keep{};  // at rank 0: what is worth keeping
   };
@@ -42,13 +42,13 @@ class Watching {
   // What this rank says about that for the next step.
   bool wants_to_collect();
   // Whether all are to look which machines are slow; said once.
-  bool wants_to_probe() { return facts_.deciding != nullptr && facts_.deciding->wants_to_probe(); }
+  bool wants_to_probe() { return facts_.controller != nullptr && facts_.controller->take_probe_request(); }
   // After the same step, by all ranks.
   void probe();
   // The part is of another plan.
   void took(const PlanPart& part);
 
-  Deciding* deciding() const { return facts_.deciding; }
+  AdaptationController* controller() const { return facts_.controller; }
 
  private:
   const Facts facts_;

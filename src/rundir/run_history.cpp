@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "adapt/deciding.h"
+#include "adapt/host_profile.h"
 #include "adapt/run_evidence.h"
 #include "base/error.h"
 #include "base/text.h"

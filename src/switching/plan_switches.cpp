@@ -68,19 +68,19 @@ void PlanSwitches::refuse_request(const std::string& why) {
 
 // What has proved right stays so: others may know by now. A script's plan is not to wait until the suspicion is over, nor whoever asks.
 bool PlanSwitches::is_held_back() {
-  if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_suspicion) return false;
+  if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_provisional) return false;
   constexpr std::int64_t kSaid = 2;  // steps, until all have acted on a word
   if (next_scripted_ < script_.size() && script_[next_scripted_].step - kStepsAhead - kSaid <= step_)
     return false;
-  const Suspicion now = outside_->suspicion();
-  if (now == Suspicion::right) wish_->is_suspicion = false;
-  return now == Suspicion::open && !outside_->requests.is_somebody_waiting();
+  const ProvisionalStatus now = outside_->suspicion();
+  if (now == ProvisionalStatus::confirmed) wish_->is_provisional = false;
+  return now == ProvisionalStatus::open && !outside_->requests.is_somebody_waiting();
 }
 
 // What is only suspected at the end is not done.
 PlanSwitches::Prepared PlanSwitches::take_prepared() {
   Prepared prepared = attempt_->prepared.get();
-  if (!attempt_->is_scripted && wish_ && wish_->is_suspicion)
+  if (!attempt_->is_scripted && wish_ && wish_->is_provisional)
     prepared.why_not = "what it was for has passed", prepared.is_lost = false;
   return prepared;
 }

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "adapt/plan_wish.h"
+#include "adapt/plan_proposal.h"
 #include "reshard/control.h"
 #include "reshard/switch_script.h"
 #include "switching/plan_switch.h"
@@ -26,12 +26,12 @@ namespace optimus {
 
 // How it ended, the same at all ranks.
 struct SwitchEnd {
-  std::string why_not{};           // refused: by whom and why; empty: it was done
-  std::string why{};               // it was made; only rank 0 knows
-  bool is_phase = false;           // another phase of the training began with it
-  std::optional<PlanWish> wish{};  // it came from; only rank 0 knows
-  Plan from, to;                   // as they were asked for: of their devices only the number counts
-  Seconds prepared;                // by this rank
+  std::string why_not{};               // refused: by whom and why; empty: it was done
+  std::string why{};                   // it was made; only rank 0 knows
+  bool is_phase = false;               // another phase of the training began with it
+  std::optional<PlanProposal> wish{};  // it came from; only rank 0 knows
+  Plan from, to;                       // as they were asked for: of their devices only the number counts
+  Seconds prepared;                    // by this rank
   SwitchReport report{};
 };
 
@@ -48,10 +48,10 @@ class PlanSwitches {
     ControlFolder& requests;
     // The best plan for the batch and length of this one; on a thread of its own; throws UserError.
     std::function<Plan(const Plan& now)> choose;
-    bool can_drain = false;                                                       // ranks may leave
-    std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
+    bool can_drain = false;                                                           // ranks may leave
+    std::function<std::optional<PlanProposal>()> wish = [] { return std::nullopt; };  // after a step
     // Of a wish on suspicion, after each step while it is prepared.
-    std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
+    std::function<ProvisionalStatus()> suspicion = [] { return ProvisionalStatus::confirmed; };
     std::function<void()> refused = [] {};  // a wish that was not even tried: the run is on that plan
   };
   // check: throws UserError when this rank cannot make the switch; on a thread of its
@@ -121,7 +121,7 @@ class PlanSwitches {
   std::size_t next_scripted_ = 0;
   std::int64_t step_ = 0;               // that has ended
   std::optional<PlanRequest> request_;  // rank 0: the one that is worked on
-  std::optional<PlanWish> wish_;        // that it comes from
+  std::optional<PlanProposal> wish_;    // that it comes from
   std::future<Plan> chosen_;            // for it, where it names no plan
   std::optional<DrainRequest> drain_;
   std::int64_t num_asked_ = 0;  // rank 0: requests taken

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "adapt/probed.h"
+#include "adapt/probe_result.h"
 #include "comm/comm.h"
 
 namespace optimus {
@@ -21,10 +21,10 @@ std::optional<int> probe_partner(int node, int round, int num_nodes);
 // As rank 0 says; what others give is not looked at.
 struct ProbeWish {
   std::vector<int> node_of_rank{};  // 0, 1, …
-  Look look{};
+  ProbeRequest look{};
 };
 // All ranks, at the same time, behind a step; what else is under way (small messages, state that is sent early) makes links seem slower.
 // The same at all ranks. Throws PeersLost.
-Probed probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience);
+ProbeResult probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience);
 
 }  // namespace optimus

@@ -6,7 +6,7 @@
 #include <map>
 #include <numbers>
 
-#include "adapt/comings.h"
+#include "adapt/membership_history.h"
 #include "base/random.h"
 
 namespace optimus {
@@ -86,8 +86,8 @@ class TrialRun {
     present_ = 0;
     for (std::size_t m = 0; m < one_.modes.size(); ++m)
       if (segment.step_seconds[m] > 0) present_ = std::max(present_, one_.modes[m].devices);
-    if (present_ > before && at_ > 0) comings_.arrivals.add(now_);
-    if (segment.is_loss) comings_.losses.add(now_);
+    if (present_ > before && at_ > 0) membership_.arrivals.add(now_);
+    if (segment.is_loss) membership_.losses.add(now_);
   }
 
   void stand_still(const TrialSegment& segment, double seconds) {
@@ -161,7 +161,7 @@ class TrialRun {
 
   Situation situation_in(const TrialSegment& segment, std::vector<int>& modes) {
     Situation told_of;
-    tell(comings_, now_, devices_now(), {}, told_of);
+    describe_membership(membership_, now_, devices_now(), {}, told_of);
     if (mode_ != kNone)
       told_of.options.push_back(option_of(segment, mode_));
     else
@@ -218,7 +218,7 @@ class TrialRun {
                          : is_broken ? one_.costs.recovery_seconds + change
                                      : change;
     if (!is_broken) explored_ += change;
-    comings_.add_time(now_, devices_now());
+    membership_.add_time(now_, devices_now());
     before_ = mode_, mode_ = next, switched_ = now_, is_judged_ = false;
     expected_ = option.is_measured ? 0 : option.step_seconds;
     if (!is_first) ++outcome_.switches;
@@ -237,7 +237,7 @@ class TrialRun {
   bool is_judged_ = true;
   int num_judged_ = 0;
   double promised_ = 0, kept_ = 0;
-  Comings comings_{.began = 0};
+  MembershipHistory membership_{.began = 0};
   std::map<std::pair<int, double>, Told> history_;  // [mode, true seconds]: the same conditions
   std::vector<double> told_;                        // [mode], in this segment; 0: not yet
   TrialOutcome outcome_;

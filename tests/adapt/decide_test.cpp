@@ -8,8 +8,8 @@
 #include <map>
 #include <numeric>
 
-#include "adapt/comings.h"
 #include "adapt/lifetime.h"
+#include "adapt/membership_history.h"
 #include "base/error.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
@@ -122,10 +122,10 @@ TEST(Decide, CopiesAreWorthWhatLossesWouldUndo) {
 
 // The first losses outweigh what was expected before any, but one in the first minute is none a minute.
 TEST(Decide, LossesAreExpectedAsTheyCame) {
-  Comings comings{.began = 1000};
-  const auto hours_between = [&](double now, ExpectedLife life = {}) {
+  MembershipHistory comings{.began = 1000};
+  const auto hours_between = [&](double now, ExpectedLifetime life = {}) {
     Situation situation;
-    tell(comings, now, 4, life, situation);
+    describe_membership(comings, now, 4, life, situation);
     EXPECT_EQ(situation.now, now - 1000);
     return 1 / (4 * situation.losses_per_device_second) / 3600;
   };
@@ -137,7 +137,7 @@ TEST(Decide, LossesAreExpectedAsTheyCame) {
   EXPECT_NEAR(hours_between(1000 + 3600), 0.225, 0.01) << "ten in an hour, and five hours of a device more";
   EXPECT_GT(hours_between(4600, {.seconds = 1e6, .weight = 1}), 6) << "somebody knows better";
   Situation situation;
-  tell(comings, 4600 + 1800, 4, {}, situation);
+  describe_membership(comings, 4600 + 1800, 4, {}, situation);
   EXPECT_EQ(situation.losses_last_hour, 5);
   EXPECT_EQ(situation.since_loss, 4600 + 1800 - (1060 + 360 * 9));
   EXPECT_EQ(situation.arrivals_last_hour, 0);

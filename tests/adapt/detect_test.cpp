@@ -88,7 +88,7 @@ void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
   const int onset = 20 + dice.below(60);
   std::vector<Finding> before;
   for (int step = 0; step < onset; ++step) {
-    before = detector.see(run.next());
+    before = detector.observe(run.next());
     for (const Finding& finding : before) {
       // The embedding and the head make stages uneven from the beginning: true, and not what is injected.
       const bool is_structural = finding.cause == Cause::heavy_stage && finding.since <= 1;
@@ -103,7 +103,7 @@ void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
   bool is_found = false, has_right = false;
   for (int step = 1; step <= most; ++step) {
     has_right = false;
-    for (const Finding& finding : detector.see(run.next())) {
+    for (const Finding& finding : detector.observe(run.next())) {
       const auto is_same = [&](const Finding& known) {
         return known.cause == finding.cause && known.where == finding.where;
       };
@@ -170,7 +170,7 @@ int false_alarms(std::uint64_t seed, int steps, int runs, const Noise& replayed)
     std::size_t before = 0;
     for (int step = 0; step < steps / runs; ++step) {
       std::size_t now = 0;
-      for (const Finding& finding : detector.see(run.next())) {
+      for (const Finding& finding : detector.observe(run.next())) {
         const bool is_structural = finding.cause == Cause::heavy_stage && finding.since <= 1;
         now += is_structural ? 0 : 1;
         if (!is_structural && now > before) printf("false alarm: %s\n", text(finding).c_str());
@@ -208,11 +208,11 @@ TEST(Detector, FindsALinkThatSlowsMoreRanksThanAreListed) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     ImaginedRun run(one.plan, one.model, one.profile, {}, seed);
     Detector detector(run.topology());
-    for (int step = 0; step < 30; ++step) (void)detector.see(run.next());
+    for (int step = 0; step < 30; ++step) (void)detector.observe(run.next());
     run.set({{Cause::link, 3, 2}});
     for (int rank = 0; rank < 32; ++rank) ASSERT_GT(run.link_slowdown(rank, Channel::data), 1.3);
     std::vector<Finding> found;
-    for (int step = 0; step < 10; ++step) found = detector.see(run.next());
+    for (int step = 0; step < 10; ++step) found = detector.observe(run.next());
     const auto is_link = [](const Finding& finding) { return finding.cause == Cause::link; };
     EXPECT_TRUE(std::any_of(found.begin(), found.end(), is_link)) << "seed " << seed;
   }
@@ -247,7 +247,7 @@ TEST(Detector, FindsADeviceByItsClock) {
       one.clock = (1.1 + 0.01 * ((step + rank) % 3)) * all * (rank == 2 ? third : 1);
       seen.add(one);
     }
-    return detector.see(seen);
+    return detector.observe(seen);
   };
   for (int i = 0; i < 30; ++i) EXPECT_TRUE(see(1, 1).empty());
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(see(1.3, 1).empty()) << "all of them, at " << i;
@@ -282,7 +282,7 @@ TEST(Detector, SinceIsWhereItBegan) {
             1, 0.2 * (rank == 2 && is_slow ? slower : 1) * noise, 0};
         seen.add(one);
       }
-      found = detector.see(seen);
+      found = detector.observe(seen);
     }
     ASSERT_EQ(found.size(), 1U);
     EXPECT_EQ(found[0].since, 61) << text(found[0]);
@@ -306,7 +306,7 @@ TEST(Detector, DevicesOfAHostAreFoundTogether) {
             1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
         seen.add(one);
       }
-      return detector.see(seen);
+      return detector.observe(seen);
     };
     for (int i = 0; i < 30; ++i) EXPECT_TRUE(see(1, 1).empty());
     std::vector<Finding> found;
@@ -340,7 +340,7 @@ TEST(Detector, AStageTakesRanksOfANodeThatSeemedSlow) {
           1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
       seen.add(one);
     }
-    return detector.see(seen);
+    return detector.observe(seen);
   };
   for (int i = 0; i < 30; ++i) (void)see(1, 1);
   bool has_stage = false;
@@ -363,7 +363,7 @@ TEST(Detector, AFactorsSpreadFollowsTheNoise) {
     std::vector<Finding> found;
     for (int step = 0; step < 100; ++step) {
       if (step == 40) run.set({{Cause::device, 2, 2}});
-      found = detector.see(run.next());
+      found = detector.observe(run.next());
     }
     return found.empty() ? 0 : found.front().spread;
   };
@@ -382,7 +382,7 @@ TEST(Detector, ShortTroublePasses) {
     const Condition condition{Cause::device, dice.below(run.topology().num_ranks()), 3};
     for (int step = 0; step < 80; ++step) {
       run.set(step >= 40 && step < 43 ? std::vector{condition} : std::vector<Condition>{});
-      for (const Finding& finding : detector.see(run.next()))
+      for (const Finding& finding : detector.observe(run.next()))
         EXPECT_EQ(finding.cause, Cause::heavy_stage) << text(finding);
     }
   }
@@ -399,7 +399,7 @@ TEST(Detector, EndsWhenTheConditionEnds) {
     for (int step = 0; step < 100; ++step) {
       if (step == 40) run.set({{Cause::device, rank, 2}});
       if (step == 70) run.set({});
-      found = detector.see(run.next());
+      found = detector.observe(run.next());
     }
     for (const Finding& finding : found) EXPECT_LE(finding.since, 1) << text(finding);
   }

@@ -2,7 +2,8 @@
 // they are themselves again it comes back.
 #include <gtest/gtest.h>
 
-#include "adapt/deciding.h"
+#include "adapt/adaptation_controller.h"
+#include "adapt/host_profile.h"
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/describe.h"
@@ -21,20 +22,20 @@ class FoundingExample : public testing::Test {
     UniformPlan shape{.pp = 4, .dp = 2, .microbatch = 1, .batch = 32, .sequence_length = 1024};
     shape.strategy.tp = 2;
     first_ = plan_ = uniform_plan(model_, shape);
-    Deciding::Facts facts{.model = model_,
-                          .policy = {},
-                          .machines = machines_,
-                          .demand =
-                              [this](const Cluster& cluster, const Plan& now) {
-                                Demand demand{model_, cluster, our_software(), fitted_constants()};
-                                demand.batch = now.batch, demand.sequence_length = now.sequence_length;
-                                demand.constraints.tp = demand.constraints.dp = Range{2, 2};
-                                demand.constraints.cp = Range{1, 1}, demand.constraints.schedule = "1f1b";
-                                return demand;
-                              },
-                          .can_run = [](const Plan&) { return true; },
-                          .clock = [this] { return now_; }};
-    deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
+    AdaptationContext context{.model = model_,
+                              .policy = {},
+                              .machines = machines_,
+                              .demand =
+                                  [this](const Cluster& cluster, const Plan& now) {
+                                    Demand demand{model_, cluster, our_software(), fitted_constants()};
+                                    demand.batch = now.batch, demand.sequence_length = now.sequence_length;
+                                    demand.constraints.tp = demand.constraints.dp = Range{2, 2};
+                                    demand.constraints.cp = Range{1, 1}, demand.constraints.schedule = "1f1b";
+                                    return demand;
+                                  },
+                              .can_run = [](const Plan&) { return true; },
+                              .clock = [this] { return now_; }};
+    controller_ = std::make_unique<AdaptationController>(std::move(context), plan_, calibration_);
     imagine({});
   }
 
@@ -50,14 +51,14 @@ class FoundingExample : public testing::Test {
       Observation seen = run_->next();
       seen.step = ++step_;
       now_ += std::max(1.0, seen.seconds);
-      deciding_->see(seen);
-      for (int wait = 0; wait < 5000 && deciding_->is_weighing(); ++wait)
+      controller_->observe(seen);
+      for (int wait = 0; wait < 5000 && controller_->is_weighing(); ++wait)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      const auto wish = deciding_->wish();
+      const auto wish = controller_->take_proposal();
       if (!wish) continue;
       ASSERT_EQ(problem_in(wish->plan, model_), std::nullopt);
       why_ = wish->why, plan_ = wish->plan;
-      deciding_->took(plan_, wish, step_);
+      controller_->plan_adopted(plan_, wish, step_);
       imagine(conditions_);
     }
   }
@@ -66,7 +67,7 @@ class FoundingExample : public testing::Test {
   HardwareProfile machines_;
   Plan first_, plan_;
   Calibration calibration_;
-  std::unique_ptr<Deciding> deciding_;
+  std::unique_ptr<AdaptationController> controller_;
   std::unique_ptr<ImaginedRun> run_;
   std::vector<Condition> conditions_;
   std::string why_;

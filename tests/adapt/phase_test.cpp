@@ -13,9 +13,9 @@ TEST(Phase, PlateauIsSeenWhereTheLossStops) {
   std::normal_distribution<double> normal;
   LossPlateau falling, flat, noisy;
   for (int step = 0; step < 300; ++step) {
-    falling.see(5 - 0.005 * step + 0.05 * normal(random));
-    flat.see(5 + 0.05 * normal(random));
-    noisy.see(5 + (step % 2 == 0 ? 1 : -1));  // it may fall by 0.1 in 200 steps: nobody can tell
+    falling.observe(5 - 0.005 * step + 0.05 * normal(random));
+    flat.observe(5 + 0.05 * normal(random));
+    noisy.observe(5 + (step % 2 == 0 ? 1 : -1));  // it may fall by 0.1 in 200 steps: nobody can tell
     if (step == 100) {
       EXPECT_FALSE(flat.has_stopped());  // too early to tell
     }
@@ -27,9 +27,9 @@ TEST(Phase, PlateauIsSeenWhereTheLossStops) {
 
 TEST(Phase, LengthMixChanges) {
   LengthMix mix;
-  for (int step = 0; step < 50; ++step) mix.see({4, 400, 100, 4 * 1e4});
+  for (int step = 0; step < 50; ++step) mix.observe({4, 400, 100, 4 * 1e4});
   EXPECT_NEAR(mix.change(), 1, 1e-12);
-  for (int step = 0; step < 200; ++step) mix.see({4, 400, 370, 370.0 * 370 + 300});
+  for (int step = 0; step < 200; ++step) mix.observe({4, 400, 370, 370.0 * 370 + 300});
   EXPECT_NEAR(mix.change(), 137'200 * 4 / 160'000.0, 0.01);
 }
 

@@ -23,13 +23,13 @@ Plan grid(int pp, int dp) {
 
 TEST(PredictionMemory, AKindThatHasRunIsBelievedByThat) {
   PredictionMemory memory;
-  memory.saw(grid(4, 1), 1, 2, true);
+  memory.record(grid(4, 1), 1, 2, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).factor, 2);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).doubt, 0);
   const auto other = memory.trust_in(grid(1, 4), grid(4, 1));
   EXPECT_DOUBLE_EQ(other.factor, 2);
   EXPECT_DOUBLE_EQ(other.doubt, std::log(2.0)) << "the model was wrong by that much here, and may be there";
-  memory.saw(grid(1, 4), 1, 3, false);
+  memory.record(grid(1, 4), 1, 3, false);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).doubt, 0);
   EXPECT_TRUE(memory.knows_quiet(grid(2, 1)));
@@ -44,12 +44,12 @@ TEST(PredictionMemory, StateThatIsCutIsALittleDoubted) {
     return uniform_plan(gpt2(), shape);
   };
   PredictionMemory memory;
-  memory.saw(copies(0), 1, 2, true);
+  memory.record(copies(0), 1, 2, true);
   const auto near = memory.trust_in(copies(1), copies(0)), far = memory.trust_in(grid(4, 1), copies(0));
   EXPECT_DOUBLE_EQ(near.factor, 2);
   EXPECT_GT(near.doubt, 0);
   EXPECT_GT(far.doubt, 2 * near.doubt);
-  memory.saw(copies(2), 1, 3, true);
+  memory.record(copies(2), 1, 3, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).doubt, 0);
 }
@@ -65,14 +65,14 @@ TEST(PredictionMemory, AnotherScheduleIsDoubted) {
   const Plan usual = stages(Schedule::one_f_one_b), split = stages(Schedule::zero_bubble),
              both = stages(Schedule::zero_bubble, 1);
   PredictionMemory memory;
-  memory.saw(usual, 1, 2, true);
+  memory.record(usual, 1, 2, true);
   const auto other = memory.trust_in(split, usual), others = memory.trust_in(both, usual);
   EXPECT_DOUBLE_EQ(other.factor, 2);
   EXPECT_GT(other.doubt, memory.trust_in(stages(Schedule::one_f_one_b, 1), usual).doubt);
   EXPECT_GT(others.doubt, other.doubt);
   EXPECT_LT(others.doubt, memory.trust_in(grid(1, 4), usual).doubt);
   EXPECT_FALSE(memory.knows_quiet(split));
-  memory.saw(split, 1, 3, true);
+  memory.record(split, 1, 3, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).doubt, 0);
   EXPECT_DOUBLE_EQ(memory.trust_in(both, usual).factor, 3) << "what is nearest tells";

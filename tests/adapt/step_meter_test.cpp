@@ -31,8 +31,8 @@ RankStep measured(const Plan& plan, const ModelSpec& model, int device, double f
         bytes > 0 ? bytes * 1e-9 + (i == last[static_cast<std::size_t>(channel)] ? 0 : wait) : 0.01 * factor;
     times.push_back({static_cast<int>(i), 1, 1 + seconds});
   }
-  meter.see({2, 0.1, 300, 300, 3, 30}, times);
-  meter.see({4, 0.3, 100, 100, 1, 10}, times);
+  meter.observe({2, 0.1, 300, 300, 3, 30}, times);
+  meter.observe({4, 0.3, 100, 100, 1, 10}, times);
   return meter.take();
 }
 
@@ -67,15 +67,15 @@ TEST(StepMeter, WorkIsWhatLengthsMakeOfIt) {
   const Program program = compile(plan, model, 0);
   StepMeter meter(program, plan, model, {});
   const double whole = 2.0 * length * length;  // two sequences of one document each
-  meter.see({1, 0, whole, whole}, {});
+  meter.observe({1, 0, whole, whole}, {});
   EXPECT_DOUBLE_EQ(meter.take().work, 1);
-  meter.see({1, 0, whole / 4, whole}, {});
-  meter.see({1, 0, whole / 4, whole}, {});
+  meter.observe({1, 0, whole / 4, whole}, {});
+  meter.observe({1, 0, whole / 4, whole}, {});
   const double one = model_flops_per_token(model, 1), more = model_flops_per_token(model, length) - one;
   const double causal = 0.5 * more * length / (length - 1), linear = one - more / (length - 1);
   const double attention = causal / (linear + causal);
   EXPECT_NEAR(meter.take().work, 1 - 0.75 * attention, 1e-12);
-  meter.see({1, 0}, {});
+  meter.observe({1, 0}, {});
   EXPECT_DOUBLE_EQ(meter.take().work, 1) << "nobody knows lengths";
 }
 
@@ -92,16 +92,16 @@ TEST(StepMeter, StepsWithoutTimesSayNothingOfInstructions) {
     if (is_computing(program.instructions[i].op))
       times.push_back({static_cast<int>(i), 1, 1.02}), computing += 0.02;
   const MeasuredStep with_long{1, 0, 4, 1}, usual{3, 0, 1, 1};
-  meter.see(with_long, {});
-  meter.see(usual, times);
-  meter.see(with_long, {});
+  meter.observe(with_long, {});
+  meter.observe(usual, times);
+  meter.observe(with_long, {});
   const RankStep step = meter.take();
   EXPECT_NEAR(step.seconds, 5.0 / 3, 1e-12) << "all steps count";
   EXPECT_NEAR(step.compute_seconds(), computing, 1e-9);
   EXPECT_DOUBLE_EQ(step.work, 1) << "of the step whose instructions were timed";
   const Rate& rate = step.rates[static_cast<std::size_t>(BlockRole::layer)];
   EXPECT_NEAR(rate.seconds / rate.predicted, 2, 1e-9);
-  meter.see(with_long, {});
+  meter.observe(with_long, {});
   EXPECT_GT(meter.take().work, 1) << "nothing is left of the steps before";
 }
 
@@ -223,7 +223,7 @@ TEST(Calibration, PredictsWhatWasProbed) {
         const Cluster own(of);
         return cost.collective(Collective::all_reduce, shape_of(all, own, DeviceMap::identity(16)), 1 << 20);
       };
-      Probed seen;
+      ProbeResult seen;
       for (int node = 0; node < 16 / each; ++node)
         seen.network.push_back(slower * message(machines, true) / (1 << 19)), seen.bytes.push_back(1 << 19);
       seen.ring_bytes = 1 << 20, seen.ring_seconds = 2 * slower * ring(machines);
@@ -238,11 +238,11 @@ TEST(Calibration, PredictsWhatWasProbed) {
       EXPECT_NEAR(message(refreshed, false) / message(machines, false), slower, 1e-6 * slower);
       EXPECT_NEAR(calibration.ring_factor(machines) * ring(refreshed), seen.ring_seconds,
                   1e-6 * seen.ring_seconds);
-      EXPECT_EQ(calibration.missing(), Look());
+      EXPECT_EQ(calibration.missing(), ProbeRequest());
       seen.ring_seconds = 0;
       Calibration half;
       half.learn(seen, cluster);
-      EXPECT_EQ(half.missing(), Look{.ring = true});
+      EXPECT_EQ(half.missing(), ProbeRequest{.ring = true});
     }
 }
 }  // namespace

@@ -1,5 +1,5 @@
 // When another plan is asked for though nothing is found to be slow, and when not.
-#include "adapt/deciding_fixture.h"
+#include "adapt/adaptation_fixture.h"
 #include "plan/phase.h"
 #include "plan/plan_json.h"
 
@@ -7,7 +7,7 @@ namespace optimus {
 namespace {
 
 // A plan that is far from the best: sequences one by one. It is asked once, when steps have been measured.
-TEST_F(DecidingTest, ABetterPlanIsTakenWhereNothingIsSlow) {
+TEST_F(AdaptationControllerTest, ABetterPlanIsTakenWhereNothingIsSlow) {
   looks_for_better_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const auto wish = steps(60);
@@ -21,7 +21,7 @@ TEST_F(DecidingTest, ABetterPlanIsTakenWhereNothingIsSlow) {
 
 // Steps become longer, and nothing is found yet: another plan might seem quicker for what it would have as well. A play on the mixed day
 // went to one that was 29 % slower four steps before its network was found to be slow.
-TEST_F(DecidingTest, NobodyAsksWhileLongerStepsAreNotExplained) {
+TEST_F(AdaptationControllerTest, NobodyAsksWhileLongerStepsAreNotExplained) {
   looks_for_better_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(28), std::nullopt);
@@ -33,12 +33,12 @@ TEST_F(DecidingTest, NobodyAsksWhileLongerStepsAreNotExplained) {
 
 // Stages of one device each: one is slower than what was expected of it since the first step of a new plan. That is no device that became
 // slow in that very moment, and nothing is changed for it; what becomes slow later is found.
-TEST_F(DecidingTest, AStageThatWasMisjudgedIsNoSlowDevice) {
+TEST_F(AdaptationControllerTest, AStageThatWasMisjudgedIsNoSlowDevice) {
   begin({.pp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4);
   (void)steps(60);  // the head makes the last stage too heavy
   ASSERT_EQ(steps(60), std::nullopt);
   plan_ = with_batch(plan_, 64, 1024);
-  deciding_->took(plan_, std::nullopt, step_), imagine();
+  controller_->plan_adopted(plan_, std::nullopt, step_), imagine();
   set({{Cause::device, 2, 1.25}});
   EXPECT_EQ(steps(60), std::nullopt);
   set({{Cause::device, 2, 1.25}, {Cause::device, 1, 3}});
@@ -49,11 +49,11 @@ TEST_F(DecidingTest, AStageThatWasMisjudgedIsNoSlowDevice) {
 
 // A stage is cut smaller for its slow device, and of another one too much was expected: the device is slow all the same. In the lab runs went
 // back to the plan that they began with, as if it were well.
-TEST_F(DecidingTest, AMisjudgedStageHidesNoSlowDevice) {
+TEST_F(AdaptationControllerTest, AMisjudgedStageHidesNoSlowDevice) {
   least_seconds_ = 0.5;
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const auto is_known = [&] {
-    const std::vector<Finding>& found = deciding_->findings();
+    const std::vector<Finding>& found = controller_->findings();
     return std::any_of(found.begin(), found.end(), [](const Finding& one) {
       return one.cause == Cause::device && one.where == std::vector{1} && one.factor > 2;
     });
@@ -72,14 +72,15 @@ TEST_F(DecidingTest, AMisjudgedStageHidesNoSlowDevice) {
 }
 
 // The second of two changes makes steps longer: the run goes back to what it had between them, which is quicker than what it began with.
-TEST_F(DecidingTest, APlanThatDisappointsIsLeftForTheOneBefore) {
+TEST_F(AdaptationControllerTest, APlanThatDisappointsIsLeftForTheOneBefore) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_TRUE(steps(60).has_value()) << "the head makes the last stage too heavy";
   const Plan second = plan_;
   ASSERT_FALSE(steps(40).has_value());
   seconds_ = 1.25 * run_->next().seconds;
   plan_ = uniform_plan(model_, {.pp = 2, .dp = 2, .microbatch = 1, .batch = 64, .sequence_length = 1024});
-  deciding_->took(plan_, PlanWish{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_), imagine();
+  controller_->plan_adopted(plan_, PlanProposal{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_),
+      imagine();
   const auto back = steps(40);
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(plan_hash(back->plan), plan_hash(second));
@@ -90,7 +91,7 @@ TEST_F(DecidingTest, APlanThatDisappointsIsLeftForTheOneBefore) {
 
 // The same, where a device was slow, and nothing is found to be on the plan that disappoints: what the plan before takes is what it took, not
 // what it would if the device were well.
-TEST_F(DecidingTest, WhatThePlanBeforeTookIsKnownWhateverIsFound) {
+TEST_F(AdaptationControllerTest, WhatThePlanBeforeTookIsKnownWhateverIsFound) {
   least_seconds_ = 0;
   begin({.pp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4);
   ASSERT_TRUE(steps(60).has_value()) << "the head makes the last stage too heavy";
@@ -108,7 +109,7 @@ TEST_F(DecidingTest, WhatThePlanBeforeTookIsKnownWhateverIsFound) {
 }
 
 // What a condition asks for was tried, and took longer: the run goes back, and does not try it again while the condition lasts.
-TEST_F(DecidingTest, WhatHasDisappointedIsNotTriedAgain) {
+TEST_F(AdaptationControllerTest, WhatHasDisappointedIsNotTriedAgain) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const Plan first = plan_;
   const double usual = run_->next().seconds;
@@ -127,7 +128,7 @@ TEST_F(DecidingTest, WhatHasDisappointedIsNotTriedAgain) {
 
 // Steps became longer for a reason that nobody has found, and a change made it worse: what the first plan took before all that says nothing
 // about now. Only of the plan before it is known what it takes.
-TEST_F(DecidingTest, ARunGoesBackByOneChange) {
+TEST_F(AdaptationControllerTest, ARunGoesBackByOneChange) {
   UniformPlan shape{.dp = 4, .strategy = {.zero = 1}, .microbatch = 16, .batch = 64, .sequence_length = 1024};
   begin(shape, 4);
   const double usual = run_->next().seconds;
@@ -135,7 +136,8 @@ TEST_F(DecidingTest, ARunGoesBackByOneChange) {
   const auto change_to = [&](int microbatch, double seconds) {
     shape.microbatch = microbatch, seconds_ = seconds;
     plan_ = uniform_plan(model_, shape);
-    deciding_->took(plan_, PlanWish{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_), imagine();
+    controller_->plan_adopted(plan_, PlanProposal{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_),
+        imagine();
   };
   change_to(8, 0.8 * usual);
   const Plan second = plan_;
@@ -155,7 +157,7 @@ TEST_F(DecidingTest, ARunGoesBackByOneChange) {
 }
 
 // It is asked when 30 steps have been measured.
-TEST_F(DecidingTest, NothingIsChangedWhereTheRunEnds) {
+TEST_F(AdaptationControllerTest, NothingIsChangedWhereTheRunEnds) {
   looks_for_better_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   EXPECT_TRUE(steps(31).has_value());
@@ -165,7 +167,7 @@ TEST_F(DecidingTest, NothingIsChangedWhereTheRunEnds) {
 }
 
 // What no plan answers is told once: here memory that has no room left in 200 steps, whatever the policy.
-TEST_F(DecidingTest, MemoryThatGrowsIsTold) {
+TEST_F(AdaptationControllerTest, MemoryThatGrowsIsTold) {
   begin({.dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 1024}, 2, {}, PolicyKind::never);
   std::vector<std::string> told;
   for (int step = 1; step <= 100; ++step) {
@@ -173,15 +175,15 @@ TEST_F(DecidingTest, MemoryThatGrowsIsTold) {
     for (int rank = 0; rank < 2; ++rank)
       seen.add(
           {.rank = rank, .seconds = 1, .memory = Bytes(1'000 + 10 * step), .memory_limit = Bytes(3'000)});
-    deciding_->see(seen);
-    if (const auto stay = deciding_->stay()) told.push_back(stay->why);
+    controller_->observe(seen);
+    if (const auto stay = controller_->take_stay()) told.push_back(stay->why);
   }
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told.front().find("growing memory of stage 0"), 0u) << told.front();
 }
 
 // Signs of another phase. That documents have become longer is a reason to ask for another plan again.
-TEST_F(DecidingTest, ALossThatStopsAndOtherLengthsAreTold) {
+TEST_F(AdaptationControllerTest, ALossThatStopsAndOtherLengthsAreTold) {
   begin({.dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 1024}, 2);
   std::vector<std::pair<int, std::string>> told;
   for (int step = 1; step <= 700; ++step) {
@@ -189,9 +191,9 @@ TEST_F(DecidingTest, ALossThatStopsAndOtherLengthsAreTold) {
     seen.step = step, now_ += seen.seconds;
     const double longer = step > 600 ? 1.5 : 1;
     seen.lengths = {.sequences = 8, .tokens = 800, .longest = 100, .squares = 8e4 * longer};
-    deciding_->see_loss(step < 250 ? 5 - 0.01 * step : 2.5 + 0.01 * (step % 3));
-    deciding_->see(seen);
-    if (const auto stay = deciding_->stay()) told.emplace_back(step, stay->why);
+    controller_->observe_loss(step < 250 ? 5 - 0.01 * step : 2.5 + 0.01 * (step % 3));
+    controller_->observe(seen);
+    if (const auto stay = controller_->take_stay()) told.emplace_back(step, stay->why);
   }
   ASSERT_EQ(told.size(), 2u);
   EXPECT_EQ(told[0].second, "the loss falls by less than 2 % in 200 steps");
@@ -202,7 +204,7 @@ TEST_F(DecidingTest, ALossThatStopsAndOtherLengthsAreTold) {
 }
 
 // Who has asked already asks again when the batch is another one: here with a plan of sequences one by one.
-TEST_F(DecidingTest, APhaseIsAskedForABetterPlanAgain) {
+TEST_F(AdaptationControllerTest, APhaseIsAskedForABetterPlanAgain) {
   looks_for_better_ = true;
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 4, .sequence_length = 1024};
   begin(shape, 4);
@@ -210,7 +212,7 @@ TEST_F(DecidingTest, APhaseIsAskedForABetterPlanAgain) {
   ASSERT_EQ(steps(60), std::nullopt);
   shape.batch = 64;
   plan_ = uniform_plan(model_, shape);
-  deciding_->took(plan_, std::nullopt, step_), imagine();
+  controller_->plan_adopted(plan_, std::nullopt, step_), imagine();
   const auto wish = steps(60);
   ASSERT_TRUE(wish.has_value());
   EXPECT_EQ(wish->why, "by what steps were measured to take");

@@ -1,5 +1,5 @@
 // What is slow, and what is done about it.
-#include "adapt/deciding_fixture.h"
+#include "adapt/adaptation_fixture.h"
 #include "plan/describe.h"
 
 namespace optimus {
@@ -7,7 +7,7 @@ namespace {
 
 // Devices were lost three times in ten minutes, and this plan's state is on one device each: a second copy is worth its price, which is 1 %
 // here. Where none was lost in a month it is not, and 1 % is not worth a change either.
-TEST_F(DecidingTest, StateIsHeldTwiceWhereDevicesAreLost) {
+TEST_F(AdaptationControllerTest, StateIsHeldTwiceWhereDevicesAreLost) {
   looks_for_better_ = true;
   undone_steps_ = [](const Plan& plan, double) { return plan.buddy > 0 ? 0.0 : 2000.0; };
   UniformPlan shape{.dp = 4, .microbatch = 16, .batch = 64, .sequence_length = 1024};
@@ -20,7 +20,7 @@ TEST_F(DecidingTest, StateIsHeldTwiceWhereDevicesAreLost) {
     Plan first = plan_;
     first.buddy = buddy;
     plan_ = first;
-    deciding_->took(plan_, std::nullopt, step_), imagine();
+    controller_->plan_adopted(plan_, std::nullopt, step_), imagine();
     for (int i = 0; i < 2; ++i) (void)steps(60);
     return plan_.buddy;
   };
@@ -32,7 +32,7 @@ TEST_F(DecidingTest, StateIsHeldTwiceWhereDevicesAreLost) {
 }
 
 // A plan is some steps old when a device becomes slow: nobody waits until it is known what the plan was worth.
-TEST_F(DecidingTest, WhatBeginsBehindAChangeIsAnsweredAtOnce) {
+TEST_F(AdaptationControllerTest, WhatBeginsBehindAChangeIsAnsweredAtOnce) {
   looks_for_better_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_TRUE(steps(60).has_value());
@@ -47,7 +47,7 @@ TEST_F(DecidingTest, WhatBeginsBehindAChangeIsAnsweredAtOnce) {
 }
 
 // It seems to bring nothing, because the networks of all have become slow in that moment.
-TEST_F(DecidingTest, APlanIsNotBlamedForWhatBeganSince) {
+TEST_F(AdaptationControllerTest, APlanIsNotBlamedForWhatBeganSince) {
   looks_for_better_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const Plan first = plan_;
@@ -64,12 +64,12 @@ TEST_F(DecidingTest, APlanIsNotBlamedForWhatBeganSince) {
 }
 
 // Nobody measures for ten steps what was foretold.
-TEST_F(DecidingTest, TheOracleKnowsWhatComes) {
+TEST_F(AdaptationControllerTest, TheOracleKnowsWhatComes) {
   const Condition slow{Cause::device, 2, 3};
-  foretold_ = Deciding::Foretold{{1000, {{slow, 100, 200}}}, 0};
+  foretold_ = ScriptedConditions{{1000, {{slow, 100, 200}}}, 0};
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4, {4, 4}, PolicyKind::oracle);
   const auto steps_until = [&](double seconds) {
-    std::optional<PlanWish> wish;
+    std::optional<PlanProposal> wish;
     while (now_ < seconds && !wish) {
       conditions_.clear();
       if (now_ >= 100 && now_ < 300) conditions_ = {slow};
@@ -87,13 +87,13 @@ TEST_F(DecidingTest, TheOracleKnowsWhatComes) {
   EXPECT_LE(now_, 304);
 }
 
-TEST_F(DecidingTest, NothingIsWishedForWhereNothingHappens) {
+TEST_F(AdaptationControllerTest, NothingIsWishedForWhereNothingHappens) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   EXPECT_FALSE(steps(300).has_value());
-  EXPECT_TRUE(deciding_->findings().empty());
+  EXPECT_TRUE(controller_->findings().empty());
 }
 
-TEST_F(DecidingTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
+TEST_F(AdaptationControllerTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4, {4, 4});
@@ -122,7 +122,7 @@ TEST_F(DecidingTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
 }
 
 // What it takes to weigh and prepare an answer is over when the device counts as slow.
-TEST_F(DecidingTest, AnAnswerIsWeighedBeforeItIsSure) {
+TEST_F(AdaptationControllerTest, AnAnswerIsWeighedBeforeItIsSure) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(40), std::nullopt);
   EXPECT_EQ(num_suspicions_, 0);
@@ -138,7 +138,7 @@ TEST_F(DecidingTest, AnAnswerIsWeighedBeforeItIsSure) {
   EXPECT_NEAR(*realised_, wish->predicted_gain, 0.2);
 }
 
-TEST_F(DecidingTest, ASuspicionThatPassesChangesNothing) {
+TEST_F(AdaptationControllerTest, ASuspicionThatPassesChangesNothing) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(40), std::nullopt);
   for (int i = 0; i < 5; ++i) {  // every 20 seconds
@@ -152,7 +152,7 @@ TEST_F(DecidingTest, ASuspicionThatPassesChangesNothing) {
 }
 
 // The plan for a device at 4x is not the one for 1.6x.
-TEST_F(DecidingTest, ASuspicionOfAnotherSeverityIsWrong) {
+TEST_F(AdaptationControllerTest, ASuspicionOfAnotherSeverityIsWrong) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(40), std::nullopt);
   set({{Cause::device, 2, 4}});
@@ -162,11 +162,11 @@ TEST_F(DecidingTest, ASuspicionOfAnotherSeverityIsWrong) {
   const auto wish = steps(20);
   ASSERT_TRUE(wish.has_value());
   EXPECT_EQ(num_wrong_, 1);
-  EXPECT_FALSE(wish->is_suspicion);
+  EXPECT_FALSE(wish->is_provisional);
 }
 
 // It says how sure it was, or that the rule has decided, and why.
-TEST_F(DecidingTest, TheLearnedPolicyDecidesToo) {
+TEST_F(AdaptationControllerTest, TheLearnedPolicyDecidesToo) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4, {4, 4}, PolicyKind::learned);
@@ -182,13 +182,13 @@ TEST_F(DecidingTest, TheLearnedPolicyDecidesToo) {
 }
 
 // What copies would take depends on sums between nodes, which no step of a pipeline shows.
-TEST_F(DecidingTest, WhatNoStepShowsIsMeasuredBeforeItIsBelieved) {
+TEST_F(AdaptationControllerTest, WhatNoStepShowsIsMeasuredBeforeItIsBelieved) {
   const auto gain_of_copies = [&](double ring) -> std::optional<double> {
     ring_ = ring, calibration_ = Calibration(), is_any_grid_ = true;
     begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
     const auto wish = steps(100);
     EXPECT_TRUE(wish.has_value()) << "a stage is too heavy";
-    for (const WeighedPlan& one : wish ? wish->alternatives : std::vector<WeighedPlan>())
+    for (const PlanAlternative& one : wish ? wish->alternatives : std::vector<PlanAlternative>())
       if (one.plan.find("dp4") != std::string::npos) return one.predicted_gain;
     return std::nullopt;  // not among the best few
   };
@@ -199,7 +199,7 @@ TEST_F(DecidingTest, WhatNoStepShowsIsMeasuredBeforeItIsBelieved) {
 }
 
 // From the begin: the last stage has the head besides its layers.
-TEST_F(DecidingTest, AStageThatIsTooHeavyIsCutAnew) {
+TEST_F(AdaptationControllerTest, AStageThatIsTooHeavyIsCutAnew) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const double first = run_->step_seconds();
   const auto wish = steps(100);
@@ -209,7 +209,7 @@ TEST_F(DecidingTest, AStageThatIsTooHeavyIsCutAnew) {
   EXPECT_GT(wish->predicted_gain, 0.02);
 }
 
-TEST_F(DecidingTest, ASlowDeviceOfAPipelineGetsFewerLayers) {
+TEST_F(AdaptationControllerTest, ASlowDeviceOfAPipelineGetsFewerLayers) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   for (int i = 0; i < 3; ++i) (void)steps(100);  // it may find a better plan first
   const double healthy = run_->step_seconds();
@@ -220,7 +220,7 @@ TEST_F(DecidingTest, ASlowDeviceOfAPipelineGetsFewerLayers) {
 }
 
 // With its one layer it is quick enough not to show; with more it would not be. A look at it tells when it is well.
-TEST_F(DecidingTest, ADeviceThatItsAnswerHidesIsStillSlow) {
+TEST_F(AdaptationControllerTest, ADeviceThatItsAnswerHidesIsStillSlow) {
   least_seconds_ = 0.5;
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   (void)steps(60);  // the head makes the last stage too heavy
@@ -238,7 +238,7 @@ TEST_F(DecidingTest, ADeviceThatItsAnswerHidesIsStillSlow) {
 }
 
 // The planner leaves it out, and nobody sees then how it is.
-TEST_F(DecidingTest, ADeviceThatIsLeftOutIsTriedAgain) {
+TEST_F(AdaptationControllerTest, ADeviceThatIsLeftOutIsTriedAgain) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4);
@@ -259,7 +259,7 @@ TEST_F(DecidingTest, ADeviceThatIsLeftOutIsTriedAgain) {
   EXPECT_GT(steps_until(4, 6000), 1.5 * first) << "the next try comes later";
 }
 
-TEST_F(DecidingTest, ADeviceThatIsLeftOutIsLookedAtAndComesBackWhenItIsWell) {
+TEST_F(AdaptationControllerTest, ADeviceThatIsLeftOutIsLookedAtAndComesBackWhenItIsWell) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4);
@@ -284,20 +284,20 @@ TEST_F(DecidingTest, ADeviceThatIsLeftOutIsLookedAtAndComesBackWhenItIsWell) {
   EXPECT_EQ(num_devices(plan_), 4) << short_text(plan_);
 }
 
-TEST_F(DecidingTest, ASlowNetworkIsFound) {
+TEST_F(AdaptationControllerTest, ASlowNetworkIsFound) {
   begin({.dp = 8, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 8);
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::link, 3, 8}});
   const double slow = run_->step_seconds();
   const auto wish = steps(60);
-  ASSERT_FALSE(deciding_->findings().empty());
-  ASSERT_TRUE(wish.has_value()) << text(deciding_->findings().front());
+  ASSERT_FALSE(controller_->findings().empty());
+  ASSERT_TRUE(wish.has_value()) << text(controller_->findings().front());
   EXPECT_EQ(wish->cause, "link");
   EXPECT_LT(run_->step_seconds(), slow) << short_text(plan_);
 }
 
 // A ring's time does not say which of its nodes is slow; messages between pairs do.
-TEST_F(DecidingTest, ARingsSlowNodeIsLookedFor) {
+TEST_F(AdaptationControllerTest, ARingsSlowNodeIsLookedFor) {
   begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {3, 4});
   ASSERT_FALSE(steps(60).has_value());
   EXPECT_EQ(num_probes_, 1) << "what messages take, which rings do not show";
@@ -314,14 +314,14 @@ TEST_F(DecidingTest, ARingsSlowNodeIsLookedFor) {
 }
 
 // Messages take longer than before, and steps do not: other plans' steps are not believed to be better for it.
-TEST_F(DecidingTest, WhatMakesNoStepLongerIsNotAnswered) {
+TEST_F(AdaptationControllerTest, WhatMakesNoStepLongerIsNotAnswered) {
   begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {3, 4});
   ASSERT_FALSE(steps(60).has_value());
   seconds_ = run_->step_seconds();
   set({{Cause::link, 2, 8}});
   ASSERT_FALSE(steps(80).has_value());
-  EXPECT_FALSE(deciding_->findings().empty());
-  const std::optional<PlanStay> stay = deciding_->stay();
+  EXPECT_FALSE(controller_->findings().empty());
+  const std::optional<StayDecision> stay = controller_->take_stay();
   ASSERT_TRUE(stay.has_value());
   EXPECT_EQ(stay->reason, "steps take no longer");
   seconds_.reset();
@@ -329,7 +329,7 @@ TEST_F(DecidingTest, WhatMakesNoStepLongerIsNotAnswered) {
 }
 
 // Steps of 20 ms: a second has to pass until a slow device is found, which is fifty steps, and by then they are what the plan takes of late.
-TEST_F(DecidingTest, WhatIsFoundLateIsAnswered) {
+TEST_F(AdaptationControllerTest, WhatIsFoundLateIsAnswered) {
   least_seconds_ = 0;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   seconds_ = 0.01;
@@ -340,27 +340,27 @@ TEST_F(DecidingTest, WhatIsFoundLateIsAnswered) {
 }
 
 // Where nobody looks, leaving one out at random is no answer, speaking less is.
-TEST_F(DecidingTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
+TEST_F(AdaptationControllerTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024};
   begin(shape, 4, {4, 4});
   are_probes_answered_ = false;
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::link, 3, 8}});
   const auto wish = steps(60);
-  ASSERT_FALSE(deciding_->findings().empty());
-  EXPECT_EQ(deciding_->findings().front().cause, Cause::link);
+  ASSERT_FALSE(controller_->findings().empty());
+  EXPECT_EQ(controller_->findings().front().cause, Cause::link);
   EXPECT_EQ(wish ? num_devices(wish->plan) : 4, 4);
 }
 
 // What goes straight between cards takes other ways than a look's messages: these would tell of the wrong network.
-TEST_F(DecidingTest, NetworksBetweenCardsAreNotLookedAt) {
+TEST_F(AdaptationControllerTest, NetworksBetweenCardsAreNotLookedAt) {
   has_host_links_ = false;
   begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {4, 4});
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::link, 3, 8}});
   const auto wish = steps(60);
-  ASSERT_FALSE(deciding_->findings().empty());
-  EXPECT_EQ(deciding_->findings().front().cause, Cause::link);
+  ASSERT_FALSE(controller_->findings().empty());
+  EXPECT_EQ(controller_->findings().front().cause, Cause::link);
   EXPECT_EQ(num_probes_, 0);
   EXPECT_EQ(wish ? num_devices(wish->plan) : 4, 4);
 }

@@ -1,9 +1,10 @@
-// DecidingTest: the loop without a run: imagined ranks are slowed down, what they see goes to Deciding, and what it wishes for is done.
+// AdaptationControllerTest: the loop without a run: imagined ranks are slowed down, what they see goes to AdaptationController, and what it wishes for is done.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include "adapt/deciding.h"
+#include "adapt/adaptation_controller.h"
+#include "adapt/host_profile.h"
 #include "cluster/standard.h"
 #include "cost/link_cost.h"
 #include "model/presets.h"
@@ -12,7 +13,7 @@
 
 namespace optimus {
 
-class DecidingTest : public testing::Test {
+class AdaptationControllerTest : public testing::Test {
  protected:
   // So many nodes of one device.
   void begin(const UniformPlan& shape, int nodes, Range dp = {}, PolicyKind policy = PolicyKind::rule) {
@@ -21,28 +22,28 @@ class DecidingTest : public testing::Test {
     machines_ = profile_of(standard_cluster("a100x" + std::to_string(nodes)), hosts);
     plan_ = uniform_plan(model_, shape);
     ASSERT_FALSE(problem_in(plan_, model_));
-    Deciding::Facts facts{.model = model_,
-                          .policy = {.kind = policy},
-                          .machines = machines_,
-                          .demand =
-                              [this, shape, dp](const Cluster& cluster, const Plan& now) {
-                                Demand demand{model_, cluster, our_software(), fitted_constants()};
-                                demand.batch = now.batch, demand.sequence_length = now.sequence_length;
-                                // As a user would who wants stages and copies, and nothing else.
-                                demand.constraints.tp = demand.constraints.cp = Range{1, 1};
-                                if (!is_any_grid_) demand.constraints.pp = Range{shape.pp, shape.pp};
-                                demand.constraints.dp = dp, demand.constraints.schedule = "1f1b";
-                                return demand;
-                              },
-                          .can_run = [](const Plan&) { return true; },
-                          .clock = [this] { return now_; },
-                          .foretold = foretold_,
-                          .looks_for_better = looks_for_better_,
-                          .last_step = last_step_,
-                          .has_host_links = has_host_links_,
-                          .comings = comings_,
-                          .undone_steps = undone_steps_};
-    deciding_ = std::make_unique<Deciding>(std::move(facts), plan_, calibration_);
+    AdaptationContext context{.model = model_,
+                              .policy = {.kind = policy},
+                              .machines = machines_,
+                              .demand =
+                                  [this, shape, dp](const Cluster& cluster, const Plan& now) {
+                                    Demand demand{model_, cluster, our_software(), fitted_constants()};
+                                    demand.batch = now.batch, demand.sequence_length = now.sequence_length;
+                                    // As a user would who wants stages and copies, and nothing else.
+                                    demand.constraints.tp = demand.constraints.cp = Range{1, 1};
+                                    if (!is_any_grid_) demand.constraints.pp = Range{shape.pp, shape.pp};
+                                    demand.constraints.dp = dp, demand.constraints.schedule = "1f1b";
+                                    return demand;
+                                  },
+                              .can_run = [](const Plan&) { return true; },
+                              .clock = [this] { return now_; },
+                              .scripted = foretold_,
+                              .seeks_better_plan = looks_for_better_,
+                              .last_step = last_step_,
+                              .has_host_links = has_host_links_,
+                              .membership = comings_,
+                              .undone_steps = undone_steps_};
+    controller_ = std::make_unique<AdaptationController>(std::move(context), plan_, calibration_);
     imagine();
   }
 
@@ -56,29 +57,29 @@ class DecidingTest : public testing::Test {
   }
 
   // Steps until something is wished for, which is then done; on suspicion: when that has proved right.
-  std::optional<PlanWish> steps(int count) {
+  std::optional<PlanProposal> steps(int count) {
     for (int i = 0; i < count; ++i) {
       Observation seen = run_->next();
       seen.step = ++step_;
       if (seconds_) seen.seconds = *seconds_ * (1 + 0.01 * static_cast<double>(step_ % 3));
       now_ += std::max(least_seconds_, seen.seconds);
-      deciding_->see(seen);
-      if (are_probes_answered_ && deciding_->wants_to_probe()) deciding_->probed(probe());
-      if (const auto gain = deciding_->realised()) realised_ = gain;
-      std::optional<PlanWish> wish = wait_for_wish();
-      if (wish && wish->is_suspicion) {
+      controller_->observe(seen);
+      if (are_probes_answered_ && controller_->take_probe_request()) controller_->probe_completed(probe());
+      if (const auto gain = controller_->take_measured_gain()) realised_ = gain;
+      std::optional<PlanProposal> wish = wait_for_wish();
+      if (wish && wish->is_provisional) {
         ++num_suspicions_;
         suspected_ = std::exchange(wish, std::nullopt);
       }
-      if (suspected_ && deciding_->suspicion() == Suspicion::wrong) {
+      if (suspected_ && controller_->provisional_status() == ProvisionalStatus::rejected) {
         ++num_wrong_, suspected_.reset();
-        deciding_->withdrawn();
+        controller_->proposal_cancelled();
       }
-      if (suspected_ && deciding_->suspicion() == Suspicion::right)
+      if (suspected_ && controller_->provisional_status() == ProvisionalStatus::confirmed)
         wish = std::exchange(suspected_, std::nullopt);
       if (wish) {
         plan_ = wish->plan;
-        deciding_->took(plan_, wish, step_);
+        controller_->plan_adopted(plan_, wish, step_);
         imagine();
         return wish;
       }
@@ -87,20 +88,20 @@ class DecidingTest : public testing::Test {
   }
 
   // Of nodes of one device each, within 2 % of each other; sums take ring_ times what they should.
-  Probed probe() {
+  ProbeResult probe() {
     ++num_probes_;
-    Probed seen;
+    ProbeResult seen;
     const Cluster cluster(machines_);
     const LinkCost cost(fitted_constants());
     const int size = cluster.num_devices();
     constexpr double kBytes = 1 << 21;
     const double message = cost.message(cluster.link(Device{0}, Device{size - 1}), kBytes) / kBytes;
-    if (deciding_->look().ring) {
+    if (controller_->probe_request().ring) {
       seen.ring_bytes = kBytes;
       seen.ring_seconds =
           ring_ * cost.collective(Collective::all_reduce, shape_of_all(size, cluster), kBytes);
     }
-    for (const int node : deciding_->nodes()) {
+    for (const int node : controller_->node_of_ranks()) {
       seen.network.push_back(message * (1 + 0.02 * (node % 2))), seen.bytes.push_back(kBytes);
       seen.devices.push_back(0.02 * (1 + 0.02 * (node % 3)));
       for (const std::vector<Condition>& some : {conditions_, hidden_})
@@ -113,17 +114,17 @@ class DecidingTest : public testing::Test {
   }
 
   // Its thread may take a while; nothing happens meanwhile.
-  std::optional<PlanWish> wait_for_wish() {
-    for (int i = 0; i < 20'000 && deciding_->is_weighing(); ++i)
+  std::optional<PlanProposal> wait_for_wish() {
+    for (int i = 0; i < 20'000 && controller_->is_weighing(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return deciding_->wish();
+    return controller_->take_proposal();
   }
 
   const ModelSpec model_ = *find_preset("gpt3-1.3b");
   HardwareProfile machines_;
   Plan plan_;
   Calibration calibration_;
-  std::unique_ptr<Deciding> deciding_;
+  std::unique_ptr<AdaptationController> controller_;
   std::unique_ptr<ImaginedRun> run_;
   std::vector<Condition> conditions_, hidden_;  // hidden: only looks show them
   double now_ = 0;
@@ -136,13 +137,13 @@ class DecidingTest : public testing::Test {
   bool is_any_grid_ = false;
   bool looks_for_better_ = false;
   std::int64_t last_step_ = 0;  // of the run
-  std::optional<Deciding::Foretold> foretold_;
+  std::optional<ScriptedConditions> foretold_;
   std::optional<double> seconds_;  // of steps, whatever the ranks saw
-  Comings comings_;
+  MembershipHistory comings_;
   std::function<double(const Plan&, double)> undone_steps_;
   bool are_probes_answered_ = true, has_host_links_ = true;
   std::optional<double> realised_;
-  std::optional<PlanWish> suspected_;  // and not yet done
+  std::optional<PlanProposal> suspected_;  // and not yet done
 };
 
 }  // namespace optimus
