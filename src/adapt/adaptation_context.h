@@ -1,5 +1,5 @@
-// AdaptationContext: what the adaptation controller knows about its run, set once. Callbacks marked "any thread" are called while the
-// run trains. What they refer to must outlive the controller. Plain data.
+// AdaptationContext: what the adaptation controller knows about its run, set once. Callbacks marked "any
+// thread" are called while the run trains. What they refer to must outlive the controller. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 
-#include "adapt/decide.h"
 #include "adapt/membership_history.h"
+#include "adapt/policy.h"
 #include "adapt/respond.h"
 #include "adapt/scripted_conditions.h"
 
@@ -35,7 +35,8 @@ struct AdaptationContext {
   std::shared_ptr<const LearnedPolicy> learned_policy{};  // owns policy.network; null for the shipped one
   MembershipHistory membership{};  // until now, by the clock; a membership change creates a new controller
   ExpectedLifetime expected_lifetime{};
-  // Steps that a loss undoes on a plan with this step time. Null: the policy must not change the redundancy of the state. Any thread.
+  // Steps that a loss undoes on a plan with this step time. Null: the policy must not change the redundancy
+  // of the state. Any thread.
   std::function<double(const Plan&, double step_seconds)> undone_steps{};
 
   bool decides() const { return policy.kind != PolicyKind::never; }

@@ -1,5 +1,5 @@
-// Implements adaptation_controller.h: the course of an observation and of a proposal. What a question contains is in
-// adaptation_questions.cpp.
+// Implements adaptation_controller.h: what happens to an observation and to a proposal. What a question
+// contains is in adaptation_questions.cpp.
 #include "adapt/adaptation_controller.h"
 
 #include <fmt/format.h>
@@ -88,11 +88,12 @@ void AdaptationController::update_verdict() {
     verdicts_.mark_clouded();
   if (num_observations != kVerdictObservations || !verdicts_.verdict(num_observations)) return;
   verdicts_.judge();
-  // Only if the run may want to return. With scripted conditions the step time before the switch was not measured under them.
+  // Only if the run may want to return. With scripted conditions the step time before the switch was not
+  // measured under them.
   if (*verdicts_.measured_gain() >= 0 || context_.scripted) return;
-  // Nothing has happened between the two plans, but each may show the same condition differently where the cost model is wrong about one of them.
-  // So each plan's step time also holds for what is found on the other. Otherwise the run would price the plan that it has just left
-  // for being worse by the model again.
+  // Nothing has happened between the two plans, but each may show the same condition differently where the
+  // cost model is wrong about one of them. So each plan's step time also holds for what is found on the
+  // other. Otherwise the run would price the plan that it has just left for being worse by the model again.
   history_.record(history_.plan(), verdicts_.answered_conditions(), history_.step_seconds());
   history_.record(*history_.before_proposal(), findings_.conditions(), verdicts_.seconds_before());
 }
@@ -102,10 +103,10 @@ void AdaptationController::report_unanswerable() {
     const bool is_memory = one.cause == Cause::memory;
     if (!is_memory && one.cause != Cause::data_loading && one.cause != Cause::uneven_lengths) continue;
     if (!is_memory && !context_.decides()) continue;
-    const std::string reason = is_memory ? "it will have no more room soon"
+    const std::string reason = is_memory ? "it will run out of memory soon"
                                : one.cause == Cause::data_loading
-                                   ? "data must be read faster"
-                                   : "samples are dealt as evenly as they can be";
+                                   ? "only faster data loading helps"
+                                   : "samples are already distributed as evenly as possible";
     const std::string place = is_memory ? fmt::format(" {}", one.where.front()) : "";
     stays_.add_once(word_of(one.cause) + place, {text(one), reason, word_of(one.cause)});
   }
@@ -130,7 +131,7 @@ void AdaptationController::weigh_if_due() {
   const std::vector<Condition> all = findings_.conditions(),
                                now = answerable_conditions(felt(findings(), kRecentSteps));
   if (now.size() < all.size() && context_.decides())
-    stays_.add_for(all, {evidence_of(findings()), "steps take no longer", word_of(all.front().cause)});
+    stays_.add_for(all, {evidence_of(findings()), "step times have not increased", word_of(all.front().cause)});
   const bool is_calibrated = history_.num_observations() >= kCalibrated;
   const bool seeks_better =
       context_.seeks_better_plan && context_.decides() && !has_sought_better_plan_ && is_calibrated;

@@ -1,15 +1,16 @@
-// AdaptationController: decides at rank 0 when the run should switch to another plan. It finds what slows the run down from the observations
-// of all ranks, lets a policy choose among the plans that would be better on the machines as they are now, and measures after a switch
-// whether the predicted gain has come.
+// AdaptationController: decides at rank 0 when the run should switch to another plan. It finds what slows the
+// run down from the observations of all ranks, lets a policy choose among the plans that would be better on
+// the machines as they are now, and measures after a switch whether the predicted gain was reached.
 //
 //   AdaptationController controller(context, plan, calibration);
-//   after a step:  controller.observe(observation);               // fast: plans are weighed on a thread
-//                  if (auto proposal = controller.take_proposal())  // switching/plan_switches.h prepares and performs it
+//   after a step:  controller.observe(observation);                 // fast: plans are weighed on a thread
+//                  if (auto proposal = controller.take_proposal())  // switching/plan_switches.h switches
 //                  controller.plan_adopted(plan, proposal, step);
 //
-// Ownership: one controller per membership generation. The calibration belongs to the caller and outlives it. Threading: one thread calls; a weighing runs
-// on a thread of its own and shares no state with the controller (adapt/weighing.h). Failure: an internal error of a weighing is
-// thrown by the next take_proposal() or plan_adopted(). Read next: findings_tracker.h, gain_verdicts.h, probe_scheduler.h, decide.h.
+// Ownership: one controller per membership generation. The calibration belongs to the caller and outlives it.
+// Threading: one thread calls; a weighing runs on a thread of its own and shares no state with the controller
+// (adapt/weighing.h). Failure: an internal error of a weighing is thrown by the next take_proposal() or
+// plan_adopted(). Read next: findings_tracker.h, gain_verdicts.h, probe_scheduler.h, decide.h.
 #pragma once
 
 #include <chrono>
@@ -42,7 +43,8 @@ class AdaptationController {
   void observe_loss(double loss) { phase_.observe_loss(loss); }
   const std::vector<Finding>& findings() const { return findings_.findings(); }
 
-  // Whether all ranks shall probe now (switching/probe.h). True once for each request; probe_completed() follows.
+  // Whether all ranks shall probe now (switching/probe.h). True once for each request; probe_completed()
+  // follows.
   bool take_probe_request() { return probes_.take_request(); }
   const ProbeRequest& probe_request() const { return probes_.request(); }
   std::vector<int> node_of_ranks() const { return node_of_each_device(cluster_); }
@@ -51,16 +53,19 @@ class AdaptationController {
   bool is_weighing() const { return weighing_.valid() && !has_answer(); }
   // Once for each proposal.
   std::optional<PlanProposal> take_proposal();
-  // Conditions that were weighed without a proposal, conditions that no plan can answer, and changes of the training's phase. In order.
+  // Conditions that were weighed without a proposal, conditions that no plan can answer, and changes of the
+  // training's phase. In order.
   std::optional<StayDecision> take_stay() { return stays_.take(); }
 
   // The run uses this plan after `step`. proposal: null if the plan came from outside.
   void plan_adopted(const Plan& plan, const std::optional<PlanProposal>& proposal, std::int64_t step);
   void proposal_refused();
-  // Of the pending provisional proposal. Call proposal_cancelled() when it is rejected, or when the run cannot wait for it.
+  // Of the pending provisional proposal. Call proposal_cancelled() when it is rejected, or when the run
+  // cannot wait for it.
   ProvisionalStatus provisional_status() const;
   void proposal_cancelled();
-  // The measured gain of the last proposal, once, some steps after the switch. Never if something else has slowed the run down meanwhile.
+  // The measured gain of the last proposal, once, some steps after the switch. Never if something else has
+  // slowed the run down meanwhile.
   std::optional<double> take_measured_gain() { return verdicts_.take_verdict(history_.num_observations()); }
 
  private:

@@ -41,7 +41,8 @@ Question AdaptationController::question(bool is_provisional) const {
   return question;
 }
 
-// For a while it is known what the previous plan would take now. Of other plans only older measurements are known.
+// For a while it is known what the previous plan would take now. Of other plans only older measurements are
+// known.
 void AdaptationController::add_plans_to_return_to(Question& question) const {
   const std::optional<Plan>&home = history_.home(), &previous = history_.previous();
   const bool is_fresh = history_.num_observations() <= 2 * kVerdictObservations && !context_.scripted &&
@@ -64,7 +65,8 @@ void AdaptationController::add_calibration(Question& question) const {
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
 }
 
-// Two questions with the same key have the same answer. Unseen findings count, because their devices may have recovered.
+// Two questions with the same key have the same answer. Unseen findings count, because their devices may have
+// recovered.
 std::string AdaptationController::question_key() const {
   const Plan& plan = history_.plan();
   std::string key =
@@ -79,7 +81,7 @@ std::string AdaptationController::evidence_of(const std::vector<Finding>& findin
   for (const Finding& finding : findings)
     if (is_answerable(finding.cause)) evidence += (evidence.empty() ? "" : ", ") + text(finding);
   if (!evidence.empty()) return evidence;
-  return findings_.was_ever_slow() ? "what slowed the run is over" : "by what steps were measured to take";
+  return findings_.was_ever_slow() ? "the condition that slowed the run has ended" : "measured step times favor another plan";
 }
 
 // Other plans would be compared with step times whose reason is unknown, and which the other plans may share.
@@ -95,8 +97,9 @@ bool AdaptationController::are_steps_longer(std::size_t last_steps) const {
   return context_.scripted || history_.are_steps_longer(last_steps);
 }
 
-// Leaves out findings that concern the plan and make no step longer: no step may wait for a link that is slower than before. A heavy stage
-// has been heavy from the start of the plan, so it is part of the usual step time.
+// Leaves out findings that concern the plan and make no step longer: no step may wait for a link that is
+// slower than before. A heavy stage has been heavy from the start of the plan, so it is part of the usual
+// step time.
 std::vector<Finding> AdaptationController::felt(std::vector<Finding> findings, std::size_t last_steps) const {
   if (history_.num_recent() == 0 || are_steps_longer(last_steps)) return findings;
   std::erase_if(findings, [&](const Finding& one) {
@@ -106,8 +109,8 @@ std::vector<Finding> AdaptationController::felt(std::vector<Finding> findings, s
   return findings;
 }
 
-// Two switches within a few steps may answer the same condition, or noise of the new plan's first steps. Something else that became much
-// slower since is answered at once.
+// Two switches within a few steps may answer the same condition, or noise of the new plan's first steps.
+// Something else that became much slower since is answered at once.
 double AdaptationController::seconds_since_switch() const {
   constexpr double kAnotherMatter = 1.3;
   for (const Condition& one : begun_since_switch())

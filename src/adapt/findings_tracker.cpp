@@ -35,7 +35,8 @@ FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster,
   begin_plan(false, 0);
 }
 
-// Baselines come from the calibration, or from the plan's own first steps: for stages of these ranks, and where nothing was measured before.
+// Baselines come from the calibration, or from the plan's own first steps: for stages of these ranks, and
+// where nothing was measured before.
 void FindingsTracker::watch(const std::set<int>& learn_from_first_steps) {
   Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
   auto usual = calibration_.baselines(work_, topology);
@@ -53,7 +54,8 @@ void FindingsTracker::leave_plan() {
   healthy_before_ = healthy_devices(history_.plan(), conditions(), cluster_);
 }
 
-// Steps do not show devices that the plan does not use: their findings become unseen. A heavy stage belongs to the old plan.
+// Steps do not show devices that the plan does not use: their findings become unseen. A heavy stage belongs
+// to the old plan.
 void FindingsTracker::begin_plan(bool carries_findings, double now) {
   std::vector<Finding> unused;
   held_.clear();
@@ -103,8 +105,8 @@ void FindingsTracker::settle(const Observation& seen, double now) {
   for (Finding& one : unseen_.findings()) findings_.push_back(std::move(one));
 }
 
-// A condition that the plan was changed for, and that the new plan does not show, has hardly ended at that very moment: with less work, a
-// device or a network may not show how slow it is.
+// A condition that the plan was changed for, and that the new plan does not show, has hardly ended at that
+// very moment: with less work, a device or a network may not show how slow it is.
 void FindingsTracker::release_held(double now) {
   std::erase_if(held_, [&](const Finding& one) {
     if (is_covered_by(one, findings_, cluster_)) return false;
@@ -138,8 +140,8 @@ bool FindingsTracker::is_told_apart(const Finding& finding) const {
   return rank < topology().num_ranks() && topology().ranks_of_group(topology().group_of(rank)).size() > 1;
 }
 
-// A device that is alone in its stage was healthy until the plan changed, and is slow since the plan's first step: then the stage's baseline
-// is wrong.
+// A device that is alone in its stage was healthy until the plan changed, and is slow since the plan's first
+// step: then the stage's baseline is wrong.
 bool FindingsTracker::is_baseline_wrong() const {
   return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
     if (one.cause != Cause::device || one.since > history_.first_step() + 1) return false;
@@ -148,7 +150,8 @@ bool FindingsTracker::is_baseline_wrong() const {
   });
 }
 
-// What the plan's first steps show may be the plan's own doing, unless other devices of the stage show that one of them is slow.
+// What the plan's first steps show may be the plan's own doing, unless other devices of the stage show that
+// one of them is slow.
 std::vector<Condition> FindingsTracker::begun_since_switch(const std::vector<Condition>& known) const {
   std::vector<Condition> result;
   for (const Finding& finding : findings_) {

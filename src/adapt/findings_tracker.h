@@ -4,11 +4,12 @@
 //
 //   detected     the detector sees it on the present plan
 //   held         found on the plan before, and this plan's detector has not yet seen enough steps to tell
-//   unseen       the present plan cannot show it, because it does not use the device or masks it (adapt/unseen_findings.h)
+//   unseen       the present plan cannot show it, because it does not use the device or masks its slowness
+//                (adapt/unseen_findings.h)
 //   provisional  only a few steps show it (adapt/provisional_findings.h); not part of findings()
 //
-// After kObservationsToDetect observations of a plan its held findings become detected ones or unseen ones. Pure; one thread at a time. All
-// references must outlive it.
+// After kObservationsToDetect observations of a plan its held findings become detected ones or unseen ones.
+// Pure; one thread at a time. All references must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ class FindingsTracker {
   FindingsTracker(const ModelSpec& model, const Cluster& cluster, const PlanHistory& history,
                   Calibration& calibration, double horizon);
 
-  // A change of plan: leave_plan(), then the history adopts the new plan, then begin_plan(). carries_findings: findings of the old plan
-  // become held or unseen ones.
+  // A change of plan: leave_plan(), then the history adopts the new plan, then begin_plan().
+  // carries_findings: findings of the old plan become held or unseen ones.
   void leave_plan();
   void begin_plan(bool carries_findings, double now);
 
@@ -38,8 +39,8 @@ class FindingsTracker {
   void detect(const Observation& seen);
   void replace_detected(std::vector<Finding> findings);  // only with scripted conditions
   void add_held();
-  // Narrows links that may be on one of several nodes to those that a probe has found to be slow. slowdown_of_node: by a probe, or empty.
-  // Returns whether a finding was ambiguous before.
+  // Narrows links that may be on one of several nodes to those that a probe has found to be slow.
+  // slowdown_of_node: by a probe, or empty. Returns whether a finding was ambiguous before.
   bool narrow_links(const std::vector<double>& slowdown_of_node);
   // Learns from undisturbed steps, updates unseen findings and adds them.
   void settle(const Observation& seen, double now);
@@ -59,7 +60,8 @@ class FindingsTracker {
   bool is_quiet() const;
   bool was_ever_slow() const { return was_slow_; }
 
-  // Conditions of the plan that have begun since its first steps, other than `known` ones. A heavy stage belongs to the plan itself.
+  // Conditions of the plan that have begun since its first steps, other than `known` ones. A heavy stage
+  // belongs to the plan itself.
   std::vector<Condition> begun_since_switch(const std::vector<Condition>& known) const;
   // Since the plan's first steps something slows the run down that would slow down any plan.
   bool is_any_plan_slowed() const;
@@ -79,7 +81,8 @@ class FindingsTracker {
   ProvisionalFindings provisional_;
   UnseenFindings unseen_;
   std::vector<Finding> findings_, held_;
-  // Devices that were not slow on the plan before. Empty once the baselines of stages come from their own first steps.
+  // Devices that were not slow on the plan before. Empty once the baselines of stages come from their own
+  // first steps.
   std::set<int> healthy_before_;
   int num_observations_ = 0;  // by the present detector
   bool was_slow_ = false;

@@ -6,7 +6,8 @@
 
 namespace optimus {
 
-// The situation counts gains as parts of the step. A proposal may promise a loss of speed, for a second copy of the state.
+// The situation counts gains as parts of the step. A proposal may promise a loss of speed, for a second copy
+// of the state.
 void GainTotals::add(double predicted_gain, double measured_gain) {
   const double miss = std::log((1 + predicted_gain) / (1 + measured_gain));
   ++num_missed;
@@ -26,7 +27,7 @@ double GainTotals::doubt() const {
 void GainTotals::describe(Situation& situation) const {
   situation.switches = num_switches;
   situation.num_judged = num_judged, situation.num_missed = num_missed;
-  situation.gain_promised = promised, situation.gain_kept = measured;
+  situation.gain_promised = promised, situation.gain_measured = measured;
   if (num_missed == 0) return;
   situation.mean_miss = misses / num_missed;
   situation.miss_spread =

@@ -1,20 +1,21 @@
-// GainVerdicts: promised against measured gains of proposals that were adopted. It answers whether the last switch has paid off, and how
-// far predictions can be trusted.
+// GainVerdicts: promised against measured gains of proposals that were adopted. It answers whether the last
+// switch has paid off, and how far predictions can be trusted.
 //
-// A verdict takes kVerdictObservations observations of the new plan. There is none if something else has slowed the plan down meanwhile:
-// the measurement is then *clouded*. Pure; one thread at a time.
+// A verdict takes kVerdictObservations observations of the new plan. There is none if something else has
+// slowed the plan down meanwhile: the measurement is then *clouded*. Pure; one thread at a time.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "adapt/decide.h"
 #include "adapt/pending_proposal.h"
 #include "adapt/plan_history.h"
+#include "adapt/situation.h"
 
 namespace optimus {
 
-// Observations of a new plan until the detector would have found what slows the run down since the plan began.
+// Observations of a new plan until the detector would have found what slows the run down since the plan
+// began.
 constexpr int kVerdictObservations = kSettlingObservations + 2 * static_cast<int>(kRecentSteps);
 
 // Sums over all adopted proposals of a run.

@@ -1,5 +1,5 @@
-// MembershipHistory: when ranks were lost and when ranks joined, as policies see it in trials and in a run. A run keeps it across
-// membership changes, beyond the life of a controller. Plain data.
+// MembershipHistory: when ranks were lost and when ranks joined, as policies see it in trials and in a run. A
+// run keeps it across membership changes, beyond the life of a controller. Plain data.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "adapt/decide.h"
+#include "adapt/situation.h"
 
 namespace optimus {
 
@@ -44,15 +44,16 @@ struct MembershipHistory {
   }
 };
 
-// The expected time between two losses of one device, and the number of losses that this expectation weighs. The default is 50,000
-// hours, the rate of Llama 3's training on 16,384 GPUs. It says little about spot machines, so its weight is small: the first loss
-// outweighs it.
+// The expected time between two losses of one device, and the number of losses that this expectation weighs.
+// The default is 50,000 hours, the rate of Llama 3's training on 16,384 GPUs. It says little about spot
+// machines, so its weight is small: the first loss outweighs it.
 struct ExpectedLifetime {
   double seconds = 50'000 * LastHour::kHour, weight = 1e-4;
 };
 
-// Writes the fields of the situation that describe losses and arrivals. The expected lifetime acts as a prior of five hours of one device: a
-// single loss in a run's first minute does not yield a rate of one loss per minute.
+// Writes the fields of the situation that describe losses and arrivals. The expected lifetime acts as a prior
+// of five hours of one device: a single loss in a run's first minute does not yield a rate of one loss per
+// minute.
 inline void describe_membership(MembershipHistory& history, double now, int num_devices,
                                 const ExpectedLifetime& expected, Situation& situation) {
   situation.now = now - history.began.value_or(now);

@@ -18,7 +18,8 @@ std::optional<Cause> only_cause(const std::vector<Condition>& conditions) {
   return conditions.front().cause;
 }
 
-// The planner numbers the devices that a plan uses without the dropped ones. This restores their ranks. `dropped` is sorted.
+// The planner numbers the devices that a plan uses without the dropped ones. This restores their ranks.
+// `dropped` is sorted.
 Plan with_ranks(Plan plan, const std::vector<int>& dropped) {
   if (dropped.empty()) return plan;
   for (Pipeline& pipeline : plan.pipelines)
@@ -100,9 +101,11 @@ std::vector<PlannedOption> planned_options(const Question& question, const Adapt
   return options;
 }
 
-// The predicted usual step time and the predicted effect of conditions have different errors: each is corrected by its own measurement.
+// The predicted usual step time and the predicted effect of conditions have different errors: each is
+// corrected by its own measurement.
 PredictionMemory learned_from(const Question& question, const PlanOption& now, const Cluster& cluster) {
-  // The plan may not have run without conditions, but its kind has: that is accurate enough if conditions are to add much.
+  // The plan may not have run without conditions, but its kind has: that is accurate enough if conditions are
+  // to add much.
   constexpr double kAddsMuch = 0.3, kAddsSomething = 0.02;
   PredictionMemory memory = question.memory;
   const double predicted_more = now.step_seconds - now.usual_seconds;

@@ -19,7 +19,8 @@ bool is_nearly(const Condition& a, const Condition& b) {
 
 ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& found,
                                      const std::vector<Condition>& provisional, double now) {
-  // The detector needs up to ten observations, or unsteady_seconds where ratios vary. A little more time is allowed.
+  // The detector needs up to ten observations, or unsteady_seconds where ratios vary. A little more time is
+  // allowed.
   constexpr int kMostObservations = 12;
   const double longest = DetectorOptions{}.unsteady_seconds + 2;
   const auto are_as_proposed = [&](const std::vector<Condition>& conditions) {

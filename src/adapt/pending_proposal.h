@@ -1,4 +1,5 @@
-// PendingProposal: a proposal that has been made and is neither adopted nor refused nor cancelled yet. Plain data.
+// PendingProposal: a proposal that has been made and is neither adopted nor refused nor cancelled yet. Plain
+// data.
 #pragma once
 
 #include <vector>
@@ -17,8 +18,8 @@ struct PendingProposal {
   int num_observations = 0;  // since then
 };
 
-// The state of a provisional proposal. found: conditions that the detector has found; provisional: conditions that only the early detector
-// has found.
+// The state of a provisional proposal. found: conditions that the detector has found; provisional: conditions
+// that only the early detector has found.
 ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& found,
                                      const std::vector<Condition>& provisional, double now);
 

@@ -1,4 +1,4 @@
-// See phase.h.
+// Implements phase.h.
 #include "adapt/phase.h"
 
 #include <algorithm>

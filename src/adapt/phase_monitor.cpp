@@ -9,7 +9,7 @@ std::optional<StayDecision> PhaseMonitor::take_plateau() {
   if (is_plateau_reported_ || !plateau_.has_stopped()) return std::nullopt;
   is_plateau_reported_ = true;
   return StayDecision{"the loss falls by less than 2 % in 200 steps",
-                      "larger batches are for --batch-ramp to say", ""};
+                      "a larger batch may help (--batch-ramp)", ""};
 }
 
 std::optional<StayDecision> PhaseMonitor::observe_lengths(const LengthSum& lengths) {
@@ -18,8 +18,8 @@ std::optional<StayDecision> PhaseMonitor::observe_lengths(const LengthSum& lengt
   const double change = lengths_.change();
   if (change < kOthers && change > 1 / kOthers) return std::nullopt;
   reset_lengths();
-  return StayDecision{fmt::format("lengths of documents have changed: attention costs {:.2f}x", change),
-                      "a better one is looked for", ""};
+  return StayDecision{fmt::format("document lengths have changed: attention costs {:.2f}x", change),
+                      "looking for a better plan", ""};
 }
 
 }  // namespace optimus

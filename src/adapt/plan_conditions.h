@@ -16,8 +16,8 @@ constexpr double kLeastAnswerableFactor = 1.12;
 std::set<int> devices_of(const Plan& plan);
 std::vector<int> node_of_each_device(const Cluster& cluster);
 
-// The conditions that another plan can answer. A finding whose nodes cannot be told apart gives a condition for each of them, because an answer
-// must be good whichever node is slow.
+// The conditions that another plan can answer. A finding whose nodes cannot be told apart gives a condition
+// for each of them, because an answer must be good whichever node is slow.
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings);
 bool is_answerable(const Finding& finding);
 
@@ -34,11 +34,12 @@ bool is_covered_by(const Finding& known, const std::vector<Finding>& findings, c
 std::set<int> healthy_devices(const Plan& plan, const std::vector<Condition>& conditions,
                               const Cluster& cluster);
 
-// Conditions of the plan with their severity rounded to about a fifth. Empty if there are no conditions at all.
+// Conditions of the plan with their severity rounded to about a fifth. Empty if there are no conditions at
+// all.
 std::string condition_key(const std::vector<Condition>& conditions, const Plan& plan, const Cluster& cluster);
 
-// Plan and condition key. A plan that no condition concerns takes the same time on other nodes of the same kind, so the key is then the same
-// for all of them.
+// Plan and condition key. A plan that no condition concerns takes the same time on other nodes of the same
+// kind, so the key is then the same for all of them.
 using MeasurementKey = std::pair<std::string, std::string>;
 MeasurementKey measurement_key(const Plan& plan, const std::string& condition_key, const Cluster& cluster);
 

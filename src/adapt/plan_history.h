@@ -1,4 +1,5 @@
-// PlanHistory: the plans that a run has used, and the step times that were measured on them under which conditions.
+// PlanHistory: the plans that a run has used, and the step times that were measured on them under which
+// conditions.
 //
 // It does not decide anything. Pure; one thread at a time. The cluster must outlive it.
 #pragma once
@@ -30,11 +31,12 @@ class PlanHistory {
   // Whether the observation is of the present plan.
   bool is_current(const Observation& seen) const { return seen.step >= first_step_ && seen.num_ranks > 0; }
   void observe(const Observation& seen);
-  // Records the step time under these conditions when they have lasted for kObservationsToDetect observations: what begins now is found
-  // only some steps later. Call it after observe() when has_step_time().
+  // Records the step time under these conditions when they have lasted for kObservationsToDetect
+  // observations: what begins now is found only some steps later. Call it after observe() when
+  // has_step_time().
   void record_step_time(const std::vector<Condition>& conditions);
-  // Records the step time of a plan under these conditions. Without conditions a plan has its usual step time, which only
-  // record_step_time() sets.
+  // Records the step time of a plan under these conditions. Without conditions a plan has its usual step
+  // time, which only record_step_time() sets.
   void record(const Plan& plan, const std::vector<Condition>& conditions, double seconds);
   void record_if_unknown(const std::vector<Condition>& conditions, double seconds);
   void forget_step_times();

@@ -1,5 +1,5 @@
-// PlanProposal: a plan that the adaptation controller wants to switch to, and the gain that it expects. StayDecision: why it keeps
-// the present plan. Plain data.
+// PlanProposal: a plan that the adaptation controller wants to switch to, and the gain that it expects.
+// StayDecision: why it keeps the present plan. Plain data.
 #pragma once
 
 #include <optional>

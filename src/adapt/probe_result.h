@@ -1,4 +1,5 @@
-// A probe: a measurement of all machines while training pauses between two steps (switching/probe.h). Plain data.
+// A probe: a measurement of all machines while training pauses between two steps (switching/probe.h). Plain
+// data.
 #pragma once
 
 #include <vector>
@@ -22,8 +23,8 @@ struct ProbeResult {
   bool operator==(const ProbeResult&) const = default;
 };
 
-// Each value divided by the median of those that were measured (above 0). Empty if fewer than three were measured: then no value can
-// be called slow.
+// Each value divided by the median of those that were measured (above 0). Empty if fewer than three were
+// measured: then no value can be called slow.
 std::vector<double> slowdowns(const std::vector<double>& seconds);
 
 }  // namespace optimus

@@ -25,7 +25,8 @@ void ProbeScheduler::request_for_ambiguous_link(double now) {
   want({.speeds = true});
 }
 
-// A probe is short, so it may be wrong: in the lab, one of 28 probes found a host at half its speed to be well. A second one confirms it.
+// A probe is short, so it may be wrong: in the lab, one of 28 probes found a host at half its speed to be
+// well. A second one confirms it.
 void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double interval, double now) {
   constexpr double kConfirmedAfter = 1;  // seconds
   if (!is_idle() || !unseen.can_be_probed(sees_networks_)) return;

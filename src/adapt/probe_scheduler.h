@@ -1,8 +1,9 @@
-// ProbeScheduler: when to pause training for a probe of all machines (adapt/probe_result.h), and what to measure.
+// ProbeScheduler: when to pause training for a probe of all machines (adapt/probe_result.h), and what to
+// measure.
 //
-// There are three reasons: the time of a ring does not show which of its nodes is slow; devices that the plan does not use, or masks, may
-// have recovered; steps do not show how fast channels are that other plans would use. At most one probe is wanted or under way. Pure; one
-// thread at a time.
+// There are three reasons: the time of a ring does not show which of its nodes is slow; devices that the plan
+// does not use, or masks, may have recovered; steps do not show how fast channels are that other plans would
+// use. At most one probe is wanted or under way. Pure; one thread at a time.
 #pragma once
 
 #include <optional>
@@ -16,10 +17,12 @@ namespace optimus {
 
 class ProbeScheduler {
  public:
-  // sees_networks: probes use the same network as training, which holds for ranks that communicate through host memory.
+  // sees_networks: probes use the same network as training, which holds for ranks that communicate through
+  // host memory.
   explicit ProbeScheduler(bool sees_networks) : sees_networks_(sees_networks) {}
 
-  // With each observation, before any request. has_ambiguous_link: a slow link may be on one of several nodes.
+  // With each observation, before any request. has_ambiguous_link: a slow link may be on one of several
+  // nodes.
   void observe(bool has_ambiguous_link);
   // Requests do nothing while a probe is wanted or under way, or where it would show nothing.
   void request_for_ambiguous_link(double now);
@@ -35,7 +38,8 @@ class ProbeScheduler {
   // The plan has changed: drops requests and measurements of networks.
   void reset();
 
-  // [node]: slowdown of its network by the last probe for an ambiguous link. Empty if there was none, or it showed too few nodes.
+  // [node]: slowdown of its network by the last probe for an ambiguous link. Empty if there was none, or it
+  // showed too few nodes.
   std::vector<double> network_slowdowns() const;
   bool sees_networks() const { return sees_networks_; }
 

@@ -1,7 +1,8 @@
 // ProvisionalFindings: what a few slow steps suggest before the detector is sure.
 //
-// The answer to a provisional finding is computed and prepared while the detector decides, so that the switch can begin as soon as the
-// finding is confirmed. Only devices and hosts count: a slow network is probed first. Pure; one thread at a time.
+// The answer to a provisional finding is computed and prepared while the detector decides, so that the switch
+// can begin as soon as the finding is confirmed. Only devices and hosts count: a slow network is probed
+// first. Pure; one thread at a time.
 #pragma once
 
 #include <map>
@@ -20,7 +21,8 @@ class ProvisionalFindings {
   void observe(const Observation& seen);
   const std::vector<Finding>& findings() const { return findings_; }
 
-  // Whether the findings may be answered now. They are not while an answer to the last ones, or a rejected one, is recent.
+  // Whether the findings may be answered now. They are not while an answer to the last ones, or a rejected
+  // one, is recent.
   bool may_be_weighed(double now) const { return !findings_.empty() && now >= next_at_; }
   void weighed(double now);
   // A proposal was prepared in vain: each time the next one waits longer.

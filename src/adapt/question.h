@@ -1,4 +1,5 @@
-// Question and Answer: what the controller passes to a weighing on a thread, and what it gets back (adapt/weighing.h). Plain data.
+// Question and Answer: what the controller passes to a weighing on a thread, and what it gets back
+// (adapt/weighing.h). Plain data.
 #pragma once
 
 #include <map>

@@ -8,8 +8,8 @@ namespace optimus {
 
 class QuestionSchedule {
  public:
-  // Whether the question with this key is due. If so, the same question is next due after twice the time. A question with another key is
-  // due at once.
+  // Whether the question with this key is due. If so, the same question is next due after twice the time. A
+  // question with another key is due at once.
   bool take_turn(const std::string& key, double now) {
     if (key != key_) wait_ = 0;
     if (now - asked_at_ < wait_) return false;

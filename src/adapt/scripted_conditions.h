@@ -1,4 +1,5 @@
-// Scripted conditions: a timeline of conditions that the oracle policy knows in advance. They replace what the detector finds. Pure.
+// Scripted conditions: a timeline of conditions that the oracle policy knows in advance. They replace what
+// the detector finds. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ struct ScriptedConditions {
   double begins = 0;  // time of the controller's clock at which the timeline starts, in seconds
 };
 
-// The conditions of the timeline that are active now, as findings of this step. Locations that the cluster lacks are skipped.
+// The conditions of the timeline that are active now, as findings of this step. Locations that the cluster
+// lacks are skipped.
 std::vector<Finding> scripted_findings(const ScriptedConditions& script, double now, const Cluster& cluster,
                                        std::int64_t step);
 

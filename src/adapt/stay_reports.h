@@ -1,4 +1,5 @@
-// StayReports: decisions to keep the plan, queued for the run's records. Each is reported once per plan. One thread at a time.
+// StayReports: decisions to keep the plan, queued for the run's records. Each is reported once per plan. One
+// thread at a time.
 #pragma once
 
 #include <deque>

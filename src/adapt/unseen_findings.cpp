@@ -63,9 +63,10 @@ bool UnseenFindings::needs_confirmation() const {
   return std::any_of(entries_.begin(), entries_.end(), [](const Entry& one) { return one.seemed_well; });
 }
 
-// A probe pauses training, and a recovery that is noticed late is time on fewer devices: half of the interval on average. With c seconds per
-// probe, a chance of h per second that the condition ends, and a part g of the devices unused (or one masked device), the sum of both costs
-// is least at an interval of sqrt(2 c / (g h)) seconds.
+// A probe pauses training, and a recovery that is noticed late is time on fewer devices: half of the interval
+// on average. With c seconds per probe, a chance of h per second that the condition ends, and a part g of the
+// devices unused (or one masked device), the sum of both costs is least at an interval of sqrt(2 c / (g h))
+// seconds.
 double UnseenFindings::probe_interval(double now, int num_used_devices) const {
   constexpr double kProbe = 0.2, kShortest = 10, kLongest = 600;  // seconds; measured probes take 0.1 to 0.3
   double worth = 0;

@@ -1,8 +1,9 @@
-// UnseenFindings: conditions that steps cannot show at present, because the plan does not use the device or node, or because it gives it so
-// little work that its slowness is masked.
+// UnseenFindings: conditions that steps cannot show at present, because the plan does not use the device or
+// node, or because it gives it so little work that its slowness is masked.
 //
-// Such a condition is believed to stay for as long as conditions of its kind usually do; then the device is tried again. A probe may show
-// earlier that it has recovered. Pure; one thread at a time. The cluster must outlive it.
+// Such a condition is believed to stay for as long as conditions of its kind usually do; then the device is
+// tried again. A probe may show earlier that it has recovered. Pure; one thread at a time. The cluster must
+// outlive it.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,8 @@ class UnseenFindings {
   // horizon: no condition is expected to last longer; seconds.
   UnseenFindings(const Cluster& cluster, double horizon) : cluster_(cluster), horizon_(horizon) {}
 
-  // Each time that a condition was still present when the device was tried again, the next try comes after twice the time.
+  // Each time that a condition was still present when the device was tried again, the next try comes after
+  // twice the time.
   void add(Finding finding, double now);
   // Keeps of the earlier entries those among `findings`, and adds the others of them.
   void reset(std::vector<Finding> findings, double now);
@@ -36,7 +38,8 @@ class UnseenFindings {
   bool needs_confirmation() const;
   // Seconds between two probes that cost the run least.
   double probe_interval(double now, int num_used_devices) const;
-  // Removes those that were well at two probes in a row, and returns them. Those that were measured stay at least until `keep_until`.
+  // Removes those that were well at two probes in a row, and returns them. Those that were measured stay at
+  // least until `keep_until`.
   std::vector<Finding> apply_probe(const ProbeResult& probe, bool sees_networks, double keep_until);
 
  private:

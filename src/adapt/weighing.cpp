@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "adapt/decide.h"
 #include "adapt/option_pricing.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -27,7 +28,7 @@ Situation situation_of(const Question& question, const std::vector<PlannedOption
                       situation);
   situation.recovery_seconds = context.costs.detection_seconds + context.costs.recovery_seconds;
   situation.since_switch = question.since_switch, situation.exploration_left = question.exploration_left;
-  situation.predicted_gain = question.predicted_gain, situation.realised_gain = question.measured_gain;
+  situation.predicted_gain = question.predicted_gain, situation.measured_gain = question.measured_gain;
   situation.true_rest = question.true_rest, situation.run_left = question.run_left;
   question.totals.describe(situation);
   for (const PlannedOption& one : options) {
@@ -52,10 +53,10 @@ std::string reason_for(const Question& question, const Situation& situation, con
   const PlanOption &chosen = situation.options[choice.option], &now = situation.options.front();
   std::string why = question.evidence;
   if ((chosen.undone_steps > 0) != (now.undone_steps > 0) && question.conditions.empty())
-    why = fmt::format("a device is lost every {}: state is held {}",
+    why = fmt::format("a device is lost every {}: switching to {} of the optimizer state",
                       text(Seconds(1 / (situation.losses_per_device_second * chosen.devices))),
-                      chosen.undone_steps > 0 ? "once" : "twice");
-  if (choice.reason == kGainDidNotCome)
+                      chosen.undone_steps > 0 ? "one copy" : "two copies");
+  if (choice.reason == kGainMissed)
     why = question.conditions.empty() ? choice.reason : fmt::format("{} ({})", why, choice.reason);
   if (policy == PolicyKind::learned) why += fmt::format(" ({})", choice.reason);
   return why;
@@ -84,7 +85,7 @@ Answer weigh(const Question& question, const AdaptationContext& context, const C
   try {
     options = planned_options(question, context, cluster);
   } catch (const UserError&) {
-    answer.stay = StayDecision{question.evidence, "nothing else fits", cause_of(question)};
+    answer.stay = StayDecision{question.evidence, "no other plan fits", cause_of(question)};
     return answer;
   }
   if (question.is_settled) answer.memory = learned_from(question, options.front().option, cluster);

@@ -154,8 +154,8 @@ class TrialRun {
     option.step_seconds = told(segment, mode, history);
     option.usual_seconds *= option.step_seconds / truth;  // the same model says both
     const double mean = history.sum / history.times;
-    option.remembered_seconds = std::exp(mean), option.times_told = history.times;
-    option.told_spread = std::sqrt(std::max(0.0, history.squares / history.times - mean * mean));
+    option.mean_predicted_seconds = std::exp(mean), option.num_predictions = history.times;
+    option.prediction_spread = std::sqrt(std::max(0.0, history.squares / history.times - mean * mean));
     return option;
   }
 
@@ -176,8 +176,8 @@ class TrialRun {
     if (predicted_ > 0 && now_ - switched_ > 10 * seconds_in(segment, mode_) &&
         seconds_in(segment, mode_) > 0) {
       told_of.predicted_gain = predicted_;
-      told_of.realised_gain = 1 - seconds_in(segment, mode_) / step_before_;
-      if (!is_judged_) judge(*told_of.predicted_gain, *told_of.realised_gain);
+      told_of.measured_gain = 1 - seconds_in(segment, mode_) / step_before_;
+      if (!is_judged_) judge(*told_of.predicted_gain, *told_of.measured_gain);
     }
     told_of.recovery_seconds = one_.costs.detection_seconds + one_.costs.recovery_seconds;
     told_of.exploration_left = std::max(0.0, 0.01 * now_ - explored_);
@@ -198,7 +198,7 @@ class TrialRun {
       told_of.miss_spread =
           std::sqrt(std::max(0.0, misses_.squares / misses_.times - told_of.mean_miss * told_of.mean_miss));
     }
-    told_of.num_judged = num_judged_, told_of.gain_promised = promised_, told_of.gain_kept = kept_;
+    told_of.num_judged = num_judged_, told_of.gain_promised = promised_, told_of.gain_measured = kept_;
   }
 
   void decide(const TrialSegment& segment) {

@@ -1,99 +1,101 @@
-// What is slow, and what is done about it.
+// How the controller finds conditions and answers them.
 #include "adapt/adaptation_fixture.h"
 #include "plan/describe.h"
 
 namespace optimus {
 namespace {
 
-// Devices were lost three times in ten minutes, and this plan's state is on one device each: a second copy is worth its price, which is 1 %
-// here. Where none was lost in a month it is not, and 1 % is not worth a change either.
-TEST_F(AdaptationControllerTest, StateIsHeldTwiceWhereDevicesAreLost) {
-  looks_for_better_ = true;
+// Devices were lost three times in ten minutes, and the plan has no redundant copy of its state. Then a copy
+// is worth its cost of 1 %. If no device was lost for a month, it is not; and removing a copy to gain 1 % is
+// not worth a switch either.
+TEST_F(AdaptationControllerTest, AddsRedundantCopyWhenDevicesAreLost) {
+  seeks_better_plan_ = true;
   undone_steps_ = [](const Plan& plan, double) { return plan.buddy > 0 ? 0.0 : 2000.0; };
   UniformPlan shape{.dp = 4, .microbatch = 16, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   constexpr double kBegan = 10'000, kMonth = 30 * 86'400;
   const auto buddy_after = [&](int buddy, int losses, double seconds) {
-    calibration_ = Calibration(), comings_ = {.began = kBegan}, now_ = kBegan + seconds;
-    for (int i = 0; i < losses; ++i) comings_.losses.add(kBegan + 200 * i);
+    calibration_ = Calibration(), membership_ = {.began = kBegan}, now_ = kBegan + seconds;
+    for (int i = 0; i < losses; ++i) membership_.losses.add(kBegan + 200 * i);
     begin(shape, 4, {4, 4});
     Plan first = plan_;
     first.buddy = buddy;
     plan_ = first;
-    controller_->plan_adopted(plan_, std::nullopt, step_), imagine();
+    controller_->plan_adopted(plan_, std::nullopt, step_), simulate();
     for (int i = 0; i < 2; ++i) (void)steps(60);
     return plan_.buddy;
   };
   EXPECT_GT(buddy_after(0, 3, 600), 0) << short_text(plan_);
-  EXPECT_LT(realised_.value_or(1), 0) << "steps are a little slower, and that is no reason to go back";
+  EXPECT_LT(measured_gain_.value_or(1), 0) << "steps are slightly slower, which is no reason to return";
   EXPECT_GT(buddy_after(1, 3, 600), 0) << short_text(plan_);
   EXPECT_GT(buddy_after(1, 0, kMonth), 0) << short_text(plan_);
   EXPECT_EQ(buddy_after(0, 0, kMonth), 0) << short_text(plan_);
 }
 
-// A plan is some steps old when a device becomes slow: nobody waits until it is known what the plan was worth.
-TEST_F(AdaptationControllerTest, WhatBeginsBehindAChangeIsAnsweredAtOnce) {
-  looks_for_better_ = true;
+// A device becomes slow a few steps after a switch. The controller does not wait for the verdict on that
+// switch.
+TEST_F(AdaptationControllerTest, AnswersConditionThatBeginsAfterASwitchAtOnce) {
+  seeks_better_plan_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_TRUE(steps(60).has_value());
   least_seconds_ = 0;
   ASSERT_FALSE(steps(5).has_value());
   set({{Cause::device, 2, 3}});
   const std::int64_t begin = step_;
-  const auto wish = steps(60);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(wish->cause, "device");
+  const auto proposal = steps(60);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(proposal->cause, "device");
   EXPECT_LE(step_ - begin, 12) << "found within ten";
 }
 
-// It seems to bring nothing, because the networks of all have become slow in that moment.
-TEST_F(AdaptationControllerTest, APlanIsNotBlamedForWhatBeganSince) {
-  looks_for_better_ = true;
+// The new plan seems to gain nothing, because all networks become slow at the same time.
+TEST_F(AdaptationControllerTest, DoesNotBlamePlanForLaterConditions) {
+  seeks_better_plan_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const Plan first = plan_;
   ASSERT_TRUE(steps(60).has_value());
   ASSERT_FALSE(steps(6).has_value());
   set({{Cause::link, 0, 20}, {Cause::link, 1, 20}, {Cause::link, 2, 20}, {Cause::link, 3, 20}});
   for (int i = 0; i < 60; ++i) {
-    if (const auto wish = steps(1)) {
-      EXPECT_NE(wish->plan, first) << wish->why;
+    if (const auto proposal = steps(1)) {
+      EXPECT_NE(proposal->plan, first) << proposal->why;
       break;
     }
-    EXPECT_EQ(realised_, std::nullopt) << "it is not known what it was worth";
+    EXPECT_EQ(measured_gain_, std::nullopt) << "the gain cannot be measured";
   }
 }
 
-// Nobody measures for ten steps what was foretold.
-TEST_F(AdaptationControllerTest, TheOracleKnowsWhatComes) {
+// Scripted conditions are not measured for ten steps first.
+TEST_F(AdaptationControllerTest, OracleAnswersScriptedConditionsAtOnce) {
   const Condition slow{Cause::device, 2, 3};
-  foretold_ = ScriptedConditions{{1000, {{slow, 100, 200}}}, 0};
+  scripted_ = ScriptedConditions{{1000, {{slow, 100, 200}}}, 0};
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4, {4, 4}, PolicyKind::oracle);
   const auto steps_until = [&](double seconds) {
-    std::optional<PlanProposal> wish;
-    while (now_ < seconds && !wish) {
+    std::optional<PlanProposal> proposal;
+    while (now_ < seconds && !proposal) {
       conditions_.clear();
       if (now_ >= 100 && now_ < 300) conditions_ = {slow};
-      set(conditions_), wish = steps(1);
+      set(conditions_), proposal = steps(1);
     }
-    return wish;
+    return proposal;
   };
   EXPECT_EQ(steps_until(98), std::nullopt);
-  const auto wish = steps_until(300);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(wish->cause, "device");
+  const auto proposal = steps_until(300);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(proposal->cause, "device");
   EXPECT_LE(now_, 103) << "at once";
   EXPECT_EQ(steps_until(297), std::nullopt);
   ASSERT_TRUE(steps_until(400).has_value()) << "back";
   EXPECT_LE(now_, 304);
 }
 
-TEST_F(AdaptationControllerTest, NothingIsWishedForWhereNothingHappens) {
+TEST_F(AdaptationControllerTest, ProposesNothingWithoutConditions) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   EXPECT_FALSE(steps(300).has_value());
   EXPECT_TRUE(controller_->findings().empty());
 }
 
-TEST_F(AdaptationControllerTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
+TEST_F(AdaptationControllerTest, GivesSlowDeviceLessWorkUntilItRecovers) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4, {4, 4});
@@ -101,44 +103,44 @@ TEST_F(AdaptationControllerTest, ASlowDeviceGetsLessToDoUntilItIsItselfAgain) {
   const double healthy = run_->step_seconds();
   set({{Cause::device, 2, 2}});
   const double slow = run_->step_seconds();
-  const auto wish = steps(30);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(wish->cause, "device");
-  EXPECT_NE(wish->why.find("slow device 2"), std::string::npos) << wish->why;
-  EXPECT_NEAR(wish->predicted_gain, slow / run_->step_seconds() - 1, 0.1) << short_text(plan_);
-  // Half a device of four is gone: 8 / 7 of the healthy step would be perfect.
+  const auto proposal = steps(30);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(proposal->cause, "device");
+  EXPECT_NE(proposal->why.find("slow device 2"), std::string::npos) << proposal->why;
+  EXPECT_NEAR(proposal->predicted_gain, slow / run_->step_seconds() - 1, 0.1) << short_text(plan_);
+  // Half of one device of four is lost: 8 / 7 of the healthy step time is the optimum.
   EXPECT_LT(run_->step_seconds(), 1.25 * healthy) << short_text(plan_);
 
-  EXPECT_FALSE(steps(40).has_value()) << "it stays there while the device is slow";
-  ASSERT_TRUE(realised_.has_value());
-  EXPECT_NEAR(*realised_, wish->predicted_gain, 0.1);
+  EXPECT_FALSE(steps(40).has_value()) << "the plan stays while the device is slow";
+  ASSERT_TRUE(measured_gain_.has_value());
+  EXPECT_NEAR(*measured_gain_, proposal->predicted_gain, 0.1);
 
   set({});
   const auto back = steps(60);
-  ASSERT_TRUE(back.has_value()) << "the new plan's ranks are known to be quicker than usual";
+  ASSERT_TRUE(back.has_value()) << "the new plan's ranks are faster than their baseline";
   EXPECT_EQ(back->cause, "");
-  EXPECT_LE(run_->step_seconds(), healthy) << "the first plan, or one that is better: " << short_text(plan_);
+  EXPECT_LE(run_->step_seconds(), healthy) << "the first plan, or a better one: " << short_text(plan_);
   EXPECT_FALSE(steps(200).has_value()) << short_text(plan_);
 }
 
-// What it takes to weigh and prepare an answer is over when the device counts as slow.
-TEST_F(AdaptationControllerTest, AnAnswerIsWeighedBeforeItIsSure) {
+// The answer is already prepared when the detector has found the slow device.
+TEST_F(AdaptationControllerTest, WeighsAnswerToProvisionalFinding) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(40), std::nullopt);
-  EXPECT_EQ(num_suspicions_, 0);
+  EXPECT_EQ(num_provisional_, 0);
   set({{Cause::device, 2, 2.5}});
   const std::int64_t begin = step_;
-  const auto wish = steps(20);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(num_suspicions_, 1);
-  EXPECT_EQ(num_wrong_, 0);
+  const auto proposal = steps(20);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(num_provisional_, 1);
+  EXPECT_EQ(num_rejected_, 0);
   EXPECT_EQ(step_ - begin, DetectorOptions{}.quick_window);
   EXPECT_EQ(steps(40), std::nullopt);
-  ASSERT_TRUE(realised_.has_value());  // against steps under the condition, not those before it
-  EXPECT_NEAR(*realised_, wish->predicted_gain, 0.2);
+  ASSERT_TRUE(measured_gain_.has_value());  // relative to steps under the condition, not to those before it
+  EXPECT_NEAR(*measured_gain_, proposal->predicted_gain, 0.2);
 }
 
-TEST_F(AdaptationControllerTest, ASuspicionThatPassesChangesNothing) {
+TEST_F(AdaptationControllerTest, CancelsProvisionalProposalWhenFindingPasses) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(40), std::nullopt);
   for (int i = 0; i < 5; ++i) {  // every 20 seconds
@@ -147,71 +149,71 @@ TEST_F(AdaptationControllerTest, ASuspicionThatPassesChangesNothing) {
     set({});
     EXPECT_EQ(steps(15), std::nullopt);
   }
-  EXPECT_EQ(num_suspicions_, num_wrong_);
-  EXPECT_EQ(num_suspicions_, 2);  // the second waits for 30 seconds, the third would for 60
+  EXPECT_EQ(num_provisional_, num_rejected_);
+  EXPECT_EQ(num_provisional_, 2);  // the second one waits for 30 seconds, a third one would wait for 60
 }
 
-// The plan for a device at 4x is not the one for 1.6x.
-TEST_F(AdaptationControllerTest, ASuspicionOfAnotherSeverityIsWrong) {
+// The best plan for a device with a factor of 4 differs from the one for 1.6.
+TEST_F(AdaptationControllerTest, RejectsProvisionalFindingOfAnotherSeverity) {
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(40), std::nullopt);
   set({{Cause::device, 2, 4}});
   ASSERT_EQ(steps(5), std::nullopt);
-  EXPECT_EQ(num_suspicions_, 1);
+  EXPECT_EQ(num_provisional_, 1);
   set({{Cause::device, 2, 1.6}});
-  const auto wish = steps(20);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(num_wrong_, 1);
-  EXPECT_FALSE(wish->is_provisional);
+  const auto proposal = steps(20);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(num_rejected_, 1);
+  EXPECT_FALSE(proposal->is_provisional);
 }
 
-// It says how sure it was, or that the rule has decided, and why.
-TEST_F(AdaptationControllerTest, TheLearnedPolicyDecidesToo) {
+// The reason names the network's certainty, or the guard because of which the rule decides.
+TEST_F(AdaptationControllerTest, SupportsLearnedPolicy) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4, {4, 4}, PolicyKind::learned);
   EXPECT_FALSE(steps(60).has_value());
   const double healthy = run_->step_seconds();
   set({{Cause::device, 2, 2}});
-  const auto wish = steps(60);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_TRUE(wish->why.find("learned, sure to") != std::string::npos ||
-              wish->why.find("the rule decides") != std::string::npos)
-      << wish->why;
+  const auto proposal = steps(60);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_TRUE(proposal->why.find("learned policy, ") != std::string::npos ||
+              proposal->why.find("the rule decides") != std::string::npos)
+      << proposal->why;
   EXPECT_LT(run_->step_seconds(), 1.25 * healthy) << short_text(plan_);
 }
 
-// What copies would take depends on sums between nodes, which no step of a pipeline shows.
-TEST_F(AdaptationControllerTest, WhatNoStepShowsIsMeasuredBeforeItIsBelieved) {
-  const auto gain_of_copies = [&](double ring) -> std::optional<double> {
+// The step time of replicas depends on all-reduces between nodes, which no step of a pipeline measures.
+TEST_F(AdaptationControllerTest, ProbesChannelsThatStepsDoNotUse) {
+  const auto gain_of_replicas = [&](double ring) -> std::optional<double> {
     ring_ = ring, calibration_ = Calibration(), is_any_grid_ = true;
     begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
-    const auto wish = steps(100);
-    EXPECT_TRUE(wish.has_value()) << "a stage is too heavy";
-    for (const PlanAlternative& one : wish ? wish->alternatives : std::vector<PlanAlternative>())
+    const auto proposal = steps(100);
+    EXPECT_TRUE(proposal.has_value()) << "the last stage is too heavy";
+    for (const PlanAlternative& one : proposal ? proposal->alternatives : std::vector<PlanAlternative>())
       if (one.plan.find("dp4") != std::string::npos) return one.predicted_gain;
-    return std::nullopt;  // not among the best few
+    return std::nullopt;  // not among the alternatives
   };
-  const auto usual = gain_of_copies(1), slow = gain_of_copies(30);
+  const auto usual = gain_of_replicas(1), slow = gain_of_replicas(30);
   EXPECT_EQ(num_probes_, 2);
-  ASSERT_TRUE(usual.has_value()) << "copies were weighed";
+  ASSERT_TRUE(usual.has_value()) << "replicas were considered";
   EXPECT_LT(slow.value_or(-1), *usual - 0.1);
 }
 
-// From the begin: the last stage has the head besides its layers.
-TEST_F(AdaptationControllerTest, AStageThatIsTooHeavyIsCutAnew) {
+// The last stage is too heavy from the start, because it has the head in addition to its layers.
+TEST_F(AdaptationControllerTest, RecutsHeavyStage) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const double first = run_->step_seconds();
-  const auto wish = steps(100);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(wish->cause, "heavy_stage");
-  EXPECT_NEAR(wish->predicted_gain, first / run_->step_seconds() - 1, 0.02) << short_text(plan_);
-  EXPECT_GT(wish->predicted_gain, 0.02);
+  const auto proposal = steps(100);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(proposal->cause, "heavy_stage");
+  EXPECT_NEAR(proposal->predicted_gain, first / run_->step_seconds() - 1, 0.02) << short_text(plan_);
+  EXPECT_GT(proposal->predicted_gain, 0.02);
 }
 
-TEST_F(AdaptationControllerTest, ASlowDeviceOfAPipelineGetsFewerLayers) {
+TEST_F(AdaptationControllerTest, GivesSlowPipelineDeviceFewerLayers) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
-  for (int i = 0; i < 3; ++i) (void)steps(100);  // it may find a better plan first
+  for (int i = 0; i < 3; ++i) (void)steps(100);  // the controller may find a better plan first
   const double healthy = run_->step_seconds();
   set({{Cause::device, 1, 1.6}});
   const double slow = run_->step_seconds();
@@ -219,8 +221,9 @@ TEST_F(AdaptationControllerTest, ASlowDeviceOfAPipelineGetsFewerLayers) {
   EXPECT_LT(run_->step_seconds(), healthy + 0.5 * (slow - healthy)) << short_text(plan_);
 }
 
-// With its one layer it is quick enough not to show; with more it would not be. A look at it tells when it is well.
-TEST_F(AdaptationControllerTest, ADeviceThatItsAnswerHidesIsStillSlow) {
+// With a single layer, the slow device does not slow down the pipeline. Only a probe shows when it has
+// recovered.
+TEST_F(AdaptationControllerTest, ProbesDeviceThatNewPlanMasks) {
   least_seconds_ = 0.5;
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   (void)steps(60);  // the head makes the last stage too heavy
@@ -237,15 +240,15 @@ TEST_F(AdaptationControllerTest, ADeviceThatItsAnswerHidesIsStillSlow) {
   EXPECT_LT(run_->step_seconds(), 1.05 * healthy) << short_text(plan_);
 }
 
-// The planner leaves it out, and nobody sees then how it is.
-TEST_F(AdaptationControllerTest, ADeviceThatIsLeftOutIsTriedAgain) {
+// The new plan does not use the device, so steps do not show its speed.
+TEST_F(AdaptationControllerTest, TriesUnusedDeviceAgain) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4);
   are_probes_answered_ = false;
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::device, 2, 5}});
-  // It may get less to do first.
+  // It may get less work first.
   const auto steps_until = [&](int devices, int count) {
     const double begin = now_;
     for (int i = 0; i < 3 && num_devices(plan_) != devices; ++i) (void)steps(count);
@@ -259,62 +262,63 @@ TEST_F(AdaptationControllerTest, ADeviceThatIsLeftOutIsTriedAgain) {
   EXPECT_GT(steps_until(4, 6000), 1.5 * first) << "the next try comes later";
 }
 
-TEST_F(AdaptationControllerTest, ADeviceThatIsLeftOutIsLookedAtAndComesBackWhenItIsWell) {
+TEST_F(AdaptationControllerTest, ProbesUnusedDeviceAndReturnsToItWhenItRecovers) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   begin(shape, 4);
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::device, 2, 5}});
-  for (int i = 0; i < 3 && num_devices(plan_) != 3; ++i) (void)steps(60);  // it may get less to do first
+  for (int i = 0; i < 3 && num_devices(plan_) != 3; ++i) (void)steps(60);  // it may get less work first
   ASSERT_EQ(num_devices(plan_), 3);
   num_probes_ = 0;
   for (int i = 0; i < 4; ++i) (void)steps(500);
   EXPECT_EQ(num_devices(plan_), 3) << "it is still slow";
   EXPECT_GE(num_probes_, 3);
-  // 2,000 s, 20 to 60 between two looks: sqrt(2 * 0.2 / (0.25 * chance)), which is 0.004 a second in the first minutes and 0.0007 then.
+  // 2,000 s with 20 to 60 s between two probes: sqrt(2 * 0.2 / (0.25 * h)), where h is 0.004 per second in
+  // the first minutes and 0.0007 later.
   EXPECT_LE(num_probes_, 80);
-  num_wrong_looks_ = 1;
+  num_wrong_probes_ = 1;
   const int before = num_probes_;
   for (int i = 0; i < 2; ++i) (void)steps(100);
-  EXPECT_EQ(num_wrong_looks_, 0);
-  EXPECT_GE(num_probes_, before + 2) << "what one look says is looked at again";
-  EXPECT_EQ(num_devices(plan_), 3) << "one look was wrong";
+  EXPECT_EQ(num_wrong_probes_, 0);
+  EXPECT_GE(num_probes_, before + 2) << "a recovery is confirmed by a second probe";
+  EXPECT_EQ(num_devices(plan_), 3) << "one probe was wrong";
   set({});
   for (int i = 0; i < 2; ++i) (void)steps(700);
   EXPECT_EQ(num_devices(plan_), 4) << short_text(plan_);
 }
 
-TEST_F(AdaptationControllerTest, ASlowNetworkIsFound) {
+TEST_F(AdaptationControllerTest, AnswersSlowNetwork) {
   begin({.dp = 8, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 8);
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::link, 3, 8}});
   const double slow = run_->step_seconds();
-  const auto wish = steps(60);
+  const auto proposal = steps(60);
   ASSERT_FALSE(controller_->findings().empty());
-  ASSERT_TRUE(wish.has_value()) << text(controller_->findings().front());
-  EXPECT_EQ(wish->cause, "link");
+  ASSERT_TRUE(proposal.has_value()) << text(controller_->findings().front());
+  EXPECT_EQ(proposal->cause, "link");
   EXPECT_LT(run_->step_seconds(), slow) << short_text(plan_);
 }
 
-// A ring's time does not say which of its nodes is slow; messages between pairs do.
-TEST_F(AdaptationControllerTest, ARingsSlowNodeIsLookedFor) {
+// The time of a ring does not show which of its nodes is slow. Messages between pairs do.
+TEST_F(AdaptationControllerTest, ProbesForSlowNodeOfRing) {
   begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {3, 4});
   ASSERT_FALSE(steps(60).has_value());
-  EXPECT_EQ(num_probes_, 1) << "what messages take, which rings do not show";
+  EXPECT_EQ(num_probes_, 1) << "message times, which rings do not show";
   set({{Cause::link, 2, 8}});
   const double slow = run_->step_seconds();
-  const auto wish = steps(60);
-  ASSERT_TRUE(wish.has_value());
+  const auto proposal = steps(60);
+  ASSERT_TRUE(proposal.has_value());
   EXPECT_EQ(num_probes_, 2);
-  EXPECT_NE(wish->why.find("slow network of node 2:"), std::string::npos) << wish->why;
-  EXPECT_EQ(num_devices(wish->plan), 3) << short_text(plan_);
-  for (const Stage& stage : wish->plan.pipelines.front().stages)
+  EXPECT_NE(proposal->why.find("slow network of node 2:"), std::string::npos) << proposal->why;
+  EXPECT_EQ(num_devices(proposal->plan), 3) << short_text(plan_);
+  for (const Stage& stage : proposal->plan.pipelines.front().stages)
     for (const int device : stage.devices) EXPECT_NE(device, 2);
   EXPECT_LT(run_->step_seconds(), slow);
 }
 
-// Messages take longer than before, and steps do not: other plans' steps are not believed to be better for it.
-TEST_F(AdaptationControllerTest, WhatMakesNoStepLongerIsNotAnswered) {
+// Messages take longer than before, but steps do not: the finding is no reason for another plan.
+TEST_F(AdaptationControllerTest, IgnoresFindingsThatDoNotSlowSteps) {
   begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {3, 4});
   ASSERT_FALSE(steps(60).has_value());
   seconds_ = run_->step_seconds();
@@ -323,13 +327,14 @@ TEST_F(AdaptationControllerTest, WhatMakesNoStepLongerIsNotAnswered) {
   EXPECT_FALSE(controller_->findings().empty());
   const std::optional<StayDecision> stay = controller_->take_stay();
   ASSERT_TRUE(stay.has_value());
-  EXPECT_EQ(stay->reason, "steps take no longer");
+  EXPECT_EQ(stay->reason, "step times have not increased");
   seconds_.reset();
   EXPECT_TRUE(steps(60).has_value());
 }
 
-// Steps of 20 ms: a second has to pass until a slow device is found, which is fifty steps, and by then they are what the plan takes of late.
-TEST_F(AdaptationControllerTest, WhatIsFoundLateIsAnswered) {
+// With steps of 20 ms, a slow device is found after one second, which is fifty steps. By then the recent step
+// time is already the slow one.
+TEST_F(AdaptationControllerTest, AnswersConditionThatIsFoundLate) {
   least_seconds_ = 0;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   seconds_ = 0.01;
@@ -339,37 +344,38 @@ TEST_F(AdaptationControllerTest, WhatIsFoundLateIsAnswered) {
   EXPECT_TRUE(steps(200).has_value());
 }
 
-// Where nobody looks, leaving one out at random is no answer, speaking less is.
-TEST_F(AdaptationControllerTest, WhereNodesCannotBeToldApartNoneIsLeftOut) {
+// Without probes, dropping one node at random is no answer. Communicating less is one.
+TEST_F(AdaptationControllerTest, DropsNoNodeWhileSlowNodeIsUnknown) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024};
   begin(shape, 4, {4, 4});
   are_probes_answered_ = false;
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::link, 3, 8}});
-  const auto wish = steps(60);
+  const auto proposal = steps(60);
   ASSERT_FALSE(controller_->findings().empty());
   EXPECT_EQ(controller_->findings().front().cause, Cause::link);
-  EXPECT_EQ(wish ? num_devices(wish->plan) : 4, 4);
+  EXPECT_EQ(proposal ? num_devices(proposal->plan) : 4, 4);
 }
 
-// What goes straight between cards takes other ways than a look's messages: these would tell of the wrong network.
-TEST_F(AdaptationControllerTest, NetworksBetweenCardsAreNotLookedAt) {
+// GPUs communicate directly, over another network than the messages of a probe.
+TEST_F(AdaptationControllerTest, DoesNotProbeGpuNetworks) {
   has_host_links_ = false;
   begin({.dp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4, {4, 4});
   ASSERT_FALSE(steps(60).has_value());
   set({{Cause::link, 3, 8}});
-  const auto wish = steps(60);
+  const auto proposal = steps(60);
   ASSERT_FALSE(controller_->findings().empty());
   EXPECT_EQ(controller_->findings().front().cause, Cause::link);
   EXPECT_EQ(num_probes_, 0);
-  EXPECT_EQ(wish ? num_devices(wish->plan) : 4, 4);
+  EXPECT_EQ(proposal ? num_devices(proposal->plan) : 4, 4);
 }
 
 TEST(ProfileOfHosts, EqualNeighboursAreOneGroup) {
   const HardwareProfile one = standard_cluster("cpux5");
   EXPECT_EQ(profile_of(one, {"a", "a", "b", "b", "c"}).groups.size(), 2U);
   EXPECT_EQ(Cluster(profile_of(one, {"a", "a", "b", "b", "c"})).node_of(Device{4}), 2);
-  EXPECT_EQ(Cluster(profile_of(one, {"a", "b", "a", "b", "c"})).node_of(Device{4}), 0) << "dealt: one node";
+  EXPECT_EQ(Cluster(profile_of(one, {"a", "b", "a", "b", "c"})).node_of(Device{4}), 0)
+      << "interleaved ranks: one node";
   EXPECT_EQ(profile_of(one, {"a", "a", "a", "a", "a"}).groups.size(), 1U);
 }
 

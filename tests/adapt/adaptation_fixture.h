@@ -1,4 +1,5 @@
-// AdaptationControllerTest: the loop without a run: imagined ranks are slowed down, what they see goes to AdaptationController, and what it wishes for is done.
+// AdaptationControllerTest: the control loop without a run. Simulated ranks are slowed down, the controller
+// gets their observations, and its proposals are adopted.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace optimus {
 
 class AdaptationControllerTest : public testing::Test {
  protected:
-  // So many nodes of one device.
+  // Nodes with one device each.
   void begin(const UniformPlan& shape, int nodes, Range dp = {}, PolicyKind policy = PolicyKind::rule) {
     std::vector<std::string> hosts;
     for (int i = 0; i < nodes; ++i) hosts.push_back("node" + std::to_string(i));
@@ -29,7 +30,7 @@ class AdaptationControllerTest : public testing::Test {
                                   [this, shape, dp](const Cluster& cluster, const Plan& now) {
                                     Demand demand{model_, cluster, our_software(), fitted_constants()};
                                     demand.batch = now.batch, demand.sequence_length = now.sequence_length;
-                                    // As a user would who wants stages and copies, and nothing else.
+                                    // The search space of these tests: pipelines and replicas.
                                     demand.constraints.tp = demand.constraints.cp = Range{1, 1};
                                     if (!is_any_grid_) demand.constraints.pp = Range{shape.pp, shape.pp};
                                     demand.constraints.dp = dp, demand.constraints.schedule = "1f1b";
@@ -37,17 +38,17 @@ class AdaptationControllerTest : public testing::Test {
                                   },
                               .can_run = [](const Plan&) { return true; },
                               .clock = [this] { return now_; },
-                              .scripted = foretold_,
-                              .seeks_better_plan = looks_for_better_,
+                              .scripted = scripted_,
+                              .seeks_better_plan = seeks_better_plan_,
                               .last_step = last_step_,
                               .has_host_links = has_host_links_,
-                              .membership = comings_,
+                              .membership = membership_,
                               .undone_steps = undone_steps_};
     controller_ = std::make_unique<AdaptationController>(std::move(context), plan_, calibration_);
-    imagine();
+    simulate();
   }
 
-  void imagine() {
+  void simulate() {
     run_ = std::make_unique<ImaginedRun>(plan_, model_, machines_, Noise{}, ++seed_);
     run_->set(conditions_);
   }
@@ -56,7 +57,7 @@ class AdaptationControllerTest : public testing::Test {
     run_->set(conditions);
   }
 
-  // Steps until something is wished for, which is then done; on suspicion: when that has proved right.
+  // Runs steps until a proposal, which is then adopted. A provisional one is adopted when it is confirmed.
   std::optional<PlanProposal> steps(int count) {
     for (int i = 0; i < count; ++i) {
       Observation seen = run_->next();
@@ -65,29 +66,29 @@ class AdaptationControllerTest : public testing::Test {
       now_ += std::max(least_seconds_, seen.seconds);
       controller_->observe(seen);
       if (are_probes_answered_ && controller_->take_probe_request()) controller_->probe_completed(probe());
-      if (const auto gain = controller_->take_measured_gain()) realised_ = gain;
-      std::optional<PlanProposal> wish = wait_for_wish();
-      if (wish && wish->is_provisional) {
-        ++num_suspicions_;
-        suspected_ = std::exchange(wish, std::nullopt);
+      if (const auto gain = controller_->take_measured_gain()) measured_gain_ = gain;
+      std::optional<PlanProposal> proposal = wait_for_proposal();
+      if (proposal && proposal->is_provisional) {
+        ++num_provisional_;
+        provisional_ = std::exchange(proposal, std::nullopt);
       }
-      if (suspected_ && controller_->provisional_status() == ProvisionalStatus::rejected) {
-        ++num_wrong_, suspected_.reset();
+      if (provisional_ && controller_->provisional_status() == ProvisionalStatus::rejected) {
+        ++num_rejected_, provisional_.reset();
         controller_->proposal_cancelled();
       }
-      if (suspected_ && controller_->provisional_status() == ProvisionalStatus::confirmed)
-        wish = std::exchange(suspected_, std::nullopt);
-      if (wish) {
-        plan_ = wish->plan;
-        controller_->plan_adopted(plan_, wish, step_);
-        imagine();
-        return wish;
+      if (provisional_ && controller_->provisional_status() == ProvisionalStatus::confirmed)
+        proposal = std::exchange(provisional_, std::nullopt);
+      if (proposal) {
+        plan_ = proposal->plan;
+        controller_->plan_adopted(plan_, proposal, step_);
+        simulate();
+        return proposal;
       }
     }
     return std::nullopt;
   }
 
-  // Of nodes of one device each, within 2 % of each other; sums take ring_ times what they should.
+  // Nodes differ by up to 2 %; all-reduces take ring_ times the predicted time.
   ProbeResult probe() {
     ++num_probes_;
     ProbeResult seen;
@@ -106,15 +107,15 @@ class AdaptationControllerTest : public testing::Test {
       seen.devices.push_back(0.02 * (1 + 0.02 * (node % 3)));
       for (const std::vector<Condition>& some : {conditions_, hidden_})
         for (const Condition& one : some)
-          if (one.where == node && num_wrong_looks_ == 0)
+          if (one.where == node && num_wrong_probes_ == 0)
             (one.cause == Cause::link ? seen.network : seen.devices).back() *= one.factor;
     }
-    num_wrong_looks_ = std::max(0, num_wrong_looks_ - 1);
+    num_wrong_probes_ = std::max(0, num_wrong_probes_ - 1);
     return seen;
   }
 
-  // Its thread may take a while; nothing happens meanwhile.
-  std::optional<PlanProposal> wait_for_wish() {
+  // The test waits for the weighing's thread, so that results do not depend on timing.
+  std::optional<PlanProposal> wait_for_proposal() {
     for (int i = 0; i < 20'000 && controller_->is_weighing(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return controller_->take_proposal();
@@ -126,24 +127,24 @@ class AdaptationControllerTest : public testing::Test {
   Calibration calibration_;
   std::unique_ptr<AdaptationController> controller_;
   std::unique_ptr<ImaginedRun> run_;
-  std::vector<Condition> conditions_, hidden_;  // hidden: only looks show them
+  std::vector<Condition> conditions_, hidden_;  // hidden: only probes show them
   double now_ = 0;
   std::int64_t step_ = 0;
   double least_seconds_ = 1;  // of a step, by the clock
   std::uint64_t seed_ = 0;
-  int num_probes_ = 0, num_suspicions_ = 0, num_wrong_ = 0;
-  int num_wrong_looks_ = 0;  // to come: all seem well
+  int num_probes_ = 0, num_provisional_ = 0, num_rejected_ = 0;
+  int num_wrong_probes_ = 0;  // the next probes show all devices as well
   double ring_ = 1;
   bool is_any_grid_ = false;
-  bool looks_for_better_ = false;
+  bool seeks_better_plan_ = false;
   std::int64_t last_step_ = 0;  // of the run
-  std::optional<ScriptedConditions> foretold_;
-  std::optional<double> seconds_;  // of steps, whatever the ranks saw
-  MembershipHistory comings_;
+  std::optional<ScriptedConditions> scripted_;
+  std::optional<double> seconds_;  // of steps, in place of the simulated time
+  MembershipHistory membership_;
   std::function<double(const Plan&, double)> undone_steps_;
   bool are_probes_answered_ = true, has_host_links_ = true;
-  std::optional<double> realised_;
-  std::optional<PlanProposal> suspected_;  // and not yet done
+  std::optional<double> measured_gain_;
+  std::optional<PlanProposal> provisional_;  // proposed and not yet adopted
 };
 
 }  // namespace optimus

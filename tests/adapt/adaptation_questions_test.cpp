@@ -1,4 +1,4 @@
-// When another plan is asked for though nothing is found to be slow, and when not.
+// When the controller compares plans without a condition, and when it returns to an earlier plan.
 #include "adapt/adaptation_fixture.h"
 #include "plan/phase.h"
 #include "plan/plan_json.h"
@@ -6,23 +6,25 @@
 namespace optimus {
 namespace {
 
-// A plan that is far from the best: sequences one by one. It is asked once, when steps have been measured.
-TEST_F(AdaptationControllerTest, ABetterPlanIsTakenWhereNothingIsSlow) {
-  looks_for_better_ = true;
+// The plan is far from the best: one sequence per micro-batch. Plans are compared once, after step times have
+// been measured.
+TEST_F(AdaptationControllerTest, ProposesBetterPlanWithoutConditions) {
+  seeks_better_plan_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
-  const auto wish = steps(60);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(wish->why, "by what steps were measured to take");
+  const auto proposal = steps(60);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(proposal->why, "measured step times favor another plan");
   EXPECT_GE(step_, 30);
   EXPECT_EQ(steps(40), std::nullopt);
-  ASSERT_TRUE(realised_.has_value());
-  EXPECT_GT(*realised_, 0.05);
+  ASSERT_TRUE(measured_gain_.has_value());
+  EXPECT_GT(*measured_gain_, 0.05);
 }
 
-// Steps become longer, and nothing is found yet: another plan might seem quicker for what it would have as well. A play on the mixed day
-// went to one that was 29 % slower four steps before its network was found to be slow.
-TEST_F(AdaptationControllerTest, NobodyAsksWhileLongerStepsAreNotExplained) {
-  looks_for_better_ = true;
+// Steps become longer before a finding explains it. Another plan might look faster although it would be just
+// as slow. In the lab, a run switched to a plan that was 29 % slower, four steps before its network was found
+// to be slow.
+TEST_F(AdaptationControllerTest, WaitsWhileLongerStepsAreUnexplained) {
+  seeks_better_plan_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_EQ(steps(28), std::nullopt);
   seconds_ = 1.5 * run_->next().seconds;
@@ -31,25 +33,26 @@ TEST_F(AdaptationControllerTest, NobodyAsksWhileLongerStepsAreNotExplained) {
   EXPECT_TRUE(steps(10).has_value());
 }
 
-// Stages of one device each: one is slower than what was expected of it since the first step of a new plan. That is no device that became
-// slow in that very moment, and nothing is changed for it; what becomes slow later is found.
-TEST_F(AdaptationControllerTest, AStageThatWasMisjudgedIsNoSlowDevice) {
+// Stages of one device each. One stage is slower than predicted since the first step of a new plan. The
+// prediction is wrong, and no device became slow at that very moment. A device that becomes slow later is
+// found.
+TEST_F(AdaptationControllerTest, DoesNotReportMispredictedStageAsSlowDevice) {
   begin({.pp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4);
   (void)steps(60);  // the head makes the last stage too heavy
   ASSERT_EQ(steps(60), std::nullopt);
   plan_ = with_batch(plan_, 64, 1024);
-  controller_->plan_adopted(plan_, std::nullopt, step_), imagine();
+  controller_->plan_adopted(plan_, std::nullopt, step_), simulate();
   set({{Cause::device, 2, 1.25}});
   EXPECT_EQ(steps(60), std::nullopt);
   set({{Cause::device, 2, 1.25}, {Cause::device, 1, 3}});
-  const auto wish = steps(40);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_NE(wish->why.find("slow device 1"), std::string::npos) << wish->why;
+  const auto proposal = steps(40);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_NE(proposal->why.find("slow device 1"), std::string::npos) << proposal->why;
 }
 
-// A stage is cut smaller for its slow device, and of another one too much was expected: the device is slow all the same. In the lab runs went
-// back to the plan that they began with, as if it were well.
-TEST_F(AdaptationControllerTest, AMisjudgedStageHidesNoSlowDevice) {
+// A slow device has got a smaller stage, and the prediction for another stage is wrong. The slow device
+// remains a finding. In the lab, runs returned to their first plan as if the device had recovered.
+TEST_F(AdaptationControllerTest, KeepsSlowDeviceBesideMispredictedStage) {
   least_seconds_ = 0.5;
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const auto is_known = [&] {
@@ -65,14 +68,15 @@ TEST_F(AdaptationControllerTest, AMisjudgedStageHidesNoSlowDevice) {
   ASSERT_TRUE(steps(40).has_value());
   set({{Cause::device, 1, 2.5}, {Cause::device, 0, 1.3}});
   for (int i = 0; i < 60; ++i) {
-    const auto wish = steps(1);
-    EXPECT_TRUE(!wish || plan_hash(wish->plan) != plan_hash(first)) << wish->why;
+    const auto proposal = steps(1);
+    EXPECT_TRUE(!proposal || plan_hash(proposal->plan) != plan_hash(first)) << proposal->why;
     EXPECT_TRUE(is_known()) << step_;
   }
 }
 
-// The second of two changes makes steps longer: the run goes back to what it had between them, which is quicker than what it began with.
-TEST_F(AdaptationControllerTest, APlanThatDisappointsIsLeftForTheOneBefore) {
+// The second of two switches makes steps longer. The run returns to the plan between them, which is faster
+// than the first plan.
+TEST_F(AdaptationControllerTest, ReturnsToPreviousPlanWhenGainIsMissed) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   ASSERT_TRUE(steps(60).has_value()) << "the head makes the last stage too heavy";
   const Plan second = plan_;
@@ -80,18 +84,18 @@ TEST_F(AdaptationControllerTest, APlanThatDisappointsIsLeftForTheOneBefore) {
   seconds_ = 1.25 * run_->next().seconds;
   plan_ = uniform_plan(model_, {.pp = 2, .dp = 2, .microbatch = 1, .batch = 64, .sequence_length = 1024});
   controller_->plan_adopted(plan_, PlanProposal{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_),
-      imagine();
+      simulate();
   const auto back = steps(40);
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(plan_hash(back->plan), plan_hash(second));
-  EXPECT_EQ(back->why, "the gain did not come");
+  EXPECT_EQ(back->why, "the predicted gain was not reached");
   seconds_.reset();
-  EXPECT_EQ(steps(100), std::nullopt) << "and not to and fro";
+  EXPECT_EQ(steps(100), std::nullopt) << "it does not alternate";
 }
 
-// The same, where a device was slow, and nothing is found to be on the plan that disappoints: what the plan before takes is what it took, not
-// what it would if the device were well.
-TEST_F(AdaptationControllerTest, WhatThePlanBeforeTookIsKnownWhateverIsFound) {
+// The same with a slow device that the disappointing plan does not show. The step time of the previous plan
+// is the measured one, not the one that it would have with a healthy device.
+TEST_F(AdaptationControllerTest, UsesMeasuredStepTimeOfPreviousPlan) {
   least_seconds_ = 0;
   begin({.pp = 4, .microbatch = 1, .batch = 16, .sequence_length = 1024}, 4);
   ASSERT_TRUE(steps(60).has_value()) << "the head makes the last stage too heavy";
@@ -108,13 +112,14 @@ TEST_F(AdaptationControllerTest, WhatThePlanBeforeTookIsKnownWhateverIsFound) {
   EXPECT_NEAR(back->predicted_gain, 0.5, 0.1);
 }
 
-// What a condition asks for was tried, and took longer: the run goes back, and does not try it again while the condition lasts.
-TEST_F(AdaptationControllerTest, WhatHasDisappointedIsNotTriedAgain) {
+// The answer to a condition was tried and was slower. The run returns, and does not try it again while the
+// condition lasts.
+TEST_F(AdaptationControllerTest, DoesNotRetryPlansThatDisappointed) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const Plan first = plan_;
   const double usual = run_->next().seconds;
-  const auto wish = steps(60);
-  ASSERT_TRUE(wish.has_value()) << "the head makes the last stage too heavy";
+  const auto proposal = steps(60);
+  ASSERT_TRUE(proposal.has_value()) << "the head makes the last stage too heavy";
   seconds_ = 1.5 * usual;
   const auto back = steps(40);
   ASSERT_TRUE(back.has_value());
@@ -122,13 +127,13 @@ TEST_F(AdaptationControllerTest, WhatHasDisappointedIsNotTriedAgain) {
   seconds_ = usual;
   for (int i = 0; i < 5; ++i) {
     const auto again = steps(60);
-    EXPECT_TRUE(!again || plan_hash(again->plan) != plan_hash(wish->plan)) << again->why;
+    EXPECT_TRUE(!again || plan_hash(again->plan) != plan_hash(proposal->plan)) << again->why;
   }
 }
 
-// Steps became longer for a reason that nobody has found, and a change made it worse: what the first plan took before all that says nothing
-// about now. Only of the plan before it is known what it takes.
-TEST_F(AdaptationControllerTest, ARunGoesBackByOneChange) {
+// Steps became longer for an unknown reason, and a switch made them even longer. The earlier step time of the
+// first plan says nothing about the present one. Only the step time of the previous plan is known.
+TEST_F(AdaptationControllerTest, ReturnsByOneSwitchOnly) {
   UniformPlan shape{.dp = 4, .strategy = {.zero = 1}, .microbatch = 16, .batch = 64, .sequence_length = 1024};
   begin(shape, 4);
   const double usual = run_->next().seconds;
@@ -137,7 +142,7 @@ TEST_F(AdaptationControllerTest, ARunGoesBackByOneChange) {
     shape.microbatch = microbatch, seconds_ = seconds;
     plan_ = uniform_plan(model_, shape);
     controller_->plan_adopted(plan_, PlanProposal{.plan = plan_, .why = "", .predicted_gain = 0.2}, step_),
-        imagine();
+        simulate();
   };
   change_to(8, 0.8 * usual);
   const Plan second = plan_;
@@ -150,15 +155,15 @@ TEST_F(AdaptationControllerTest, ARunGoesBackByOneChange) {
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(plan_hash(back->plan), plan_hash(second));
   EXPECT_NEAR(back->predicted_gain, 1 / 3.0, 0.05);
-  EXPECT_TRUE(back->is_placed) << "what it took there is known of these devices";
+  EXPECT_TRUE(back->is_placed) << "its step time was measured on these devices";
   seconds_ = 2.2 * usual;
   const auto again = steps(60);
-  EXPECT_TRUE(!again || plan_hash(again->plan) != plan_hash(third)) << "to and fro";
+  EXPECT_TRUE(!again || plan_hash(again->plan) != plan_hash(third)) << "it does not alternate";
 }
 
-// It is asked when 30 steps have been measured.
-TEST_F(AdaptationControllerTest, NothingIsChangedWhereTheRunEnds) {
-  looks_for_better_ = true;
+// Plans are compared after 30 measured steps.
+TEST_F(AdaptationControllerTest, DoesNotSwitchShortlyBeforeTheRunEnds) {
+  seeks_better_plan_ = true;
   begin({.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   EXPECT_TRUE(steps(31).has_value());
   last_step_ = step_ + 31;
@@ -166,26 +171,27 @@ TEST_F(AdaptationControllerTest, NothingIsChangedWhereTheRunEnds) {
   EXPECT_EQ(steps(31), std::nullopt);
 }
 
-// What no plan answers is told once: here memory that has no room left in 200 steps, whatever the policy.
-TEST_F(AdaptationControllerTest, MemoryThatGrowsIsTold) {
+// A condition that no plan can answer is reported once with any policy: memory that reaches its limit within
+// 200 steps.
+TEST_F(AdaptationControllerTest, ReportsGrowingMemory) {
   begin({.dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 1024}, 2, {}, PolicyKind::never);
-  std::vector<std::string> told;
+  std::vector<std::string> reports;
   for (int step = 1; step <= 100; ++step) {
     Observation seen{.step = step};
     for (int rank = 0; rank < 2; ++rank)
       seen.add(
           {.rank = rank, .seconds = 1, .memory = Bytes(1'000 + 10 * step), .memory_limit = Bytes(3'000)});
     controller_->observe(seen);
-    if (const auto stay = controller_->take_stay()) told.push_back(stay->why);
+    if (const auto stay = controller_->take_stay()) reports.push_back(stay->why);
   }
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told.front().find("growing memory of stage 0"), 0u) << told.front();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports.front().find("growing memory of stage 0"), 0u) << reports.front();
 }
 
-// Signs of another phase. That documents have become longer is a reason to ask for another plan again.
-TEST_F(AdaptationControllerTest, ALossThatStopsAndOtherLengthsAreTold) {
+// Signals of another training phase. Longer documents are a reason to compare plans again.
+TEST_F(AdaptationControllerTest, ReportsLossPlateauAndChangedLengths) {
   begin({.dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 1024}, 2);
-  std::vector<std::pair<int, std::string>> told;
+  std::vector<std::pair<int, std::string>> reports;
   for (int step = 1; step <= 700; ++step) {
     Observation seen = run_->next();
     seen.step = step, now_ += seen.seconds;
@@ -193,32 +199,32 @@ TEST_F(AdaptationControllerTest, ALossThatStopsAndOtherLengthsAreTold) {
     seen.lengths = {.sequences = 8, .tokens = 800, .longest = 100, .squares = 8e4 * longer};
     controller_->observe_loss(step < 250 ? 5 - 0.01 * step : 2.5 + 0.01 * (step % 3));
     controller_->observe(seen);
-    if (const auto stay = controller_->take_stay()) told.emplace_back(step, stay->why);
+    if (const auto stay = controller_->take_stay()) reports.emplace_back(step, stay->why);
   }
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].second, "the loss falls by less than 2 % in 200 steps");
-  EXPECT_GT(told[0].first, 300);
-  EXPECT_LT(told[0].first, 460);
-  EXPECT_EQ(told[1].second.find("lengths of documents have changed"), 0u) << told[1].second;
-  EXPECT_GT(told[1].first, 600);
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].second, "the loss falls by less than 2 % in 200 steps");
+  EXPECT_GT(reports[0].first, 300);
+  EXPECT_LT(reports[0].first, 460);
+  EXPECT_EQ(reports[1].second.find("document lengths have changed"), 0u) << reports[1].second;
+  EXPECT_GT(reports[1].first, 600);
 }
 
-// Who has asked already asks again when the batch is another one: here with a plan of sequences one by one.
-TEST_F(AdaptationControllerTest, APhaseIsAskedForABetterPlanAgain) {
-  looks_for_better_ = true;
+// Plans are compared again when the batch size has changed; here the plan has one sequence per micro-batch.
+TEST_F(AdaptationControllerTest, ComparesPlansAgainInANewPhase) {
+  seeks_better_plan_ = true;
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 4, .sequence_length = 1024};
   begin(shape, 4);
   (void)steps(60);
   ASSERT_EQ(steps(60), std::nullopt);
   shape.batch = 64;
   plan_ = uniform_plan(model_, shape);
-  controller_->plan_adopted(plan_, std::nullopt, step_), imagine();
-  const auto wish = steps(60);
-  ASSERT_TRUE(wish.has_value());
-  EXPECT_EQ(wish->why, "by what steps were measured to take");
-  EXPECT_EQ(wish->plan.batch, 64);
+  controller_->plan_adopted(plan_, std::nullopt, step_), simulate();
+  const auto proposal = steps(60);
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(proposal->why, "measured step times favor another plan");
+  EXPECT_EQ(proposal->plan.batch, 64);
   EXPECT_EQ(steps(40), std::nullopt);
-  EXPECT_GT(realised_.value_or(0), 0.05);
+  EXPECT_GT(measured_gain_.value_or(0), 0.05);
 }
 
 }  // namespace
