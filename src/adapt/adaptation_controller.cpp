@@ -12,8 +12,10 @@
 namespace optimus {
 namespace {
 
-constexpr int kCalibrated = 30;  // observations of a plan or a phase, after which plans are compared once
-constexpr int kPuzzled = 30;     // observations within which the reason of longer steps should be found
+// Observations of a plan or a phase after which plans are compared once.
+constexpr int kObservationsToCompare = 30;
+// Observations within which the reason of longer steps should be found.
+constexpr int kMostUnexplained = 30;
 
 }  // namespace
 
@@ -129,14 +131,15 @@ void AdaptationController::weigh_if_due() {
   const std::size_t enough = context_.scripted ? 1 : kRecentSteps;
   if (weighing_.valid() || pending_ || !probes_.is_idle() || history_.num_recent() < enough) return;
   const std::vector<Condition> all = findings_.conditions(),
-                               now = answerable_conditions(felt(findings(), kRecentSteps));
+                               now = answerable_conditions(noticeable(findings(), kRecentSteps));
   if (now.size() < all.size() && context_.decides())
-    stays_.add_for(all, {evidence_of(findings()), "step times have not increased", word_of(all.front().cause)});
-  const bool is_calibrated = history_.num_observations() >= kCalibrated;
+    stays_.add_for(all,
+                   {evidence_of(findings()), "step times have not increased", word_of(all.front().cause)});
+  const bool is_calibrated = history_.num_observations() >= kObservationsToCompare;
   const bool seeks_better =
       context_.seeks_better_plan && context_.decides() && !has_sought_better_plan_ && is_calibrated;
   if (now.empty() && !history_.home() && !has_disappointed() && !seeks_better) return;
-  if (num_unexplained_ > 0 && num_unexplained_ <= kPuzzled) return;
+  if (num_unexplained_ > 0 && num_unexplained_ <= kMostUnexplained) return;
   if (!schedule_.take_turn(question_key(), context_.clock())) return;
   if (is_calibrated) has_sought_better_plan_ = true;
   start_weighing(false);

@@ -87,7 +87,7 @@ class AdaptationController {
 
   bool is_unexplained() const;
   bool are_steps_longer(std::size_t last_steps) const;
-  std::vector<Finding> felt(std::vector<Finding> findings, std::size_t last_steps) const;
+  std::vector<Finding> noticeable(std::vector<Finding> findings, std::size_t last_steps) const;
   std::vector<Condition> begun_since_switch() const {
     return findings_.begun_since_switch(verdicts_.answered_conditions());
   }

@@ -10,7 +10,7 @@ namespace optimus {
 Question AdaptationController::question(bool is_provisional) const {
   const std::size_t steps = is_provisional ? std::size_t{kEarlySteps} : kRecentSteps;
   const std::vector<Finding> findings =
-      felt(is_provisional ? findings_.provisional().findings() : findings_.findings(), steps);
+      noticeable(is_provisional ? findings_.provisional().findings() : findings_.findings(), steps);
   Question question;
   question.plan = history_.plan(), question.conditions = answerable_conditions(findings);
   question.seconds = history_.step_seconds(steps);
@@ -70,7 +70,8 @@ void AdaptationController::add_calibration(Question& question) const {
 std::string AdaptationController::question_key() const {
   const Plan& plan = history_.plan();
   std::string key =
-      condition_key(answerable_conditions(felt(findings(), kRecentSteps)), plan, cluster_) + plan_hash(plan);
+      condition_key(answerable_conditions(noticeable(findings(), kRecentSteps)), plan, cluster_) +
+      plan_hash(plan);
   for (const Finding& one : findings_.unseen().findings())
     key += fmt::format(" {} {}", word_of(one.cause), one.where.front());
   return has_disappointed() ? key + " disappointed" : key;
@@ -81,7 +82,8 @@ std::string AdaptationController::evidence_of(const std::vector<Finding>& findin
   for (const Finding& finding : findings)
     if (is_answerable(finding.cause)) evidence += (evidence.empty() ? "" : ", ") + text(finding);
   if (!evidence.empty()) return evidence;
-  return findings_.was_ever_slow() ? "the condition that slowed the run has ended" : "measured step times favor another plan";
+  return findings_.was_ever_slow() ? "the condition that slowed the run has ended"
+                                   : "measured step times favor another plan";
 }
 
 // Other plans would be compared with step times whose reason is unknown, and which the other plans may share.
@@ -100,7 +102,8 @@ bool AdaptationController::are_steps_longer(std::size_t last_steps) const {
 // Leaves out findings that concern the plan and make no step longer: no step may wait for a link that is
 // slower than before. A heavy stage has been heavy from the start of the plan, so it is part of the usual
 // step time.
-std::vector<Finding> AdaptationController::felt(std::vector<Finding> findings, std::size_t last_steps) const {
+std::vector<Finding> AdaptationController::noticeable(std::vector<Finding> findings,
+                                                      std::size_t last_steps) const {
   if (history_.num_recent() == 0 || are_steps_longer(last_steps)) return findings;
   std::erase_if(findings, [&](const Finding& one) {
     return one.cause != Cause::heavy_stage &&

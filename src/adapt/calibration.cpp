@@ -149,7 +149,7 @@ std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vect
     double compute = 0;
     for (std::size_t role = 0; role < kBlockRoles; ++role) {
       const double predicted = work[static_cast<std::size_t>(group)].compute[role];
-      // A kind of block that no rank has computed: as layers are.
+      // The rate of layers stands in for a kind of block that no rank has computed.
       const auto own = rate(static_cast<BlockRole>(role)), layers = rate(BlockRole::layer);
       if (predicted > 0) compute += predicted * own.value_or(layers.value_or(0));
     }

@@ -43,7 +43,7 @@ double least_of_last(const std::deque<double>& values, int window, int num_other
 DetectorOptions early_options() {
   constexpr double kNever = 1e9;
   DetectorOptions options;
-  options.short_window = options.quick_window = kEarlySteps, options.short_factor = options.quick_factor;
+  options.short_window = options.strong_window = kEarlySteps, options.short_factor = options.strong_factor;
   options.long_factor = options.link_short_factor = options.link_long_factor = kNever;
   return options;
 }
@@ -114,7 +114,7 @@ bool Detector::is_steady(const Track& track, int window) const {
 // The first of the latest steps that are closer to the present level than to the usual one. Single exceptions
 // are ignored.
 std::int64_t Detector::first_step_of(const Track& track) const {
-  const double halfway = std::sqrt(last_median(track.ratios, options_.quick_window));
+  const double halfway = std::sqrt(last_median(track.ratios, options_.strong_window));
   std::int64_t first = track.steps.back();
   int num_low = 0;
   for (std::size_t i = track.ratios.size(); i-- > 0 && num_low < 2;)
@@ -135,12 +135,12 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const bool is_high = ratio >= end;
   track.quiet = is_high ? 0 : track.quiet + 1;
   track.high_seconds = track.quiet >= 2 ? 0 : track.high_seconds + step_seconds_;
-  const bool has_quick = least_of_last(track.ratios, options_.quick_window, 0) >= options_.quick_factor;
+  const bool has_strong = least_of_last(track.ratios, options_.strong_window, 0) >= options_.strong_factor;
   const bool has_short = least_of_last(track.ratios, options_.short_window, 1) >= least;
   const bool has_long = std::ssize(track.ratios) >= options_.long_window &&
                         last_median(track.ratios, options_.long_window) >= least_long;
-  const int window = has_quick ? options_.quick_window : options_.short_window;
-  const bool begins = (has_quick || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
+  const int window = has_strong ? options_.strong_window : options_.short_window;
+  const bool begins = (has_strong || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
                       (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
   if (track.quiet >= 2) track.high_since = step_ + 1;
   if (begins && !track.is_lasting) track.since = first_step_of(track);

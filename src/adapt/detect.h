@@ -43,8 +43,8 @@ struct DetectorOptions {
   int warm_up = 12;  // steps from which baselines are computed
   int short_window = 10, long_window = 60;
   double short_factor = 1.15, long_factor = 1.12;
-  int quick_window = 7;  // all of these steps must have quick_factor
-  double quick_factor = 1.5;
+  int strong_window = 7;  // all of these steps must have strong_factor
+  double strong_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
   double least_seconds = 1;    // shorter disturbances, such as other work on a machine, are no conditions
   double data_share = 0.05;    // part of the step spent waiting for data

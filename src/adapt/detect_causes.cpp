@@ -98,7 +98,7 @@ bool Detector::is_node_explanation(int group, const std::set<int>& slow) const {
 }
 
 void Detector::complete_nodes(std::set<int>& slow) const {
-  const auto window = static_cast<std::size_t>(options_.quick_window);
+  const auto window = static_cast<std::size_t>(options_.strong_window);
   const auto is_nearly = [&](int rank, double factor) {
     const auto track = tracks_.find({Measure::compute, rank});
     return track != tracks_.end() && middle_of(track->second.ratios, window) >= 1 + (factor - 1) / 2;

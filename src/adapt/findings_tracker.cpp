@@ -134,7 +134,7 @@ bool FindingsTracker::is_quiet() const {
 }
 
 // Other devices of its stage show that this one is slow.
-bool FindingsTracker::is_told_apart(const Finding& finding) const {
+bool FindingsTracker::has_stage_peers(const Finding& finding) const {
   if (finding.cause != Cause::device) return false;
   const int rank = finding.where.front();
   return rank < topology().num_ranks() && topology().ranks_of_group(topology().group_of(rank)).size() > 1;
@@ -146,7 +146,7 @@ bool FindingsTracker::is_baseline_wrong() const {
   return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
     if (one.cause != Cause::device || one.since > history_.first_step() + 1) return false;
     const int rank = one.where.front();
-    return healthy_before_.contains(rank) && rank < topology().num_ranks() && !is_told_apart(one);
+    return healthy_before_.contains(rank) && rank < topology().num_ranks() && !has_stage_peers(one);
   });
 }
 
@@ -156,7 +156,7 @@ std::vector<Condition> FindingsTracker::begun_since_switch(const std::vector<Con
   std::vector<Condition> result;
   for (const Finding& finding : findings_) {
     if (!is_answerable(finding) || finding.cause == Cause::heavy_stage) continue;
-    if (finding.since < history_.first_step() + kSettlingObservations && !is_told_apart(finding)) continue;
+    if (finding.since < history_.first_step() + kSettlingObservations && !has_stage_peers(finding)) continue;
     for (const int where : finding.where) {
       const Condition one{finding.cause, where, finding.factor};
       const bool is_known = std::any_of(known.begin(), known.end(), [&](const Condition& before) {

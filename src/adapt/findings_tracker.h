@@ -69,7 +69,7 @@ class FindingsTracker {
  private:
   void watch(const std::set<int>& learn_from_first_steps = {});
   bool is_baseline_wrong() const;
-  bool is_told_apart(const Finding& finding) const;
+  bool has_stage_peers(const Finding& finding) const;
   void release_held(double now);
 
   const ModelSpec& model_;

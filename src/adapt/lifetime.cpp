@@ -39,7 +39,7 @@ Lifetime usual_lifetime(Cause cause) {
 double expected_rest(const Lifetime& lifetime, double age, double horizon) {
   if (lifetime.is_endless) return horizon;
   const double alive = probability_beyond(lifetime, age);
-  if (alive < 1e-12) return horizon;  // older than any observed one: it stays
+  if (alive < 1e-12) return horizon;  // older than any observed one: it is assumed to last
   // The integral of the survival probability, in steps that grow with the age.
   double rest = 0, at = 0, width = std::max(1.0, age / 64);
   while (at < horizon) {

@@ -5,9 +5,9 @@
 //   threshold    switches to the fastest plan if it is 10 % faster, or if a condition costs 20 %
 //   lookahead    maximizes the work of the next minutes, minus expected losses and pauses (Parcae's liveput)
 //   malleus      answers only slow devices, from a factor of 1.2, with the best uneven plan (Malleus)
-//   rule         the default: compares the gain over the condition's expected duration with the pause, the way
-//                back, the doubt of the prediction and the steps that losses undo; takes the least expensive
-//                sufficient answer; returns to the earlier plan if the gain is missed
+//   rule         the default: compares the gain over the condition's expected duration with the pauses, the
+//                doubt of the prediction and the steps that losses undo; takes the least expensive sufficient
+//                answer; returns to the earlier plan if the gain is missed
 //   learned      a small network trained in simulated runs, guarded by the rule (adapt/learned_policy.h)
 //   oracle       hindsight: trials/trial.h; in a run it knows how long the condition will last
 #pragma once

@@ -19,7 +19,7 @@ double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 
 // The closed form of expected_rest (adapt/lifetime.h), because training makes many decisions.
-double quick_rest(Cause cause, double age) {
+double closed_form_rest(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
   if (lifetime.is_endless) return kLongest;
   const double z = std::log(std::max(age, 1e-9) / lifetime.median) / lifetime.spread;
@@ -36,7 +36,7 @@ double likely_rest(const Situation& situation) {
   const double changes = situation.losses_last_hour + situation.arrivals_last_hour;
   rest = std::min(rest, (seen + 600) / (changes + 0.1));
   for (const OngoingCondition& one : situation.conditions)
-    rest = std::min(rest, quick_rest(one.cause, one.age));
+    rest = std::min(rest, closed_form_rest(one.cause, one.age));
   return std::max(rest, 1.0);
 }
 

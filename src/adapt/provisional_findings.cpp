@@ -14,7 +14,7 @@ void ProvisionalFindings::observe(const Observation& seen) {
   findings_ = detector_->observe(seen);
   std::erase_if(findings_, [](const Finding& one) {
     return (one.cause != Cause::device && one.cause != Cause::host) ||
-           one.factor < early_options().quick_factor;
+           one.factor < early_options().strong_factor;
   });
 }
 

@@ -20,7 +20,7 @@
 
 namespace optimus {
 
-// The clock that controller has.
+// The clock that deciding has.
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -1,5 +1,5 @@
 // Watching: what one rank does so that the run knows how it goes: measures its own steps, and passes on what it and the ranks below it in
-// the tree have seen. At rank 0 that ends in AdaptationController.
+// the tree have seen. At rank 0 that ends in Deciding.
 //
 // Ranks collect after the same steps, as the steps' agreement says (StepWord::collects): every step, where one takes a tenth of a second or
 // more; else the mean of several. On CUDA computing is timed by events in the stream and what joins devices by whatever carries it, only in

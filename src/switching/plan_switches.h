@@ -26,12 +26,12 @@ namespace optimus {
 
 // How it ended, the same at all ranks.
 struct SwitchEnd {
-  std::string why_not{};               // refused: by whom and why; empty: it was done
-  std::string why{};                   // it was made; only rank 0 knows
-  bool is_phase = false;               // another phase of the training began with it
+  std::string why_not{};           // refused: by whom and why; empty: it was done
+  std::string why{};               // it was made; only rank 0 knows
+  bool is_phase = false;           // another phase of the training began with it
   std::optional<PlanProposal> wish{};  // it came from; only rank 0 knows
-  Plan from, to;                       // as they were asked for: of their devices only the number counts
-  Seconds prepared;                    // by this rank
+  Plan from, to;                   // as they were asked for: of their devices only the number counts
+  Seconds prepared;                // by this rank
   SwitchReport report{};
 };
 
@@ -48,7 +48,7 @@ class PlanSwitches {
     ControlFolder& requests;
     // The best plan for the batch and length of this one; on a thread of its own; throws UserError.
     std::function<Plan(const Plan& now)> choose;
-    bool can_drain = false;                                                           // ranks may leave
+    bool can_drain = false;                                                       // ranks may leave
     std::function<std::optional<PlanProposal>()> wish = [] { return std::nullopt; };  // after a step
     // Of a wish on suspicion, after each step while it is prepared.
     std::function<ProvisionalStatus()> suspicion = [] { return ProvisionalStatus::confirmed; };

@@ -134,7 +134,7 @@ TEST_F(AdaptationControllerTest, WeighsAnswerToProvisionalFinding) {
   ASSERT_TRUE(proposal.has_value());
   EXPECT_EQ(num_provisional_, 1);
   EXPECT_EQ(num_rejected_, 0);
-  EXPECT_EQ(step_ - begin, DetectorOptions{}.quick_window);
+  EXPECT_EQ(step_ - begin, DetectorOptions{}.strong_window);
   EXPECT_EQ(steps(40), std::nullopt);
   ASSERT_TRUE(measured_gain_.has_value());  // relative to steps under the condition, not to those before it
   EXPECT_NEAR(*measured_gain_, proposal->predicted_gain, 0.2);
