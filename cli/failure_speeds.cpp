@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/open_model.h"
 #include "cluster/open.h"
 #include "model/tensors.h"
 #include "recovery/templates.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 namespace {

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/text.h"
+#include "checkpoint/open_model.h"
 #include "cli/command.h"
 #include "cli/plan_export.h"
 #include "cli/software.h"
@@ -13,7 +14,6 @@
 #include "plan/plan_json.h"
 #include "search/report.h"
 #include "search/sizing.h"
-#include "settings/open_model.h"
 #include "simulate/report.h"
 
 namespace optimus {

@@ -1,9 +1,9 @@
 // See plan_export.h.
 #include "cli/plan_export.h"
 
+#include "checkpoint/open_model.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 

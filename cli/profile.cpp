@@ -1,12 +1,12 @@
 // optimus profile [--model M] [--data D] [--hardware]: what a model, a data set and this machine are.
 #include "data/profile.h"
+#include "checkpoint/open_model.h"
 #include "cli/command.h"
 #include "cli/training.h"
 #include "data/open.h"
 #include "data/samples.h"
 #include "model/options.h"
 #include "model/profile.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 namespace {

@@ -2,6 +2,7 @@
 // --failures TRACE: what a plan, or a policy, would get done on machines that come and go; --refit RUN: what a run's own steps say of the
 // constants.
 
+#include "checkpoint/open_model.h"
 #include "cli/command.h"
 #include "cli/failures.h"
 #include "cli/software.h"
@@ -10,7 +11,6 @@
 #include "model/options.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
-#include "settings/open_model.h"
 #include "simulate/accuracy.h"
 #include "simulate/refit.h"
 #include "simulate/report.h"

@@ -7,10 +7,10 @@
 #include "adapt/learned_policy.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/open_model.h"
 #include "cli/failure_speeds.h"
 #include "cluster/open.h"
 #include "plan/describe.h"
-#include "settings/open_model.h"
 #include "trials/line_trial.h"
 
 namespace optimus {

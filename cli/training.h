@@ -5,8 +5,8 @@
 
 #include <optional>
 
+#include "checkpoint/convert.h"
 #include "cli/console.h"
-#include "inference/convert.h"
 #include "settings/inference_options.h"
 #include "settings/options.h"
 #include "settings/probe_options.h"

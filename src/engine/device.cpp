@@ -8,6 +8,7 @@
 #include <sched.h>
 
 #include "base/error.h"
+#include "cluster/standard.h"
 
 namespace optimus {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/event.h"
-#include "settings/open_model.h"
+#include "checkpoint/open_model.h"
 
 namespace optimus {
 

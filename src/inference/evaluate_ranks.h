@@ -3,10 +3,10 @@
 
 #include <functional>
 
+#include "checkpoint/open_model.h"
 #include "engine/engine.h"
 #include "inference/evaluate.h"
 #include "settings/inference_options.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 

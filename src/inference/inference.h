@@ -2,9 +2,9 @@
 #pragma once
 
 #include "base/event.h"
+#include "checkpoint/open_model.h"
 #include "engine/parameters.h"
 #include "settings/inference_options.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/event.h"
+#include "checkpoint/open_model.h"
 #include "engine/parameters.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 

@@ -3,10 +3,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/convert.h"
 #include "cluster/open.h"
 #include "data/text_stream.h"
 #include "engine/generate.h"
-#include "inference/convert.h"
 #include "inference/weights.h"
 #include "run/training.h"
 #include "settings/expected.h"

@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "base/event.h"
+#include "checkpoint/open_model.h"
 #include "checkpoint/training_state.h"
 #include "data/samples.h"
 #include "plan/phase.h"
 #include "plan/plan.h"
 #include "settings/learning_rate.h"
-#include "settings/open_model.h"
 #include "settings/options.h"
 #include "tokenizer/tokenizer.h"
 

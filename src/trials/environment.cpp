@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "adapt/learned_policy.h"
 #include "adapt/lifetime.h"
 #include "trials/environment_draw.h"
 #include "trials/line_trial.h"

@@ -9,7 +9,7 @@
 
 #include "base/random.h"
 #include "base/temporary_folder.h"
-#include "inference/convert.h"
+#include "checkpoint/convert.h"
 #include "model/open.h"
 
 namespace optimus {

@@ -8,8 +8,8 @@
 #include <rapidcheck.h>
 
 #include "base/temporary_folder.h"
+#include "checkpoint/convert.h"
 #include "engine/equal_training.h"
-#include "inference/convert.h"
 #include "layout/property.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"

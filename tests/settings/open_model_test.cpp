@@ -1,5 +1,5 @@
 // Models by the name that a user gives, with their weights, and their way into a Hugging Face folder and out of it.
-#include "settings/open_model.h"
+#include "checkpoint/open_model.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include "base/failing_file_system.h"
 #include "base/random.h"
 #include "base/temporary_folder.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/hf_tensors.h"
 #include "inference/compare_logits.h"
-#include "inference/convert.h"
 #include "model/hf_config.h"
 #include "model/random_spec.h"
 

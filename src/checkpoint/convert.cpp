@@ -1,5 +1,5 @@
 // See convert.h.
-#include "inference/convert.h"
+#include "checkpoint/convert.h"
 
 #include "base/error.h"
 #include "base/text.h"

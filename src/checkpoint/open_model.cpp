@@ -1,5 +1,5 @@
 // See open_model.h.
-#include "settings/open_model.h"
+#include "checkpoint/open_model.h"
 
 #include "base/error.h"
 #include "base/text.h"

@@ -7,7 +7,7 @@
 #include "base/event.h"
 #include "base/options.h"
 #include "checkpoint/hf_folder.h"
-#include "settings/open_model.h"
+#include "checkpoint/open_model.h"
 
 namespace optimus {
 
