@@ -1,16 +1,20 @@
 // In `optimus-engine`: the commands that need libtorch.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include "cli/training.h"
 #include "run/join.h"
 #include "run/train.h"
 #include "run/train_launched.h"
 #include "run/train_workers.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 namespace {
@@ -51,6 +55,18 @@ WorkerSignals signals_of(const Console& console) {
           }};
 }
 
+// The program at the other end of standard input is the host of this training (src/api/engine_process.h): when it is gone, the training
+// ends after a checkpoint.
+void stop_with_host() {
+  if (std::getenv(kHostVariable) == nullptr) return;
+  ::unsetenv(kHostVariable);  // the workers have no host
+  std::thread([] {
+    char byte;
+    while (::read(STDIN_FILENO, &byte, 1) > 0) continue;
+    ::kill(::getpid(), SIGINT);
+  }).detach();
+}
+
 }  // namespace
 
 int run_joining(const Path& run, const std::string& device, int threads, Console& console) {
@@ -64,6 +80,7 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: that does not end a training
   const auto is_interrupted = [&] { return console.is_interrupted(); };
+  stop_with_host();
   if (const std::optional<WorkerPlace> place = worker_place(process_environment()))
     return train_as_worker(*place, options, table, signals_of(console));
   const LaunchInfo launch = detect_launcher(process_environment());

@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "base/random.h"
-#include "optimus/module.h"
+#include "run/train_modules.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 //
 //   the user's mistake  -> UserError, thrown; its text says what is wrong, which value, what would be right
 //   the world failed    -> Outcome<T>, returned; the caller must look (peer gone, disk full, time-out)
-//   we are wrong        -> ensure(...), prints the values and aborts; never used on input from outside
+//   we are wrong        -> ensure(...), throws InternalError with the values; never used on input from outside
 //
 // Read next: base/options.h (where most UserErrors about settings are born), cli/main.cpp (exit codes).
 #pragma once
@@ -29,6 +29,13 @@ class UserError : public std::runtime_error {
 class UsageError : public UserError {
  public:
   using UserError::UserError;
+};
+
+// A defect of this program. Nothing below the command line and the library's boundary catches it: what the program believed about its own
+// state is wrong. what() has file, line and the values.
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
 };
 
 // Why the world did not do what we asked: one line, with the file or peer in it.
@@ -63,7 +70,7 @@ struct FormatHere {
       : format(text), where(here) {}
 };
 
-// States what we believe; prints the message with file and line, and aborts, if it is not so.
+// States what must be true; throws InternalError with the message, file and line if it is not.
 template <typename... Args>
 void ensure(bool is_true, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
   if (!is_true) [[unlikely]]

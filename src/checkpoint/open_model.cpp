@@ -80,15 +80,15 @@ class CheckpointWeights final : public WeightSource {
   CommonType type_;
 };
 
-bool is_there(const Path& path) {
+bool file_exists(const Path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
 }
 
 bool has_hf_weights(const Path& folder) {
   // A file of another library is said to be one by whoever opens the folder.
-  return is_there(folder / kWeightsFile) || is_there(folder / kWeightsIndex) ||
-         is_there(folder / "pytorch_model.bin");
+  return file_exists(folder / kWeightsFile) || file_exists(folder / kWeightsIndex) ||
+         file_exists(folder / "pytorch_model.bin");
 }
 
 // What the numbers in the folder are for. Rotary positions and dropout have none.
@@ -106,8 +106,8 @@ bool is_same_model(ModelSpec a, ModelSpec b) {
 std::string model_place(const std::string& model) {
   if (model.empty() || find_preset(model)) return model;
   const Path folder = model;
-  const bool is_hf = is_there(folder / "config.json") && !is_there(folder / kManifestFile);
-  const bool is_run = is_there(folder / kCheckpointsFolder) || is_there(folder / "metrics.jsonl");
+  const bool is_hf = file_exists(folder / "config.json") && !file_exists(folder / kManifestFile);
+  const bool is_run = file_exists(folder / kCheckpointsFolder) || file_exists(folder / "metrics.jsonl");
   return !is_hf && is_run ? find_checkpoint(folder).string() : model;
 }
 
@@ -115,7 +115,7 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
                                            EventSink& events) {
   if (find_preset(model)) return nullptr;
   const Path folder = model_place(model);
-  const bool is_checkpoint = is_there(folder / kManifestFile);
+  const bool is_checkpoint = file_exists(folder / kManifestFile);
   if (!is_checkpoint && !has_hf_weights(folder)) return nullptr;
   if (spec.is_mixture())
     throw UserError(
@@ -133,7 +133,7 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
 OpenedModel open_trained_model(const std::string& model, EventSink& events) {
   OpenedModel opened;
   opened.folder = model_place(model);
-  if (is_there(opened.folder / kManifestFile) && !is_there(opened.folder / "config.json"))
+  if (file_exists(opened.folder / kManifestFile) && !file_exists(opened.folder / "config.json"))
     throw UserError("{} is a checkpoint of a model of modules, which no command but train can use",
                     opened.folder.string());
   opened.spec = open_model(opened.folder.string());

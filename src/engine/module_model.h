@@ -1,4 +1,4 @@
-// A model that is a row of torch modules, and its data: what a program hands to train() (optimus/module.h) when its model is no
+// A model that is a row of torch modules, and its data: what a program hands to train() (run/train_modules.h) when its model is no
 // transformer. Each part becomes a block of the engine (engine/module_block.h), so that plans, memory, updates and precision are
 // those of every other model.
 //

@@ -1,11 +1,12 @@
-// A training run, from settings to a finished run folder. include/optimus/train.h is the same for programs that do not watch.
+// A training run, from settings to a finished run folder. Programs outside the tree use include/optimus/train.h.
 #pragma once
 
 #include <functional>
 
 #include "base/event.h"
 #include "observe/status_line.h"
-#include "optimus/train.h"
+#include "run/train_result.h"
+#include "settings/options.h"
 
 namespace optimus {
 
@@ -21,5 +22,8 @@ struct WorkerCommand {
 // A run on several devices has its workers as processes where there is a command for them, else as threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);
+
+// The same with defaults: ranks are threads of this process, nothing is reported but the result.
+TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});
 
 }  // namespace optimus

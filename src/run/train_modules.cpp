@@ -1,5 +1,5 @@
-// See include/optimus/module.h.
-#include "optimus/module.h"
+// See run/train_modules.h.
+#include "run/train_modules.h"
 
 #include "base/error.h"
 #include "engine/module_block.h"

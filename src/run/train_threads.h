@@ -4,7 +4,8 @@
 
 #include <functional>
 
-#include "optimus/train.h"
+#include "run/train_result.h"
+#include "settings/options.h"
 #include "run/train_rank.h"
 
 namespace optimus {

@@ -16,6 +16,9 @@ namespace optimus {
 // Set by the starting process for each of its workers, and by nobody else.
 inline constexpr const char* kWorkerVariable = "OPTIMUS_WORKER";
 
+// Tells optimus-engine that the program at the other end of its standard input is its host (src/api).
+inline constexpr const char* kHostVariable = "OPTIMUS_HOSTED";
+
 struct WorkerPlace {
   int rank = 0, size = 1;
   std::string host = "127.0.0.1";  // of the store

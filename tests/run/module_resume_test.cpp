@@ -4,7 +4,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "base/temporary_folder.h"
-#include "optimus/module.h"
+#include "run/train_modules.h"
 
 namespace optimus {
 namespace {

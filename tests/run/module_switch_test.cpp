@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/temporary_folder.h"
 #include "engine/module_block.h"
-#include "optimus/module.h"
+#include "run/train_modules.h"
 #include "plan/plan_json.h"
 #include "reshard/control.h"
 

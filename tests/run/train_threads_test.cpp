@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/temporary_folder.h"
-#include "optimus/module.h"
+#include "run/train_modules.h"
 
 namespace optimus {
 namespace {

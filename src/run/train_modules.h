@@ -13,7 +13,8 @@
 #pragma once
 
 #include "engine/module_model.h"
-#include "optimus/train.h"
+#include "run/train_result.h"
+#include "settings/options.h"
 
 namespace optimus {
 
