@@ -49,8 +49,7 @@ struct Specimen {
   SlotCost input, weight;       // the two parts of a split backward
   double first_collective = 0;  // the longest collective with which a slot may begin
   double hidden_by_weights =
-      // the part of a forward that a preceding weight-gradient slot can hide, in addition to what is already
-      // subtracted above
+      // the part of a forward that only a preceding weight-gradient slot hides
       0;
   SlotCost forward_compute, backward_compute;  // without communication
   // A slot may take this much longer than recorded here: gathers may or may not be hidden by the preceding
