@@ -48,9 +48,8 @@ struct Specimen {
   SlotCost forward, backward;   // backward: including weight gradients
   SlotCost input, weight;       // the two parts of a split backward
   double first_collective = 0;  // the longest collective with which a slot may begin
-  double hidden_by_weights =
-      // the part of a forward that only a preceding weight-gradient slot hides
-      0;
+  // The part of a forward that only a preceding weight-gradient slot hides.
+  double hidden_by_weights = 0;
   SlotCost forward_compute, backward_compute;  // without communication
   // A slot may take this much longer than recorded here: gathers may or may not be hidden by the preceding
   // slot.

@@ -59,8 +59,8 @@ std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, s
 
 struct LearningOptions {
   std::uint64_t seed = 1;
-  double minutes =
-      10;  // on two cores, as for the shipped policy; determines the number of trials, not a time limit
+  // On two cores, as for the shipped policy; determines the number of trials, not a time limit.
+  double minutes = 10;
   int threads = 2;
   // For ablations.
   bool imitates = true, reinforces = true, sees_misses = true;

@@ -3,7 +3,7 @@
 //
 //   replay(System::oobleck, one)   templates: a short halt at every loss; a new node waits for the next loss
 //   replay(System::varuna, one)    checkpoints, a restart at every loss
-//   replay(System::bamboo, one)    neighbours compute each other's layers: losses slow it down, restarts are few
+//   replay(System::bamboo, one)    neighbours compute each other's layers; losses slow it down, few restarts
 //   replay(System::ours, one)      templates, immediate loss detection, new nodes join between two steps
 //
 // All systems get the same input: the throughput by number of nodes, and the costs of their own plan changes.
@@ -34,8 +34,8 @@ struct Throughput {
 // Costs of plan changes in the published systems.
 struct Halts {
   double reconfigure_seconds = 0;
-  std::vector<double>
-      reconfigure_by_nodes;  // [nodes of the previous plan - Throughput::fewest]; empty: reconfigure_seconds
+  // [nodes of the previous plan - Throughput::fewest]; empty: reconfigure_seconds
+  std::vector<double> reconfigure_by_nodes;
   double checkpoint_seconds = 0;  // 0: no checkpoints
   int checkpoint_every = 10;      // steps
   int fewest_nodes = 12;          // needed to run
@@ -61,8 +61,8 @@ struct ReplayCase {
 
 struct ReplayOutcome {
   std::int64_t steps = 0;  // completed and not lost later
-  double samples_per_second =
-      0;               // from the first start to the end of the last step, as the published simulators count
+  // From the first start to the end of the last step, as the published simulators count.
+  double samples_per_second = 0;
   double goodput = 0;  // samples per second over the whole trace
   double useful_seconds = 0;     // total duration of the counted steps
   double fraction_of_ideal = 0;  // relative to ideal_of

@@ -21,11 +21,12 @@ namespace optimus {
 struct TrialSegment {
   double begin = 0, end = 0;
   std::vector<double> step_seconds;  // [mode]; 0: cannot run
-  // A device of the running plan is lost at the start: the step in flight and the mode's undone_steps are lost.
+  // A device of the running plan is lost at the start. The step in flight and the mode's undone_steps
+  // are lost.
   bool is_loss = false;
   std::vector<OngoingCondition> conditions{};  // ages at the start of the segment
-  bool is_by_name =
-      false;  // for a loss: modes use certain nodes, so a mode that can still run has lost none of its nodes
+  // For a loss: modes use certain nodes, so a mode that can still run has lost none of its nodes.
+  bool is_by_name = false;
 };
 // Whether the start of the segment is a loss for a run in this mode; -1: no mode is running.
 inline bool is_loss_to(const TrialSegment& segment, int mode) {
