@@ -214,7 +214,7 @@ TEST(Search, SaysWhyNothingFitsAndWhatWould) {
   EXPECT_NE(refusal(*large).find("devices ("), std::string::npos) << refusal(*large);
   const auto wide = make("llama3-8b", "h100x8", 8, 8192);
   wide->constraints.tp = Range{16, 16};
-  EXPECT_EQ(refusal(*wide), "tp 16 needs 16 devices, h100x8 has 8; give it more devices, or ask for less");
+  EXPECT_EQ(refusal(*wide), "tp 16 needs 16 devices, h100x8 has 8; add devices or lower the sizes");
   const auto kept = make("gpt3-13b", "a100-40x16", 64, 2048);
   kept->constraints.tp = Range{1, 1}, kept->constraints.pp = Range{1, 1};
   kept->constraints.recompute = "none", kept->constraints.microbatch = Range{8, 8},
