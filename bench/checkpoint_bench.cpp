@@ -1,7 +1,7 @@
 // Benchmarks checkpoints; checkpoint_bench.py compares it with Python libraries.
 //
 //   bench_checkpoint manifest
-//       the manifest of a model with 405 billion parameters on 16,384 ranks: time to write and read it, and size
+//       the manifest of a model with 405 billion parameters on 16,384 ranks: times to write and read
 //   bench_checkpoint save|load FOLDER MIB [nosync|nosum]
 //       one save or load of a synthetic state of MIB MiB (masters and moments of square matrices); prints the
 //       seconds. nosync: no fsync, as in the Python libraries; nosum: the load does not verify checksums

@@ -9,8 +9,8 @@
 //   engine_bench … plan=FILE              runs this plan; batch, microbatch, seq and recompute are ignored
 //   engine_bench … losses=1               also prints the loss and the gradient norm of every step
 //   engine_bench … tokens=PREFIX seed=N lr=X
-//                                         trains on a token file in Megatron's format; the learning rate warms
-//                                         up for 30 steps and then stays constant
+//                                         trains on a token file in Megatron's format; the learning rate
+//                                         warms up for 30 steps and then stays constant
 //   engine_bench … hardware=FILE          also prints the simulator's prediction for that hardware
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>

@@ -13,7 +13,8 @@
 // gemm_product.cuh. Step times: docs/performance.md, measured with the same bf16 GEMMs.
 //
 //   flags="-O2 -gencode=arch=compute_90a,code=sm_90a -Isrc -I$CU13/include"
-//   nvcc $flags -std=c++20 -c bench/gpu/fp8_quantise.cu && nvcc $flags -std=c++17 -c bench/gpu/fp8_products.cu
+//   nvcc $flags -std=c++20 -c bench/gpu/fp8_quantise.cu
+//   nvcc $flags -std=c++17 -c bench/gpu/fp8_products.cu
 //   nvcc -cudart shared fp8_products.o fp8_quantise.o -L$CU13/lib -l:libcublasLt.so.13 -o fp8_products
 #include <cuda_fp8.h>
 

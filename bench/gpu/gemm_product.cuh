@@ -28,7 +28,7 @@ constexpr int kHeuristicResults = 64;
 constexpr double kElementwiseBytesPerMs =
     4.2e9;  // assumed bandwidth of a separate elementwise kernel: 4.2 TB/s
 
-// ------------------------------------------------------------------------------------------------ errors, text
+// --------------------------------------------------------------------------------------------- errors, text
 inline std::string format(const char* text, ...) {
   char buffer[4096];
   va_list args;
@@ -126,7 +126,7 @@ const char* const kPassNames[] = {"fwd", "dgrad", "wgrad16", "wgrad32"};
 enum Storage { kNK, kKN };
 const char* const kStorageNames[] = {"nk", "kn"};
 
-// ------------------------------------------------------------------------------------------------ one product
+// ----------------------------------------------------------------------------------------------- one GEMM
 // A matrix in memory: element (r, c) at data[r * row_stride + c * col_stride]; one of the strides is 1.
 struct View {
   void* data = nullptr;
