@@ -25,8 +25,8 @@ int largest_template(const TemplateOptions& options, int smallest, std::int64_t 
 
 PipelineTemplates PipelineTemplates::build(const Demand& demand, const TemplateOptions& options) {
   ensure(options.most_nodes >= 1 && options.devices_per_node >= 1 && options.failures >= 0,
-         "templates for {} nodes of {} devices and {} failures", options.most_nodes, options.devices_per_node,
-         options.failures);
+         "invalid template options: {} nodes of {} devices, {} failures", options.most_nodes,
+         options.devices_per_node, options.failures);
   if (demand.model.is_custom())
     throw UserError("{} is a custom model; pipeline templates support only transformers", demand.model.name);
   if (demand.sequence_length > demand.model.max_positions)

@@ -1,4 +1,4 @@
-// See ground.h.
+// Implements ground.h: groups the present devices into sections.
 #include "search/ground.h"
 
 #include <algorithm>

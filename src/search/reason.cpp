@@ -31,9 +31,9 @@ double recomputed(const Plan& plan) {
 
 std::string why_unfit(const Fill& fill) {
   if (fill.bytes <= fill.limit)
-    return fmt::format("the offloaded state exceeds a node's host memory: {} of {}", gib(fill.host_bytes),
-                       gib(fill.host_limit));
-  return fmt::format("does not fit: {} of {}", gib(fill.bytes), gib(fill.limit));
+    return fmt::format("the offloaded state exceeds a node's host memory: needs {}, limit {}",
+                       gib(fill.host_bytes), gib(fill.host_limit));
+  return fmt::format("does not fit: needs {}, limit {}", gib(fill.bytes), gib(fill.limit));
 }
 
 std::string why_slower(const Demand& demand, const Ground& ground, const Plan& best,
@@ -97,20 +97,21 @@ std::vector<Relaxation> relaxations(const Demand& demand) {
   };
   const Constraints& c = demand.constraints;
   if (!c.recompute.empty() && c.recompute != "full")
-    add("recompute=full", [](Constraints& x) { x.recompute = "full"; });
+    add("--recompute full", [](Constraints& x) { x.recompute = "full"; });
   if (c.no_zero3 || (c.zero && c.zero->most < 3))
-    add("zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
+    add("--zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
   if (c.microbatch && c.microbatch->least > 1)
-    add("microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
-  if (c.max_memory) add("no --max-memory", [](Constraints& x) { x.max_memory.reset(); });
+    add("--microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
+  if (c.max_memory) add("without --max-memory", [](Constraints& x) { x.max_memory.reset(); });
   for (const auto& [name, member] : {std::pair{"tp", &Constraints::tp},
                                      {"pp", &Constraints::pp},
                                      {"cp", &Constraints::cp},
                                      {"ep", &Constraints::ep},
                                      {"dp", &Constraints::dp}})
-    if (c.*member) add(fmt::format("another {}", name), [m = member](Constraints& x) { (x.*m).reset(); });
+    if (c.*member)
+      add(fmt::format("a different --{}", name), [m = member](Constraints& x) { (x.*m).reset(); });
   if (!c.schedule.empty() || c.chunks)
-    add("another schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
+    add("a different --schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
   if (!c.offload && demand.has_offload) add("--offload", [](Constraints& x) { x.offload = true; });
   return all;
 }
@@ -187,7 +188,7 @@ std::string why_impossible(const Demand& demand, const Ground& ground) {
                        demand.cluster.name(), ways.empty() ? "" : "; would work: " + join(ways, " or "));
   if (const int needed = demand.shares_memory ? 0 : devices_to_fit(demand); needed > 0)
     ways.insert(ways.begin(), fmt::format("{} devices ({} more)", needed, needed - ground.num_devices()));
-  return fmt::format("{} does not fit into the memory of {}: {} needs {} of {} per device; {}",
+  return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, available are {}; {}",
                      demand.model.name, demand.cluster.name(),
                      short_text(plan_of(demand, nearest->candidate)), gib(nearest->fill.bytes),
                      gib(nearest->fill.limit),

@@ -144,7 +144,7 @@ std::string search_svg(const Demand& demand, const Ground& ground, const SearchR
   drawing.text_at(16, 30, fmt::format("{} on {}", demand.model.name, ground.cluster().name()),
                   "font-size=\"18\" font-weight=\"bold\"");
   drawing.text_at(16, 50,
-                  fmt::format("{}: {} a step, {} tokens/s, MFU {}", short_text(result.plan),
+                  fmt::format("{}: {} per step, {} tokens/s, MFU {}", short_text(result.plan),
                               text(Seconds(result.step.seconds)), short_count(result.step.tokens_per_second),
                               percent(result.step.mfu)),
                   "font-size=\"13\"");

@@ -3,7 +3,7 @@
 //
 //   imitation       the training target of a decision is the regret of each option, computed with full
 //                   knowledge of the trial (trials/trial_values.h); the network minimises the expected
-//                   regret. The first round runs the rule policy, later rounds run the network.
+//                   regret. The first round runs the rule policy, the others run the network.
 //   reinforcement   the network samples its choices, and choices that were followed by regret become less
 //                   likely (policy gradient; the achievable number of steps is the baseline, which removes
 //                   the randomness of the trial).

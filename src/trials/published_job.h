@@ -1,11 +1,11 @@
 // PublishedJob: the common part of the published simulators of Oobleck, Varuna and Bamboo. Used only by
 // replay_restarting.cpp and replay_redundant.cpp.
 //
-// Nodes join, become ready and leave. A *muster* is a rendezvous: a halt in which nodes register in the
-// *roster*. If enough nodes are registered when it ends, training continues on all ready nodes with steps of
-// equal length, each of which counts when it ends. With Counting::as_published, steps also end during a
-// rendezvous, and overlapping rendezvous each complete: the first to end empties the roster, and the next
-// finds no nodes and halts the job.
+// Nodes join, become ready and leave. A rendezvous is a halt in which ready nodes register. If enough nodes
+// are registered when it ends, training continues on all ready nodes with steps of equal length, each of
+// which counts when it ends. With Counting::as_published, steps also end during a rendezvous, and overlapping
+// rendezvous each complete: the first to end clears the registered nodes, and the next finds none and halts
+// the job.
 #pragma once
 
 #include <cstdint>
