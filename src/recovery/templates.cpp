@@ -147,7 +147,7 @@ double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
   return longest;
 }
 
-// The possible choices for this number of nodes, with at least `least_pipelines` pipelines if there are
+// All feasible choices for this number of nodes, with at least `least_pipelines` pipelines if there are
 // enough nodes.
 std::vector<PipelineTemplates::Choice> PipelineTemplates::possible(int nodes, int least_pipelines) const {
   std::vector<Choice> result;

@@ -50,14 +50,14 @@ class Bounder {
  public:
   Bounder(const Demand& demand, const Ground& ground);
 
-  // Stops early when the time bound reaches `enough` seconds. For a candidate that does not fit, only the
+  // Stops early when the time bound reaches `enough`. For a candidate that does not fit, only the
   // bytes are meaningful.
   Bound of(const Candidate& candidate, double enough = 1e300);
   // A higher time bound where it is inexpensive to compute: runs the slots of all stages through the
   // simulator's pipeline model, each slot with its lower bound.
   double tighter(const Candidate& candidate, const Bound& bound);
   // Bound over all schedules, ZeRO stages and placements of the state; the other axes must be set. Memory is
-  // not computed when the time bound reaches `enough` seconds.
+  // not computed when the time bound reaches `enough`.
   Bound of_any_schedule(const Candidate& candidate, double enough = 1e300);
   // Bound over all ZeRO stages: communication between replicas takes no time.
   double of_any_zero(Candidate candidate);

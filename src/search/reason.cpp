@@ -16,7 +16,7 @@ const LayerStrategy& first_strategy(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
-// The number of recomputed layers; a selectively recomputed layer counts half.
+// Counts layers with recomputation; a layer with selective recomputation counts half.
 double recomputed(const Plan& plan) {
   double sum = 0;
   for (const Pipeline& pipeline : plan.pipelines)

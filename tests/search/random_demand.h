@@ -51,7 +51,7 @@ inline Problem make_problem(const std::string& model, HardwareProfile profile, s
   return problem;
 }
 
-// The ground refers to the cluster, which must have its final address first.
+// The view refers to the cluster, which must have its final address first.
 inline std::unique_ptr<Problem> placed(Problem problem) {
   auto result = std::make_unique<Problem>(std::move(problem));
   result->ground = std::make_unique<Ground>(result->cluster);
