@@ -101,8 +101,8 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
 
 // The same terms as in cost/memory_cost.cpp (beside_kept), or smaller ones.
 void Bounder::see_moved(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
-  // Gradients that are accumulated only in the last micro-batch do not coincide with the activations of
-  // others.
+  // When gradients are accumulated only in the last micro-batch, the other micro-batches have already freed
+  // their activations.
   const bool is_late = c.zero == 1 && demand_.software.runs_programs && in_flight > 1;
   if (is_late) terms.layer.gathered = terms.dense.gathered = 0;
   const bool has_embedding = s == 0, has_head = s + 1 == c.pp;

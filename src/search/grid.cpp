@@ -150,7 +150,7 @@ class GridSearch {
     });
   }
 
-  // Whether layers are recomputed only because state takes too much memory.
+  // Whether a fitted candidate recomputes any layers, which a smaller state would avoid.
   bool computes_again(const Candidate& c) {
     if (!c.is_fitted) return false;
     const std::vector<StageLayers> layers = bounder_.layers_of(c);

@@ -120,8 +120,8 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
 }
 
 // A slot may begin with a gather while the preceding slot still computes without communication (weight
-// gradients; experts that are not distributed). forward: the part of the gather that a preceding forward may
-// hide. backward: how much more than in the sample a preceding backward may hide.
+// gradients; experts that are not distributed). forward: how much of a forward's gather may be hidden.
+// backward: how much more of a backward's gather may be hidden than in the sample.
 struct HiddenGathers {
   double forward = 0, backward = 0;
 };

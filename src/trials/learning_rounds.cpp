@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// For a training of ten minutes.
+// Defaults for ten minutes of training.
 constexpr int kImitationRounds = 6, kReinforcementRounds = 8;
 constexpr double kTrialsOfRound = 120;    // per family
 constexpr std::size_t kLessonsKept = 48;  // per trial; a random subset stands for the rest

@@ -63,7 +63,7 @@ struct ReplayOutcome {
   std::int64_t steps = 0;  // completed and not lost later
   // From the first start to the end of the last step, as the published simulators count.
   double samples_per_second = 0;
-  double goodput = 0;  // samples per second over the whole trace
+  double goodput = 0;            // samples per second over the whole trace
   double useful_seconds = 0;     // total duration of the counted steps
   double fraction_of_ideal = 0;  // relative to ideal_of
   double seconds_lost = 0;       // time with enough nodes but without a counted step
@@ -83,7 +83,7 @@ ReplayOutcome replay(System system, const ReplayCase& one);
 // single replay with a dozen losses varies strongly.
 ReplayOutcome mean_replay(System system, const ReplayCase& one, int repeats);
 
-// A training that always runs at the best speed of the ready nodes and loses nothing.
+// An ideal run that always trains at the best speed of the ready nodes and loses nothing.
 struct Ideal {
   double samples = 0, seconds = 0;  // seconds: with enough nodes
 };

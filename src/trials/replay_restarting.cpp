@@ -52,7 +52,7 @@ class RestartingJob : public PublishedJob {
   std::int64_t nodes_ = 0, length_ = 0, num_steps_ = 0;
 };
 
-// Saves a checkpoint after every tenth step and after the first step that follows a loss.
+// Saves a checkpoint every checkpoint_every steps, and after the first step that follows a loss.
 class SavingJob final : public RestartingJob {
  public:
   using RestartingJob::RestartingJob;
