@@ -1,5 +1,5 @@
 // Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is the
-// smallest one left; each resulting candidate is simulated when its own bound is.
+// smallest left; each resulting candidate is simulated when its own bound is.
 #include <algorithm>
 #include <queue>
 
@@ -46,7 +46,7 @@ void for_shapes(const Demand& demand, const Ground& ground, const Candidate& spl
       }
 }
 
-// Enumerates the placements of state for one schedule.
+// Enumerates the placements of state for a schedule.
 template <typename See>
 void for_zeros(const Demand& demand, const Ground& ground, const Candidate& scheduled, See&& see) {
   const int in_domain = std::max(1, ground.group_of(0).devices_per_domain / scheduled.tp);
@@ -62,7 +62,7 @@ void for_zeros(const Demand& demand, const Ground& ground, const Candidate& sche
 
 template <typename See>
 void for_schedules(const Demand& demand, const Candidate& shape, See&& see) {
-  // An incomplete last round costs as much as a complete one, and other trainers reject it.
+  // An incomplete last round costs as much as a complete round, and other trainers reject it.
   const bool is_round = count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
   for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
     if (choice.schedule == Schedule::interleaved && !is_round && demand.constraints.schedule.empty())
@@ -188,7 +188,7 @@ class GridSearch {
     push(c, bounder_.of(c), bounder_.of_any_zero(c) * rate(c), Level::variant);
   }
 
-  // Keeps only the fastest ones, and the one with the smallest excess.
+  // Keeps only the fastest candidates, and the candidate with the smallest excess.
   void remember_unfit(const Judged& one) {
     const auto over = [](const Fill& fill) {
       return std::max(fill.bytes - fill.limit, fill.host_bytes - fill.host_limit);
@@ -210,7 +210,7 @@ class GridSearch {
       return;
     }
     const auto [c, plan, fill] = settled(demand_, ground_, bounder_, wanted);
-    // The plan needs no recomputation in its memory: it equals one that was already evaluated.
+    // The plan needs no recomputation in its memory: it equals a plan that was already evaluated.
     if (c.is_fitted && !computes_again(c)) return;
     Judged one{c, 0, 0, fill, true};
     if (!one.fill.fits()) {

@@ -93,7 +93,7 @@ bool is_all(const Plan& plan, const std::function<bool(const LayerStrategy&)>& h
 }
 
 // Lowers the ZeRO stage in as many layers of each stage as memory allows: no weight gathers there, or only
-// one gradient reduction.
+// a single gradient reduction.
 void shard_less(Improver& improver, const Constraints& constraints) {
   const Plan plan = improver.best().plan;
   const int zero = first_of(plan).zero;

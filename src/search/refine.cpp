@@ -33,7 +33,7 @@ class Refiner {
       place_inside(c);
     }
     if (is_uniform) return improver_.best();
-    const bool may_differ = demand_.software.runs_programs;  // other trainers use one strategy for all layers
+    const bool may_differ = demand_.software.runs_programs;  // other trainers use a single strategy for all layers
     if (may_differ) make_fit(improver_, demand_, bounder_, grid);
     if (grid.judged.empty()) return improver_.best();
     for (const Plan& plan : pipelines_of_parts(demand_, ground_, bounder_, grid)) improver_.consider(plan);
@@ -97,7 +97,7 @@ class Refiner {
     return true;
   }
 
-  // Moves one layer from one stage to another, as long as the simulator finds the plan faster.
+  // Moves single layers between stages as long as the simulator finds the plan faster.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& held) {
     constexpr int kMostTries = 4;

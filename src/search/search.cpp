@@ -49,7 +49,7 @@ bool is_called_the_same(const Candidate& a, const Candidate& b) {
          std::none_of(std::begin(kAxes), std::end(kAxes), [&](Axis axis) { return differs(a, b, axis); });
 }
 
-// The best candidate with one axis changed; the number of replicas follows.
+// The best candidate with a single axis changed; the number of replicas follows.
 std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, const Candidate& best) {
   std::vector<Candidate> all;
   const auto add = [&](auto&& change) {
@@ -163,7 +163,7 @@ class Explainer {
     std::sort(all.begin(), all.end(), [](const Judged& a, const Judged& b) { return a.seconds < b.seconds; });
     result_.front.push_back({full_text(result_.plan), result_.step.seconds, result_.fill.bytes});
     for (const Judged& one : all) {
-      // Differences below one percent of memory are not listed.
+      // Differences below 1 % of memory are not listed.
       if (!one.is_simulated || !one.fill.fits() || one.fill.bytes > 0.99 * result_.front.back().bytes ||
           one.seconds < result_.step.seconds)
         continue;

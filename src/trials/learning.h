@@ -22,7 +22,7 @@
 
 namespace optimus {
 
-// One decision of one trial: the observed features, and the regret of each option in thousandths of the
+// A decision of a trial: the observed features, and the regret of each option in thousandths of the
 // trial's achievable steps.
 struct Lesson {
   FeatureTable seen;
@@ -53,7 +53,7 @@ struct LessonTaker {
   double wanders = 0;       // fraction of decisions that are uniformly random (exploration)
   bool sees_misses = true;  // as in LearnedPolicy
 };
-// The training examples of one trial in the order of its decisions. `number`: of the trial; also seeds random
+// The training examples of a trial in the order of its decisions. `number`: of the trial; also seeds random
 // decisions.
 std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, std::uint64_t number);
 

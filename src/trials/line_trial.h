@@ -11,7 +11,7 @@ namespace optimus {
 // The run begins in `plan`. Modes are the responses to every set of conditions and losses of the timeline. A
 // plan made for certain nodes runs only while these are present; steps that a loss undoes in plans without a
 // second copy of the state are not modelled. Throws UserError for nodes that the demand's cluster does not
-// have. `timed`, if not null, receives the longest time that computing the responses to one set took.
+// have. `timed`, if not null, receives the longest time that computing the responses to a set took.
 struct TimedResponses {
   double (*clock)() = nullptr;  // seconds; null: not measured
   double longest = 0;

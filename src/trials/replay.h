@@ -78,7 +78,7 @@ System parse_system(std::string_view word, const std::string& what);  // throws 
 
 ReplayOutcome replay(System system, const ReplayCase& one);
 
-// The mean over several replays: of the trace, and of copies whose event times are shifted by up to one step.
+// The mean over several replays: of the trace, and of copies whose event times are shifted by up to a step.
 // The step in flight is most of the cost of a loss, and how much of it is done at the loss is random, so a
 // single replay with a dozen losses varies strongly.
 ReplayOutcome mean_replay(System system, const ReplayCase& one, int repeats);

@@ -136,7 +136,7 @@ class LiveJob {
     if ((worth(number) - worth(num_used_)) * until_next > speed(number) * pause) go_on(begin_, pause);
   }
 
-  // A running training admits the node after its current step; a halted one may have waited for it.
+  // A running training admits the node after its current step; a halted training may have waited for it.
   void came(int node) {
     is_ready_[static_cast<std::size_t>(node)] = true;
     ++num_ready_;

@@ -1,5 +1,5 @@
 // Replays Oobleck and Varuna: every loss opens a rendezvous, after which training continues on all ready
-// nodes. Varuna also saves checkpoints and rolls back to the latest one.
+// nodes. Varuna also saves checkpoints and rolls back to the latest checkpoint.
 #include <algorithm>
 
 #include "trials/published_job.h"
