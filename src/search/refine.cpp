@@ -33,7 +33,7 @@ class Refiner {
       place_inside(c);
     }
     if (is_uniform) return improver_.best();
-    const bool may_differ = demand_.software.runs_programs;  // other trainers use a single strategy for all layers
+    const bool may_differ = demand_.software.runs_programs;  // others use a single strategy
     if (may_differ) make_fit(improver_, demand_, bounder_, grid);
     if (grid.judged.empty()) return improver_.best();
     for (const Plan& plan : pipelines_of_parts(demand_, ground_, bounder_, grid)) improver_.consider(plan);

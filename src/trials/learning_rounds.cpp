@@ -151,7 +151,7 @@ class Training {
     judge("reinforcement", round + 1, regret);
   }
 
-  // One pass over the examples; returns the mean regret. `weights`: a weight per example, for the chosen option;
+  // A pass over the examples; returns the mean regret. `weights`: a weight per example, for the chosen option;
   // empty for imitation.
   double go_through(const std::vector<const Lesson*>& lessons, const std::vector<double>& weights,
                     double rate) {

@@ -1,10 +1,10 @@
 // Replays: the training progress of systems with different responses to lost and returning nodes on the same
 // node trace.
 //
-//   replay(System::oobleck, one)   templates: a short halt at every loss; a new node waits for the next loss
-//   replay(System::varuna, one)    checkpoints, a restart at every loss
-//   replay(System::bamboo, one)    neighbours compute each other's layers; losses slow it down, few restarts
-//   replay(System::ours, one)      templates, immediate loss detection, new nodes join between two steps
+//   System::oobleck   templates: a short halt at every loss; a new node waits for the next loss
+//   System::varuna    checkpoints, a restart at every loss
+//   System::bamboo    neighbours compute each other's layers; losses slow it down, few restarts
+//   System::ours      templates, immediate loss detection, new nodes join between two steps
 //
 // All systems get the same input: the throughput by number of nodes, and the costs of their own plan changes.
 // The first three follow their authors' published simulators; Counting selects whether the artefacts of that
