@@ -151,8 +151,8 @@ class Training {
     judge("reinforcement", round + 1, regret);
   }
 
-  // A pass over the examples; returns the mean regret. `weights`: a weight per example, for the chosen option;
-  // empty for imitation.
+  // A pass over the examples; returns the mean regret. `weights`: a weight for the chosen option of each
+  // example; empty for imitation.
   double go_through(const std::vector<const Lesson*>& lessons, const std::vector<double>& weights,
                     double rate) {
     double sum = 0;
