@@ -1,7 +1,10 @@
-// bench_checkpoint manifest: the manifest of 405 billion parameters on 16,384 ranks: written and read, seconds and bytes.
-// bench_checkpoint save|load FOLDER MIB [nosync|nosum]: one save or load of a made-up state of so many MiB, masters and moments
-// of square matrices; prints its seconds. checkpoint_bench.py runs it beside Python's libraries. With nosync nothing is synced
-// (what Python's libraries do); with nosum the load does not check sums.
+// Benchmarks checkpoints; checkpoint_bench.py compares it with Python libraries.
+//
+//   bench_checkpoint manifest
+//       the manifest of a model with 405 billion parameters on 16,384 ranks: times to write and read
+//   bench_checkpoint save|load FOLDER MIB [nosync|nosum]
+//       one save or load of a synthetic state of MIB MiB (masters and moments of square matrices); prints the
+//       seconds. nosync: no fsync, as in the Python libraries; nosum: the load does not verify checksums
 #include <fmt/format.h>
 
 #include <chrono>
@@ -18,7 +21,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kSide = 1024;  // a matrix: 4 MiB
+constexpr std::int64_t kSide = 1024;  // one matrix has 4 MiB
 
 struct Buffer {
   StateField field;
@@ -56,7 +59,7 @@ double save(const Path& folder, const std::vector<Buffer>& state, FileSystem& fi
   });
 }
 
-// Into memory that exists, as a run's parameters do.
+// Reads into allocated memory, as a run does with its parameters.
 double load(const Path& folder, std::vector<Buffer>& state, SumCheck check) {
   for (Buffer& buffer : state) std::fill(buffer.values.begin(), buffer.values.end(), 0.0F);
   const double seconds = seconds_of([&] {
@@ -69,7 +72,7 @@ double load(const Path& folder, std::vector<Buffer>& state, SumCheck check) {
   return seconds;
 }
 
-// 1134 tensors of 16 stages, each cut into 8 parts by 128 shards, and three fields of each box.
+// 1134 tensors in 16 stages, each tensor cut into 8 parts and 128 shards, three fields per box.
 void manifest_at_scale() {
   Manifest manifest;
   constexpr int kTensors = 1134, kStages = 16, kParts = 8, kShards = 128;

@@ -1,5 +1,6 @@
-// Collectives between processes of this machine: Gloo's own beside those that we build from its messages (comm/exchange.h), with
-// several sizes of segments. Starts its own processes. Each figure is a median of repeats, in microseconds.
+// Benchmarks collectives between processes on this machine: Gloo's own collectives, and those that this
+// project builds from messages (comm/exchange.h) with several segment sizes. Starts its own processes. Prints
+// medians in microseconds.
 //
 //   bench_comm 4            with 4 processes
 #define USE_C10D_GLOO
@@ -75,7 +76,7 @@ class Bench {
   }
 
  private:
-  // Of a collective whose whole tensor has so many bytes.
+  // The median time of a collective; `bytes` is the size of the whole tensor.
   std::string shown(const std::function<void()>& once, std::int64_t bytes) {
     whole_ = at::ones({bytes / 4 / size_ * size_}, at::kFloat);
     part_ = at::ones({whole_.numel() / size_}, at::kFloat);

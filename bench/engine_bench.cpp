@@ -1,12 +1,17 @@
-// Steps a second of the engine, on random tokens or on a text: one line of JSON. bench/engine_bench.py runs it beside PyTorch.
+// Benchmarks training steps of the engine on random tokens or on a token file; prints one line of JSON.
+// bench/engine_bench.py compares it with PyTorch.
 //
-//   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2 steps=10
-//   engine_bench probe=FILE device=cuda          measures this machine, as `optimus profile --hardware --out FILE`
-//   engine_bench … products=FILE recording=0     where measured products are kept (CUDA); steps are not recorded
-//   engine_bench … plan=FILE                     runs that plan instead of one made from batch, microbatch, seq, recompute
-//   engine_bench … losses=1                      adds the loss of every step, and its gradient's norm
-//   engine_bench … tokens=PREFIX seed=N lr=X     trains on a token file in Megatron's layout; the rate grows for 30 steps and stays
-//   engine_bench … hardware=FILE                 adds what the simulator predicts on that hardware
+//   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2
+//   engine_bench probe=FILE device=cuda   measures this machine, as `optimus profile --hardware --out FILE`
+//   engine_bench … steps=10               number of timed steps, after `warm` untimed ones
+//   engine_bench … products=FILE          file that stores measured GEMM algorithms (CUDA)
+//   engine_bench … recording=0            does not record steps
+//   engine_bench … plan=FILE              runs this plan; batch, microbatch, seq and recompute are ignored
+//   engine_bench … losses=1               also prints the loss and the gradient norm of every step
+//   engine_bench … tokens=PREFIX seed=N lr=X
+//                                         trains on a token file in Megatron's format; the learning rate
+//                                         warms up for 30 steps and then stays constant
+//   engine_bench … hardware=FILE          also prints the simulator's prediction for that hardware
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #ifdef OPTIMUS_CUDA
@@ -80,7 +85,7 @@ Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) 
   return make_batch(samples, plan, step, step * plan.batch);
 }
 
-// What the steps train on.
+// The batches of the steps: from a token file, or random.
 class Batches {
  public:
   Batches(const Words& words, const Plan& plan, const ModelSpec& model) : plan_(plan) {
@@ -111,7 +116,7 @@ void synchronize(at::Device device) {
   (void)device;
 }
 
-// Behind the steps that warm up, in which libraries try their kernels.
+// Called after the warm-up steps, in which libraries try out their kernels.
 void forget_peak(at::Device device) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
@@ -119,7 +124,7 @@ void forget_peak(at::Device device) {
   (void)device;
 }
 
-// The most memory there was: of the device's allocator, or of the process.
+// Peak memory of the device's allocator, or of the process.
 std::int64_t peak_bytes(at::Device device) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda())
@@ -153,7 +158,8 @@ void add_prediction(const std::string& hardware, const Plan& plan, const ModelSp
       {"compute", step.split.compute}, {"optimizer", step.split.optimizer}, {"host", step.split.host}};
 }
 
-// Keyed numbers are made on the host, which takes minutes for billions; for speed alone any of the same spread will do.
+// Initialization from keys runs on the host and takes minutes for billions of parameters. For benchmarks, any
+// values with the same distribution suffice.
 void initialize_quickly(Parameters& parameters, std::int64_t seed) {
   at::manual_seed(static_cast<std::uint64_t>(seed));
   for (const LogicalTensor& tensor : parameters.tensors()) {

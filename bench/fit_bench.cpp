@@ -1,8 +1,8 @@
-// Fits the cost model's constants on measured runs and writes them.
-//   bench_fit RUNS.csv                  fits on all, prints errors by source
-//   bench_fit RUNS.csv --also MORE.csv  fits on every twelfth row of a second table too, which is not reported
+// Fits the constants of the cost model to measured runs and writes them.
+//   bench_fit RUNS.csv                  fits to all runs, prints errors by source
+//   bench_fit RUNS.csv --also MORE.csv  also fits to every twelfth row of another, unreported table
 //   bench_fit RUNS.csv --write FILE     also fits once without each source, and writes src/cost/fitted.inc
-// Takes about a minute, and as many minutes as there are sources with --write.
+// Takes about a minute; with --write, one minute more per source.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -26,7 +26,7 @@ std::vector<std::string> constants_of(bool is_memory) {
   return names;
 }
 
-// A source with many rows counts for more than one with few, but not in proportion.
+// The weight of a source grows with its number of rows, but less than proportionally.
 std::vector<double> weights_of(const std::vector<const Run*>& runs) {
   std::map<std::string, int> counts;
   for (const Run* run : runs) ++counts[run->measured.source];
@@ -66,7 +66,7 @@ std::string line_of(const std::string& source, const Constants& constants) {
   return line + "}},\n";
 }
 
-// What the mean error would be with another value of one constant.
+// Prints the mean error for other values of one constant.
 void vary(std::span<const Run> runs, const std::string& name, const Constants& constants) {
   for (const ConstantRow& row : constant_rows()) {
     if (row.name != name) continue;
@@ -80,7 +80,7 @@ void vary(std::span<const Run> runs, const std::string& name, const Constants& c
   }
 }
 
-// Where the time of runs goes whose ids begin so.
+// Prints the time split of the runs whose id begins with `prefix`.
 void show(std::span<const Run> runs, const std::string& prefix, const Constants& constants) {
   for (const Run& run : runs) {
     if (!run.run || !run.measured.id.starts_with(prefix)) continue;
@@ -137,7 +137,7 @@ int main(int argc, char** argv) try {
                row.meaning);
   const std::vector<RunOutcome> outcomes = predict_runs(runs, found);
   if (!more.empty())
-    fmt::print("the second table: {:.2f} % mean error\n",
+    fmt::print("second table: {:.2f} % mean error\n",
                100 * summarise(more, predict_runs(more, found)).step_time.mape);
   if (!tried.empty()) vary(runs, tried, found);
   if (!shown.empty()) show(runs, shown, found);
@@ -165,7 +165,7 @@ int main(int argc, char** argv) try {
                since());
     std::fflush(stdout);
   }
-  fmt::print("left out: {:.2f} % mean\n", 100 * sum / number);
+  fmt::print("cross-validation: {:.2f} % mean error\n", 100 * sum / number);
   RealFileSystem files;
   value_or_throw(write_atomically(files, target, text));
   return 0;

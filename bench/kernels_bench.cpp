@@ -1,4 +1,5 @@
-// Speed of the kernels on this machine's processor: GB/s of each kernel, and attention in GFLOP/s, ours and ATen's.
+// Benchmarks the CPU kernels: GB/s of each kernel, and attention in GFLOP/s, compared with plain or ATen
+// implementations.
 //
 //   bench_kernels [THREADS] [fp32|bf16|fp16|fp64] [all|kernels|attention|ring]
 #include <ATen/Parallel.h>
@@ -27,13 +28,13 @@ using namespace optimus;
 
 namespace {
 
-// With one thread the processor's time, which others on the machine hardly change.
+// With one thread, CPU time is used, which other processes on the machine hardly affect.
 double now() {
   if (at::get_num_threads() == 1) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The best of several runs: others on the machine only ever make it slower.
+// The best of several runs, because other processes only make a run slower.
 double seconds_of(const std::function<void()>& work) {
   double best = 1e9;
   const double end = now() + 0.5;
@@ -53,7 +54,7 @@ void show(const std::string& name, double bytes, const std::function<void()>& ho
              bytes / ours * 1e-9, theirs * 1e3, theirs / ours);
 }
 
-// Both kernels on the same tensors.
+// Runs both implementations of each kernel on the same tensors.
 class Bench {
  public:
   explicit Bench(at::ScalarType type) : type_(type), wide_(type == at::kDouble ? at::kDouble : at::kFloat) {}
@@ -128,7 +129,7 @@ class Bench {
     both("convert", bytes(master) + bytes(weight), [&](const Kernels& k) { k.convert(master, weight); });
   }
 
-  // Forward and backward, causal: 7 products of half a square.
+  // Causal attention, forward and backward: seven GEMMs, each over half of the square score matrix.
   void attention(std::int64_t length, double rate) {
     const std::int64_t heads = 12, head_dim = 64, sequences = 4096 / length, rows = sequences * length;
     AttentionTask task{.shape = {sequences, length, heads, heads, head_dim, true, 0.125}};
@@ -143,7 +144,8 @@ class Bench {
     at::Tensor grads = tensor({rows, 3 * heads, head_dim});
     at::Tensor dq = grads.narrow(1, 0, heads), dk = grads.narrow(1, heads, heads),
                dv = grads.narrow(1, 2 * heads, heads);
-    const double products = static_cast<double>(rows * length * heads * head_dim);  // flops of half a square
+    // FLOPs of one GEMM over half of the square
+    const double products = static_cast<double>(rows * length * heads * head_dim);
     for (const bool is_ours : {true, false}) {
       if (!is_ours && rate != 0) return;
       const auto attention = is_ours ? make_host_attention() : make_fused_attention();
@@ -162,8 +164,8 @@ class Bench {
     }
   }
 
-  // All hops of the part of a long causal sequence that has the most to do, beside the whole sequence at once: what cutting
-  // costs. The share that the part has of the whole's scores is 1 / cp.
+  // All ring steps of the context-parallel part with the most work, compared with the whole sequence at once:
+  // the overhead of splitting. The part has 1 / cp of all attention scores.
   void ring(std::int64_t length, int cp) {
     const std::int64_t heads = 2, head_dim = 64;
     const AttentionTask whole{.shape = {1, length, heads, heads, head_dim, true, 0.125}};

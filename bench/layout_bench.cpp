@@ -1,11 +1,11 @@
-// How the layout algebra grows with the cluster: a 405B model (126 layers, hidden 16384) on 64 to 100,000
-// devices, from pp 2k to pp k, tensor parallel 8, optimizer state sharded over the data-parallel ranks or
-// replicated on them.
+// Benchmarks the layout algebra by cluster size: a 405B model (126 layers, hidden 16384) on 64 to 100,000
+// devices, changing from pp 2k to pp k, tensor parallel 8, with the optimizer state sharded or replicated
+// over data-parallel ranks.
 //
 //   bench_layout            the tables, one core, best of three
 //
-// Goals (docs/architecture.md): one rank's share at 100,000 devices in 50 ms, the whole diff at 16,384 in 2
-// s.
+// Goals (docs/architecture.md): one rank's share at 100,000 devices in 50 ms, the whole diff at 16,384
+// devices in 2 s.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 namespace optimus {
 namespace {
 
-// Milliseconds, the best of `times`.
+// Milliseconds; the best of `times` runs.
 double measure(int times, const std::function<void()>& work) {
   double best = 1e30;
   for (int i = 0; i < times; ++i) {

@@ -1,11 +1,13 @@
-// Every policy on everything that no training has seen: the last 40 % of traces, made-up trials with other numbers, and time lines of
-// conditions answered by the planner, on 8, 64, 1,024 and 16,384 devices:
+// Evaluates every policy on data that no training has used: the last 40 % of the traces, random trials with
+// other numbers, and timelines of conditions with the planner's responses, on 8, 64, 1,024 and 16,384
+// devices.
 //
-//   bench_policy TRACES [NAME=FILE…] [--json FILE]     TRACES: a folder with bamboo/, oobleck/, infinitehbd/, sailor/, tenplex/;
-//                                                      NAME=FILE: policies besides
+//   bench_policy TRACES [NAME=FILE…] [--json FILE]
+//       TRACES: a folder with bamboo/, oobleck/, infinitehbd/, sailor/, tenplex/
+//       NAME=FILE: additional learned policies
 //
-// Figures are parts of the oracle's useful steps, with intervals of 95 % by bootstrap over cases; `bound` knows what is to come and pays
-// what policies pay. docs/policy.md has the tables.
+// Values are fractions of the oracle's useful steps with 95 % confidence intervals (bootstrap over cases).
+// `bound` has full knowledge of the trial but pays the same costs as policies. docs/policy.md has the tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +45,7 @@ constexpr Size kSizes[] = {{8, 1, "gpt3-1.3b", "v100x8", 256},
 
 struct Case {
   std::string family;
-  int devices = 0;  // 0: drawn
+  int devices = 0;  // 0: random
   TrialCase trial;
 };
 
@@ -68,7 +70,7 @@ double fraction_of(const Contender& who, const TrialCase& one) {
   return run_trial(knows, one).useful_steps / best;
 }
 
-// Nodes of the trace, every so many of them, so that at most `nodes` are there at once.
+// The trace restricted to evenly chosen nodes, so that at most `nodes` are present at once.
 AvailabilityTrace thinned(const AvailabilityTrace& trace, int nodes) {
   int peak = 1;
   for (const NodeCount& count : node_counts(trace)) peak = std::max(peak, count.nodes);
@@ -96,7 +98,7 @@ constexpr TraceFile kTraces[] = {{"spot", "bamboo/p3-trace.csv"},
                                  {"resize", "sailor/a100_trace_16.json"},
                                  {"resize", "sailor/a100_trace_original.json"},
                                  {"resize", "tenplex/dynamic_resources_schedule.json"}};
-constexpr int kErrors = 6;  // draws of prediction errors, of each trace
+constexpr int kErrors = 6;  // draws of prediction errors for each trace
 
 Throughput speeds_of(const Size& size, double& parameters) {
   const ModelSpec model = *find_preset(size.model);
@@ -124,7 +126,7 @@ void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) 
         thinned(piece_of(whole, 0.6 * whole.length, whole.length), size.devices / size.per_node);
     ReplayCase replay{.trace = trace, .throughput = throughput, .batch = static_cast<double>(size.batch)};
     replay.costs.join_bytes = 12 * parameters, replay.ready_seconds = 0;
-    replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // each eight devices have a link
+    replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // one link per eight devices
     replay.costs.loss_bytes = throughput.fewest > 1 ? 12 * parameters : 0;
     const TrialCase trial = trial_of(replay, size.per_node);
     for (int error = 0; error < kErrors; ++error) {
@@ -143,11 +145,12 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
   Demand demand{model, cluster, our_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
   const SearchResult start = search(demand, Ground(cluster));
-  // Without a search for each condition, which takes seconds: plans known before, shares, cuts, and leaving out.
+  // Without a search per condition, which would take seconds: known plans, work sharing, new cuts, and
+  // dropping devices.
   ResponseLimits limits{.searched_devices = 0};
   for (const Alternative& other : start.alternatives)
     if (other.fill.fits()) limits.known.push_back(other.plan);
-  // As published, but at least some on small clusters: about ten in twelve hours.
+  // Published rates, but at least about ten conditions in twelve hours on small clusters.
   const double more = std::max(1.0, 256.0 / size.devices);
   const ConditionRates usual,
       rates{usual.device_per_hour * more, usual.host_per_hour * more, usual.link_per_hour * more};
@@ -169,7 +172,8 @@ void add_made_up(int count, std::vector<Case>& cases) {
           {text(family), 0, random_trial(family, 7'000'000'000'000ULL + static_cast<std::uint64_t>(i))});
 }
 
-// Nodes that come and go so that whoever follows them at once pays most: half of them, every two pauses.
+// Half of the nodes leave and return after every two pauses, which costs a policy most that follows each
+// change at once.
 void add_oscillation(std::vector<Case>& cases) {
   for (std::uint64_t i = 0; i < 20; ++i) {
     TrialCase one = random_trial(TrialFamily::resize, 8'000'000'000'000ULL + i);
@@ -198,7 +202,7 @@ Fractions measure(const std::vector<Contender>& contenders, const std::vector<Ca
       hours += one.trial.segments.back().end / 3600;
     }
     if (who.name == "learned")
-      fmt::print("(learned: {:.0f} simulated hours a second of one core)\n",
+      fmt::print("(learned: {:.0f} simulated hours per second of one core)\n",
                  hours / (processor_seconds() - begin));
   }
   return result;
@@ -216,7 +220,7 @@ std::pair<double, double> interval(const std::vector<double>& values) {
   return {means[10], means[389]};
 }
 
-// A column of each key that `key_of` gives, and one for all.
+// Prints one column for each key that `key_of` returns, and one for all.
 template <typename Key>
 Json show(const std::string& title, const std::vector<Contender>& contenders, const std::vector<Case>& cases,
           const Fractions& fractions, Key key_of) {
@@ -259,7 +263,7 @@ Json wrong_models(const std::vector<Contender>& contenders, const std::vector<Ca
   for (const Wrong& wrong :
        {Wrong{"told 2x", 2, 1}, Wrong{"told 1/2", 0.5, 1}, Wrong{"pause told 5x", 1, 5},
         Wrong{"pause told 1/5", 1, 0.2},
-        // What nobody has fitted constants for: each plan is off by its own 30 %, for good.
+        // Hardware without fitted constants: every plan has its own permanent prediction error of 30 %.
         Wrong{"new device", 1, 1, 0.3}})
     for (std::size_t i = 0; i < cases.size(); i += 3) {
       all.push_back({wrong.name, 0, cases[i].trial});
@@ -274,7 +278,7 @@ Json wrong_models(const std::vector<Contender>& contenders, const std::vector<Ca
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return fmt::print("bench_policy TRACES [NAME=FILE…] [--json FILE]\n"), 2;
+  if (argc < 2) return fmt::print("usage: bench_policy TRACES [NAME=FILE…] [--json FILE]\n"), 2;
   std::vector<Contender> contenders;
   for (const std::string& word : policy_words())
     if (word != "oracle") contenders.push_back({word, parse_policy(word, "policy")});

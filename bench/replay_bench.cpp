@@ -1,5 +1,7 @@
-// Replays of published traces: the tables of docs/resilience.md. bench_replay [FOLDER] [COSTS.json]; the folder holds traces, throughput.csv,
-// costs.csv and reference_results.csv (tests/data/oobleck).
+// Replays published traces and prints the tables of docs/resilience.md.
+//
+//   bench_replay [FOLDER] [COSTS.json]     the folder contains the traces, throughput.csv, costs.csv and
+//                                          reference_results.csv (default: tests/data/oobleck)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +40,8 @@ double reproduced(const Inputs& inputs, System system, const std::string& model,
 
 void show_reproduction(const Inputs& inputs) {
   const CsvTable results = parse_csv(inputs.read("reference_results.csv"), "reference_results.csv");
-  fmt::print("| system | figures | as published: worst, median error | without accidents: worst, median |\n");
+  fmt::print(
+      "| system | results | as published: worst, median error | without artefacts: worst, median error |\n");
   fmt::print("|---|---|---|---|\n");
   for (const System system : {System::oobleck, System::varuna, System::bamboo}) {
     std::vector<double> errors[2];
@@ -61,12 +64,11 @@ void show_reproduction(const Inputs& inputs) {
   }
 }
 
-// All with the throughput of Oobleck's table, so that policy and costs alone differ.
+// All systems use the throughput of Oobleck's table, so only policies and costs differ.
 void show_comparison(const Inputs& inputs) {
   fmt::print(
-      "\nsamples/s, Bamboo / Varuna / Oobleck / ours; over the whole trace, mean of {} replays; in brackets: "
-      "ours by the best "
-      "other\n\n",
+      "\nsamples/s, Bamboo / Varuna / Oobleck / ours; over the whole trace, mean of {} replays; in "
+      "parentheses: ours relative to the best other system\n\n",
       kRepeats);
   fmt::print("| model |");
   for (const char* name : kTraces) fmt::print(" {} |", Path(name).stem().string());
@@ -95,7 +97,7 @@ void show_comparison(const Inputs& inputs) {
     }
     fmt::print("\n");
   }
-  fmt::print("\nours is first in {} of {}\n", won, all);
+  fmt::print("\nours is best in {} of {} cases\n", won, all);
 }
 
 int run(int argc, char** argv) {

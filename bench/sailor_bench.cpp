@@ -1,6 +1,6 @@
-// Predicts the plans that Sailor's authors measured on GH200 and on mixed RTX cards.
+// Predicts the plans that Sailor's authors measured on GH200 and on mixed RTX GPUs.
 //   bench_sailor [FOLDER]     default: ../shared/traces/sailor/measured_plans, or $OPTIMUS_SHARED/traces/…
-// Says so and does nothing where the folder is absent: those files are others' and not in this repository.
+// Prints a message and exits if the folder does not exist; the files are not part of this repository.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ int main(int argc, char** argv) try {
                           ? Path(argv[1])
                           : Path(shared != nullptr ? shared : "../shared") / "traces/sailor/measured_plans";
   if (std::error_code error; !std::filesystem::is_directory(folder, error)) {
-    fmt::print("{} is not there: nothing to compare with\n", folder.string());
+    fmt::print("{} does not exist: nothing to compare with\n", folder.string());
     return 0;
   }
   std::set<Path> files;
@@ -49,7 +49,7 @@ int main(int argc, char** argv) try {
   fmt::print("{}\n", table.text());
   for (const int mixed : {0, 1})
     if (number[mixed] > 0)
-      fmt::print("{}: {:.1f} % mean error over {} plans\n", mixed ? "mixed cards" : "one type",
+      fmt::print("{}: {:.1f} % mean error over {} plans\n", mixed ? "mixed GPUs" : "one type",
                  100 * sum[mixed] / number[mixed], number[mixed]);
   if (weighed > 0) fmt::print("memory: {:.1f} % mean error over {} plans\n", 100 * memory / weighed, weighed);
   return 0;

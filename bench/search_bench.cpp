@@ -1,5 +1,8 @@
-// How long planning takes, and how that grows with devices; how near bounds come to simulations.
-// bench_search: growth curves. bench_search RUNS.csv: choices among the layouts of published sweeps. bench_search MODEL CLUSTER BATCH SEQ: one demand, with the bounds of what was simulated.
+// Benchmarks planning: search time by number of devices, and the ratio of bounds to simulated times.
+//
+//   bench_search                             search times for several models and clusters
+//   bench_search RUNS.csv                    the planner's choice among the layouts of published sweeps
+//   bench_search MODEL CLUSTER BATCH SEQ     one demand, with the bounds of all simulated candidates
 #include <fmt/format.h>
 
 #include <chrono>
@@ -56,12 +59,12 @@ void show_bounds(const std::string& model_name, const std::string& cluster_name,
                one.candidate.is_fitted ? " fitted" : "",
                short_text(grid_plan(demand, bounder, one.candidate)));
   }
-  fmt::print("{:.3f} s, {} candidates, {} simulated, {} specimens, gap {:.4f}\n", seconds,
+  fmt::print("{:.3f} s, {} candidates, {} simulated, {} cost samples, gap {:.4f}\n", seconds,
              grid.num_candidates, grid.num_simulated, bounder.num_specimens(), grid.gap);
 }
 
-// Sweeps of published runs: of the layouts that were measured, does the one that we predict to be best come near the best
-// measured one? Runs of a sweep are compared by tokens a second of a device.
+// Compares predictions with sweeps of published runs: whether the layout that is predicted to be best is
+// close to the best measured one. Runs of a sweep are compared by tokens per second and device.
 void show_sweeps(const std::string& path) {
   const std::string text = value_or_throw(read_file(path, Bytes(std::int64_t{64} << 20)));
   std::map<std::string, std::vector<std::pair<double, double>>> sweeps;  // predicted, measured
@@ -81,8 +84,8 @@ void show_sweeps(const std::string& path) {
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     const double loss = 1 - chosen->second / best->second;
     ++number, good += loss <= 0.03;
-    fmt::print("{:40} {:3} layouts  the chosen one is {:.1f} % below the best measured\n", name, runs.size(),
-               loss * 100);
+    fmt::print("{:40} {:3} layouts  the chosen layout is {:.1f} % below the best measured one\n", name,
+               runs.size(), loss * 100);
   }
   fmt::print("within 3 % in {} of {} sweeps\n", good, number);
 }

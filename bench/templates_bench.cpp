@@ -1,4 +1,4 @@
-// How long templates take to be made, and a plan to be put together from them.
+// Benchmarks pipeline templates: the time to build them, and to assemble a plan from them.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -44,7 +44,7 @@ void show_templates(const TemplateCase& one) {
 }  // namespace optimus
 
 int main() {
-  fmt::print("| model | cluster | batch | smallest | making | a plan |\n|---|---|---|---|---|---|\n");
+  fmt::print("| model | cluster | batch | smallest | build | assemble |\n|---|---|---|---|---|---|\n");
   for (const optimus::TemplateCase& one : {optimus::TemplateCase{"gpt2", "cpux8", 1, 8, 32, 64},
                                            {"gpt3-1.3b", "v100x32", 1, 32, 512, 1024},
                                            {"llama3-8b", "a100x32", 1, 32, 256, 4096},

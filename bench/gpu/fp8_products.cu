@@ -1,17 +1,20 @@
-// What can fp8 bring? The products of the benchmark cases' layers in bf16 and in fp8 by cuBLASLt, and the passes that make the 8-bit
-// operands, on one card in one run; from them the step that is possible.
+// Measures the potential gain of fp8: the GEMMs of the benchmark cases' layers in bf16 and in fp8 with
+// cuBLASLt, and the quantization kernels that produce the fp8 operands, on one GPU in one run. Computes the
+// possible step time from them.
 //
 //   fwd    y = x W^T         e4m3 x e4m3 -> bf16
 //   dgrad  dx = dy W         e5m2 x e4m3 -> bf16, W transposed
 //   wgrad  dW += dy^T x      e5m2 x e4m3 -> fp32, both transposed
 //
-// The library's 8-bit products want the summed dimension contiguous in both operands (TN), hence the transposed copies. "fast" lets
-// the tensor cores add in fewer bits than fp32 between two flushes. Each product: all offers once, the 4 best in turns, medians.
-// Beside them: which epilogues the library takes, and what scales by row and by blocks of 128 cost. Shapes: gemm_product.cuh; steps:
-// docs/performance.md, measured with the same bf16 products inside.
+// The library's fp8 GEMMs need the summed dimension contiguous in both operands (TN), hence the transposed
+// copies. "fast" allows the tensor cores to accumulate with fewer bits than fp32. For each GEMM, all offered
+// algorithms run once and the 4 fastest in alternating rounds; medians are reported. Also prints which
+// epilogues the library supports, and the cost of scales per row and per block of 128. Shapes:
+// gemm_product.cuh. Step times: docs/performance.md, measured with the same bf16 GEMMs.
 //
 //   flags="-O2 -gencode=arch=compute_90a,code=sm_90a -Isrc -I$CU13/include"
-//   nvcc $flags -std=c++20 -c bench/gpu/fp8_quantise.cu && nvcc $flags -std=c++17 -c bench/gpu/fp8_products.cu
+//   nvcc $flags -std=c++20 -c bench/gpu/fp8_quantise.cu
+//   nvcc $flags -std=c++17 -c bench/gpu/fp8_products.cu
 //   nvcc -cudart shared fp8_products.o fp8_quantise.o -L$CU13/lib -l:libcublasLt.so.13 -o fp8_products
 #include <cuda_fp8.h>
 
@@ -20,7 +23,7 @@
 
 #include "gemm_product.cuh"
 
-// fp8_quantise.cu
+// Defined in fp8_quantise.cu.
 void quantise_matrix(void* from, void* to, void* transposed, long rows, long width, bool is_gradient,
                      const float* scale, unsigned* maximum);
 
@@ -43,12 +46,12 @@ struct Problem {
   bool is_narrow() const { return a == CUDA_R_8F_E4M3; }
 };
 
-// [tokens, in], [out, in], [tokens, out] in bf16; the same in 8 bits, as they lie and transposed.
+// x, w and dy: [tokens, in], [out, in] and [tokens, out] in bf16; the same in fp8, and transposed in fp8.
 struct Buffers {
   bf16 *x, *w, *dy;
   uint8_t *x8, *x8t, *w8, *w8t, *dy8, *dy8t;
   void *out, *other, *workspace;
-  float *scales, *rows;  // one; one a row or block
+  float *scales, *rows;  // a single scale; one scale per row or block
   uint32_t* maximum;
   bf16* bias;
 };
@@ -141,7 +144,7 @@ struct Bench {
     cuda_ok(cudaEventElapsedTime(&total, begin, end), "time");
     return double(total) / runs;
   }
-  // Milliseconds of the fastest offer; infinity when there is none.
+  // Milliseconds of the fastest offered algorithm; infinity if there is none.
   double best(const Problem& p, const void* a, const void* b) const {
     Description what(p, mem);
     const auto run = [&](const cublasLtMatmulAlgo_t& algo) {
@@ -227,7 +230,7 @@ void quantise(const Buffers& mem, bf16* from, uint8_t* to, uint8_t* transposed, 
   cuda_ok(cudaGetLastError(), "quantise");
 }
 
-struct StepOf {  // docs/performance.md, tokens a second in bf16
+struct StepOf {  // docs/performance.md, tokens per second in bf16
   const char* name;
   double tokens_per_second;
 };
@@ -261,7 +264,7 @@ int main() {
       printf("8192 cube, %s: %.0f TFLOP/s\n", kKindNames[int(kind)], 2.0 * 8192 * 8192 * 8192 / ms / 1e9);
     }
 
-    printf("\nepilogues, number of offers (llama-1b w2 forward and dgrad shapes)\n");
+    printf("\nepilogues, number of offered algorithms (llama-1b w2 forward and dgrad shapes)\n");
     const Linear w2{"w2", 8192, 2048, 1, false};
     struct Form {
       const char* name;
@@ -281,7 +284,7 @@ int main() {
         p.epilogue = form.epilogue, p.beta = form.beta;
         if (to_narrow) p.d = CUDA_R_8F_E4M3;
         Description what(p, mem);
-        printf("  %-14s D %s: %zu offers", form.name, to_narrow ? "e4m3" : "bf16",
+        printf("  %-14s D %s: %zu algorithms", form.name, to_narrow ? "e4m3" : "bf16",
                bench.offers(p, what).size());
         if (!to_narrow) {
           const Pair of = operands_of(mem, form.direction, Kind::fp8);
@@ -291,9 +294,9 @@ int main() {
       }
 
     std::map<std::string, std::array<double, 3>>
-        sums;  // case -> ms of all layers' products of a micro-batch, by kind
-    std::map<std::string, double> by_hand, fused;  // case -> ms of quantising a micro-batch, a layer
-    std::map<std::string, double> of_weights;      // a step, a layer
+        sums;  // case -> ms of the GEMMs of all layers for one micro-batch, by kind
+    std::map<std::string, double> by_hand, fused;  // case -> ms of quantization per micro-batch and layer
+    std::map<std::string, double> of_weights;      // per step and layer
     for (const Case& c : kCases) {
       if (c.same_as) continue;
       printf("\n%s, %ld tokens: ms (TFLOP/s)\n  %-5s %-6s %18s %18s %18s %9s %9s\n", c.name, c.tokens(), "",
@@ -333,18 +336,21 @@ int main() {
                      w_both = time(mem.w, mem.w8, mem.w8t, lin.out, lin.in),
                      dy_both = time(mem.dy, mem.dy8, mem.dy8t, c.tokens(), lin.out);
         by_hand[c.name] += x_both + dy_both, of_weights[c.name] += w_both;
-        // Fused: the producer writes 8 bits instead of 16, two copies: as many bytes as before. What is left is nothing.
+        // If quantization is fused into the producer, it writes two fp8 copies instead of one bf16 copy: the
+        // same number of bytes, so the additional cost is zero.
         printf(
-            "        quantise x both %.3f (%.0f GB/s), plain %.3f, turned %.3f; w both %.3f; dy both %.3f "
-            "ms\n",
+            "        quantize x both %.3f (%.0f GB/s), plain %.3f, transposed %.3f; w both %.3f; dy both "
+            "%.3f ms\n",
             x_both, 4.0 * double(c.tokens() * lin.in) / x_both / 1e6, x_plain, x_turned, w_both, dy_both);
       }
     }
     sums["llama-1b-4k"] = sums["llama-1b-2k"], by_hand["llama-1b-4k"] = by_hand["llama-1b-2k"],
     of_weights["llama-1b-4k"] = of_weights["llama-1b-2k"];
 
-    printf("\nsteps in ms; fp8 in all layers but the first and the last; forward fast, backward not\n");
-    printf("%-14s %8s %10s %6s %10s %10s | %18s %18s %18s\n", "case", "bf16", "products", "share", "fp8",
+    printf(
+        "\nstep times in ms; fp8 in all layers but the first and the last; fast accumulation in forward "
+        "only\n");
+    printf("%-14s %8s %10s %6s %10s %10s | %18s %18s %18s\n", "case", "GEMMs", "products", "share", "fp8",
            "fp8 fast", "gain, quantised free", "a pass each", "fast, free");
     for (const Case& c : kCases)
       for (const StepOf& step : kSteps) {

@@ -1,4 +1,5 @@
-// src/kernels/cuda_fp8.cu for fp8_products.cu, which is C++17 as all that includes gemm_product.cuh (nvcc 13.0 fails on it as C++20).
+// Compiles src/kernels/cuda_fp8.cu for fp8_products.cu. A separate file is needed because everything that
+// includes gemm_product.cuh is C++17 (nvcc 13.0 fails to compile it as C++20).
 #include "../../src/kernels/cuda_fp8.cu"
 
 void quantise_matrix(void* from, void* to, void* transposed, long rows, long width, bool is_gradient,

@@ -1,5 +1,5 @@
-// The search for the fastest configuration of one product, and what is told of many: tables, totals of a step, JSON. The stages are
-// described at the top of gemm_search.cu.
+// Searches for the fastest configuration of one GEMM and reports results: tables, totals of a step, JSON. The
+// phases are described at the top of gemm_search.cu.
 #pragma once
 
 #include <set>
@@ -15,7 +15,7 @@ struct SearchOptions {
 
 struct Outcome {
   std::vector<Variant> variants;
-  std::vector<Candidate> finalists;  // [0] is the default
+  std::vector<Candidate> finalists;  // [0] is the library's default
   bool is_checked = true;
   int screened = 0, offered = 0;
   std::string offered_by;  // heuristic results of each variant
@@ -33,7 +33,7 @@ struct Outcome {
   }
 };
 
-// Orders the first `count`, which have to be the fastest so far, by a longer look.
+// Measures the first `count` candidates, which must be the fastest so far, again for longer and sorts them.
 inline void rescreen(const Device& dev, std::vector<Candidate>& sorted, size_t count) {
   std::vector<Candidate*> field;
   for (size_t i = 0; i < std::min(count, sorted.size()); ++i) field.push_back(&sorted[i]);
@@ -63,7 +63,8 @@ inline std::vector<Candidate> screen_all(const Device& dev, Outcome& out, const 
     ++out.screened;
     if (std::isfinite(c.screen_ms)) done.push_back(std::move(c));
   };
-  // Rank by rank over the variants, so that a short screen still sees the likely ones; a third is kept for variations.
+  // Alternates between variants by heuristic rank, so that a short screen still covers the likely candidates.
+  // A third of the time is reserved for variations.
   const double heuristics_stop = dev.vary ? start + options.screen_s * 0.67 : stop;
   for (size_t rank = 0; rank < size_t(kHeuristicResults); ++rank)
     for (size_t v = 0; v < offers.size(); ++v)
@@ -82,7 +83,7 @@ inline std::vector<Candidate> screen_all(const Device& dev, Outcome& out, const 
   return done;
 }
 
-// The fastest that give right results, with at least one of each storage that was searched.
+// Selects the fastest candidates with correct results, at least one for each storage that was searched.
 inline void choose_finalists(const Device& dev, std::vector<Candidate>& screened, Outcome& out, int count) {
   int wanted_kn = 0;
   for (const Variant& v : out.variants) wanted_kn = wanted_kn || v.storage == kKN;
@@ -116,7 +117,7 @@ inline Outcome search(const Device& dev, const std::vector<Product>& by_storage,
   out.finalists.push_back({"default", &*first, defaults[0]});
   screen(dev, out.finalists[0], std::numeric_limits<double>::infinity());
   out.is_checked = passes_check(dev, out.finalists[0]);
-  if (!out.is_checked) printf("    the default itself fails the check: this product is measured unchecked\n");
+  if (!out.is_checked) printf("    the library's default fails the check: this GEMM is measured unchecked\n");
   if (options.with_gemm_ex) {
     Candidate c{"gemmEx", &*first};
     screen(dev, c, std::numeric_limits<double>::infinity());
@@ -148,7 +149,7 @@ struct Row {
   int count;
   double flops;
   double separate_ms = 0;  // epilogue rows: elementwise kernels that the epilogue replaces
-  double plain_ms = 0;     // epilogue rows: best plain product of the same shape
+  double plain_ms = 0;     // epilogue rows: best plain GEMM of the same shape
   Outcome outcome;
 
   double tf(double ms) const { return std::isfinite(ms) ? flops / ms / 1e9 : 0; }
@@ -187,8 +188,8 @@ struct Totals {
   int products = 0;
 };
 
-// A whole step: layers x passes x micro-batches. best_any takes, for each weight, the storage whose three passes
-// together are fastest.
+// Sums over a whole step: layers x passes x micro-batches. best_any uses, for each weight, the storage whose
+// three passes are fastest in total.
 inline Totals step_totals(const Case& c, const std::vector<Row>& rows, Pass weight_grad) {
   Totals t;
   const std::string from = c.same_as ? c.same_as : c.name;
@@ -225,8 +226,7 @@ inline void print_totals(const Case& c, const std::vector<Row>& rows) {
 }
 
 inline void print_table(const Case& c, const std::vector<Row>& rows) {
-  printf("\n== %s (products of a micro-batch; TFLOP/s; ratio = default time / best time, nk storage)\n",
-         c.name);
+  printf("\n== %s (GEMMs of a micro-batch; TFLOP/s; ratio = default time / best time, nk storage)\n", c.name);
   printf("  %-5s %-8s %6s %6s %6s %8s %8s %8s %6s %8s  %s\n", "layer", "pass", "M", "N", "K", "default",
          "gemmEx", "best nk", "ratio", "best kn", "best nk algorithm");
   const std::string from = c.same_as ? c.same_as : c.name;

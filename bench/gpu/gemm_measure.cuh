@@ -1,4 +1,4 @@
-// One configuration of cuBLASLt for one product: described, run, timed, checked, varied. What is searched with it:
+// One cuBLASLt configuration for one GEMM: describe, run, time, check and vary it. The search is in
 // gemm_best.cuh.
 #pragma once
 
@@ -53,7 +53,7 @@ inline std::string describe(const Algo& a) {
                 double(a.workspace) / kMiB);
 }
 
-// Owns the descriptors of one product in one orientation: D(m x n) = op(A) op(B) + beta C is left * right + ...
+// Owns the descriptors of one GEMM in one orientation: D(m x n) = op(A) op(B) + beta C is left * right + ...
 class Plan {
  public:
   Plan(cublasLtHandle_t lt, const Product& p, void* workspace) : product(p), lt_(lt), workspace_(workspace) {
@@ -83,7 +83,7 @@ class Plan {
   cublasOperation_t op_right() const { return product.right.is_column_major() ? CUBLAS_OP_N : CUBLAS_OP_T; }
   cudaDataType_t out_type() const { return product.out_is_f32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-  // Empty when the library does not offer this problem.
+  // Empty if the library does not support this problem.
   std::vector<Algo> heuristics(size_t max_workspace, int count) const {
     cublasLtMatmulPreference_t preference;
     blas_ok(cublasLtMatmulPreferenceCreate(&preference), "preference");
@@ -101,7 +101,7 @@ class Plan {
     return algos;
   }
 
-  // Whether a changed configuration can run; fills its workspace size.
+  // Returns whether a modified configuration can run, and sets its workspace size.
   bool accepts(Algo& algo) const {
     cublasLtMatmulHeuristicResult_t result{};
     const auto status = cublasLtMatmulAlgoCheck(lt_, desc_, a_, b_, d_, d_, &algo.algo, &result);
@@ -118,7 +118,7 @@ class Plan {
                           std::max(algo.workspace, kDefaultWorkspace), nullptr) == CUBLAS_STATUS_SUCCESS;
   }
 
-  bool run_gemm_ex(cublasHandle_t blas) const {  // column-major outputs accumulated in place only
+  bool run_gemm_ex(cublasHandle_t blas) const {  // only for column-major outputs accumulated in place
     const Product& p = product;
     const float one = 1;
     return cublasGemmEx(blas, op_left(), op_right(), int(p.rows), int(p.cols), int(p.inner), &one,
@@ -135,7 +135,7 @@ class Plan {
     blas_ok(cublasLtMatmulDescSetAttribute(desc_, what, &value, sizeof value), "desc attribute");
   }
   static void input(cublasLtMatrixLayout_t* layout, const View& v, int64_t rows, int64_t cols) {
-    if (!v.is_column_major()) std::swap(rows, cols);  // stored transposed, the operation turns it back
+    if (!v.is_column_major()) std::swap(rows, cols);  // stored transposed; the operation transposes it back
     blas_ok(cublasLtMatrixLayoutCreate(layout, CUDA_R_16BF, rows, cols, v.ld()), "layout");
   }
 
@@ -158,7 +158,7 @@ struct Device {
 struct Variant {
   std::unique_ptr<Plan> plan;
   Storage storage;
-  bool is_row;  // the transposed problem, see the top of the file
+  bool is_row;  // the transposed problem; see the top of gemm_search.cu
 };
 
 struct Candidate {
@@ -181,7 +181,7 @@ inline bool run(const Device& dev, const Candidate& c) {
   return c.is_gemm_ex() ? c.variant->plan->run_gemm_ex(dev.blas) : c.variant->plan->run(c.algo);
 }
 
-// Milliseconds a run over `times` runs; infinity when the library refuses.
+// Milliseconds per run over `times` runs; infinity if the library rejects the configuration.
 inline double timed(const Device& dev, const Candidate& c, int times) {
   bool ok = true;
   cuda_ok(cudaEventRecord(dev.begin), "event");
@@ -190,7 +190,8 @@ inline double timed(const Device& dev, const Candidate& c, int times) {
   cuda_ok(cudaEventSynchronize(dev.end), c.text().c_str());
   float ms = 0;
   cuda_ok(cudaEventElapsedTime(&ms, dev.begin, dev.end), "event");
-  if (!ok) cudaGetLastError();  // a refused launch leaves an error behind that is not the next candidate's
+  // clears the error of a rejected launch, so that it is not attributed to the next candidate
+  if (!ok) cudaGetLastError();
   return ok ? double(ms) / times : std::numeric_limits<double>::infinity();
 }
 
@@ -199,7 +200,7 @@ inline int repeats_for(double budget_ms, double run_ms, int least, int most) {
 }
 
 inline void screen(const Device& dev, Candidate& c, double best_ms) {
-  if (!std::isfinite(timed(dev, c, 1))) return;  // loads the kernel too
+  if (!std::isfinite(timed(dev, c, 1))) return;  // also loads the kernel
   c.screen_ms = timed(dev, c, 1);
   if (c.screen_ms > 1.2 * best_ms) return;
   const int times = repeats_for(40, c.screen_ms, 2, 5);
@@ -207,7 +208,7 @@ inline void screen(const Device& dev, Candidate& c, double best_ms) {
   c.screen_ms = timed(dev, c, times);
 }
 
-// Runs the candidate once on a cleared output and compares with the exact sums.
+// Runs the candidate once on a cleared output and compares the result with exact sums.
 inline bool passes_check(const Device& dev, Candidate& c) {
   const Product& p = c.variant->plan->product;
   cuda_ok(cudaMemset(p.out.data, 0, p.out_bytes()), "clear");
@@ -219,7 +220,7 @@ inline bool passes_check(const Device& dev, Candidate& c) {
 
 using Times = std::vector<double> Candidate::*;
 
-// Interleaved rounds, the order turning by one each round.
+// Interleaved rounds; the order rotates by one each round.
 inline void rounds(const Device& dev, const std::vector<Candidate*>& field, Times where, int count,
                    double warm_ms, double timed_ms) {
   for (int round = 0; round < count; ++round)
@@ -230,7 +231,7 @@ inline void rounds(const Device& dev, const std::vector<Candidate*>& field, Time
     }
 }
 
-// Changed copies of one configuration that the library accepts.
+// Modified copies of one configuration that the library accepts.
 inline std::vector<Candidate> variations(const Candidate& base, bool is_weight_grad) {
   std::vector<Candidate> out;
   auto offer = [&](Algo algo) {

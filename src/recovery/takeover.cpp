@@ -7,7 +7,8 @@
 namespace optimus {
 namespace {
 
-// Devices of a stage that hold one replica together; nothing where layers of the stage differ in it or state is sharded over replicas.
+// The number of devices of a stage that form one replica; nothing if the stage's layers differ in it or state
+// is sharded over replicas.
 std::optional<int> unit_of(const Stage& stage) {
   std::optional<int> unit;
   for (const Chunk& chunk : stage.chunks)
@@ -19,7 +20,7 @@ std::optional<int> unit_of(const Stage& stage) {
   return unit;
 }
 
-// One of the stage's replicas less.
+// The stage without the replica that contains device `index`.
 std::optional<Stage> without_replica(Stage stage, int index) {
   const std::optional<int> unit = unit_of(stage);
   if (!unit || std::ssize(stage.devices) <= *unit) return std::nullopt;
@@ -28,7 +29,8 @@ std::optional<Stage> without_replica(Stage stage, int index) {
   return stage;
 }
 
-// Each micro-batch goes where the load, by what was a pipeline's share before, is then least.
+// Assigns each micro-batch to the pipeline with the smallest resulting load, relative to the pipeline's
+// previous share.
 void take_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> sizes) {
   std::vector<double> speeds, loads;
   for (const Pipeline& pipeline : pipelines) {

@@ -10,13 +10,13 @@
 namespace optimus {
 namespace {
 
-// Everything that is asked about pipelines on one number of nodes.
+// The inputs for pipelines on one number of nodes.
 struct TemplateGround {
   TemplateGround(const Demand& from, int num_devices, int microbatch, int stages)
       : cluster(with_devices(from.cluster, num_devices)),
         demand{from.model, cluster, from.software, from.constants},
         ground(cluster) {
-    // As many micro-batches as fill the pipeline twice: no more are ever under way.
+    // Enough micro-batches to fill the pipeline twice; more are never in flight.
     demand.batch = static_cast<std::int64_t>(microbatch) * 2 * stages;
     demand.sequence_length = from.sequence_length, demand.precision = from.precision;
     demand.constraints = from.constraints;
@@ -28,7 +28,7 @@ struct TemplateGround {
 
 struct StageTable {
   std::vector<std::vector<double>> seconds;    // [stage][layers]
-  std::vector<std::vector<StageLayers>> held;  // the same, how they are computed again
+  std::vector<std::vector<StageLayers>> held;  // the same index: recompute modes of the layers
 };
 
 StageTable stage_table(const Demand& demand, Bounder& bounder, const Candidate& c) {
@@ -40,7 +40,7 @@ StageTable stage_table(const Demand& demand, Bounder& bounder, const Candidate& 
     for (int n = 1; n <= most; ++n) {
       const StageLayers mix = c.is_fitted ? bounder.fitted(c, s, n) : layers_in(c.recompute, n);
       const Bounder::StageWork work = bounder.work_of(c, s, mix);
-      if (!work.fits) break;  // more layers need more
+      if (!work.fits) break;  // more layers need more memory
       seconds[static_cast<std::size_t>(n)] = work.forward + work.backward;
       held[static_cast<std::size_t>(n)] = mix;
     }
@@ -49,7 +49,8 @@ StageTable stage_table(const Demand& demand, Bounder& bounder, const Candidate& 
   return table;
 }
 
-// Beside a second pipeline: gradients that both have are summed, in buffers and over connections of their own.
+// Whether it fits as one of two pipelines: gradients are then reduced between them, which needs buffers and
+// communicators.
 bool fits_beside_another(const TemplateGround& place, Plan plan) {
   Pipeline second = plan.pipelines.front();
   for (Stage& stage : second.stages)
@@ -87,7 +88,8 @@ std::optional<PipelineTemplate> cut_with(const TemplateGround& place, Bounder& b
   return std::nullopt;
 }
 
-// Widths that divide the devices and leave every stage a layer; those whose heads divide first.
+// Tensor-parallel sizes that divide the devices and leave at least one layer per stage. Sizes that divide the
+// number of heads are preferred.
 std::vector<int> widths_of(const Demand& demand, int num_devices, int devices_per_node) {
   std::vector<int> even, uneven;
   const auto most = std::min<std::int64_t>(most_tensor_parts(demand.model), num_devices);
@@ -97,7 +99,7 @@ std::vector<int> widths_of(const Demand& demand, int num_devices, int devices_pe
     (demand.model.heads % tp == 0 ? even : uneven).push_back(tp);
   }
   if (even.empty()) return uneven;
-  // Across nodes only where nothing narrower is left.
+  // Tensor parallelism crosses nodes only if no smaller size is possible.
   std::vector<int> inside;
   for (const int tp : even)
     if (tp <= devices_per_node) inside.push_back(tp);

@@ -12,11 +12,11 @@
 namespace optimus {
 namespace {
 
-// Larger pipelines than these only add bubbles; smaller batches than pipelines need them.
+// Larger pipelines only add bubbles, except if the batch is smaller than the number of pipelines.
 constexpr int kUsualMostNodes = 16;
 
 int largest_template(const TemplateOptions& options, int smallest, std::int64_t batch) {
-  // Every pipeline needs a sequence.
+  // Every pipeline needs at least one sequence.
   const auto for_batch = static_cast<int>((options.most_nodes + batch - 1) / batch) + 1;
   return std::min(options.most_nodes, std::max({2 * smallest - 1, kUsualMostNodes, for_batch}));
 }
@@ -25,12 +25,12 @@ int largest_template(const TemplateOptions& options, int smallest, std::int64_t 
 
 PipelineTemplates PipelineTemplates::build(const Demand& demand, const TemplateOptions& options) {
   ensure(options.most_nodes >= 1 && options.devices_per_node >= 1 && options.failures >= 0,
-         "templates for {} nodes of {} devices and {} failures", options.most_nodes, options.devices_per_node,
-         options.failures);
+         "invalid template options: {} nodes of {} devices, {} failures", options.most_nodes,
+         options.devices_per_node, options.failures);
   if (demand.model.is_custom())
-    throw UserError("{} is made of modules: there are no templates for it", demand.model.name);
+    throw UserError("{} is a custom model; pipeline templates support only transformers", demand.model.name);
   if (demand.sequence_length > demand.model.max_positions)
-    throw UserError("--seq {} is longer than the {} positions of {}; use at most that",
+    throw UserError("--seq {} is longer than the {} positions of {}; use at most that many",
                     demand.sequence_length, demand.model.max_positions, demand.model.name);
   PipelineTemplates templates;
   templates.devices_per_node_ = options.devices_per_node;
@@ -59,7 +59,7 @@ void PipelineTemplates::make_templates(const Demand& demand, const TemplateOptio
     made_.emplace(microbatch, std::move(own));
   }
   if (smallest_ == 0)
-    throw UserError("{} does not fit {} nodes of {} devices: use more, or devices with more memory",
+    throw UserError("{} does not fit on {} nodes of {} devices; use more nodes, or devices with more memory",
                     demand.model.name, options.most_nodes, options.devices_per_node);
 }
 
@@ -72,13 +72,14 @@ const PipelineTemplate* PipelineTemplates::find(int microbatch, int nodes) const
 
 namespace {
 
-// Micro-batches that pipelines with so many sequences compute one behind the other: as few as their size allows.
+// The number of consecutive micro-batches of `replicas` pipelines with these sequences: the smallest that the
+// micro-batch size allows.
 std::int64_t num_rounds(std::int64_t sequences, int replicas, int microbatch) {
   const std::int64_t together = static_cast<std::int64_t>(replicas) * microbatch;
   return (sequences + together - 1) / together;
 }
 
-// What equal pipelines take for them, micro-batches being dealt evenly.
+// The step time of equal pipelines for these sequences, with micro-batches of even size.
 double seconds_for(const PipelineTemplate& made, int replicas, std::int64_t sequences) {
   const std::int64_t rounds = num_rounds(sequences, replicas, made.candidate.microbatch);
   const std::int64_t largest = (sequences + rounds * replicas - 1) / (rounds * replicas);
@@ -86,7 +87,7 @@ double seconds_for(const PipelineTemplate& made, int replicas, std::int64_t sequ
   return part * (made.first_seconds + static_cast<double>(rounds - 1) * made.next_seconds);
 }
 
-// The most sequences, of at least one for each pipeline, that they get done in a time.
+// The largest number of sequences, at least one per pipeline, that they process within `seconds`.
 std::int64_t sequences_in(const PipelineTemplate& made, int replicas, std::int64_t most, double seconds) {
   std::int64_t low = replicas, high = most + 1;
   while (high - low > 1) {
@@ -98,8 +99,8 @@ std::int64_t sequences_in(const PipelineTemplate& made, int replicas, std::int64
 
 }  // namespace
 
-// The sizes that so many pipelines have, with the sequences that let all end at about the same time. Empty where a template is missing or
-// there are fewer sequences than pipelines.
+// The sizes of the pipelines, and the sequences with which all finish at about the same time. Empty if a
+// template is missing or there are fewer sequences than pipelines.
 std::vector<PipelineTemplates::Share> PipelineTemplates::shares(const Choice& choice) const {
   const int small = choice.nodes / choice.pipelines, num_large = choice.nodes % choice.pipelines;
   std::vector<Share> result;
@@ -131,7 +132,7 @@ void PipelineTemplates::deal(std::vector<Share>& shares) const {
   }
   std::int64_t left = blank_.batch;
   for (Share& share : shares) {
-    reserved -= share.replicas;  // every pipeline behind this one keeps one
+    reserved -= share.replicas;  // every following pipeline needs one sequence
     share.sequences =
         std::min(sequences_in(*share.made, share.replicas, blank_.batch, high), left - reserved);
     left -= share.sequences;
@@ -146,7 +147,8 @@ double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
   return longest;
 }
 
-// What can be made of so many nodes, with at least so many pipelines where there are nodes for them.
+// All feasible choices for this number of nodes, with at least `least_pipelines` pipelines if there are
+// enough nodes.
 std::vector<PipelineTemplates::Choice> PipelineTemplates::possible(int nodes, int least_pipelines) const {
   std::vector<Choice> result;
   for (const auto& [microbatch, own] : made_) {
@@ -164,12 +166,14 @@ std::vector<PipelineTemplates::Choice> PipelineTemplates::possible(int nodes, in
   return result;
 }
 
-// How many pipelines, and of which micro-batches: copies before speed; the likeliest few by their estimates, then by the simulator.
+// Chooses the number of pipelines and the micro-batch size. The required number of copies has priority over
+// speed. The best few by estimate are compared with the simulator.
 void PipelineTemplates::choose_for(int nodes, const Demand& demand, const TemplateOptions& options) {
   Choice& best = choices_[static_cast<std::size_t>(nodes)];
   std::vector<Choice> candidates = possible(nodes, options.failures + 1);
-  if (candidates.empty()) candidates = possible(nodes, 1);  // the batch has too few sequences for copies
-  if (candidates.empty()) {  // a node too many for the batch, or without a template: it waits
+  // the batch has too few sequences for that many pipelines
+  if (candidates.empty()) candidates = possible(nodes, 1);
+  if (candidates.empty()) {  // one node is left idle: too many for the batch, or no template
     if (nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];
     return;
   }
@@ -183,7 +187,7 @@ void PipelineTemplates::choose_for(int nodes, const Demand& demand, const Templa
   for (Choice choice : candidates) {
     const Plan plan = assemble(choice);
     const auto problem = problem_in(plan, demand.model);
-    ensure(!problem, "a plan of templates for {} nodes: {}", nodes, problem.value_or(""));
+    ensure(!problem, "template plan for {} nodes is invalid: {}", nodes, problem.value_or(""));
     if (!fill_of(own, ground, plan).fits()) continue;
     choice.seconds = seconds_of(own, ground, plan);
     if (best.nodes == 0 || choice.seconds < best.seconds) best = choice;
@@ -216,7 +220,8 @@ Plan PipelineTemplates::assemble(const Choice& choice) const {
 const PipelineTemplates::Choice& PipelineTemplates::choice_of(int nodes) const {
   const int number = std::min(nodes, most_nodes());
   if (number < 1 || choices_[static_cast<std::size_t>(number)].nodes == 0)
-    throw UserError("{} needs at least {} nodes, {} are left", blank_.model, smallest_, std::max(0, nodes));
+    throw UserError("{} needs at least {} nodes; only {} are left", blank_.model, smallest_,
+                    std::max(0, nodes));
   return choices_[static_cast<std::size_t>(number)];
 }
 

@@ -1,4 +1,5 @@
-// See bound.h. What a stage costs: bound_stage.cpp; what memory it needs: bound_memory.cpp.
+// Implements bound.h: the time bound of a whole pipeline. Stage costs are in bound_stage.cpp, memory in
+// bound_memory.cpp.
 #include "search/bound.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// Rounding of sums in another order than the simulator's, and of bytes to whole ones.
+// Tolerance for sums in another order than the simulator's, and for bytes rounded to integers.
 constexpr double kRounding = 1 - 1e-5;
 
 double straggling(const Demand& demand, int num_devices) {
@@ -29,8 +30,8 @@ Bounder::Bounder(const Demand& demand, const Ground& ground)
       links_(demand.constants),
       has_two_kinds_(has_two_kinds_of_layers(demand.model)) {}
 
-// Reductions that the stage's last backwards do not hide: no more time than these take is there for them. The simulator looks at
-// two micro-batches: chunks of both come between the first reduction and the last.
+// The part of the reductions that the stage's last backwards cannot hide. The simulator considers two
+// micro-batches: chunks of both may lie between the first reduction and the last.
 double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
   if (!has_copies(demand_, c)) return 0;
   if (!demand_.software.overlaps_reduce) return stage.reduced;
@@ -38,11 +39,11 @@ double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
   double window = stage.backward + stage.slack + slowed;
   if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
   if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
-  // Compute that is slowed down leaves the last reduction that much time.
+  // The slowdown of compute by concurrent reductions gives the last reduction that much more time.
   double left = std::max(stage.last_reduced - slowed, stage.reduced - window);
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   if (c.chunks == 1 && microbatches > 1) {
-    // Those of the micro-batch before are in the way.
+    // The reductions of the preceding micro-batch delay those of the last one.
     const double both =
         2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gathered * 2;
     left = std::max(left, stage.reduced + stage.scattered - both);
@@ -50,13 +51,13 @@ double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
   return std::max(0.0, left);
 }
 
-// When all stages have their gradients.
+// The time at which all stages have their gradients.
 double Bounder::end_of(const Candidate& c, const std::vector<StageCost>& stages) const {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
   const double total = count.total(), last = std::min(1.0, count.last_size);
   const bool is_split = c.schedule == Schedule::zero_bubble;
   double all_forward = stages.front().before,
-         behind = 0;  // one micro-batch through all; backwards of the stages behind s
+         behind = 0;  // one forward through all stages; backwards of the stages after s
   for (const StageCost& stage : stages) {
     const bool is_last = &stage == &stages.back();
     all_forward += stage.forward + stage.message * (c.chunks - is_last);
@@ -66,7 +67,7 @@ double Bounder::end_of(const Candidate& c, const std::vector<StageCost>& stages)
   for (int s = 0; s < c.pp; ++s) {
     const StageCost& stage = stages[static_cast<std::size_t>(s)];
     behind -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
-    // The forwards before the first backward; what is left of them waits for it.
+    // The forwards before the first backward. The remaining forwards run after it.
     const int ahead = c.schedule == Schedule::interleaved ? (c.pp - s - 1) * 2 + (c.chunks - 1) * c.pp + 1
                       : c.schedule == Schedule::gpipe     ? count.number
                                                           : std::min(c.pp - s, count.number);
@@ -82,7 +83,8 @@ double Bounder::end_of(const Candidate& c, const std::vector<StageCost>& stages)
   return end;
 }
 
-// Updates, and what is waited for with them: the gate, and gathers of updated weights. The next forwards hide most of that.
+// Updates, and the waits that belong to them: the gate, and gathers of updated weights. The next forwards
+// hide most of these waits.
 double Bounder::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
@@ -115,14 +117,15 @@ Bound Bounder::of(const Candidate& c, double enough) {
     return (end_of(one, stages) + after_gate(one, stages)) * stretched;
   };
   Bound bound;
-  // Computing anything again only takes longer; working out what is, and memory, costs more than this.
+  // Recomputation only adds time. Computing the fitted recompute modes and memory costs more than this first
+  // bound.
   Candidate none = c;
   none.is_fitted = false;
   if (c.is_fitted || enough < 1e300) bound.seconds = seconds(none, layers_of(none));
   if (bound.seconds >= enough) return bound;
   const std::vector<StageLayers> layers = layers_of(c);
   for (int s = 0; s < c.pp; ++s)
-    if (!is_as_before(c, layers, s))  // of those that are the first has most under way
+    if (!is_as_before(c, layers, s))  // of equal stages, the first has the most micro-batches in flight
       see_memory(bound, c, s, layers[static_cast<std::size_t>(s)], least_in_flight(c, s, microbatches));
   if (bound.fits() && (c.is_fitted || bound.seconds == 0)) bound.seconds = seconds(c, layers);
   return bound;
@@ -154,7 +157,7 @@ double Bounder::tighter(const Candidate& c, const Bound& bound) {
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);
   std::vector<StageTimes> times;
-  times.reserve(layers.size());  // stages refer to them; those that are alike to one
+  times.reserve(layers.size());  // stages refer to its elements; equal stages share one
   const std::vector<Order>& orders = orders_of(c, count.number);
   std::vector<PipelineStage> stages;
   for (int s = 0; s < c.pp; ++s) {
@@ -187,13 +190,13 @@ double Bounder::tighter(const Candidate& c, const Bound& bound) {
 
 namespace {
 
-// Slots have a part that does not grow with layers; it may be negative (a last sum that nothing waits for). However finely a
-// stage is cut, it has no more slots than layers.
+// A slot has a part that does not depend on its number of layers. It may be negative (a last sum that nothing
+// waits for). A stage has at most as many slots as layers.
 double least_of(const SlotCost& cost) { return cost.least_layer() + std::min(0.0, cost.base); }
 
 }  // namespace
 
-// Of one stage, the last that is `before` others; again: what computing again adds to a micro-batch.
+// Bound from one stage s. again: recompute time that is added to a micro-batch.
 double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
   const Specimen& own = specimen(kind_of_stage(shape, s), shape, shape.recompute);
@@ -206,10 +209,11 @@ double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
   const auto in_one = [&](const SlotCost& cost) {
     return of(cost) + std::min(0.0, cost.base) * (number - 1);
   };
-  // A backward in one, or split in two: either may be quicker.
+  // A backward in one slot, or split in two: either may be faster.
   const double forward = in_one(own.forward), split_forward = of(own.forward) - own.hidden_by_weights,
                whole = in_one(own.backward), split = of(own.input) + of(own.weight);
-  // Split backwards fill with whole stages; others, however finely stages are cut, with a layer of each stage before.
+  // With a split backward the pipeline fills with whole stages. Otherwise it fills with at least one layer of
+  // each preceding stage, for any number of chunks.
   const int before = ground_.is_uniform() ? s : 0;
   const double layer = std::max(
       0.0, own.forward.base + own.forward.least_layer() + own.backward.base + own.backward.least_layer());
@@ -222,9 +226,9 @@ double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
 
 Bound Bounder::of_any_schedule(const Candidate& shape, double enough) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have a layer more
+  const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have one layer more
   const double stretched = straggling(demand_, shape.num_devices()) * kRounding;
-  std::vector<int>& told = told_;  // stages that are not as their neighbours
+  std::vector<int>& told = told_;  // stages that differ from their neighbours
   told.clear();
   double longest = 0;
   for (int s = 0; s < shape.pp; ++s) {
@@ -242,7 +246,7 @@ Bound Bounder::of_any_schedule(const Candidate& shape, double enough) {
   Candidate least = most_sharded(demand_, shape);
   if (least.zero == 3) least.zero = kNothingGathered;
   for (const int s : told) {
-    // How the layers of either kind are dealt is not known yet.
+    // The distribution of the two kinds of layers is not known yet.
     if (least_and_most_dense(shape, s).second > 0) continue;
     const int number = dealt(demand_.model.layers, shape.pp, s), kind = kind_of_stage(shape, s);
     const StageLayers layers =
@@ -262,8 +266,8 @@ Bound Bounder::of_any_schedule(const Candidate& shape, double enough) {
 }
 
 double Bounder::of_any_shape(const Candidate& c) {
-  // All devices busy with layers alone, at the pace of the fastest kind; fewer devices take longer and straggle less, but never
-  // that much less.
+  // All devices are busy with layers only, at the speed of the fastest kind. Fewer devices take longer; their
+  // smaller straggler penalty never compensates for that.
   double least = 1e300, least_dense = 1e300, cheapest = 1e300;
   for (int kind = 0; kind < std::ssize(ground_.kinds()); ++kind) {
     Candidate split = c;

@@ -1,4 +1,5 @@
-// The memory half of bounds: what a stage needs by its layers, and how few of them have to be computed again.
+// Implements the memory part of bound.h: the memory of a stage as a function of its layers, and the smallest
+// amount of recomputation that fits.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +20,7 @@ int num_expert_shards(const Candidate& c) {
 double least_in_flight(const Candidate& c, int stage, int microbatches) {
   const StagePosition at{stage, c.pp, microbatches, c.chunks};
   if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
-    return std::min(c.pp - stage, microbatches);  // a short last round keeps less than the formula
+    return std::min(c.pp - stage, microbatches);  // an incomplete last round stores less than the formula
   return static_cast<double>(most_kept(c.schedule, at)) / c.chunks;
 }
 
@@ -72,11 +73,12 @@ double Bounder::MemoryTerms::of(const StageLayers& layers, const StageLayers& de
     add(layer, layers.of(mode) - dense_layers.of(mode), mode);
     add(dense, dense_layers.of(mode), mode);
   }
-  constexpr double kWholeBytes = 8;  // what is counted is rounded down in a few places
+  constexpr double kWholeBytes = 8;  // some terms are rounded down
   return bytes + largest + most_gathered - kWholeBytes;
 }
 
-// Stages differ in what is under way and in the ends of the model; the rest is worked out once for all of them.
+// Stages differ in the number of micro-batches in flight and in the ends of the model; the rest is computed
+// once for all of them.
 Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
   const int kind = kind_of_stage(c, s);
   if (kind != terms_kind_ || all_modes != terms_have_all_modes_ || !(c == terms_candidate_)) {
@@ -91,15 +93,16 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
     terms.brief_ends = std::max(terms.brief_ends, end.brief);
   };
   if (s == 0) add_end(last_terms_.embedding);
-  // Both ends in one stage share a tied embedding.
+  // If one stage has both ends, a tied embedding exists only once.
   if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(last_terms_.head);
   see_moved(terms, c, s, in_flight);
   return terms;
 }
 
-// As cost/memory_cost.cpp counts them (beside_kept), or less.
+// The same terms as in cost/memory_cost.cpp (beside_kept), or smaller ones.
 void Bounder::see_moved(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
-  // Gradients that are added up in the last micro-batch alone find others done.
+  // When gradients are accumulated only in the last micro-batch, the other micro-batches have already freed
+  // their activations.
   const bool is_late = c.zero == 1 && demand_.software.runs_programs && in_flight > 1;
   if (is_late) terms.layer.gathered = terms.dense.gathered = 0;
   const bool has_embedding = s == 0, has_head = s + 1 == c.pp;
@@ -108,7 +111,7 @@ void Bounder::see_moved(MemoryTerms& terms, const Candidate& c, int s, double in
   Moved head = last_terms_.head.moved;
   if (has_embedding) terms.gathered_ends = embedding.gathered;
   if (has_embedding && has_head && demand_.model.is_tied) {
-    // One copy: the head's part of the gradient waits in the embedding's.
+    // A tied embedding has one copy: the head's part of the gradient waits in the embedding's buffer.
     terms.layer.gathered += embedding.gradient, terms.dense.gathered += embedding.gradient;
     head.gradient = embedding.gradient;
   } else if (has_head) {
@@ -116,7 +119,7 @@ void Bounder::see_moved(MemoryTerms& terms, const Candidate& c, int s, double in
     if (c.chunks == 1) terms.gathered_beside = terms.gathered_ends + layer.gradient + 2 * layer.weights;
   }
   if (c.zero < 2 || count_microbatches(demand_.batch, c.microbatch, c.dp).number < in_flight + 1) return;
-  // The reduction of the first block lasts until the last block's gradient is there again.
+  // The reduction of the first block can last until the gradient of the last block exists again.
   const Moved &first = has_embedding ? embedding : layer, &last = has_head ? head : layer;
   const double both = first.gradient + first.exchange + last.gradient + last.weights;
   if (has_embedding && has_head) terms.gathered_ends = std::max(terms.gathered_ends, both);
@@ -138,7 +141,7 @@ Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bo
                       : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1) *
                             (c.buddy > 0 ? 2 : 1));
   };
-  // Others gather for ZeRO 3 alone. Shards of all members are at least a whole gradient.
+  // Other trainers gather only for ZeRO 3. The shards of all members are at least a whole gradient.
   const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
   const bool is_moved = is_ours && c.zero > 0 && c.zero <= 3 && shards > 1;
   const auto moved = [&](const BlockBytes& block) {
@@ -152,7 +155,7 @@ Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bo
   terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
   const auto see_layer = [&](MemoryTerms::Layer& layer, BlockBytes Specimen::*which) {
     layer.state = state(own.*which);
-    // Of two neighbouring layers, and shards of one on their way.
+    // Of two neighbouring layers, plus the shards of one in transfer.
     const Moved both = moved(own.*which);
     layer.gathered = both.exchange + 2 * both.gradient + 2 * both.weights + both.gathered;
     for (const RecomputeMode mode : kModes) {
@@ -180,7 +183,8 @@ void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLay
   if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
 }
 
-// Every number of fully recomputed layers, with as many selective ones as are then needed: the quickest that fits.
+// Tries every number of fully recomputed layers, each with as many selective ones as memory then requires.
+// Returns the fastest that fits.
 StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const MemoryTerms terms = memory_terms(c, s, least_in_flight(c, s, microbatches), true);
@@ -194,7 +198,7 @@ StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
   StageLayers best = layers_in(RecomputeMode::full, layers);
   double least = layers * full;
-  // With as few the others do not fit however they are computed again.
+  // With fewer fully recomputed layers, the others do not fit in any recompute mode.
   int fewest = 0;
   const double saved_more = terms.layer.kept[1] - terms.layer.kept[2];
   if (!has_two_kinds_ && saved >= 0 && saved_more > 0) {
@@ -219,7 +223,7 @@ StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
 std::vector<StageLayers> Bounder::layers_of(const Candidate& c) {
   std::vector<StageLayers> layers;
   for (int s = 0; s < c.pp; ++s) {
-    const int count = dealt(demand_.model.layers, c.pp, s);  // the same however many chunks there are
+    const int count = dealt(demand_.model.layers, c.pp, s);  // independent of the number of chunks
     layers.push_back(c.is_fitted ? fitted(c, s, count) : layers_in(c.recompute, count));
   }
   return layers;

@@ -1,5 +1,5 @@
-// The half of Bounder that prices one stage: its slots, messages, reductions and updates, never above what the simulator gives.
-// What these make of a whole pipeline: bound.cpp.
+// Implements the part of bound.h that prices one stage: its slots, messages, reductions and updates. No value
+// exceeds the simulated one. bound.cpp combines them into the bound of a pipeline.
 #include <algorithm>
 
 #include "plan/layouts.h"
@@ -46,14 +46,14 @@ const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Spe
   const int gradient = state_bytes(demand_.precision, accumulators, StateKind::gradients);
   const bool is_8_bit = demand_.software.gathers_in_fp8 && format_of(demand_.precision).is_narrow();
   const double weight = bytes_of(demand_.precision) * (is_8_bit ? 0.5 : 1);
-  // Groups of one take no time.
+  // Groups of one rank take no time.
   const auto each = [&](Collective collective, const GroupShape& group, const GroupShape& of_experts,
                         double bytes, double expert_bytes) {
     const auto seconds = [&](const BlockBytes& block) {
       return links_.collective(collective, group, (block.elements - block.experts) * bytes) +
              links_.collective(collective, of_experts, block.experts * expert_bytes);
     };
-    // A tied embedding is summed in another way: left out.
+    // A tied embedding is reduced differently; it is omitted here.
     const bool is_tied = demand_.model.is_tied;
     SlotCost cost{0, seconds(specimen.layer), is_tied ? 0 : seconds(specimen.embedding),
                   is_tied ? 0 : seconds(specimen.head)};
@@ -67,7 +67,8 @@ const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Spe
   return t;
 }
 
-// In the order of the blocks, chunk by chunk; stages dealt otherwise than evenly are taken to begin where even ones do.
+// In the order of the blocks, chunk by chunk. Unevenly distributed stages are assumed to begin where even
+// ones do.
 StageLayers Bounder::dense_of(const Candidate& c, int s, const StageLayers& layers) const {
   StageLayers dense;
   if (!has_two_kinds_) return dense;
@@ -100,7 +101,7 @@ std::pair<int, int> Bounder::least_and_most_dense(const Candidate& c, int s) con
   return {least, most};
 }
 
-// layers: of this chunk.
+// layers: those of this chunk.
 Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
   const Specimen& own = specimen(kind, c, c.recompute);
@@ -122,10 +123,11 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
       cost.backward += count * (slow.layer - quick.layer) + dense.of(mode) * (slow.dense - quick.dense);
     }
   if (!has_copies(demand_, c)) return cost;
-  // Communication beside compute slows it down, by half at most.
+  // Communication concurrent with compute slows it down, by half at most.
   double beside_forward = 0, beside_backward = 0;
   if (c.zero == 3) {
-    // Gathers run at most two blocks ahead. Backwards may do without the ends' weights (schedule/compile.cpp, needs_gather).
+    // Gathers run at most two blocks ahead. A backward may not need the weights of the model's ends
+    // (schedule/compile.cpp, needs_gather).
     const double all = t.gather.of(held), layers_alone = t.gather.of({n, held.dense}),
                  least = std::max(0.0, layers_alone - 2 * t.gather.most_layer());
     if (software.overlaps_gather) {
@@ -138,8 +140,8 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   const bool reduces = software.overlaps_reduce && !is_split;
   if (c.zero >= 2 && reduces) beside_backward += t.shard.of(held);
   const double interference = demand_.constants.interference, most = 0.5 * own.backward_compute.of(held);
-  // What slows a slot down at its end hides what the next begins with: a forward's, tokens on their way to experts or a gather; a
-  // backward's, what is left of a gather.
+  // The slowdown at the end of a slot hides what the next slot begins with: for a forward, the transfer of
+  // tokens to experts or a gather; for a backward, the rest of a gather.
   const auto slowed = [&](double beside, double limit, double hides) {
     return std::max(0.0, std::min(beside * interference, limit) - hides);
   };
@@ -151,7 +153,7 @@ Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, con
   return cost;
 }
 
-// has_message: somebody else sets it.
+// has_message: the caller sets the message time.
 Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLayers& layers,
                                        bool has_message) {
   const int kind = kind_of_stage(c, s);
@@ -167,7 +169,7 @@ Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLay
         c.chunks == 1 ? layers.total() : dealt(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
     const StageLayers here = layers.part(used, n);
     used += n;
-    // Most chunks are as the one before.
+    // Most chunks equal the preceding one.
     if (chunk < 2 || !(here == before) || chunk + 1 == c.chunks || has_two_kinds_)
       cost = chunk_cost(c, s, chunk, here);
     before = here;
@@ -188,7 +190,7 @@ Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLay
   return stage;
 }
 
-// Each block's optimizer on its shard.
+// Every rank updates its shard of each block.
 double Bounder::update_of(const Candidate& c, const Specimen& own, const Held& held) const {
   if (c.offload || c.zero == kNoTraffic) return 0;
   const double shards = num_shards(c), of_experts = own.layer.experts / own.layer.elements;
@@ -199,11 +201,11 @@ double Bounder::update_of(const Candidate& c, const Specimen& own, const Held& h
   return c.buddy > 0 ? 2 * seconds : seconds;
 }
 
-// Stages between the ends with the same layers are alike.
+// Stages between the ends with equal layers have equal costs.
 bool Bounder::is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int s) const {
   const auto at = static_cast<std::size_t>(s);
   const int more = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) %
-                   c.pp;  // from there on chunks are dealt otherwise
+                   c.pp;  // chunks of later stages have one layer less
   return ground_.is_uniform() && s > 1 && s + 1 < c.pp && layers[at] == layers[at - 1] &&
          (c.chunks == 1 || s != more) &&
          (!has_two_kinds_ || dense_of(c, s, layers[at]) == dense_of(c, s - 1, layers[at - 1]));
@@ -213,7 +215,7 @@ std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
                                                      const std::vector<StageLayers>& layers) {
   std::vector<StageCost> stages;
   stages.reserve(layers.size());
-  // Stages of whole nodes are all as far from each other.
+  // Between stages of whole nodes all links are equal.
   const NodeGroup& group = ground_.group_of(0);
   const bool has_equal_links = ground_.num_devices() == ground_.cluster().num_devices() &&
                                c.width() % std::max(group.devices_per_node, group.devices_per_domain) == 0;
@@ -223,7 +225,7 @@ std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
     stages.push_back(is_alike ? stages.back()
                               : stage_cost(c, s, layers[static_cast<std::size_t>(s)], has_message));
     if (has_message) stages.back().message = stages.front().message;
-    // Inside a node or between nodes, by where the stage ends.
+    // The message stays inside a node or crosses nodes, depending on where the stage ends.
     if (is_alike && !has_equal_links)
       stages.back().message = message(c, s, specimen(kind_of_stage(c, s), c, c.recompute));
   }

@@ -17,7 +17,8 @@ std::vector<int> allowed(const std::set<int>& values, const std::optional<Range>
   return result;
 }
 
-// Powers of two, and the ends of the range that a user gave: those are meant even where we would not look.
+// Powers of two, plus the ends of the user's range, which are tried even if the default choice would skip
+// them.
 std::set<int> doublings(std::int64_t most, const std::optional<Range>& range) {
   std::set<int> values;
   for (std::int64_t value = 1; value <= most; value *= 2) values.insert(static_cast<int>(value));
@@ -103,7 +104,8 @@ int first_dealt(std::int64_t layers, int parts, int i) {
 
 namespace {
 
-// The blocks [first, …) of a chunk with these layers, as runs; the ends of the model go with their neighbours.
+// The blocks of a chunk that begins with block `first`, as runs of equal strategy. The ends of the model join
+// the neighbouring run.
 Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool embeds, bool heads) {
   Chunk chunk;
   for (const RecomputeMode mode : {RecomputeMode::full, RecomputeMode::selective, RecomputeMode::none}) {
@@ -129,7 +131,7 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
   Plan plan = plan_of(demand, c);
   Pipeline& pipeline = plan.pipelines.front();
   int first = 0;
-  std::vector<int> used(layers.size());  // of each stage's layers, by the chunks before
+  std::vector<int> used(layers.size());  // layers of each stage that preceding chunks have used
   for (int chunk = 0; chunk < c.chunks; ++chunk)
     for (int s = 0; s < c.pp; ++s) {
       const StageLayers& all = layers[static_cast<std::size_t>(s)];
@@ -152,14 +154,14 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
   const std::int64_t usual = static_cast<std::int64_t>(microbatch) * dp;
   const std::int64_t rest = batch % usual;
   MicrobatchCount count{static_cast<int>(batch / usual), 1};
-  // A replica that has a sequence less waits for the one that has not.
+  // A replica with one sequence less waits for the others.
   if (rest > 0) ++count.number, count.last_size = static_cast<double>((rest + dp - 1) / dp) / microbatch;
-  if (batch < usual) count.last_size = 1;  // it is the usual one
+  if (batch < usual) count.last_size = 1;  // the only micro-batch has the usual size
   return count;
 }
 
 std::int64_t most_tensor_parts(const ModelSpec& model) {
-  // Experts are never cut.
+  // Experts are never split by tensor parallelism.
   const bool has_columns = !model.is_mixture() || has_two_kinds_of_layers(model);
   return std::min({model.heads, has_columns ? model.ffn : model.vocab, model.vocab});
 }
@@ -167,19 +169,20 @@ std::int64_t most_tensor_parts(const ModelSpec& model) {
 std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
   const std::int64_t most = std::min<std::int64_t>(
       {most_tensor_parts(demand.model), num_devices,
-       // Beyond a few domains nothing is gained: what is not cut and what is sent stay the same.
+       // Beyond a few domains nothing is gained: replicated work and message sizes stay the same.
        std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
   std::set<int> values = doublings(most, demand.constraints.tp);
   for (int tp = 1; tp <= std::min<std::int64_t>(most, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
-  // Devices that share a key/value head cannot multiply in 8 bits. Who asks for them is told so.
+  // Devices that share a key/value head cannot use fp8 GEMMs. An explicit --tp is kept, and the error is
+  // reported later.
   if (demand.precision == Precision::fp8 && !demand.constraints.tp)
     std::erase_if(values, [&](int tp) { return demand.model.kv_heads % tp != 0; });
   return allowed(values, demand.constraints.tp);
 }
 
 std::vector<int> context_choices(const Demand& demand, int num_devices) {
-  // Fewer than 512 positions a device leave products too small for any device.
+  // Fewer than 512 positions per device make GEMMs too small for any device.
   const std::int64_t most =
       std::min<std::int64_t>(num_devices, std::max<std::int64_t>(1, demand.sequence_length / 512));
   std::set<int> values = doublings(std::min<std::int64_t>(most, 64), {});
@@ -204,7 +207,7 @@ std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
 }
 
 std::vector<int> microbatch_choices(const Demand& demand, int cp) {
-  // More tokens at a time than this make no product more efficient.
+  // More tokens per micro-batch do not make any GEMM more efficient.
   constexpr std::int64_t kMostTokens = 65536;
   const std::int64_t most = std::max<std::int64_t>(1, kMostTokens * cp / demand.sequence_length);
   const std::optional<Range>& range = demand.constraints.microbatch;
@@ -218,7 +221,7 @@ std::vector<int> microbatch_choices(const Demand& demand, int cp) {
 std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
   if (!demand.constraints.recompute.empty())
     return {parse_recompute(demand.constraints.recompute, "--recompute")};
-  return {RecomputeMode::none, RecomputeMode::full};  // what lies between is fitted
+  return {RecomputeMode::none, RecomputeMode::full};  // modes in between are covered by fitted candidates
 }
 
 int replica_step(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c.cp); }
@@ -230,8 +233,8 @@ std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch,
                        most_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
                    step * step;
   if (most < 1) return {};
-  // As many micro-batches need fewer replicas when the batch does not divide. With more than one sequence at a time the last
-  // micro-batch may be a quicker one instead.
+  // If the batch is not divisible, fewer replicas may suffice for the same number of micro-batches. With more
+  // than one sequence per micro-batch, a shorter last micro-batch is the alternative.
   const MicrobatchCount count = count_microbatches(demand.batch, microbatch, most);
   const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
   const auto fewest = static_cast<int>((demand.batch + sequences - 1) / sequences);
@@ -256,7 +259,7 @@ std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
   const bool can_be_one = !c.chunks || c.chunks->has(1);
   if (can_be_one && (wants(Schedule::one_f_one_b) || (is_any && pp == 1)))
     choices.push_back({Schedule::one_f_one_b, 1});
-  // As long as 1F1B and with more in memory: only on demand.
+  // GPipe takes as long as 1F1B and needs more memory: only on request.
   if (can_be_one && !is_any && wants(Schedule::gpipe)) choices.push_back({Schedule::gpipe, 1});
   if (can_be_one && (pp > 1 || !is_any) && wants(Schedule::zero_bubble))
     choices.push_back({Schedule::zero_bubble, 1});
@@ -281,13 +284,14 @@ std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& cand
   for (int zero = 1; zero <= 3; ++zero) {
     if (!wants(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
     choices.push_back({zero, 0});
-    // The only copy of the state: a second one is worth something where devices fail. Experts have none.
+    // There is only one copy of the state. A second copy is useful where devices fail; experts do not support
+    // it.
     if (demand.failures.mtbf.value > 0 && demand.software.runs_programs && data > 1 &&
         !demand.model.is_mixture())
       choices.push_back(
           {zero, 0,
            buddy_distance(data, candidate.tp, demand.cluster.profile().groups.front().devices_per_node)});
-    // Shards inside a domain, or inside some of them; copies across.
+    // Shard inside one domain, or inside a few of them; replicate across.
     for (const int domains : {1, 4, 16})
       if (const int group = in_domain * domains; group > 1 && group < data && data % group == 0)
         choices.push_back({zero, group});

@@ -14,12 +14,13 @@ Setup setup_of(const Demand& demand, const Ground& ground, const Plan& plan) {
   return {plan, demand.model, ground.cluster(), ground.map(), demand.software, format_of(plan.precision)};
 }
 
-// Blocks counted from the chunk's first, and whether the ends of the model are among them.
+// The contents of a stage: its chunks with blocks numbered from the chunk's first, and whether the ends of
+// the model are among them.
 struct Holding {
   std::vector<Chunk> chunks;
   std::size_t width = 0;
   bool has_embedding = false, has_head = false;
-  std::vector<int> dense;  // of each chunk: layers of the other kind, where a model has two
+  std::vector<int> dense;  // per chunk: number of layers of the second kind, if the model has two
   bool operator==(const Holding&) const = default;
 };
 
@@ -48,7 +49,7 @@ Bytes least_memory_of(const Ground& ground, const Stage& stage) {
   return least;
 }
 
-// What a device of the stage keeps in its host's memory.
+// Bytes that one device of the stage stores in host memory.
 double offloaded_bytes(const Plan& plan, const ModelSpec& model, int pipeline, int number,
                        const Stage& stage) {
   std::optional<DeviceSizes> sizes;
@@ -64,7 +65,7 @@ double offloaded_bytes(const Plan& plan, const ModelSpec& model, int pipeline, i
   return bytes;
 }
 
-// A node holds what all its devices offload.
+// The host memory of a node stores the offloaded state of all its devices.
 void see_hosts(const Demand& demand, const Ground& ground, const Plan& plan, Fill& fill) {
   std::map<int, Fill> nodes;
   for (int p = 0; p < std::ssize(plan.pipelines); ++p) {
@@ -82,7 +83,7 @@ void see_hosts(const Demand& demand, const Ground& ground, const Plan& plan, Fil
     }
   }
   for (const auto& [number, node] : nodes)
-    // 0: nobody has said how much a node has.
+    // 0: the host memory of the node is not specified.
     if (node.host_limit > 0 &&
         (fill.host_limit == 0 || node.host_bytes - node.host_limit > fill.host_bytes - fill.host_limit))
       fill.host_bytes = node.host_bytes, fill.host_limit = node.host_limit;
@@ -99,7 +100,7 @@ Fill fill_of(const Demand& demand, const Ground& ground, const Plan& plan) {
     for (int s = 0; s < std::ssize(pipeline.stages); ++s) {
       const Stage& stage = pipeline.stages[static_cast<std::size_t>(s)];
       Holding holding = holding_of(plan, demand.model, stage);
-      // No schedule has more under way in a later stage than in an earlier one.
+      // In every schedule, a later stage has at most as many micro-batches in flight as an earlier one.
       if (ground.is_uniform() && std::find(seen.begin(), seen.end(), holding) != seen.end()) continue;
       seen.push_back(std::move(holding));
       const StageMemory memory = stage_memory(setup, p, s, demand.constants);

@@ -1,5 +1,5 @@
-// Best-first search of the grid: shapes first, each opened into its schedules and ZeRO stages when its bound is the least left,
-// each of those simulated when its own is.
+// Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is the
+// smallest left; each resulting candidate is simulated when its own bound is.
 #include <algorithm>
 #include <queue>
 
@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// What the cost of a layer depends on.
+// Enumerates the axes that determine the cost of a layer.
 template <typename See>
 void for_splits(const Demand& demand, const Ground& ground, See&& see) {
   for (const int tp : tensor_choices(demand, ground.num_devices()))
@@ -19,7 +19,7 @@ void for_splits(const Demand& demand, const Ground& ground, See&& see) {
       for (const int microbatch : microbatch_choices(demand, cp))
         for (const bool is_sequence_parallel : {true, false}) {
           if (is_sequence_parallel && tp == 1) continue;
-          // Experts work on each device's own positions.
+          // Expert parallelism needs sequence parallelism: experts process each device's own positions.
           if (!is_sequence_parallel && tp > 1 && demand.model.is_mixture()) continue;
           Candidate c{.tp = tp, .cp = cp, .microbatch = microbatch};
           c.sequence_parallel = is_sequence_parallel;
@@ -30,7 +30,7 @@ void for_splits(const Demand& demand, const Ground& ground, See&& see) {
         }
 }
 
-// Stages, replicas, and what is computed again.
+// Enumerates stages, replicas and recompute modes.
 template <typename See>
 void for_shapes(const Demand& demand, const Ground& ground, const Candidate& split, See&& see) {
   std::vector<std::pair<RecomputeMode, bool>> modes;
@@ -46,7 +46,7 @@ void for_shapes(const Demand& demand, const Ground& ground, const Candidate& spl
       }
 }
 
-// Of one schedule: where state lies.
+// Enumerates the placements of state for a schedule.
 template <typename See>
 void for_zeros(const Demand& demand, const Ground& ground, const Candidate& scheduled, See&& see) {
   const int in_domain = std::max(1, ground.group_of(0).devices_per_domain / scheduled.tp);
@@ -62,7 +62,7 @@ void for_zeros(const Demand& demand, const Ground& ground, const Candidate& sche
 
 template <typename See>
 void for_schedules(const Demand& demand, const Candidate& shape, See&& see) {
-  // A short last round costs as much as a whole one; trainers other than ours refuse it.
+  // An incomplete last round costs as much as a complete round, and other trainers reject it.
   const bool is_round = count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
   for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
     if (choice.schedule == Schedule::interleaved && !is_round && demand.constraints.schedule.empty())
@@ -73,22 +73,18 @@ void for_schedules(const Demand& demand, const Candidate& shape, See&& see) {
   }
 }
 
-enum class Level {
-  split,
-  shape,
-  variant,
-  tight
-};  // tight: a variant whose bound cannot be raised any further
+enum class Level { split, shape, variant, tight };  // tight: a variant whose bound cannot be raised further
 struct Node {
   double bound = 0;  // of the objective
   int index = 0;
   Level level = Level::split;
-  // What is nearly worked out comes a little earlier than its bound says, so that a good plan is known soon.
+  // Nearly evaluated nodes are visited slightly earlier than their bound requires, so that a good plan is
+  // found early.
   double order() const {
     constexpr double kLooseness[] = {1.15, 1.08, 1.01, 1};
     return bound * kLooseness[static_cast<int>(level)];
   }
-  bool operator<(const Node& other) const { return order() > other.order(); }  // the least on top
+  bool operator<(const Node& other) const { return order() > other.order(); }  // smallest on top
 };
 
 class GridSearch {
@@ -124,7 +120,7 @@ class GridSearch {
   }
 
  private:
-  // Of a candidate that has no ZeRO stage yet, what its best one may have.
+  // For a candidate without a ZeRO stage, the rate of its best variant.
   double rate(const Candidate& c) {
     const double stretch = stretch_of(demand_.failures, c.num_devices(), keeps_state(c));
     if (demand_.goal == Goal::throughput) return stretch;
@@ -154,7 +150,7 @@ class GridSearch {
     });
   }
 
-  // Less memory for state would spare that.
+  // Whether a fitted candidate recomputes any layers, which a smaller state would avoid.
   bool computes_again(const Candidate& c) {
     if (!c.is_fitted) return false;
     const std::vector<StageLayers> layers = bounder_.layers_of(c);
@@ -168,11 +164,11 @@ class GridSearch {
     for_schedules(demand_, shape, [&](const Candidate& scheduled) {
       const double least = std::max(at_least, bounder_.of_any_zero(scheduled) * rate(scheduled));
       if (least >= best_) return void(++result_.num_candidates);
-      bool fits_with_one = false;  // then ZeRO 2 only reduces more often
+      bool fits_with_one = false;  // then ZeRO 2 only adds reductions
       for_zeros(demand_, ground_, scheduled, [&](const Candidate& c) {
         if (c.zero == 2 && c.shard_group == 0 && c.buddy == 0 && fits_with_one) return;
         const Bound bound = bounder_.of(c, best_ / rate(c));
-        if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, whatever it needs
+        if (bound.limit == 0) return void(++result_.num_candidates);  // too slow regardless of its memory
         if (c.zero == 1 && !c.offload && c.shard_group == 0 && c.buddy == 0)
           fits_with_one = bound.bytes < 0.99 * bound.limit && !computes_again(c);
         push(c, bound, least, Level::variant);
@@ -186,13 +182,13 @@ class GridSearch {
     opened_.push_back(c);
   }
 
-  // It was left out where ZeRO 1 seemed to fit.
+  // ZeRO 2 was skipped because ZeRO 1 seemed to fit.
   void push_zero2(Candidate c) {
     c.zero = 2;
     push(c, bounder_.of(c), bounder_.of_any_zero(c) * rate(c), Level::variant);
   }
 
-  // Only the quickest are worth a word, and the one that needs least.
+  // Keeps only the fastest candidates, and the candidate with the smallest excess.
   void remember_unfit(const Judged& one) {
     const auto over = [](const Fill& fill) {
       return std::max(fill.bytes - fill.limit, fill.host_bytes - fill.host_limit);
@@ -214,7 +210,7 @@ class GridSearch {
       return;
     }
     const auto [c, plan, fill] = settled(demand_, ground_, bounder_, wanted);
-    // As much memory as it needs without computing anything again: the same plan as one that was looked at.
+    // The plan needs no recomputation in its memory: it equals a plan that was already evaluated.
     if (c.is_fitted && !computes_again(c)) return;
     Judged one{c, 0, 0, fill, true};
     if (!one.fill.fits()) {

@@ -1,4 +1,4 @@
-// See ground.h.
+// Implements ground.h: groups the present devices into sections.
 #include "search/ground.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ Ground::Ground(const Cluster& cluster) : cluster_(cluster), map_(DeviceMap::of_p
     while (group + 1 < std::ssize(starts) && device.value >= starts[static_cast<std::size_t>(group) + 1])
       ++group;
     const double speed = profile.speed_factors.empty() ? 1 : cluster.speed_of(device);
-    // Neighbours are mostly alike: look at the last section before all kinds.
+    // Neighbouring devices are mostly equal: compare with the last section before all kinds.
     if (!sections_.empty()) {
       const DeviceKind& before = kinds_[static_cast<std::size_t>(sections_.back().kind)];
       if (before.group == group && before.speed == speed) {
@@ -48,7 +48,7 @@ const DeviceType& Ground::type_of(int kind) const {
 
 namespace {
 
-// Calls see(kind) for every section that the range meets.
+// Calls see(kind) for every section that intersects the range.
 template <typename See>
 void for_sections(const std::vector<Section>& sections, int begin, int end, See&& see) {
   auto at = std::upper_bound(sections.begin(), sections.end(), begin,
@@ -97,7 +97,8 @@ GroupShape Ground::spread(int kind, int count, int stride) const {
     return cluster_.link(first, Device{static_cast<int>(last)});
   };
   if (stride < group.devices_per_domain) shape.inside = link_to(1);
-  // Between domains of one node a group may have both kinds of links; the slower one counts where it leaves the node.
+  // Between domains of one node a group may use both kinds of links; if it leaves the node, the slower one
+  // counts.
   if (shape.domains > 1)
     shape.between = link_to(shape.nodes > 1 ? std::max(group.devices_per_node, group.devices_per_domain)
                                             : group.devices_per_domain);

@@ -1,5 +1,6 @@
-// Ground: the cluster as a planner sees it: present devices in their order, cut into sections of equal devices. Answers about
-// stages, which are ranges of these devices, cost as much as there are sections, not devices.
+// Ground: the planner's view of the cluster: the present devices in order, grouped into sections of equal
+// devices. Queries about stages, which are ranges of these devices, take time proportional to the number of
+// sections, not of devices.
 #pragma once
 
 #include <vector>
@@ -15,7 +16,7 @@ struct DeviceKind {
   double speed = 1;
   Device first_of_group;  // at the beginning of a domain
   Device example;         // one of this kind
-  double power = 0;       // what decides which device of a stage is the slowest: peak x speed
+  double power = 0;       // peak x speed; determines the slowest device of a stage
   Bytes memory;
 };
 
@@ -38,10 +39,11 @@ class Ground {
   const DeviceType& type_of(int kind) const;
   const NodeGroup& group_of(int kind) const;
 
-  // The slowest kind among devices [begin, end), and the least memory of one of them.
+  // The slowest kind of device in [begin, end), and the smallest memory among these devices.
   int slowest(int begin, int end) const;
   Bytes least_memory(int begin, int end) const;
-  // What a group of `count` devices looks like at best, every `stride`-th from the beginning of a domain on.
+  // The best-case shape of a group of `count` devices with distance `stride`, starting at the beginning of a
+  // domain.
   GroupShape spread(int kind, int count, int stride) const;
 
  private:

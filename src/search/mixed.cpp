@@ -27,7 +27,8 @@ bool Improver::consider(const Plan& plan) {
 
 namespace {
 
-// Whether the block, the n-th layer of its stage (-1: an end of the model), is to change.
+// Whether to change the strategy of `block`, which is the layer number `layer` of its stage (-1: an end of
+// the model).
 using Choice = std::function<bool(int block, int layer)>;
 using Change = std::function<void(LayerStrategy&)>;
 
@@ -65,7 +66,8 @@ int most_layers(const Plan& plan) {
   return most;
 }
 
-// The largest number in (low, high] for which works(number), which must hold for all smaller ones; low when there is none.
+// The largest number in (low, high] for which works(number) holds, or low if there is none. If it holds for a
+// number, it must hold for all smaller ones.
 int largest(int low, int high, const std::function<bool(int)>& works) {
   while (low < high) {
     const int middle = high - (high - low) / 2;
@@ -90,7 +92,8 @@ bool is_all(const Plan& plan, const std::function<bool(const LayerStrategy&)>& h
   return true;
 }
 
-// Weights that nobody has to gather, or gradients that are reduced once, in as many layers of each stage as memory allows.
+// Lowers the ZeRO stage in as many layers of each stage as memory allows: no weight gathers there, or only
+// a single gradient reduction.
 void shard_less(Improver& improver, const Constraints& constraints) {
   const Plan plan = improver.best().plan;
   const int zero = first_of(plan).zero;
@@ -107,7 +110,7 @@ void shard_less(Improver& improver, const Constraints& constraints) {
   }
 }
 
-// Embedding and head are wide and few: another number of tensor parts may suit them better.
+// Embedding and head are wide and few: another tensor-parallel size may suit them better.
 void cut_ends_otherwise(Improver& improver, const Ground& ground) {
   const Plan plan = improver.best().plan;
   if (plan.pipelines.size() != 1) return;
@@ -126,7 +129,7 @@ void cut_ends_otherwise(Improver& improver, const Ground& ground) {
   }
 }
 
-// Sharded parameters in the ends of the model, then in as few layers of each stage as lets it fit.
+// Shards the parameters of the model's ends, then of as few layers of each stage as needed to fit.
 void shard_more(Improver& improver, const Plan& plan) {
   const auto with = [&](int layers) {
     return changed(
@@ -138,7 +141,8 @@ void shard_more(Improver& improver, const Plan& plan) {
   improver.consider(with(most - spared));
 }
 
-// The smallest groups that fit: larger ones keep fewer inputs, but all of a group is there at a time.
+// Uses the smallest groups that fit: larger groups save fewer inputs, but all activations of a group exist at
+// the same time.
 void recompute_in_groups(Improver& improver, const Plan& plan) {
   const int most = most_layers(plan);
   for (const int layers : {2, 3, 4, 6, 8, 12, 16}) {

@@ -17,13 +17,14 @@ std::vector<int> microbatches_of(std::int64_t sequences, int each) {
   return sizes;
 }
 
-// The grid's plan, and a pipeline of one replica and as many stages as the idle devices make.
+// The grid's plan plus a pipeline with one replica and as many stages as the idle devices allow.
 void add_idle(const Demand& demand, const Ground& ground, Bounder& bounder, const Candidate& c,
               std::vector<Plan>& plans) {
   const int used = c.num_devices(), unit = c.tp * c.cp;
   const int depth =
       static_cast<int>(std::min<std::int64_t>((ground.num_devices() - used) / unit, demand.model.layers));
-  // Reductions over pipelines of different depth are worked out piece by piece: not for thousands of devices, nor for crumbs.
+  // Reductions across pipelines of different depth are simulated piece by piece, which is too slow for
+  // thousands of devices and not worthwhile for a few idle ones.
   constexpr int kMostForPieces = 4096;
   const bool is_worth_it =
       used <= kMostForPieces && (ground.num_devices() - used) * 100 >= ground.num_devices();
@@ -55,9 +56,9 @@ void add_idle(const Demand& demand, const Ground& ground, Bounder& bounder, cons
   }
 }
 
-// Some of the cluster's present devices, as a cluster of their own.
+// A subset of the cluster's present devices, as a cluster of its own.
 struct PartOfCluster {
-  std::vector<int> devices;  // virtual, ascending
+  std::vector<int> devices;  // virtual devices, ascending
   double power = 0;
   std::optional<Cluster> cluster;
   std::optional<Ground> ground;
@@ -77,7 +78,7 @@ PartOfCluster part_of(const Ground& ground, std::vector<int> devices) {
   return part;
 }
 
-// Pieces of the cluster that differ in kind of nodes or in island, in the cluster's order.
+// The parts of the cluster by group of nodes, in the cluster's order.
 std::vector<PartOfCluster> parts_of(const Ground& ground) {
   std::map<int, std::vector<int>> by_group;
   std::map<int, double> power;
@@ -121,7 +122,8 @@ std::optional<PartPlan> plan_part(const Demand& demand, const PartOfCluster& par
                   static_cast<double>(batch) / best.seconds};
 }
 
-// One pipeline for each part; shares of the batch by power first, then by what the parts' plans reach.
+// One pipeline for each part. Shares of the batch are proportional to peak performance first, then to the
+// speeds of the parts' plans.
 void add_parts(const Demand& demand, const std::vector<PartOfCluster>& parts, const std::string& schedule,
                std::vector<Plan>& plans) {
   std::vector<double> speeds;
@@ -140,7 +142,7 @@ void add_parts(const Demand& demand, const std::vector<PartOfCluster>& parts, co
       const auto share =
           static_cast<std::int64_t>(std::llround(static_cast<double>(left) * speeds[i] / left_speed));
       left -= share, left_speed -= speeds[i];
-      if (share < 1) continue;  // too slow to be of use
+      if (share < 1) continue;  // too slow to contribute
       const auto own = plan_part(demand, parts[i], share, schedule);
       if (!own) return;
       speeds[i] = own->sequences_per_second;
@@ -150,7 +152,7 @@ void add_parts(const Demand& demand, const std::vector<PartOfCluster>& parts, co
   }
 }
 
-// Without the slowest devices, where they are few.
+// Excludes the slowest kind of device.
 void add_without_slow(const Demand& demand, const Ground& ground, std::vector<Plan>& plans) {
   int slowest = 0;
   const std::vector<DeviceKind>& kinds = ground.kinds();

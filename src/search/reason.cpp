@@ -16,7 +16,7 @@ const LayerStrategy& first_strategy(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
-// Layers that are computed again, a half for selective ones.
+// Counts layers with recomputation; a layer with selective recomputation counts half.
 double recomputed(const Plan& plan) {
   double sum = 0;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -31,9 +31,9 @@ double recomputed(const Plan& plan) {
 
 std::string why_unfit(const Fill& fill) {
   if (fill.bytes <= fill.limit)
-    return fmt::format("a node's memory does not hold the offloaded state: {} of {}", gib(fill.host_bytes),
-                       gib(fill.host_limit));
-  return fmt::format("does not fit: {} of {}", gib(fill.bytes), gib(fill.limit));
+    return fmt::format("the offloaded state exceeds a node's host memory: needs {}, limit {}",
+                       gib(fill.host_bytes), gib(fill.host_limit));
+  return fmt::format("does not fit: needs {}, limit {}", gib(fill.bytes), gib(fill.limit));
 }
 
 std::string why_slower(const Demand& demand, const Ground& ground, const Plan& best,
@@ -48,10 +48,10 @@ std::string why_slower(const Demand& demand, const Ground& ground, const Plan& b
   const int domain = ground.group_of(0).devices_per_domain;
   const int used = num_devices(best), others = num_devices(other);
   if (demand.goal != Goal::throughput && others > used && other_step.seconds <= best_step.seconds)
-    return fmt::format("{} devices instead of {} save only {}", others, used,
+    return fmt::format("{} devices instead of {} would save only {}", others, used,
                        more(best_step.seconds - other_step.seconds));
   if (demand.failures.mtbf.value > 0 && keeps_state(best) && !keeps_state(other))
-    return fmt::format("a lost device takes state with it: failures cost {}, instead of {}",
+    return fmt::format("losing a device loses state: failures cost {} instead of {}",
                        percent(stretch_of(demand.failures, others, false) - 1),
                        percent(stretch_of(demand.failures, used, true) - 1));
   std::vector<Cause> causes = {
@@ -62,21 +62,22 @@ std::string why_slower(const Demand& demand, const Ground& ground, const Plan& b
       {b.bubble - a.bubble, fmt::format("bubble {} instead of {}", percent(b.bubble / other_step.seconds),
                                         percent(a.bubble / best_step.seconds))},
       {b.data - a.data,
-       fmt::format("{} more waiting for gradients and weights of replicas", more(b.data - a.data))},
+       fmt::format("{} more waiting for data-parallel gradients and weights", more(b.data - a.data))},
       {b.pipeline - a.pipeline,
-       fmt::format("{} more messages between stages", more(b.pipeline - a.pipeline))},
-      {b.optimizer - a.optimizer, fmt::format("updates take {} longer", more(b.optimizer - a.optimizer))},
-      {b.host - a.host, fmt::format("{} more host work for smaller slots", more(b.host - a.host))}};
+       fmt::format("{} more for messages between stages", more(b.pipeline - a.pipeline))},
+      {b.optimizer - a.optimizer,
+       fmt::format("optimizer updates take {} longer", more(b.optimizer - a.optimizer))},
+      {b.host - a.host, fmt::format("{} more host time because slots are smaller", more(b.host - a.host))}};
   const bool computes_again = recomputed(other) > recomputed(best);
   causes.push_back(
       {b.compute - a.compute,
-       computes_again ? fmt::format("computes {} again", more(b.compute - a.compute))
+       computes_again ? fmt::format("recomputes {} of work", more(b.compute - a.compute))
        : others < used
            ? fmt::format("leaves {} of {} devices idle", ground.num_devices() - others, ground.num_devices())
-           : fmt::format("less efficient products: {} more compute", more(b.compute - a.compute))});
+           : fmt::format("less efficient GEMMs: {} more compute", more(b.compute - a.compute))});
   const auto worst = std::max_element(causes.begin(), causes.end(),
                                       [](const Cause& x, const Cause& y) { return x.seconds < y.seconds; });
-  if (worst->seconds <= 0) return "as good, and no simpler";
+  if (worst->seconds <= 0) return "equally fast, and not simpler";
   return worst->clause;
 }
 
@@ -96,20 +97,21 @@ std::vector<Relaxation> relaxations(const Demand& demand) {
   };
   const Constraints& c = demand.constraints;
   if (!c.recompute.empty() && c.recompute != "full")
-    add("recompute=full", [](Constraints& x) { x.recompute = "full"; });
+    add("--recompute full", [](Constraints& x) { x.recompute = "full"; });
   if (c.no_zero3 || (c.zero && c.zero->most < 3))
-    add("zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
+    add("--zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
   if (c.microbatch && c.microbatch->least > 1)
-    add("microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
-  if (c.max_memory) add("no --max-memory", [](Constraints& x) { x.max_memory.reset(); });
+    add("--microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
+  if (c.max_memory) add("without --max-memory", [](Constraints& x) { x.max_memory.reset(); });
   for (const auto& [name, member] : {std::pair{"tp", &Constraints::tp},
                                      {"pp", &Constraints::pp},
                                      {"cp", &Constraints::cp},
                                      {"ep", &Constraints::ep},
                                      {"dp", &Constraints::dp}})
-    if (c.*member) add(fmt::format("another {}", name), [m = member](Constraints& x) { (x.*m).reset(); });
+    if (c.*member)
+      add(fmt::format("a different --{}", name), [m = member](Constraints& x) { (x.*m).reset(); });
   if (!c.schedule.empty() || c.chunks)
-    add("another schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
+    add("a different --schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
   if (!c.offload && demand.has_offload) add("--offload", [](Constraints& x) { x.offload = true; });
   return all;
 }
@@ -130,13 +132,13 @@ std::string contradiction_of_experts(const Demand& demand, int have) {
                        demand.model.name, join(divisors, ", "));
   const int stages = c.pp ? std::max(1, c.pp->least) : 1;
   if (static_cast<std::int64_t>(stages) * c.ep->least > have)
-    return fmt::format("--ep {} needs {} devices{}, {} has {}; give it more devices, or ask for less",
-                       text(*c.ep), stages * c.ep->least,
-                       stages > 1 ? fmt::format(" for {} stages", stages) : "", demand.cluster.name(), have);
+    return fmt::format("--ep {} needs {} devices{}, {} has {}; add devices or lower the sizes", text(*c.ep),
+                       stages * c.ep->least, stages > 1 ? fmt::format(" for {} stages", stages) : "",
+                       demand.cluster.name(), have);
   return "";
 }
 
-// Numbers that contradict each other before memory is looked at.
+// Contradictions between the numbers of the demand that are independent of memory.
 std::string contradiction(const Demand& demand, const Ground& ground) {
   const Constraints& c = demand.constraints;
   const int have = ground.num_devices();
@@ -149,8 +151,8 @@ std::string contradiction(const Demand& demand, const Ground& ground) {
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
       if (least(range) > 1)
         product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, least(range));
-    return fmt::format("{} needs {} devices, {} has {}; give it more devices, or ask for less", product,
-                       needed, demand.cluster.name(), have);
+    return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, needed,
+                       demand.cluster.name(), have);
   }
   const std::int64_t heads = most_tensor_parts(demand.model);
   if (least(c.tp) > heads)
@@ -160,10 +162,10 @@ std::string contradiction(const Demand& demand, const Ground& ground) {
     return fmt::format("--pp {}: {} has {} layers, each stage needs at least one; use at most {}",
                        text(*c.pp), demand.model.name, demand.model.layers, demand.model.layers);
   if (least(c.microbatch) > demand.batch)
-    return fmt::format("--microbatch {} is more than the batch of {} sequences", text(*c.microbatch),
+    return fmt::format("--microbatch {} is larger than the batch of {} sequences", text(*c.microbatch),
                        demand.batch);
   if (demand.sequence_length > demand.model.max_positions)
-    return fmt::format("--seq {} is longer than the {} positions of {}; use at most that",
+    return fmt::format("--seq {} is longer than the {} positions of {}; use at most that many",
                        demand.sequence_length, demand.model.max_positions, demand.model.name);
   return "";
 }
@@ -182,15 +184,15 @@ std::string why_impossible(const Demand& demand, const Ground& ground) {
     if (ways.size() == 2) break;
   }
   if (!nearest)
-    return fmt::format("no plan of {} on {} meets these constraints{}", demand.model.name,
+    return fmt::format("no plan for {} on {} meets these constraints{}", demand.model.name,
                        demand.cluster.name(), ways.empty() ? "" : "; would work: " + join(ways, " or "));
   if (const int needed = demand.shares_memory ? 0 : devices_to_fit(demand); needed > 0)
     ways.insert(ways.begin(), fmt::format("{} devices ({} more)", needed, needed - ground.num_devices()));
-  return fmt::format("{} does not fit into the memory of {}: {} needs {} of {} on a device; {}",
+  return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, available are {}; {}",
                      demand.model.name, demand.cluster.name(),
                      short_text(plan_of(demand, nearest->candidate)), gib(nearest->fill.bytes),
                      gib(nearest->fill.limit),
-                     ways.empty() ? "devices with more memory are needed, or shorter sequences"
+                     ways.empty() ? "use devices with more memory, or shorter sequences"
                                   : "would work: " + join(ways, " or "));
 }
 

@@ -33,7 +33,7 @@ class Refiner {
       place_inside(c);
     }
     if (is_uniform) return improver_.best();
-    const bool may_differ = demand_.software.runs_programs;  // other trainers split all layers in one way
+    const bool may_differ = demand_.software.runs_programs;  // others use a single strategy
     if (may_differ) make_fit(improver_, demand_, bounder_, grid);
     if (grid.judged.empty()) return improver_.best();
     for (const Plan& plan : pipelines_of_parts(demand_, ground_, bounder_, grid)) improver_.consider(plan);
@@ -42,7 +42,7 @@ class Refiner {
   }
 
  private:
-  // The best few that differ in more than their recomputing.
+  // The best few candidates that differ in more than their recompute mode.
   std::vector<Candidate> starts(const GridResult& grid) const {
     constexpr std::size_t kMost = 3;
     std::set<std::tuple<int, int, int, int, int, int, int, bool>> seen;
@@ -57,13 +57,13 @@ class Refiner {
     return result;
   }
 
-  // Embedding and head weigh something, devices differ: stages get layers by what they take.
+  // Distributes layers over stages by cost, because embedding and head take time and devices may differ.
   void deal_unevenly(Candidate c) {
     for (c.spare = 2; c.spare <= 20; c.spare += 6)
       if (deal_unevenly_with(c)) break;
   }
 
-  // Whether the plan fitted.
+  // Returns whether the plan fits.
   bool deal_unevenly_with(Candidate c) {
     const int layers = static_cast<int>(demand_.model.layers), mean = (layers + c.pp - 1) / c.pp;
     const int most = std::min(layers - c.pp + 1, ground_.is_uniform() ? 2 * mean + 2 : layers);
@@ -78,7 +78,7 @@ class Refiner {
       for (int n = 1; n <= most; ++n) {
         const StageLayers mix = c.is_fitted ? bounder_.fitted(c, s, n) : layers_in(c.recompute, n);
         const Bounder::StageWork work = bounder_.work_of(c, s, mix);
-        if (!work.fits) break;  // more layers need more
+        if (!work.fits) break;  // more layers need more memory
         times[at][static_cast<std::size_t>(n)] = work.forward + work.backward;
         held[at][static_cast<std::size_t>(n)] = mix;
       }
@@ -97,7 +97,7 @@ class Refiner {
     return true;
   }
 
-  // By exact simulation: one layer from one stage to another, as long as that helps.
+  // Moves single layers between stages as long as the simulator finds the plan faster.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& held) {
     constexpr int kMostTries = 4;
@@ -114,7 +114,8 @@ class Refiner {
       }
   }
 
-  // Chunks of different length: the stages that hold an end of the model get fewer layers, and fewest in the chunk beside it.
+  // Chunks of different length: the stages with an end of the model get fewer layers, and fewest in the chunk
+  // next to it.
   void deal_chunks(const Candidate& c) {
     const auto begin = static_cast<int>(std::lround(weight_of_ends(c, 0))),
                end = static_cast<int>(std::lround(weight_of_ends(c, c.pp - 1)));
@@ -125,7 +126,7 @@ class Refiner {
     }
   }
 
-  // What the ends of the model add to a stage's time, in layers.
+  // The time that the ends of the model add to a stage, in layers.
   double weight_of_ends(Candidate c, int stage) {
     c.chunks = 1, c.schedule = Schedule::one_f_one_b, c.is_fitted = false;
     const auto seconds = [&](int s, int n) {
@@ -136,19 +137,20 @@ class Refiner {
     return std::max(0.0, seconds(stage, 1) / layer - 1);
   }
 
-  // Layers of each part when the first stage has `first` fewer and the last `last` fewer than others; empty where that is impossible.
+  // The number of layers of each part if the first stage has `first` and the last stage `last` layers fewer
+  // than the others; empty if that is impossible.
   std::vector<int> uneven_parts(const Candidate& c, int first, int last) const {
     const int layers = static_cast<int>(demand_.model.layers), virtual_layers = layers + first + last;
     std::vector<int> parts(static_cast<std::size_t>(c.pp * c.chunks));
     for (int s = 0; s < c.pp; ++s) {
-      // What is left over goes to the stages that hold neither end.
+      // The remainder goes to the stages with neither end.
       const int extra = virtual_layers % c.pp, place = c.pp > 2 ? (s + c.pp - 1) % c.pp : s;
       int total = virtual_layers / c.pp + (place < extra ? 1 : 0);
       if (s == 0) total -= first;
       if (s + 1 == c.pp) total -= last;
       if (total < c.chunks) return {};
       for (int chunk = 0; chunk < c.chunks; ++chunk) {
-        // The chunk beside an end is the shortest.
+        // The chunk next to an end is the shortest.
         const int rank = s == 0 ? c.chunks - 1 - chunk : chunk;
         parts[static_cast<std::size_t>(chunk * c.pp + s)] = dealt(total, c.chunks, rank);
       }
@@ -167,7 +169,8 @@ class Refiner {
     return plan_of(demand_, c, mixes, parts);
   }
 
-  // Stages next to each other inside a domain, replicas across: for slow reductions' sake the other way round.
+  // Places consecutive stages inside a domain and replicas across domains; the default placement is the
+  // reverse, for the sake of gradient reductions.
   void place_inside(const Candidate& c) {
     const int unit = c.tp * c.cp, domain = ground_.group_of(0).devices_per_domain;
     if (c.dp == 1 || unit * 2 > domain) return;

@@ -24,24 +24,25 @@ std::string longer_by(double seconds, double than) {
   return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
 }
 
-// "a device of 64 fails every 78 h; the others hold all state, so failures cost 0.0 % of the time"
+// For example "one of 64 devices fails every 78 h; the other devices have all state, so failures cost 0.0 %
+// of the time".
 std::string failures_text(const Demand& demand, const Plan& plan) {
   const int devices = num_devices(plan);
   const bool is_kept = keeps_state(plan);
-  return fmt::format("a device of {} fails every {}; {}, so failures cost {} of the time\n", devices,
+  return fmt::format("one of {} devices fails every {}; {}, so failures cost {} of the time\n", devices,
                      text(Seconds(demand.failures.mtbf.value / devices)),
-                     is_kept ? "the others hold all state" : "its state is on no other",
+                     is_kept ? "the other devices have all state" : "no other device has its state",
                      percent(stretch_of(demand.failures, devices, is_kept) - 1));
 }
 
 std::string goal_words(Goal goal) {
   switch (goal) {
     case Goal::throughput:
-      return "the quickest";
+      return "fastest";
     case Goal::cost:
-      return "the cheapest";
+      return "least expensive";
     case Goal::energy:
-      return "the one of least energy";
+      return "lowest energy";
   }
   return "";
 }
@@ -75,19 +76,19 @@ std::string search_text(const Demand& demand, const Ground& ground, const Search
       full_text(result.plan) + "\n\n" + prediction_text(result.step, report_setup(demand, ground, result));
   const int idle = ground.num_devices() - num_devices(result.plan);
   if (idle > 0)
-    out += fmt::format("{} of {} devices stay idle\n", with_commas(idle), with_commas(ground.num_devices()));
-  out += fmt::format("the fullest process takes {} of {}\n\n", text(as_bytes(result.fill.bytes)),
+    out += fmt::format("{} of {} devices are idle\n", with_commas(idle), with_commas(ground.num_devices()));
+  out += fmt::format("peak memory per process: {} of {}\n\n", text(as_bytes(result.fill.bytes)),
                      text(as_bytes(result.fill.limit)));
   if (demand.failures.mtbf.value > 0) out += failures_text(demand, result.plan) + "\n";
   if (!result.alternatives.empty()) {
-    TextTable table({"instead", "step", "", "memory", "why not"});
+    TextTable table({"alternative", "step", "", "memory", "why worse"});
     for (const Alternative& other : result.alternatives)
       table.row({full_text(other.plan), text(Seconds(other.seconds)),
                  longer_by(other.seconds, result.step.seconds), text(as_bytes(other.fill.bytes)), other.why});
     out += table.text() + "\n";
   }
   if (result.front.size() > 1) {
-    TextTable table({"with less memory", "memory", "step", ""});
+    TextTable table({"using less memory", "memory", "step", ""});
     constexpr std::size_t kShown = 6;
     for (std::size_t i = 1; i < std::min(result.front.size(), kShown + 1); ++i)
       table.row({result.front[i].plan, text(as_bytes(result.front[i].bytes)),
@@ -97,14 +98,15 @@ std::string search_text(const Demand& demand, const Ground& ground, const Search
   }
   out += fmt::format("{} of {} candidates, {} simulated; ", goal_words(demand.goal),
                      with_commas(result.num_candidates), result.num_simulated);
-  const std::string others =
-      demand.constraints == Constraints{} ? "no other grid" : "no other grid that meets the constraints";
+  const std::string others = demand.constraints == Constraints{}
+                                 ? "no other grid plan"
+                                 : "no other grid plan that meets the constraints";
   out += result.gap == 0          ? others + " is better"
-         : std::isinf(result.gap) ? "of the grid nothing fits; how far from optimal it is, is not known"
+         : std::isinf(result.gap) ? "no grid plan fits; the distance to the optimum is unknown"
                                   : fmt::format("{} is better by more than {}", others, percent(result.gap));
-  constexpr double kShown = 5e-4;  // what percent() does not show as none
+  constexpr double kShown = 5e-4;  // percent() shows smaller values as 0.0 %
   if (result.step.seconds < result.grid_seconds * (1 - kShown) && demand.goal == Goal::throughput)
-    out += fmt::format(", and this plan is {} quicker than the best of them",
+    out += fmt::format("; this plan is {} faster than the best grid plan",
                        percent(1 - result.step.seconds / result.grid_seconds));
   return out + "\n";
 }

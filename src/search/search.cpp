@@ -1,4 +1,5 @@
-// See search.h: the grid, its refinement, then what else there was and why it loses.
+// Implements search.h: the grid search, its refinement, and the alternatives with the reasons why they are
+// worse.
 #include "search/search.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// What a user would name as the difference of two candidates.
+// The axes in which a user would distinguish two candidates.
 enum class Axis { tensor, pipeline, context, experts, zero, schedule, recompute, microbatch, devices };
 constexpr Axis kAxes[] = {Axis::tensor,    Axis::pipeline,   Axis::experts, Axis::zero,   Axis::schedule,
                           Axis::recompute, Axis::microbatch, Axis::context, Axis::devices};
@@ -48,7 +49,7 @@ bool is_called_the_same(const Candidate& a, const Candidate& b) {
          std::none_of(std::begin(kAxes), std::end(kAxes), [&](Axis axis) { return differs(a, b, axis); });
 }
 
-// The winner with one axis changed, the replicas following.
+// The best candidate with a single axis changed; the number of replicas follows.
 std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, const Candidate& best) {
   std::vector<Candidate> all;
   const auto add = [&](auto&& change) {
@@ -138,7 +139,7 @@ class Explainer {
     others.push_back(one);
   }
 
-  // Those that were only bounded are simulated now.
+  // Candidates that have only a bound are simulated here.
   void add(Judged& one) {
     Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
     if (one.fill.fits()) {
@@ -148,7 +149,7 @@ class Explainer {
       one.objective *= step.seconds / one.seconds, one.seconds = step.seconds;
       other.seconds = one.seconds, other.objective = one.objective;
       other.why = one.objective < result_.objective * (1 - 1e-9)
-                      ? "the constraints exclude it"
+                      ? "excluded by the constraints"
                       : why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
     } else {
       other.why = why_unfit(one.fill);
@@ -156,13 +157,13 @@ class Explainer {
     result_.alternatives.push_back(std::move(other));
   }
 
-  // From the plan on: whatever needs less memory than everything that is quicker.
+  // Starting with the plan: every candidate that needs less memory than all faster ones.
   void make_front(std::vector<Judged> all, const std::vector<Judged>& others) {
     all.insert(all.end(), others.begin(), others.end());
     std::sort(all.begin(), all.end(), [](const Judged& a, const Judged& b) { return a.seconds < b.seconds; });
     result_.front.push_back({full_text(result_.plan), result_.step.seconds, result_.fill.bytes});
     for (const Judged& one : all) {
-      // A percent of memory is not worth a line.
+      // Differences below 1 % of memory are not listed.
       if (!one.is_simulated || !one.fill.fits() || one.fill.bytes > 0.99 * result_.front.back().bytes ||
           one.seconds < result_.step.seconds)
         continue;
@@ -177,7 +178,7 @@ class Explainer {
   SearchResult& result_;
 };
 
-// Nothing of the grid fits: of what was found beyond it no bound is known.
+// No grid candidate fits: no bound is known for a plan found beyond the grid.
 SearchResult only_plan(const Demand& demand, const Ground& ground, Improved best, const GridResult& grid) {
   SearchResult result;
   result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
@@ -194,7 +195,7 @@ SearchResult only_plan(const Demand& demand, const Ground& ground, Improved best
 SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits) {
   check(demand);
   if (demand.model.is_custom())
-    throw UserError("{} is no transformer; only these are planned", demand.model.name);
+    throw UserError("{} is not a transformer; only transformers can be planned", demand.model.name);
   Bounder bounder(demand, ground);
   GridResult grid;
   if (demand.sequence_length <= demand.model.max_positions)
@@ -213,7 +214,7 @@ SearchResult search(const Demand& demand, const Ground& ground, const SearchLimi
   result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
   result.step = predict(demand, ground, result.plan);
   result.num_candidates = grid.num_candidates, result.num_simulated = grid.num_simulated;
-  // What is left open may only be better by this much; an improved answer is that much nearer to it.
+  // Unvisited candidates can be better only by this much; the refined plan is that much closer to them.
   result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.judged.front().objective - 1);
   if (grid.gap == 0) result.gap = 0;
   result.ruled_out = grid.ruled_out;

@@ -1,15 +1,15 @@
-// The best plan for a demand, with the reasons kept.
+// Finds the best plan for a demand and explains the choice.
 //
 //   const Ground ground(cluster);
 //   const SearchResult result = search(demand, ground);
 //
-// Candidates (search/candidate.h) are taken in the order of their bounds (search/bound.h) and simulated exactly, until the next
-// bound is not below the best time found: then nothing in that space is better, and the gap is 0. What simulations a limit
-// leaves undone is told by the gap: how much better than the answer anything left could be. The best candidates are then improved
-// beyond that space (search/refine.h).
+// Candidates (search/candidate.h) are visited in the order of their bounds (search/bound.h) and simulated
+// until the next bound is not below the best objective found. Nothing in the space is better then, and the
+// gap is 0. If the limit on simulations stops the search earlier, the gap states by how much a remaining
+// candidate could be better. The best candidates are then improved beyond the space (search/refine.h).
 //
-// Pure: no clock, no files. Throws UserError for a demand that nothing meets: one sentence with the reason and the nearest
-// thing that would work (search/reason.h).
+// Pure: no clock, no files. Throws UserError if nothing meets the demand: one sentence with the reason and
+// the nearest change that would help (search/reason.h).
 #pragma once
 
 #include <map>
@@ -21,11 +21,11 @@
 
 namespace optimus {
 
-// A candidate that was looked at closely.
+// A candidate that was evaluated.
 struct Judged {
   Candidate candidate;
-  double seconds = 0;    // simulated; of one that does not fit its bound
-  double objective = 0;  // what the goal counts
+  double seconds = 0;    // simulated; a bound if the candidate does not fit
+  double objective = 0;  // the value that the goal minimises
   Fill fill;
   bool is_simulated = false;
 };
@@ -34,7 +34,7 @@ struct Alternative {
   Plan plan;
   double seconds = 0, objective = 0;
   Fill fill;
-  std::string why;  // it loses
+  std::string why;  // why it is worse
 };
 
 struct FrontPoint {
@@ -48,28 +48,28 @@ struct SearchResult {
   Fill fill;
   double objective = 0;
   std::vector<Alternative> alternatives;  // best first
-  std::vector<FrontPoint> front;          // less memory, more time; the plan first
-  std::int64_t num_candidates = 0;        // points of the space
+  std::vector<FrontPoint> front;          // Pareto front: less memory, longer steps; the plan first
+  std::int64_t num_candidates = 0;        // visited points of the search space
   int num_simulated = 0;
-  double grid_seconds = 0;  // of the best candidate, before it was improved
+  double grid_seconds = 0;  // step time of the best candidate before refinement
   double gap = 0;
-  std::map<std::string, std::int64_t> ruled_out;  // reason -> candidates
+  std::map<std::string, std::int64_t> ruled_out;  // reason -> number of candidates
 };
 
 struct SearchLimits {
   int most_simulations = 300;
   int alternatives = 5;
   bool refines = true;
-  bool is_uniform = false;  // every layer split in one way, one pipeline: all that other trainers run
+  bool is_uniform = false;  // one strategy for all layers and one pipeline, as other trainers require
 };
 
 SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits = {});
 
-// The grid alone: simulated judged by objective, the best first; empty when nothing fits.
+// The result of the grid search alone.
 struct GridResult {
-  std::vector<Judged> judged;     // simulated, by objective
-  std::vector<Judged> unfit;      // the quickest of those that do not fit
-  std::optional<Judged> nearest;  // where nothing fits: what needs least
+  std::vector<Judged> judged;     // simulated candidates, best objective first; empty if nothing fits
+  std::vector<Judged> unfit;      // the fastest candidates that do not fit
+  std::optional<Judged> nearest;  // the candidate with the smallest memory excess
   std::int64_t num_candidates = 0;
   int num_simulated = 0;
   double gap = 0;
@@ -78,7 +78,7 @@ struct GridResult {
 GridResult search_grid(const Demand& demand, const Ground& ground, Bounder& bounder,
                        const SearchLimits& limits);
 
-// All candidates of the space, one by one: for tests and small spaces.
+// Enumerates the search space; for tests and small spaces.
 std::vector<Candidate> all_candidates(const Demand& demand, const Ground& ground);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// See sizing.h. More devices help until the batch cannot be dealt any further, so doubling finds the range and halving the number.
+// Implements sizing.h. More devices help until the batch cannot be split further, so doubling finds a range
+// and bisection the number.
 #include "search/sizing.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ Demand on(const Demand& demand, const Cluster& cluster) {
   return other;
 }
 
-// The fewest nodes, more than too_few, for which works(nodes); 0 for none up to `most`.
+// The smallest number of nodes above too_few for which works(nodes) holds; 0 if there is none up to `most`.
 template <typename Works>
 int fewest_nodes(int too_few, int most, Works&& works) {
   int enough = std::max(1, too_few * 2);
@@ -47,7 +48,7 @@ int fewest_nodes(int too_few, int most, Works&& works) {
   return enough;
 }
 
-// A sequence on a device of its own for each layer and tensor part: nobody can use more.
+// No plan can use more devices than one for each sequence, layer and tensor part.
 int most_nodes(const Demand& demand, int per_node) {
   const double most = static_cast<double>(demand.batch) * static_cast<double>(demand.model.layers) * 64;
   return std::max(1, static_cast<int>(std::min(most, static_cast<double>(kMostDevices)) / per_node));
@@ -58,7 +59,7 @@ int most_nodes(const Demand& demand, int per_node) {
 int devices_to_fit(const Demand& demand) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   const int have = demand.cluster.num_present() / per_node;
-  // Beyond this the state is a small part of what a device holds.
+  // Beyond this size the state is a small part of a device's memory.
   const int most = std::min(most_nodes(demand, per_node), std::max(16, have) * 256);
   if (have >= most) return 0;
   return per_node * fewest_nodes(have, most, [&](int nodes) {
@@ -72,7 +73,7 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
   Sizing sizing;
   int tries_without_gain = 0;
   const auto works = [&](int nodes) {
-    // Twice as many devices in vain: the batch has been dealt as far as it can be.
+    // Doubling the devices did not help: the batch cannot be split further.
     if (tries_without_gain >= 1 && sizing.num_devices == 0) return false;
     const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
     const Ground ground(cluster);

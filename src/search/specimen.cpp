@@ -12,16 +12,17 @@
 namespace optimus {
 namespace {
 
-// The fewest devices that a stage of this split can have.
+// The smallest number of devices of a stage with this split.
 int num_in_specimen(const Candidate& c) { return c.tp * c.cp * replica_step(c); }
 
-// Three layers in four chunks: the embedding; the head; a layer; two layers. A mixture whose layers are of two kinds has behind
-// the embedding a dense layer, two of them, and one of each kind.
+// The sample model has three layers in four chunks: the embedding; the head; one layer; two layers. If a
+// mixture-of-experts model has two kinds of layers, its sample has three more chunks after the embedding: one
+// dense layer, two dense layers, and one layer of each kind.
 enum SpecimenChunk { the_embedding, one_dense, two_dense, one_of_each, one_layer, two_layers, the_head };
 constexpr int kFirsts[] = {0, 1, 1, 1, 1, 2, 4, 5}, kFirstsOfTwo[] = {0, 1, 2, 4, 6, 7, 9, 10};
-constexpr int kDenseLayers = 4;  // of a specimen that has them: the first
+constexpr int kDenseLayers = 4;  // number of dense layers of such a sample; they come first
 
-// Chunks in the order of their blocks; without two kinds of layers, those of dense ones are left out.
+// The chunks in the order of their blocks, without the dense ones if the model has one kind of layers.
 std::vector<SpecimenChunk> chunks_of(const std::vector<int>& firsts) {
   std::vector<SpecimenChunk> chunks;
   for (const SpecimenChunk chunk :
@@ -30,7 +31,7 @@ std::vector<SpecimenChunk> chunks_of(const std::vector<int>& firsts) {
   return chunks;
 }
 
-// As one stage of several chunks (for slots), or as several stages (for memory).
+// The sample's chunks as one stage (to measure slots) or as several stages (to measure memory).
 Plan specimen_plan(const Demand& demand, const ModelSpec& small, const std::vector<int>& firsts,
                    const Candidate& c, bool as_stages) {
   Plan plan;
@@ -61,7 +62,8 @@ DeviceMap contiguous(Device first, int count, int most) {
   return DeviceMap(std::move(devices));
 }
 
-// `hidden`: what may be done before a slot begins, beside the end of the one before it; `slot`: what every slot takes.
+// `hidden`: the part of a slot that the end of the preceding slot may hide; `slot`: the fixed cost of every
+// slot.
 SlotCost slot_cost(const std::vector<SpecimenChunk>& chunks, const std::vector<SlotTime>& slots,
                    double hidden, double slot) {
   SlotCost cost;
@@ -69,7 +71,7 @@ SlotCost slot_cost(const std::vector<SpecimenChunk>& chunks, const std::vector<S
   for (std::size_t i = 0; i < chunks.size(); ++i) seconds[chunks[i]] = slots[i].seconds;
   cost.layer = seconds[two_layers] - seconds[one_layer];
   if (seconds[one_of_each] > 0) {
-    // Behind a layer of its own kind or of the other: whichever is quicker.
+    // After a layer of its own kind or of the other, whichever is faster.
     cost.layer = std::min(cost.layer, seconds[one_of_each] - seconds[one_dense]);
     const double dense =
         std::min(seconds[two_dense] - seconds[one_dense], seconds[one_of_each] - seconds[one_layer]);
@@ -93,10 +95,10 @@ BlockBytes bytes_of_stage(const Setup& setup, int stage, const Constants& consta
   return bytes;
 }
 
-// Sums over one block's instructions of the first micro-batch.
+// Sums over the instructions of one block in the first micro-batch.
 struct BlockSeconds {
   double forward = 0, input = 0, weight = 0, recompute = 0;  // compute
-  double backward_sums = 0, forward_sums = 0;                // collectives among tensor parts
+  double backward_sums = 0, forward_sums = 0;                // collectives among tensor-parallel ranks
   double update = 0;
 };
 BlockSeconds seconds_of_block(const Program& program, const std::vector<double>& seconds, int block) {
@@ -117,20 +119,22 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
   return sum;
 }
 
-// A slot may begin with a gather while the slot before it still computes and sends nothing (weight gradients; experts that are not
-// dealt out): how much of it forwards may hide, and how much more than the specimen's do backwards.
+// A slot may begin with a gather while the preceding slot still computes without communication (weight
+// gradients; experts that are not distributed). forward: how much of a forward's gather may be hidden.
+// backward: how much more of a backward's gather may be hidden than in the sample.
 struct HiddenGathers {
   double forward = 0, backward = 0;
 };
 
-// How long one block's compute goes on when its last sum is there, at the end of its forward and of its backward.
+// How long the compute of one block continues after its last collective, at the end of its forward and of its
+// backward.
 struct Tails {
   double forward = 0, backward = 0;
 };
 Tails tails_of(const Program& program, const std::vector<double>& seconds, int block, bool has_sum) {
   Tails tails;
   double weight = 0, sum = 0;
-  int slot = -1;  // of its forward
+  int slot = -1;  // of the block's forward
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     const Instruction& at = program.instructions[i];
     if (at.block != block || at.microbatch != 0) continue;
@@ -143,7 +147,7 @@ Tails tails_of(const Program& program, const std::vector<double>& seconds, int b
   return tails;
 }
 
-// gather: of a forward, first: what a backward begins with.
+// gather: at the start of a forward; first: at the start of a backward.
 HiddenGathers hidden_gathers(const Tails& embedding, const Tails& layer, const Tails& dense, double gather,
                              double first) {
   const double longest =
@@ -182,8 +186,7 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   const PricedProgram priced(setup, work_, compile_without_buffers(plan, small_, 0), device.example);
   const Order order = order_of(plan.schedule, {0, 1, 1, static_cast<int>(chunks.size())});
   Constants alone = demand_.constants;
-  alone.interference =
-      0;  // of gradients over context parts and replicas, which only the last micro-batch has
+  alone.interference = 0;  // interference of gradient reductions, which only the last micro-batch has
   const StageTimes times = run_lanes(priced, order, demand_.software, alone);
 
   auto specimen = std::make_unique<Specimen>();
@@ -209,7 +212,7 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   specimen->first_collective = std::max(gather, exchange);
   for (SlotCost* cost : {&specimen->forward, &specimen->backward})
     cost->head -= std::max(0.0, gather - (cost == &specimen->forward ? hidden.forward : hidden.backward));
-  // Gradients of tokens go to the experts of the last layer while the head's own weights are worked on.
+  // Token gradients are sent to the experts of the last layer while the head's weight gradient is computed.
   specimen->backward.head -= exchange;
   specimen->before = times.before.seconds;
   const auto of_block = [&](SpecimenChunk chunk) {
@@ -217,7 +220,8 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   };
   const BlockSeconds layer = of_block(one_layer), embedding = of_block(the_embedding),
                      head = of_block(the_head), dense = has_two ? of_block(one_dense) : layer;
-  // The input gradients of a split backward stand one behind the other with their sums; nothing hides these.
+  // The input gradients and collectives of a split backward run one after another; nothing hides the
+  // collectives.
   const bool computes_again = c.recompute == RecomputeMode::full;
   const auto input = [&](const BlockSeconds& block) {
     return block.input + block.backward_sums + block.recompute +
@@ -241,7 +245,7 @@ std::unique_ptr<Specimen> Specimens::make(int kind, const Candidate& c) const {
   const double whole = tokens * static_cast<double>(demand_.model.hidden) * bytes_of(demand_.precision);
   const bool has_slices = demand_.software.scatters_messages || c.sequence_parallel;
   specimen->boundary_bytes = whole / (has_slices ? c.tp : 1);
-  // Gathering what arrived where each tensor part got its slice; and what the specimen's slots hide.
+  // Gathering received slices among tensor-parallel ranks, and gathers that the sample's slots hide.
   specimen->slack =
       3 * gather +
       LinkCost(demand_.constants).collective(Collective::gather, ground_.spread(kind, c.tp, 1), whole);

@@ -1,8 +1,10 @@
-// Specimen: what a layer, the embedding and the head cost on one kind of device under one strategy: seconds in a slot, and bytes.
+// Specimen: the cost of a layer, the embedding and the head on one kind of device under one strategy: seconds
+// per slot, and bytes.
 //
-// A tiny model of the same width is compiled and priced as any plan is, so a specimen has no formulas of its own. Within a slot
-// layers follow one another in the same way, so a slot of n layers takes base + n x layer; what a specimen leaves out (gradients
-// on their way, gathered weights, neighbours) only adds to that. So sums of its figures are lower bounds (search/bound.h).
+// A small sample model of the same width is compiled and priced like any plan, so no separate cost formulas
+// exist. The time of a slot with n layers is base + n x layer. Costs that the sample omits (gradient
+// reductions, gathered weights, messages from neighbours) only add to this, so sums of these values are lower
+// bounds (search/bound.h).
 #pragma once
 
 #include <algorithm>
@@ -16,54 +18,55 @@
 
 namespace optimus {
 
-// Blocks of a slot or a stage. dense: those of the layers that are of the other kind, where a model has two (a mixture's layers
-// without experts).
+// The blocks of a slot or a stage. dense: the number of layers of the second kind, if the model has two kinds
+// (layers without experts in a mixture-of-experts model).
 struct Held {
   int layers = 0, dense = 0;
   bool has_embedding = false, has_head = false;
 };
 
-// What a slot of blocks takes.
+// Seconds of a slot as a function of its blocks.
 struct SlotCost {
   double base = 0, layer = 0, embedding = 0, head = 0;
-  double dense = 0;  // of a layer of the other kind, beyond that of a layer: may be negative
+  double dense = 0;  // difference between a layer of the second kind and a usual layer; may be negative
   double of(const Held& held) const {
     return base + held.layers * layer + held.dense * dense + (held.has_embedding ? embedding : 0) +
            (held.has_head ? head : 0);
   }
-  // Of any of the layers.
+  // Of a layer of either kind.
   double least_layer() const { return layer + std::min(0.0, dense); }
   double most_layer() const { return layer + std::max(0.0, dense); }
 };
 
-// Bytes of one block on a device, nothing sharded, one micro-batch.
+// Bytes of one block on a device, without sharding, for one micro-batch.
 struct BlockBytes {
   double weights = 0, gradients = 0, optimizer = 0, kept = 0, brief = 0, elements = 0;
-  double experts = 0;  // of the elements
+  double experts = 0;  // the part of `elements` that belongs to experts
 };
 
 struct Specimen {
-  SlotCost forward, backward;   // backward: with weight gradients
-  SlotCost input, weight;       // the two halves of a split backward
-  double first_collective = 0;  // the longest that a slot may begin with
-  double hidden_by_weights =
-      0;  // of a forward behind one that has weight gradients alone, beyond what is left out above
+  SlotCost forward, backward;   // backward: including weight gradients
+  SlotCost input, weight;       // the two parts of a split backward
+  double first_collective = 0;  // the longest collective with which a slot may begin
+  // The part of a forward that only a preceding weight-gradient slot hides.
+  double hidden_by_weights = 0;
   SlotCost forward_compute, backward_compute;  // without communication
-  // A slot may take so much longer than said here: gathers that are hidden behind the slot before, or not.
+  // A slot may take this much longer than recorded here: gathers may or may not be hidden by the preceding
+  // slot.
   double slack = 0;
   double before = 0;                                               // host work of stages that read the batch
-  double boundary_bytes = 0;                                       // of one message between stages
-  double update_layer = 0, update_embedding = 0, update_head = 0;  // optimizer, nothing sharded
-  double update_dense = 0;                                         // of a layer of the other kind
+  double boundary_bytes = 0;                                       // per message between stages
+  double update_layer = 0, update_embedding = 0, update_head = 0;  // optimizer, without sharding
+  double update_dense = 0;                                         // of a layer of the second kind
   BlockBytes layer, embedding, head;
-  BlockBytes dense;  // as layer where there is one kind
+  BlockBytes dense;  // equal to `layer` if the model has one kind of layers
   bool has_bytes = false;
 };
 
 class Specimens {
  public:
   Specimens(const Demand& demand, const Ground& ground);
-  // Axes that matter: tp, cp, ep, sequence_parallel, microbatch, recompute. Bytes are worked out when somebody asks for them.
+  // Depends on tp, cp, ep, sequence_parallel, microbatch and recompute. Bytes are computed only on request.
   const Specimen& of(int kind, const Candidate& candidate, bool with_bytes = true);
   int num_made() const { return static_cast<int>(known_.size()); }
 
@@ -75,7 +78,7 @@ class Specimens {
   const Ground& ground_;
   ModelSpec small_;
   ModelWork work_;
-  std::vector<int> firsts_;  // blocks at which the chunks of a specimen begin, and its number of blocks
+  std::vector<int> firsts_;  // the first block of each chunk of the sample model, then its number of blocks
   std::map<std::tuple<int, int, int, int, int, int>, std::unique_ptr<Specimen>> known_;
 };
 

@@ -1,5 +1,5 @@
-// See stages.h. For a given longest stage the least sum is a shortest path; only as many lengths of the longest stage are tried as
-// could still be better.
+// Implements stages.h. For a given longest stage the smallest sum is a shortest path. Only lengths of the
+// longest stage that can still improve the result are tried.
 #include "search/stages.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ struct Dealt {
   std::vector<int> layers;
 };
 
-// The least sum when no stage may take longer than `longest`.
+// The smallest sum if no stage takes longer than `longest`.
 Dealt least_sum(const std::vector<std::vector<double>>& times, int layers, double longest) {
   const std::size_t stages = times.size(), width = static_cast<std::size_t>(layers) + 1;
   std::vector<double> best(width, kNever), next(width);
@@ -25,7 +25,7 @@ Dealt least_sum(const std::vector<std::vector<double>>& times, int layers, doubl
       if (best[before] >= kNever) continue;
       for (std::size_t n = 1; n < most && before + n < width; ++n) {
         const double time = times[s][n];
-        if (time >= kNever) continue;  // too few layers may not fit either, where ends are heavy
+        if (time >= kNever) continue;  // few layers may not fit either if the ends are large
         if (time > longest) break;
         if (best[before] + time < next[before + n])
           next[before + n] = best[before] + time, choice[s][before + n] = static_cast<int>(n);
@@ -65,7 +65,7 @@ std::vector<int> deal_layers(const std::vector<std::vector<double>>& times, int 
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
   const Dealt freest = least_sum(times, layers, kNever);
   if (freest.layers.empty()) return {};
-  // The shortest longest stage that is possible at all.
+  // The smallest possible time of the longest stage.
   auto low = lengths.begin(), high = lengths.end() - 1;
   while (low < high) {
     const auto middle = low + (high - low) / 2;

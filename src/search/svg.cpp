@@ -1,4 +1,5 @@
-// The picture of a plan: one row a stage. Left its devices and layers, then its memory by cause, right its slots in time.
+// Draws a plan: one row per stage, with its devices and layers on the left, then its memory by category, and
+// its slots over time on the right.
 #include <algorithm>
 #include <cmath>
 
@@ -71,7 +72,7 @@ const char* colour_of(Work work) {
   return kRest;
 }
 
-// All slots of one kind as one path; neighbours closer than a third of a pixel become one.
+// All slots of one kind as one path; neighbours closer than a third of a pixel are merged.
 std::string moves_of(const std::vector<SlotSpan>& slots, const Order& order, const char* colour, double scale,
                      double y, double height) {
   constexpr double kGap = 0.35;
@@ -143,13 +144,13 @@ std::string search_svg(const Demand& demand, const Ground& ground, const SearchR
   drawing.text_at(16, 30, fmt::format("{} on {}", demand.model.name, ground.cluster().name()),
                   "font-size=\"18\" font-weight=\"bold\"");
   drawing.text_at(16, 50,
-                  fmt::format("{}: {} a step, {} tokens/s, MFU {}", short_text(result.plan),
+                  fmt::format("{}: {} per step, {} tokens/s, MFU {}", short_text(result.plan),
                               text(Seconds(result.step.seconds)), short_count(result.step.tokens_per_second),
                               percent(result.step.mfu)),
                   "font-size=\"13\"");
   draw_legend(drawing);
   drawing.text_at(16, kTop - 10, "stage, devices, blocks", "font-weight=\"bold\"");
-  drawing.text_at(kLeft, kTop - 10, "memory of a device", "font-weight=\"bold\"");
+  drawing.text_at(kLeft, kTop - 10, "memory per device", "font-weight=\"bold\"");
   drawing.text_at(kTimeLeft, kTop - 10, "one step", "font-weight=\"bold\"");
   const double rows = static_cast<double>(result.step.stages.size());
   const double height = std::clamp(600 / rows, 4.0, 26.0), scale = kTimeWidth / result.step.seconds;
@@ -178,7 +179,7 @@ std::string search_svg(const Demand& demand, const Ground& ground, const SearchR
   drawing.text_at(kTimeLeft, y + 16, "0");
   drawing.text_at(kTimeLeft + kTimeWidth, y + 16, text(Seconds(result.step.seconds)), "text-anchor=\"end\"");
   drawing.text_at(kLeft, y + 16, "0");
-  drawing.text_at(kLeft + kMemoryWidth, y + 16, "all it has", "text-anchor=\"end\"");
+  drawing.text_at(kLeft + kMemoryWidth, y + 16, "capacity", "text-anchor=\"end\"");
   return drawing.text(kTimeLeft + kTimeWidth + 24, y + 32);
 }
 

@@ -1,4 +1,4 @@
-// See environment.h: workloads, costs, and machines that become slow.
+// Implements environment.h: workloads, costs, and nodes that become slow.
 #include "trials/environment.h"
 
 #include <algorithm>
@@ -14,10 +14,11 @@
 namespace optimus {
 namespace {
 
-constexpr double kBare = 0.25;  // of trials of nodes
+constexpr double kBare = 0.25;  // fraction of node trials that also have modes without redundant state
 
-// How quickly so many nodes are: work grows with their number by up to all of it again, and templates fit some numbers better than
-// others by 0.3 to 3 %, at times by 20 % (seen in templates of four models on 8 to 16,384 devices).
+// Random throughput by number of nodes. The work per step grows with the number of nodes, by a factor of up
+// to two. Templates fit some numbers of nodes better than others by 0.3 to 3 %, sometimes by 20 % (observed
+// in templates of four models on 8 to 16,384 devices).
 Throughput random_throughput(int nodes, double step, Draw& draw) {
   Throughput result;
   result.fewest = 1 + static_cast<int>(draw.uniform() * draw.uniform() * nodes / 2);
@@ -29,7 +30,8 @@ Throughput random_throughput(int nodes, double step, Draw& draw) {
   return result;
 }
 
-// Ranges around what was measured (recovery/recovery_costs.h) and what other systems are reported to take (tens of seconds).
+// Ranges around measured values (recovery/recovery_costs.h) and values that other systems report (tens of
+// seconds).
 RecoveryCosts random_costs(Draw& draw) {
   RecoveryCosts costs;
   costs.start_seconds = draw.between_logs(1, 60), costs.detection_seconds = draw.between_logs(0.05, 10);
@@ -37,7 +39,8 @@ RecoveryCosts random_costs(Draw& draw) {
   costs.switch_seconds = draw.between_logs(0.05, kLongestSwitch);
   costs.prepare_seconds = draw.between_logs(0.5, 60);
   costs.link_bytes_per_second = 1;
-  costs.join_bytes = draw.between_logs(0.05, kLongestMove);  // seconds, as links do a byte a second
+  // in seconds: links transfer one byte per second here
+  costs.join_bytes = draw.between_logs(0.05, kLongestMove);
   costs.loss_bytes = draw.chance(0.3) ? 0 : costs.join_bytes * draw.between(0.5, 1);
   return costs;
 }
@@ -49,16 +52,18 @@ void set_errors(TrialCase& one, Draw& draw, const EnvironmentOptions& options) {
     one.told_factor = std::exp(-options.mean_miss);
     return;
   }
-  // Half as simulate has it, 5 % drawn anew; else any mixture. Predictions of published runs were off by 6 to 12 % (docs/cost-model.md).
+  // Half of the trials use the simulator's errors (5 %, drawn independently), the others a random mixture.
+  // Predictions of published runs were off by 6 to 12 % (docs/cost-model.md).
   if (draw.chance(0.5)) return;
   one.prediction_error = draw.between(0, 0.1), one.lasting_error = draw.between(0, 0.1);
   if (draw.chance(0.2)) one.told_factor = draw.between_logs(0.6, 1.5);
   if (draw.chance(0.2)) one.told_pause_factor = draw.between_logs(0.3, 3);
 }
 
-// Every plan once more, without copies of its state: quicker by what these cost, and a loss undoes what was done since the last checkpoint.
-// Ranges are guesses around what is known: between two checkpoints lie minutes to hours; of copies the cost model says 1 to 3 % of a step, and
-// three workers on two cores took 8 % (tests/cli/switch_test.py).
+// Adds every plan again without redundant copies of its state: faster by the cost of the copies, but a loss
+// undoes all steps since the last checkpoint. The ranges are guesses around known values: checkpoints are
+// minutes to hours apart; copies take 1 to 3 % of a step by the cost model, and 8 % with three workers on two
+// cores (tests/cli/switch_test.py).
 void add_without_copies(TrialCase& one, Draw& draw) {
   const double price = draw.between_logs(0.005, 0.1), undone = draw.between_logs(3, 3000);
   const std::size_t num = one.modes.size();
@@ -95,7 +100,7 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, Draw& draw
   return one;
 }
 
-// What becomes slow, and for how long; severities as in random_time_line (adapt/time_line.h).
+// Which components become slow, and for how long; severities as in random_time_line (adapt/time_line.h).
 TimeLine random_conditions(double length, Draw& draw) {
   TimeLine line{length, {}};
   const double gap = length / draw.between_logs(3, 24);
@@ -113,11 +118,12 @@ TimeLine random_conditions(double length, Draw& draw) {
   return line;
 }
 
-// How a plan stands conditions: parts of the step that become longer with a slow device and with a slow network.
+// The sensitivity of a plan to conditions: the parts of its step that a slow device and a slow network
+// lengthen.
 struct PlanTraits {
   double usual = 1, compute = 1, network = 0.1;
-  int answers = -1;  // the condition that it was made for
-  double kept = 0;   // the part of that condition's effect which stays
+  int answers = -1;  // the condition that the plan responds to
+  double kept = 0;   // the remaining part of that condition's effect
 };
 
 class SlowTrial {
@@ -130,8 +136,9 @@ class SlowTrial {
     devices_ = 1 << (3 + draw_.below(12));
     const PlanTraits home{1, draw_.between(0.6, 1), draw_.between_logs(0.02, 0.5)};
     add(home, Response::resume, devices_, 1);
-    // The planner's choice is the first; now and then another is better, as what was measured may tell. Plans of other kinds are known less
-    // well: in the lab a pipeline was promised +52 % as copies, and would have lost 7 %.
+    // The planner's choice comes first. Sometimes another plan is better, which only measurements show. Plans
+    // of other kinds are predicted less accurately: in the lab, a pipeline was predicted 52 % faster than
+    // data parallelism and was 7 % slower.
     for (int i = 0; i < 3; ++i) {
       const double worse = std::abs(0.06 * draw_.normal()),
                    usual = 1 + (draw_.chance(0.2) ? -worse / 2 : worse);
@@ -139,7 +146,8 @@ class SlowTrial {
       if (draw_.chance(0.5)) one_.modes.back().doubt = draw_.between_logs(0.05, 0.5);
     }
     for (int c = 0; c < std::ssize(line_.conditions); ++c) add_answers(home, c);
-    const double doubt = draw_.chance(0.5) ? 0 : draw_.between_logs(0.02, 0.2);  // of answers
+    // prediction error of the responses
+    const double doubt = draw_.chance(0.5) ? 0 : draw_.between_logs(0.02, 0.2);
     for (TrialMode& mode : one_.modes)
       if (mode.doubt == 0 && mode.response != Response::resume) mode.doubt = doubt;
     cut();
@@ -154,7 +162,7 @@ class SlowTrial {
 
   void add_answers(const PlanTraits& home, int condition) {
     const bool is_link = line_.conditions[static_cast<std::size_t>(condition)].condition.cause == Cause::link;
-    const int parts = std::min(devices_, 4 << draw_.below(5));  // replicas, or nodes
+    const int parts = std::min(devices_, 4 << draw_.below(5));  // replicas or nodes
     const double without = 1.0 / parts;
     if (!is_link && draw_.chance(0.7))
       add({1 + draw_.between(0, 0.05), home.compute, home.network, condition, without * draw_.between(0, 1)},
@@ -191,7 +199,7 @@ class SlowTrial {
         segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
       }
       for (const PlanTraits& plan : plans_) {
-        // Nobody thinks of an answer to what has not been seen.
+        // A response is available only after its condition has begun.
         const bool is_known =
             plan.answers < 0 || line_.conditions[static_cast<std::size_t>(plan.answers)].at <= segment.begin;
         segment.step_seconds.push_back(is_known ? seconds_of(plan, in_force) : 0);

@@ -1,4 +1,4 @@
-// Draw: one number after the other from a key, for generators of trials.
+// Draw: a sequence of random numbers from one key, for trial generators.
 #pragma once
 
 #include <cmath>

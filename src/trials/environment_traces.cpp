@@ -1,4 +1,4 @@
-// See environment.h: nodes that come and go.
+// Implements environment.h: traces in which nodes join and leave.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -10,20 +10,23 @@
 namespace optimus {
 namespace {
 
-// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot, peak 32 nodes): 50 instants of loss, gaps of median 240 s whose logarithm
-// spreads by 1.08, 2.36 nodes at once on average; 60 of coming, 2.27 nodes; 15 to 32 nodes there. GCP's pool of V100s (the same
-// authors; 149 changes in 24 h, a tenth of the pool each) is within the range that is drawn.
+// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot, at most 32 nodes): 50 loss events with gaps of median 240
+// s (standard deviation of the logarithm 1.08) and 2.36 nodes each on average; 60 join events of 2.27 nodes;
+// 15 to 32 nodes present. GCP's pool of V100s (same authors; 149 changes in 24 h of a tenth of the pool each)
+// is within the range of the draws.
 constexpr double kSpotGap = 240, kSpotSpread = 1.08, kSpotBurst = 2.36 / 32, kSpotLeast = 0.45;
-// InfiniteHBD's faults, first 120 of 200 days: outages of median 33 h and mean 202 h (logarithm spreads by 2.6; cut to 2 here because
-// the tail is longer than any trial), a fault of the whole fleet every 14.4 h.
+// InfiniteHBD's faults, first 120 of 200 days: outages of median 33 h and mean 202 h (standard deviation of
+// the logarithm 2.6; reduced to 2 here because the tail is longer than any trial), one fault in the whole
+// fleet every 14.4 h.
 constexpr double kRepair = 33 * 3600, kRepairSpread = 2;
-// Oobleck's made-up traces: one node of 30 lost every 5 min to 6 h. Tenplex's schedule after Philly: 16, 8, 4, 8, 16 devices, 35 min each.
+// Oobleck's synthetic traces: one of 30 nodes is lost every 5 min to 6 h. Tenplex's schedule after Philly:
+// 16, 8, 4, 8, 16 devices for 35 min each.
 constexpr double kShrinkFast = 300, kShrinkSlow = 21'600, kResizeLength = 2100;
 
 class TraceMaker {
  public:
   TraceMaker(int nodes, double length) : nodes_(nodes), is_there_(static_cast<std::size_t>(nodes)) {
-    trace_.num_nodes = nodes, trace_.length = length, trace_.form = "made up";
+    trace_.num_nodes = nodes, trace_.length = length, trace_.form = "synthetic";
   }
   int there() const { return there_; }
   double length() const { return trace_.length; }
@@ -55,7 +58,7 @@ void make_spot(TraceMaker& maker, int nodes, Draw& draw) {
   maker.come(0, static_cast<int>(nodes * draw.between(kSpotLeast, 1) + 0.5));
   double level = draw.between(0.5, 1);
   for (double at = gap; at < maker.length(); at += gap * std::exp(kSpotSpread * draw.normal())) {
-    if (draw.uniform() < 0.02) level = draw.between(kSpotLeast, 1);  // the market changes
+    if (draw.uniform() < 0.02) level = draw.between(kSpotLeast, 1);  // the spot market changes
     const int count = 1 + static_cast<int>(-std::log(1 - draw.uniform()) * std::max(0.0, burst - 1) + 0.5);
     const double lack = level - static_cast<double>(maker.there()) / nodes;
     if (draw.uniform() < std::clamp(0.5 + 2 * lack, 0.05, 0.95))
@@ -136,7 +139,7 @@ AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t numb
     case TrialFamily::mixed:
       break;
   }
-  ensure(false, "no nodes come and go in family {}", text(family));
+  ensure(false, "scenario family {} has no node traces", text(family));
   return {};
 }
 

@@ -1,5 +1,5 @@
-// See event_heap.h. A binary heap whose every exchange is the one that heapq makes: an element that sinks goes down to a leaf along
-// the smaller children first, and is raised from there.
+// Implements event_heap.h as a binary heap that performs exactly the exchanges of Python's heapq: an element
+// that sinks first moves down to a leaf along the smaller children, and is then raised from there.
 #include "trials/event_heap.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ void EventHeap::put(ReplayEvent event) {
 }
 
 ReplayEvent EventHeap::take() {
-  ensure(!array_.empty(), "nothing is left to come");
+  ensure(!array_.empty(), "take() from an empty event heap");
   const ReplayEvent soonest = array_.front(), last = array_.back();
   array_.pop_back();
   if (!array_.empty()) array_.front() = last, sink(0);

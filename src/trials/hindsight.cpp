@@ -1,4 +1,4 @@
-// See trial.h: the best sequence of modes.
+// Implements hindsight() of trial.h: the best sequence of modes.
 #include <algorithm>
 #include <numeric>
 
@@ -9,13 +9,14 @@ namespace {
 
 struct Best {
   double steps = -1;  // -1: not reached
-  double last = 0;    // of these in the last segment
+  double last = 0;    // the part of these in the last segment
   int switches = 0;
 };
 
 Best better(const Best& a, const Best& b) { return b.steps > a.steps ? b : a; }
 
-// The best of all modes with more devices than each, and of all with as many or fewer: [mode]. `order`: by devices.
+// For each mode, the best of all modes with more devices, and the best of all modes with as many or fewer:
+// [mode]. `order`: modes by number of devices.
 struct Arrivals {
   std::vector<Best> from_larger, from_others;
 };
@@ -36,11 +37,12 @@ Arrivals arrivals_of(const std::vector<Best>& best, const std::vector<TrialMode>
   return result;
 }
 
-// What a loss leaves of each mode: at most what was done in the segment before is undone. Who knows of it has gone to a mode that loses less by then,
-// in no time. `order`: by what a loss undoes, most first.
+// Applies a loss to each mode. At most the steps of the preceding segment are undone. With full knowledge,
+// the run may switch in time and without a pause to a mode that loses less. `order`: modes by undone steps,
+// most first.
 void live_through_loss(std::vector<Best>& best, const std::vector<TrialMode>& modes,
                        const std::vector<std::size_t>& order, const TrialSegment& before) {
-  Best most;  // of those that lose more
+  Best most;  // of the modes that lose more
   for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
     const double undone = modes[order[i]].undone_steps;
     for (; modes[order[j]].undone_steps > undone; ++j)
@@ -53,8 +55,10 @@ void live_through_loss(std::vector<Best>& best, const std::vector<TrialMode>& mo
 
 }  // namespace
 
-// Best steps so far when in a mode at a segment's end: it stayed, or came from the best of the others and paid the pause at the segment's
-// begin. Losses undo what they do of the mode that they hit, and half a step of whoever stays; standing still is a mode too, the last.
+// Dynamic programming over segments: the largest number of steps when the run is in a mode at the end of a
+// segment. The run stayed in the mode, or switched from the best other mode and paid the pause at the start
+// of the segment. A loss undoes the mode's undone_steps, and half a step if the run stays. Standing still is
+// an additional mode, the last.
 TrialOutcome hindsight(const TrialCase& one) {
   const std::size_t num = one.modes.size();
   std::vector<std::size_t> order(num);
@@ -77,7 +81,7 @@ TrialOutcome hindsight(const TrialCase& one) {
     std::vector<Best> next(num + 1);
     next[num] = best[num];
     for (std::size_t m = 0; m < num; ++m) {
-      next[m] = best[m], next[m].last = 0;  // it waits
+      next[m] = best[m], next[m].last = 0;  // stands still
       const double seconds = segment.step_seconds[m];
       if (seconds <= 0) continue;
       const TrialMode& mode = one.modes[m];

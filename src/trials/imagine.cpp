@@ -55,7 +55,7 @@ double ImaginedRun::normal() {
   return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
-// Messages and sums as the cost model has them, for the links that each rank really has.
+// Messages and collectives with the cost model's times for the actual links of each rank.
 std::vector<ImaginedRun::RankTimes> ImaginedRun::times_of(const Cluster& cluster) const {
   const StepPrediction step = predicted_step(plan_, model_, Cluster(profile_));
   const DeviceMap map = DeviceMap::of_present(cluster);
@@ -156,7 +156,7 @@ Observation ImaginedRun::next() {
     one.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
     one.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
     one.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
-    if (!work_.empty()) {  // as if the cost model were right about all kinds of blocks alike
+    if (!work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
       const auto& work = work_[static_cast<std::size_t>(one.group)].compute;
       const double all = std::accumulate(work.begin(), work.end(), 0.0);
       for (std::size_t role = 0; role < kBlockRoles; ++role)

@@ -1,9 +1,11 @@
-// ImaginedRun: what ranks would see of steps that nobody ran, for tests of detectors and for policies that are tried in simulation.
+// ImaginedRun: simulated per-rank observations of training steps, for tests of detectors and for evaluating
+// policies.
 //
-// Seconds of compute, updates and collectives are the cost model's for the plan; conditions change them as they would; noise is put
-// on every figure of every rank. Its form and numbers were measured (docs/dynamic-results.md): log-normal, remembered from step to step, with
-// rare steps that take several times as long. Or a recorded series is replayed, each rank from another place.
-// Deterministic in its seed. Pure; one thread at a time.
+// Times of compute, updates and collectives come from the cost model; conditions change them accordingly.
+// Noise is added to every value of every rank. Its form and parameters were measured
+// (docs/dynamic-results.md): log-normal, correlated between steps, with rare steps that take several times as
+// long. Alternatively a recorded series is replayed, each rank from another offset. Deterministic for a given
+// seed. Pure; not thread-safe.
 #pragma once
 
 #include <array>
@@ -20,31 +22,31 @@
 namespace optimus {
 
 struct Noise {
-  double spread = 0.03;         // of the logarithm of a rank's seconds
-  double memory = 0.65;         // correlation with the step before
-  double rank_spread = 0.01;    // ranks differ for good
-  double common_spread = 0.01;  // what all have alike in a step
+  double spread = 0.03;         // standard deviation of the logarithm of a rank's times
+  double memory = 0.65;         // correlation with the previous step
+  double rank_spread = 0.01;    // permanent differences between ranks
+  double common_spread = 0.01;  // common to all ranks in a step
   double link_spread = 0.05;
-  double spike_chance = 0.002;     // of a step to take much longer,
-  double spike_size = 0.7;         // times e to an exponential of this mean,
-  double spike_steps = 1;          // for so many steps more, on average
-  std::vector<double> recorded{};  // ratios, replayed in place of all that where there are any,
-  double recorded_seconds = 0;     // of steps of this length: all seconds are scaled to it
+  double spike_chance = 0.002;     // probability per step that a rank becomes much slower
+  double spike_size = 0.7;         // mean of the exponentially distributed log factor
+  double spike_steps = 1;          // mean number of additional slow steps
+  std::vector<double> recorded{};  // ratios to replay instead of the above; empty: none
+  double recorded_seconds = 0;     // step time of the recording; all times are scaled to it
 };
 
 class ImaginedRun {
  public:
-  // The plan must be valid for the model and name devices of the profile. Copies what it needs.
+  // The plan must be valid for the model, and its devices must exist in the profile. Copies its arguments.
   ImaginedRun(const Plan& plan, const ModelSpec& model, const HardwareProfile& profile, Noise noise,
               std::uint64_t seed);
 
-  // From the next step on.
+  // Takes effect from the next step on.
   void set(const std::vector<Condition>& conditions);
   Observation next();
 
   const Topology& topology() const { return topology_; }
-  double step_seconds() const { return step_seconds_; }  // without noise, as the simulator has it
-  // What a channel of this rank takes now, of what it took without conditions.
+  double step_seconds() const { return step_seconds_; }  // simulated, without noise
+  // The current time of a rank's channel relative to its time without conditions.
   double link_slowdown(int rank, Channel channel) const;
 
  private:

@@ -1,4 +1,4 @@
-// See learning.h: lessons, gradients, steps.
+// Implements learning.h: training examples, gradients and optimizer steps.
 #include "trials/learning.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace optimus {
 namespace {
 
 constexpr float kLeakOfUnits = 0.05F;  // as in learned_policy.cpp
-// In thousandths; a decision in a very short trial must not count for a hundred others.
+// In thousandths. Limits the weight of a decision in a very short trial.
 constexpr double kMostRegret = 20;
-constexpr int kDecisionsLater = 24;  // that a decision answers for
+constexpr int kDecisionsLater = 24;  // horizon, in decisions, of the discounted regret
 
 double slope(float x) { return x > 0 ? 1 : kLeakOfUnits; }
 double output(float x) { return x > 0 ? x : kLeakOfUnits * x; }
@@ -116,7 +116,7 @@ std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, s
     return Choice{lesson.seen.options[lesson.taken], 0, {}};
   };
   (void)run_trial(decider, one);
-  // Each answers for what its followers lost, the nearer ones more.
+  // Adds the discounted regret of the subsequent decisions to each decision.
   const double fades = 1 - 1.0 / kDecisionsLater;
   double later = 0;
   for (std::size_t i = lessons.size(); i-- > 0;) {

@@ -1,4 +1,4 @@
-// See learning.h: the rounds of a training.
+// Implements learning.h: the training rounds.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -11,14 +11,14 @@
 namespace optimus {
 namespace {
 
-// Of a training of ten minutes.
+// Defaults for ten minutes of training.
 constexpr int kImitationRounds = 6, kReinforcementRounds = 8;
-constexpr double kTrialsOfRound = 120;    // of each family
-constexpr std::size_t kLessonsKept = 48;  // of a trial; those that are left out are stood for by the others
-constexpr std::size_t kRoundsKept = 3;    // whose lessons are gone through again
+constexpr double kTrialsOfRound = 120;    // per family
+constexpr std::size_t kLessonsKept = 48;  // per trial; a random subset stands for the rest
+constexpr std::size_t kRoundsKept = 3;    // size of the replay buffer in rounds
 constexpr int kPasses = 3, kBatch = 32;
 constexpr double kImitationRate = 2e-3, kReinforcementRate = 1e-4;
-constexpr std::uint64_t kJudgingNumbers = 1'000'000'000'000;  // beyond any that lessons come from
+constexpr std::uint64_t kJudgingNumbers = 1'000'000'000'000;  // above all training trials
 
 void for_each_index(int threads, int count, const std::function<void(int)>& work) {
   std::atomic<int> next = 0;
@@ -29,7 +29,7 @@ void for_each_index(int threads, int count, const std::function<void(int)>& work
     });
 }
 
-// Some of a trial's lessons, weighed so that together they count as all.
+// A random subset of a trial's examples, weighted to represent all of them.
 std::vector<Lesson> thinned(std::vector<Lesson> lessons, std::uint64_t number) {
   if (lessons.size() <= kLessonsKept) return lessons;
   const double weight = static_cast<double>(lessons.size()) / static_cast<double>(kLessonsKept);
@@ -92,7 +92,7 @@ class Training {
     fill(LearnedPolicy::kLast, kSecondLayer, kSecondLayer);
   }
 
-  // Of all families in turn, in the order of trials.
+  // Runs trials of all families in turn; the result is in the order of trials.
   std::vector<std::vector<Lesson>> take_lessons(LessonTaker taker) {
     taker.sees_misses = options_.sees_misses;
     const int num = per_family_ * static_cast<int>(kTrialFamilies.size());
@@ -131,7 +131,7 @@ class Training {
   void reinforce(int round) {
     const std::vector<std::vector<Lesson>> trials =
         take_lessons({.network = &network_, .draws = true, .wanders = 0});
-    if (!options_.imitates)  // nobody has seen the ranges yet
+    if (!options_.imitates)  // the input ranges are not known yet
       for (const std::vector<Lesson>& lessons : trials) widen(network_, lessons);
     std::vector<const Lesson*> order;
     std::vector<double> weights;
@@ -151,7 +151,8 @@ class Training {
     judge("reinforcement", round + 1, regret);
   }
 
-  // Returns the mean regret. `weights`: none, or of each lesson's taken option.
+  // A pass over the examples; returns the mean regret. `weights`: a weight for the chosen option of each
+  // example; empty for imitation.
   double go_through(const std::vector<const Lesson*>& lessons, const std::vector<double>& weights,
                     double rate) {
     double sum = 0;
@@ -177,7 +178,7 @@ class Training {
     }
   }
 
-  // The mean over families; where a rule is better that counts twice.
+  // The score is the mean over families; deficits relative to the best rule-based policy count twice.
   void judge(const std::string& part, int round, double regret) {
     LearningPoint point{part, round, regret, 0, {}, rules_};
     double worth = 0;

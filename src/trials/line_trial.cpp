@@ -1,5 +1,5 @@
-// The trial of a time line (scenario.h): what is in force when, which plans answer that, and what they take under everything else that
-// comes up.
+// Implements line_trial.h for timelines: determines which conditions are in force when, which plans respond
+// to them, and the step time of each plan under every set of conditions.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,10 +10,10 @@
 namespace optimus {
 namespace {
 
-// What is in force between two instants: places of TimeLine::conditions, and nodes that are away.
+// The state between two instants: indices into TimeLine::conditions, and absent nodes.
 struct InForce {
   std::vector<std::size_t> conditions;
-  std::vector<int> away;  // ascend
+  std::vector<int> away;  // ascending
   auto operator<=>(const InForce&) const = default;
 };
 
@@ -39,7 +39,7 @@ std::vector<int> merged(const std::vector<int>& one, const std::vector<int>& oth
   return both;
 }
 
-// The machines without these devices, whose speed is then nobody's.
+// The machines without these devices and their speed factors.
 HardwareProfile without(HardwareProfile profile, const std::vector<int>& devices) {
   profile.missing_devices = merged(profile.missing_devices, devices);
   std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
@@ -48,10 +48,11 @@ HardwareProfile without(HardwareProfile profile, const std::vector<int>& devices
   return profile;
 }
 
-// A plan's devices as those of `present` that it uses, in their order: what it leaves is told apart.
+// A plan renumbered to the devices that it uses, in their order; `unused` lists the other devices of
+// `present`.
 struct Compact {
   Plan plan;
-  std::vector<int> unused;  // ascend
+  std::vector<int> unused;  // ascending
 };
 Compact compact(Plan plan, const std::vector<Device>& present) {
   std::vector<int> used;
@@ -79,8 +80,8 @@ class LineTrial {
       devices_of_node_[demand.cluster.node_of(device)].push_back(device.value);
     for (const TimedLoss& one : line.losses)
       if (one.node >= demand.cluster.num_nodes())
-        throw UserError("{}: there is no node {}, only {}", demand.cluster.name(), one.node,
-                        demand.cluster.num_nodes());
+        throw UserError("{}: node {} does not exist; the cluster has {} nodes", demand.cluster.name(),
+                        one.node, demand.cluster.num_nodes());
   }
 
   TrialCase run(const Plan& plan, const ResponseLimits& limits, TimedResponses* timed) {
@@ -92,7 +93,7 @@ class LineTrial {
       answer(now, plan, limits);
       if (timed && timed->clock) timed->longest = std::max(timed->longest, timed->clock() - begin);
     };
-    take({});  // the plan itself is the first mode, whatever the line begins with
+    take({});  // the start plan is always the first mode
     for (const InForce& now : in_force_) take(now);
     std::map<InForce, std::vector<double>> seconds;
     for (std::size_t s = 0; s < in_force_.size(); ++s) {
@@ -134,7 +135,7 @@ class LineTrial {
     return devices;
   }
 
-  // What is the matter with nodes that are away is nobody's concern.
+  // Conditions of absent nodes have no effect.
   bool concerns_those_there(const Condition& one, const InForce& now) const {
     if (one.cause == Cause::cluster) return true;
     const bool is_of_device =
@@ -151,7 +152,7 @@ class LineTrial {
     return all;
   }
 
-  // Plans for those who are there.
+  // Adds the plans for the present devices.
   void answer(const InForce& now, const Plan& plan, const ResponseLimits& limits) {
     const std::vector<int> gone = devices_of(now.away);
     if (gone.size() == present_.size()) return;
@@ -170,7 +171,8 @@ class LineTrial {
     }
   }
 
-  // With very many devices the replicas without those who are gone, if there are some; else what the planner finds as quickly as in a run.
+  // Very large clusters: the plan without the replicas of the lost devices, if some are left. Otherwise the
+  // planner's result within the time limit of a real run.
   std::optional<Compact> plan_for(const Demand& demand, const Plan& plan, const std::vector<int>& gone,
                                   const ResponseLimits& limits) const {
     if (std::ssize(present_) > limits.searched_devices) {
@@ -188,7 +190,7 @@ class LineTrial {
       return Compact{
           search(demand, Ground(demand.cluster), search_limits(limits, demand.cluster.num_present(), 0)).plan,
           {}};
-    } catch (const UserError&) {  // the model does not fit on the rest
+    } catch (const UserError&) {  // the model does not fit on the remaining devices
       return std::nullopt;
     }
   }
@@ -224,7 +226,7 @@ class LineTrial {
     return seconds;
   }
 
-  // The plan's devices are those that are not dropped, in their order, as many as it has.
+  // A plan uses the first devices, in order, that are not dropped.
   bool uses_any(const PlannedOption& option, const std::vector<int>& gone) const {
     if (gone.empty()) return false;
     int left = num_device_numbers(option.plan);

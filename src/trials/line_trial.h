@@ -1,4 +1,4 @@
-// Trials (trials/trial.h) of time lines of conditions and of traces of nodes.
+// Trials (trials/trial.h) made from timelines of conditions and from node traces.
 #pragma once
 
 #include "adapt/respond.h"
@@ -8,17 +8,18 @@
 
 namespace optimus {
 
-// The run begins in `plan`; modes are the answers to every set of conditions and losses that comes up. A plan that was made for some nodes
-// runs while these are there; what a loss undoes of a plan without a second copy of its state is left out. Throws UserError for places that the demand's cluster has not. `timed`, where given, gets the seconds of
-// the slowest set of answers, by `clock`.
+// The run begins in `plan`. Modes are the responses to every set of conditions and losses of the timeline. A
+// plan made for certain nodes runs only while these are present; steps that a loss undoes in plans without a
+// second copy of the state are not modelled. Throws UserError for nodes that the demand's cluster does not
+// have. `timed`, if not null, receives the longest time that computing the responses to a set took.
 struct TimedResponses {
-  double (*clock)() = nullptr;  // seconds; none: not measured
+  double (*clock)() = nullptr;  // seconds; null: not measured
   double longest = 0;
 };
 TrialCase trial_of(const TimeLine& line, const Demand& demand, const Plan& plan, const RecoveryCosts& costs,
                    const ResponseLimits& limits = {}, TimedResponses* timed = nullptr);
 
-// Modes are numbers of nodes in use.
+// Modes are numbers of used nodes.
 TrialCase trial_of(const ReplayCase& one, int devices_per_node);
 
 }  // namespace optimus

@@ -19,7 +19,7 @@ struct TableRow {
   std::string where() const { return fmt::format("{}:{}", source, number + 2); }
   const std::string& text(std::string_view column) const {
     const std::string& cell = table.cell(number, column);
-    if (cell.empty()) throw UserError("{}: no {}", where(), column);
+    if (cell.empty()) throw UserError("{}: column {} is empty", where(), column);
     return cell;
   }
   double value(const char* column) const { return trace_number(text(column), where(), column); }
@@ -29,7 +29,8 @@ struct TableRow {
   }
 };
 
-// "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;": by number of nodes, ascending.
+// Parses "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;" into seconds by number of nodes,
+// ascending.
 std::vector<double> seconds_by_nodes(const TableRow& row) {
   const std::string& notes = row.table.cell(row.number, "notes");
   const auto from = notes.find("down to"), list = notes.find("):", from);
@@ -55,7 +56,9 @@ void read_costs(PublishedSystem& one, const TableRow& row) {
   const std::size_t given = halts.reconfigure_by_nodes.size(),
                     known = one.throughput.samples_per_second.size();
   if (given != 0 && given != known)
-    throw UserError("{}: {} times by nodes, the throughput has {}", row.where(), given, known);
+    throw UserError(
+        "{}: {} reconfiguration times by number of nodes, but the throughput table has {} numbers of nodes",
+        row.where(), given, known);
 }
 
 void fill(Throughput& throughput, const std::map<int, double>& speeds, const std::string& what) {
@@ -70,7 +73,8 @@ void fill(Throughput& throughput, const std::map<int, double>& speeds, const std
 int nodes_in(const TableRow& row) {
   constexpr double kMostNodes = 1e5;
   const double nodes = row.value("nodes");
-  if (!(nodes >= 1 && nodes <= kMostNodes)) throw UserError("{}: {} nodes", row.where(), nodes);
+  if (!(nodes >= 1 && nodes <= kMostNodes))
+    throw UserError("{}: {} is not a valid number of nodes", row.where(), nodes);
   return static_cast<int>(nodes);
 }
 
@@ -97,8 +101,8 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
     const TableRow row{cost_table, i, costs_source};
     const SystemKey key{row.text("system"), row.text("model")};
     if (speeds.erase(key) == 0)
-      throw UserError("{}: {} {} stands twice or has no throughput in {}", row.where(), key.first, key.second,
-                      throughput_source);
+      throw UserError("{}: {} {} is listed twice or has no throughput in {}", row.where(), key.first,
+                      key.second, throughput_source);
     read_costs(tables.systems_[key], row);
   }
   for (const auto& [key, known] : speeds)
@@ -108,7 +112,7 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
 
 namespace {
 
-// Published seconds at 0.34, 2.7 and 6.7 billion parameters.
+// Published seconds for 0.34, 2.7 and 6.7 billion parameters.
 constexpr double kSizes[] = {0.34e9, 2.7e9, 6.7e9};
 
 double between(const double (&seconds)[3], double parameters) {
@@ -153,11 +157,11 @@ double published_parameters(const std::string& model) {
 std::vector<std::string> PublishedTables::models() const { return models_; }
 
 const PublishedSystem& PublishedTables::of(System system, const std::string& model) const {
-  // What is ours trains as quickly as the templates of Oobleck do.
+  // This system trains as fast as Oobleck's templates.
   const std::string name = text(system == System::ours ? System::oobleck : system);
   const auto found = systems_.find({name, model});
   if (found == systems_.end())
-    throw UserError("there are no figures of {} for {}; models there are: {}", name, in_quotes(model),
+    throw UserError("no published results of {} for {}; available models: {}", name, in_quotes(model),
                     fmt::join(models_, ", "));
   return found->second;
 }

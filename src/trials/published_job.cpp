@@ -46,7 +46,7 @@ void PublishedJob::begin_step(std::int64_t begin, std::int64_t length) {
 }
 
 void PublishedJob::drop_step() {
-  ++run_;  // what it would have ended with is of an older run
+  ++run_;  // the end event of the current step belongs to an older run
   outcome_.steps_lost += has_step_;
   has_step_ = false;
 }
@@ -69,7 +69,7 @@ void PublishedJob::end_muster(const ReplayEvent& event) {
 
 void PublishedJob::end_step(const ReplayEvent& event) {
   if (event.number != run_) return;
-  if (state_ != State::running && !is_published()) return;  // dropped when the muster ends
+  if (state_ != State::running && !is_published()) return;  // the step is dropped when the rendezvous ends
   has_step_ = false;
   last_end_ = now_;
   outcome_.useful_seconds += static_cast<double>(now_ - event.began) / one_.ticks_per_second;

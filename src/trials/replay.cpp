@@ -69,7 +69,7 @@ ReplayOutcome replay(System system, const ReplayCase& one) {
   const double samples = static_cast<double>(outcome.steps) * one.batch;
   if (one.trace.length > 0) outcome.goodput = samples / one.trace.length;
   const Ideal ideal = ideal_of(one);
-  // Steps are cut to whole ticks, the ideal is not.
+  // Steps are truncated to whole ticks, the ideal is not.
   if (ideal.samples > 0) outcome.fraction_of_ideal = std::min(1.0, samples / ideal.samples);
   outcome.seconds_lost = std::max(0.0, ideal.seconds - outcome.useful_seconds);
   return outcome;
@@ -77,7 +77,8 @@ ReplayOutcome replay(System system, const ReplayCase& one) {
 
 namespace {
 
-// The trace with every instant but the first and the last moved by up to `most` seconds, and not beyond the next.
+// The trace with every event time but the first and the last shifted by up to `most` seconds, at most to the
+// next event.
 AvailabilityTrace jittered(AvailabilityTrace trace, double most, RandomKey key) {
   std::vector<NodeEvent>& events = trace.events;
   const double first = events.front().seconds, last = events.back().seconds;
@@ -102,7 +103,7 @@ double longest_step(const ReplayCase& one) {
 }  // namespace
 
 ReplayOutcome mean_replay(System system, const ReplayCase& one, int repeats) {
-  ensure(repeats > 0, "{} repeats", repeats);
+  ensure(repeats > 0, "mean_replay() needs at least one repeat, got {}", repeats);
   double steps = 0, lost = 0, starts = 0;
   ReplayOutcome mean;
   for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -135,7 +136,7 @@ Ideal ideal_of(const ReplayCase& one) {
   for (const NodeEvent& event : one.trace.events) {
     double& own = ready[static_cast<std::size_t>(event.node)];
     if (event.is_add) own = event.seconds + one.ready_seconds;
-    // One that goes before it is ready is there for no time.
+    // A node that is lost before it is ready contributes no time.
     changes.push_back({event.is_add ? own : std::max(own, event.seconds), event.is_add ? 1 : -1});
   }
   std::stable_sort(changes.begin(), changes.end(),
@@ -144,7 +145,7 @@ Ideal ideal_of(const ReplayCase& one) {
   int nodes = 0;
   double since = 0;
   const auto pass = [&](double until) {
-    double best = 0;  // fewer nodes may do better
+    double best = 0;  // fewer nodes may be faster
     for (int n = one.halts.fewest_nodes; n <= nodes; ++n) {
       best = std::max(best, one.throughput.at(n));
       if (n >= one.throughput.most()) break;
@@ -161,23 +162,24 @@ Ideal ideal_of(const ReplayCase& one) {
 }
 
 AvailabilityTrace periodic_failures(int nodes, double every, double away, double length) {
-  ensure(nodes > 0 && every > 0 && away > 0, "{} nodes, a failure every {} s, away for {} s", nodes, every,
-         away);
+  ensure(nodes > 0 && every > 0 && away > 0,
+         "periodic_failures(): invalid arguments: {} nodes, a failure every {} s, absent for {} s", nodes,
+         every, away);
   AvailabilityTrace trace;
-  trace.num_nodes = nodes, trace.length = length, trace.form = "a failure every so often";
+  trace.num_nodes = nodes, trace.length = length, trace.form = "periodic failures";
   for (int node = 0; node < nodes; ++node) trace.events.push_back({0, true, node});
   std::vector<double> back(static_cast<std::size_t>(nodes));
   for (int i = 0; every * (i + 1) < length; ++i) {
     const double at = every * (i + 1);
     const int node = i % nodes;
-    if (back[static_cast<std::size_t>(node)] > at) continue;  // is still away
+    if (back[static_cast<std::size_t>(node)] > at) continue;  // still absent
     back[static_cast<std::size_t>(node)] = at + away;
     trace.events.push_back({at, false, node});
     if (at + away < length) trace.events.push_back({at + away, true, node});
   }
   std::stable_sort(trace.events.begin(), trace.events.end(),
                    [](const NodeEvent& a, const NodeEvent& b) { return a.seconds < b.seconds; });
-  // A replay ends with the last event.
+  // A replay ends with the last event of the trace.
   trace.events.push_back({length, !trace.events.empty() && back.front() > length, 0});
   return trace;
 }

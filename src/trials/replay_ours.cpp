@@ -1,6 +1,7 @@
-// Ours: a loss is found at once and survivors go on by the template of their number, redoing the step that was in flight; who comes is
-// prepared beside the training and enters between two steps. Nodes that would not make training quicker are kept aside: what they are
-// worth is the speed less what their failing would cost, at the rate that was seen so far.
+// Replays this system. A loss is detected at once; the survivors continue with the template for their number
+// and redo the step in flight. A joining node is prepared while training runs and enters between two steps.
+// Nodes that would not make training faster stay unused. The value of a number of nodes is its speed minus
+// the expected cost of failures at the observed rate.
 #include <algorithm>
 
 #include "recovery/repair.h"
@@ -39,7 +40,7 @@ class LiveJob {
   }
 
  private:
-  // When nodes can enter, and when they go; a node that goes before it can enter is neither.
+  // The times at which nodes can enter and leave. A node that leaves before it can enter does neither.
   std::vector<ReplayEvent> events() const {
     std::vector<ReplayEvent> result;
     std::vector<std::size_t> entry(static_cast<std::size_t>(one_.trace.num_nodes));
@@ -63,7 +64,7 @@ class LiveJob {
     return result;
   }
 
-  // Those of the first instant start the training, they do not join it.
+  // Nodes of the first instant start the training; they do not join it.
   double prepare_seconds(const NodeEvent& event) const {
     return event.seconds > one_.trace.events.front().seconds ? one_.costs.prepare_seconds : 0;
   }
@@ -72,7 +73,7 @@ class LiveJob {
 
   std::int64_t length(int nodes) const { return one_.step_ticks(nodes); }
 
-  // Samples a second that so many nodes are worth.
+  // Samples per second of this many nodes, including the expected cost of failures.
   double worth(int nodes) const {
     if (speed(nodes) <= 0) return 0;
     const double loss = 0.5 * one_.batch / speed(nodes) + recovery_pause() + one_.costs.detection_seconds;
@@ -94,7 +95,7 @@ class LiveJob {
     return best;
   }
 
-  // Those who are used stay, then those who were here first.
+  // Selects nodes: used ones first, then the others by number.
   void use(int number) {
     int left = number;
     for (const bool had : {true, false})
@@ -114,7 +115,7 @@ class LiveJob {
     if (first_start_ < 0) first_start_ = last_end_ = begin_;
   }
 
-  // Steps that end until then; between two of them the plan may change.
+  // Completes the steps that end before `until`; the plan may change between two of them.
   void advance(std::int64_t until) {
     while (num_used_ > 0 && begin_ + length(num_used_) <= until) {
       outcome_.useful_seconds += static_cast<double>(length(num_used_)) / one_.ticks_per_second;
@@ -124,7 +125,8 @@ class LiveJob {
     }
   }
 
-  // Once after every loss and every coming: what was not worth it then is not later.
+  // Evaluated once after every loss and every join: a change that did not pay off then does not pay off
+  // later.
   void consider_change() {
     is_settled_ = true;
     const int number = best_number();
@@ -134,7 +136,7 @@ class LiveJob {
     if ((worth(number) - worth(num_used_)) * until_next > speed(number) * pause) go_on(begin_, pause);
   }
 
-  // Training goes on and takes the node in behind its step; or it has waited for nodes.
+  // A running training admits the node after its current step; a halted training may have waited for it.
   void came(int node) {
     is_ready_[static_cast<std::size_t>(node)] = true;
     ++num_ready_;
@@ -171,10 +173,10 @@ class LiveJob {
   std::vector<bool> is_ready_, is_used_;  // [node]
   std::int64_t last_ = 0;
   int num_ready_ = 0, num_used_ = 0;
-  std::int64_t begin_ = 0;  // of the step in flight, or of the one that comes
+  std::int64_t begin_ = 0;  // start of the step in flight or of the next step
   std::int64_t first_start_ = -1, last_end_ = -1, seen_ = 0;
-  bool has_lost_ = false;   // since training went on last
-  bool is_settled_ = true;  // nothing has changed since the plan was thought over
+  bool has_lost_ = false;   // since training last resumed
+  bool is_settled_ = true;  // no change since the plan was last evaluated
   FailureRate rate_;
   ReplayOutcome outcome_;
 };

@@ -1,6 +1,6 @@
-// Bamboo: pipelines of a fixed number of stages; every node also computes the layers of its successor, so a lost node's stage is taken
-// over by the one before it. That slows training down until the next step's end, where stages are dealt out anew. Losing two
-// neighbours is fatal: training starts again.
+// Replays Bamboo: pipelines with a fixed number of stages. Every node also computes the layers of its
+// successor, so the preceding node takes over a lost node's stage. This slows training down until the end of
+// the next step, when stages are redistributed. Losing two neighbours is fatal: training restarts.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -42,7 +42,7 @@ class RedundantJob final : public PublishedJob {
     const auto held = slots_.extract(node);
     if (state_ == State::halted) return;
     if (is_in_muster()) {
-      // One who was to take part: the muster begins again.
+      // The node was a member: the rendezvous restarts.
       if (std::erase(roster_, node) > 0) open(length_of_muster_, state_);
       return;
     }
@@ -54,7 +54,7 @@ class RedundantJob final : public PublishedJob {
     }
   }
 
-  // Whether the node of the stage before could; who has two stages already cannot.
+  // Returns whether the node of the preceding stage could take over; a node with two stages cannot.
   bool take_over(const std::vector<Slot>& lost) {
     if (lost.size() > 1) return false;
     const int stages = one_.halts.stages;
@@ -67,7 +67,7 @@ class RedundantJob final : public PublishedJob {
     return true;
   }
 
-  // What is left of the step, and later steps, take half as long again.
+  // The rest of the step, and later steps, take 1.5 times as long.
   void slow_down() {
     if (is_slow_) return;
     is_slow_ = true;
@@ -117,10 +117,10 @@ class RedundantJob final : public PublishedJob {
 
   double steps_that_count() const override { return static_cast<double>(num_steps_); }
 
-  std::map<int, std::vector<Slot>> slots_;  // of each node that has some
-  std::set<std::int64_t> rebalances_;       // musters that were opened at a step's end, not by a loss
+  std::map<int, std::vector<Slot>> slots_;  // stages of each node that has any
+  std::set<std::int64_t> rebalances_;       // rendezvous opened at the end of a step instead of by a loss
   int num_pipelines_ = 0;
-  int num_waiting_ = 0;  // not lowered when one of them goes
+  int num_waiting_ = 0;  // not decremented when a waiting node leaves
   bool is_slow_ = false;
   double length_of_muster_ = 0;
   std::int64_t length_ = 0, num_steps_ = 0;

@@ -1,5 +1,5 @@
-// Oobleck and Varuna: every loss opens a muster, at whose end training goes on on all that are ready. Varuna also saves, and goes back
-// to what it saved last.
+// Replays Oobleck and Varuna: every loss opens a rendezvous, after which training continues on all ready
+// nodes. Varuna also saves checkpoints and rolls back to the latest checkpoint.
 #include <algorithm>
 
 #include "trials/published_job.h"
@@ -52,7 +52,7 @@ class RestartingJob : public PublishedJob {
   std::int64_t nodes_ = 0, length_ = 0, num_steps_ = 0;
 };
 
-// A checkpoint follows every tenth step and the first one after a loss.
+// Saves a checkpoint every checkpoint_every steps, and after the first step that follows a loss.
 class SavingJob final : public RestartingJob {
  public:
   using RestartingJob::RestartingJob;
@@ -70,7 +70,7 @@ class SavingJob final : public RestartingJob {
     return one_.ticks(seconds) - saving();
   }
 
-  // Back to the last good checkpoint: what ended after it is gone.
+  // Rolls back to the latest complete checkpoint; later steps are lost.
   void lost() override {
     has_lost_ = true;
     const auto kept = static_cast<std::size_t>(std::count_if(
@@ -101,7 +101,8 @@ class SavingJob final : public RestartingJob {
       return;
     }
     const auto every = static_cast<std::size_t>(one_.halts.checkpoint_every);
-    // As published, a list of fewer steps than are taken back grows, and what is in it is of other steps from then on.
+    // In the published code the list grows if it has fewer steps than are revoked; its entries then refer to
+    // other steps.
     const std::size_t back = is_published() ? every : std::min(every, amounts_.size());
     if (amounts_.size() < back) amounts_.resize(back);
     for (std::size_t i = amounts_.size() - back; i < amounts_.size(); ++i) revoke(i);
@@ -115,7 +116,7 @@ class SavingJob final : public RestartingJob {
   }
 
   std::vector<std::int64_t> ends_, lengths_;  // [step]
-  std::vector<int> amounts_;                  // [step]: 1, or 0 where it was taken back
+  std::vector<int> amounts_;                  // [step]: 1, or 0 if revoked
   std::int64_t saved_at_ = -1;
   bool has_lost_ = false;
 };

@@ -1,4 +1,4 @@
-// The single systems behind replay() (trials/replay.h), a function each.
+// The implementations of replay() (trials/replay.h), a function per system.
 #pragma once
 
 #include "trials/replay.h"

@@ -1,4 +1,4 @@
-// See line_trial.h: trials of traces of nodes.
+// Implements line_trial.h for node traces.
 #include <algorithm>
 #include <map>
 
@@ -20,9 +20,9 @@ TrialCase trial_of(const ReplayCase& one, int devices_per_node) {
     mode.shrink_seconds = one.costs.switch_seconds + one.costs.move_seconds(one.costs.loss_bytes);
     result.modes.push_back(mode);
   }
-  // A node is of use when it is ready and prepared; it is lost when it goes.
-  std::map<double, std::pair<int, int>> changes;  // instant -> (come, gone)
-  std::map<int, double> ready;                    // of nodes that are there
+  // A node is usable when it is ready and prepared; it is lost when it leaves.
+  std::map<double, std::pair<int, int>> changes;  // instant -> (joined, lost)
+  std::map<int, double> ready;                    // of present nodes
   for (const NodeEvent& event : one.trace.events) {
     if (event.is_add) {
       ready[event.node] =
@@ -32,7 +32,7 @@ TrialCase trial_of(const ReplayCase& one, int devices_per_node) {
       if (it->second <= event.seconds)
         changes[event.seconds].second += 1;
       else
-        changes[it->second].first -= 1;  // gone before it was ready
+        changes[it->second].first -= 1;  // lost before it was ready
       ready.erase(it);
     }
   }
@@ -46,7 +46,7 @@ TrialCase trial_of(const ReplayCase& one, int devices_per_node) {
       segment.step_seconds.push_back(n <= nodes ? seconds_on(n) : 0);
     result.segments.push_back(std::move(segment));
   }
-  result.detection_steps = 0;  // who comes says so
+  result.detection_steps = 0;  // a joining node announces itself
   return result;
 }
 

@@ -14,13 +14,13 @@ namespace {
 
 constexpr int kNone = -1;
 
-// To come to `mode` from one of so many devices.
+// The pause of a switch to `mode` from a mode with this number of devices.
 double pause_between(int devices_before, const TrialMode& mode) {
   return devices_before > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds)
                                        : mode.pause_seconds;
 }
 
-// What was said of one mode under one set of conditions so far.
+// Statistics of the predictions for one mode under one set of conditions.
 struct Told {
   int times = 0;
   double sum = 0, squares = 0;  // of logarithms
@@ -50,19 +50,21 @@ class TrialRun {
 
   void live_through(const TrialSegment& segment) {
     now_ = segment.begin;
-    predicted_ = 0;  // what was promised was promised for other conditions
+    predicted_ = 0;  // earlier predictions were made for other conditions
     begin_segment(segment);
     if (is_loss_to(segment, mode_)) {
       ++outcome_.steps_lost;
-      outcome_.useful_steps -= std::min(0.5, outcome_.useful_steps);  // half of it, on average
+      // half of the step in flight, on average
+      outcome_.useful_steps -= std::min(0.5, outcome_.useful_steps);
       undo(one_.modes[static_cast<std::size_t>(mode_)].undone_steps);
       stand_still(segment, one_.costs.detection_seconds);
     }
     const bool is_broken = seconds_in(segment, mode_) <= 0;
     if (is_loss_to(segment, mode_) && !is_broken)
-      stand_still(segment, one_.costs.recovery_seconds);  // with spare nodes
+      stand_still(segment, one_.costs.recovery_seconds);  // continues with spare nodes
     if (is_broken) decide(segment);
-    // A slowdown is found after some steps; asked again as the condition grows older.
+    // A slowdown is detected after some steps. The policy is then asked again at growing intervals while the
+    // condition lasts.
     double wait = is_broken ? one_.ask_seconds : one_.detection_steps * seconds_in(segment, mode_);
     for (int asked = 0; asked < 8 && now_ < segment.end && seconds_in(segment, mode_) > 0; ++asked) {
       work(segment, now_ + wait);
@@ -72,14 +74,14 @@ class TrialRun {
     work(segment, segment.end);
   }
 
-  // At most what was done since the last time: what was read of a checkpoint then is not lost again.
+  // At most the steps since the last rollback: a checkpoint that was restored then is not lost again.
   void undo(double steps) {
     if (steps <= 0) return;
     outcome_.useful_steps -= std::clamp(steps, 0.0, std::max(0.0, outcome_.useful_steps - read_));
     read_ = outcome_.useful_steps;
   }
 
-  // What everybody sees of the change.
+  // Updates the state that every policy observes.
   void begin_segment(const TrialSegment& segment) {
     told_.assign(one_.modes.size(), 0);
     const int before = present_;
@@ -107,7 +109,7 @@ class TrialRun {
     now_ = until;
   }
 
-  // A mode that runs is measured; how far off its prediction was is remembered.
+  // A running mode is measured; the error of its prediction is recorded.
   void see_running(double seconds) {
     history_[{mode_, seconds}].is_measured = true;
     if (expected_ <= 0) return;
@@ -125,7 +127,7 @@ class TrialRun {
     return std::hypot(one_.lasting_error, one_.modes[static_cast<std::size_t>(mode)].doubt);
   }
 
-  // What a policy is told of a mode in this segment, where it has not run under these conditions: wrong by some factor.
+  // The predicted step time of a mode that has not run under these conditions, with a random error.
   double told(const TrialSegment& segment, int mode, Told& history) {
     double& known = told_[static_cast<std::size_t>(mode)];
     if (known > 0) return known;
@@ -152,7 +154,7 @@ class TrialRun {
     if (history.is_measured) return option;
     option.doubt = std::hypot(one_.prediction_error, lasting_error(mode));
     option.step_seconds = told(segment, mode, history);
-    option.usual_seconds *= option.step_seconds / truth;  // the same model says both
+    option.usual_seconds *= option.step_seconds / truth;  // the same cost model predicts both
     const double mean = history.sum / history.times;
     option.remembered_seconds = std::exp(mean), option.times_told = history.times;
     option.told_spread = std::sqrt(std::max(0.0, history.squares / history.times - mean * mean));
@@ -231,15 +233,15 @@ class TrialRun {
   int mode_, before_ = kNone, present_ = 0;
   std::size_t at_ = 0;
   double now_ = 0, switched_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
-  double read_ = 0;      // useful steps that a checkpoint had when it was read last
-  double expected_ = 0;  // seconds of a step of the mode that was gone to, until they are seen
+  double read_ = 0;      // useful steps contained in the most recently restored checkpoint
+  double expected_ = 0;  // predicted step time of the new mode, until it is measured
   Told misses_;
   bool is_judged_ = true;
   int num_judged_ = 0;
   double promised_ = 0, kept_ = 0;
   Comings comings_{.began = 0};
-  std::map<std::pair<int, double>, Told> history_;  // [mode, true seconds]: the same conditions
-  std::vector<double> told_;                        // [mode], in this segment; 0: not yet
+  std::map<std::pair<int, double>, Told> history_;  // [mode, true seconds]: identifies equal conditions
+  std::vector<double> told_;                        // [mode], in this segment; 0: not predicted yet
   TrialOutcome outcome_;
 };
 
@@ -250,7 +252,7 @@ TrialOutcome run_trial(const Decider& decider, const TrialCase& one) { return Tr
 TrialOutcome run_trial(const Policy& policy, const TrialCase& one) {
   if (policy.kind == PolicyKind::oracle) return hindsight(one);
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
-    // Never waits for its own plan; but some plan must be the first.
+    // `never` does not switch away from its plan, but it needs a first plan.
     const bool is_first = policy.kind == PolicyKind::never && point.modes.front() < 0;
     return choose(is_first ? Policy{.kind = PolicyKind::always_best} : policy, situation);
   };

@@ -24,7 +24,7 @@ double TrialValues::pause(int from, int to) const {
   return devices > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds) : mode.pause_seconds;
 }
 
-// At most what the mode does in the segment before; what was undone there is not counted.
+// At most the steps of the mode in the preceding segment; steps already undone there are not considered.
 double TrialValues::undone(std::size_t segment, int mode) const {
   const auto m = static_cast<std::size_t>(mode);
   if (segment == 0 || one_.segments[segment - 1].step_seconds[m] <= 0) return 0;
@@ -32,7 +32,7 @@ double TrialValues::undone(std::size_t segment, int mode) const {
   return std::min(one_.modes[m].undone_steps, (before.end - before.begin) / before.step_seconds[m]);
 }
 
-// Stays, or goes to the best of all others as soon as it would know.
+// Stays in the mode, or switches to the best other mode as soon as the change is detected.
 double TrialValues::best_from(std::size_t segment, int mode) const {
   const TrialSegment& now = one_.segments[segment];
   const double length = now.end - now.begin;
@@ -42,7 +42,7 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
   double done = has_lost ? -0.5 - undone(segment, mode) : 0;
   if (has_lost && own > 0) halt += one_.costs.recovery_seconds;
   double best = at(segment + 1, mode) + done + (own > 0 ? std::max(0.0, length - halt) / own : 0);
-  if (own > 0) {  // works until it knows, if it ever does
+  if (own > 0) {  // continues until detection, if that comes before the end of the segment
     const double wait = one_.detection_steps * own;
     if (halt + wait >= length) return best;
     halt += wait, done += wait / own;

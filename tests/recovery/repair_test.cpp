@@ -25,7 +25,7 @@ TEST(Repair, LearnsWhichOutagesARunHas) {
   EXPECT_GT(spots.shares()[1], 0.6);
   EXPECT_LT(processes.chance_to_last(0, 60), before.chance_to_last(0, 60));
   EXPECT_LT(spots.chance_to_last(0, 86400), before.chance_to_last(0, 86400));
-  // One that has not ended speaks of long ones too.
+  // An ongoing outage shifts the forecast to long outages too.
   const RepairForecast open({{0, -1}}, 86400 * 3);
   EXPECT_GT(open.shares()[2], before.shares()[2]);
 }
@@ -43,7 +43,7 @@ TEST(Repair, TheLongerItLastsTheLongerItWill) {
   }
 }
 
-// The mean rest is the integral of the chance to last.
+// The expected remaining length is the integral of the survival probability.
 TEST(Repair, MeanIsTheIntegralOfTheChance) {
   const RepairForecast forecast(ended_after({2, 3, 600}), 1e5);
   for (const double elapsed : {0.0, 100.0, 5000.0}) {
@@ -58,19 +58,20 @@ TEST(Repair, MeanIsTheIntegralOfTheChance) {
 
 TEST(Repair, WaitsForProcessesAndNotForRepairs) {
   const RepairForecast processes(ended_after({2, 4, 3, 2, 5, 3, 4, 2, 3, 3, 2, 4}), 10'000);
-  // Going on without costs 20 s and back 20 s again: a process of a few seconds is waited for, though not for ever.
+  // Replanning costs 20 s and readmission 20 s: waiting for a process of a few seconds pays, but not
+  // indefinitely.
   const WaitCosts dear{
       .speed_without = 0.8, .replan_seconds = 20, .take_back_seconds = 20, .resume_seconds = 1};
   const WaitChoice waits = wait_or_replan(processes, 0, dear);
   EXPECT_GT(waits.wait_seconds, 2);
   EXPECT_LT(waits.wait_seconds, 600);
   EXPECT_LT(waits.expected_loss, waits.loss_at_once);
-  // Once it has been away for hours, nothing is left to wait for.
+  // After an absence of hours, waiting does not pay.
   EXPECT_EQ(wait_or_replan(processes, 3600 * 10, dear).wait_seconds, 0);
-  // Where going on costs next to nothing, it is never waited for.
+  // If replanning costs almost nothing, waiting never pays.
   const WaitCosts cheap{.speed_without = 0.85, .replan_seconds = 0.1, .take_back_seconds = 0.1};
   EXPECT_EQ(wait_or_replan(RepairForecast({}, 0), 0, cheap).wait_seconds, 0);
-  // Where nothing can go on without the node, waiting costs nothing more.
+  // If training cannot continue without the node, waiting has no additional cost.
   const WaitChoice none = wait_or_replan(RepairForecast({}, 0), 0, {.speed_without = 0, .replan_seconds = 5});
   EXPECT_LE(none.expected_loss, none.loss_at_once);
 }
@@ -79,7 +80,7 @@ TEST(Repair, RateFollowsWhatWasSeen) {
   FailureRate rate;
   const double before = rate.per_node_second();
   rate.see_nodes(8, 3600), rate.see_failures(240);
-  EXPECT_NEAR(rate.per_node_second() * 8 * 15, 0.45, 0.05);  // prior of ten node-hours beside eight
+  EXPECT_NEAR(rate.per_node_second() * 8 * 15, 0.45, 0.05);  // prior of ten node-hours, eight observed
   EXPECT_GT(rate.per_node_second(), before);
   rate.see_nodes(8, 36000), rate.see_failures(2400);
   EXPECT_NEAR(rate.per_node_second() * 8 * 15, 1, 0.12);
@@ -95,12 +96,12 @@ TEST(Repair, ReadsOutagesFromTraces) {
   EXPECT_NEAR(fit.spread, 1, 1e-9);
 }
 
-// The prior is what these traces say; they are not copied here.
+// The prior is fitted to these traces, which are not part of the repository.
 TEST(Repair, PriorIsFittedToPublishedTraces) {
   const Path spot = shared_traces() / "bamboo" / "p3-trace.csv",
              faults = shared_traces() / "infinitehbd" / "fault_trace.json";
   if (std::error_code error; !std::filesystem::exists(spot, error) || !std::filesystem::exists(faults, error))
-    GTEST_SKIP() << shared_traces() << " is not there: the prior is not fitted again";
+    GTEST_SKIP() << shared_traces() << " does not exist: the fit of the prior is not checked";
   const LogNormal returns = fit_log_normal(outage_lengths(read_trace(spot), Matching::by_count));
   EXPECT_NEAR(returns.median, outage_kinds()[1].median_seconds, 0.01 * returns.median);
   EXPECT_NEAR(returns.spread, outage_kinds()[1].spread, 0.01);

@@ -37,7 +37,7 @@ TEST(Takeover, OtherReplicasOfTheStageShareItsWork) {
   ASSERT_TRUE(left);
   EXPECT_EQ(problem_in(*left, small_model(4, true)), std::nullopt);
   ASSERT_EQ(left->pipelines.size(), 1u);
-  EXPECT_EQ(left->pipelines[0].stages[0].devices, (std::vector<int>{0, 1, 2}));  // nobody moves
+  EXPECT_EQ(left->pipelines[0].stages[0].devices, (std::vector<int>{0, 1, 2}));  // no rank moves
   EXPECT_EQ(left->pipelines[0].stages[1].devices, (std::vector<int>{3, 5}));
   EXPECT_EQ(left->pipelines[0].microbatches, plan.pipelines[0].microbatches);
 }
@@ -57,14 +57,14 @@ TEST(Takeover, OtherPipelinesShareItsMicrobatches) {
   ASSERT_TRUE(left);
   EXPECT_EQ(problem_in(*left, small_model(4, true)), std::nullopt);
   ASSERT_EQ(left->pipelines.size(), 2u);
-  // By what they had: twice as many to the first.
+  // In proportion to their previous shares: twice as many to the first.
   EXPECT_EQ(left->pipelines[0].microbatches.size(), 6u);
   EXPECT_EQ(left->pipelines[1].microbatches.size(), 3u);
 }
 
 TEST(Takeover, NothingWhereStateIsLost) {
-  EXPECT_FALSE(without_device(two_stages(3, 1), 4));  // a shard of the state is nowhere else
-  EXPECT_FALSE(without_device(two_stages(1, 0), 1));  // nor are these layers
+  EXPECT_FALSE(without_device(two_stages(3, 1), 4));  // no other device has this shard of the state
+  EXPECT_FALSE(without_device(two_stages(1, 0), 1));  // no other device has these layers
 }
 
 TEST(Takeover, PlansAreValidAndTheBatchIsWhole) {

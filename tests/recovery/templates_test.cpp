@@ -35,7 +35,7 @@ Used used_by(const Plan& plan) {
   return used;
 }
 
-// A small model on workers of a machine's processor, as a run has them.
+// A small model on the CPU workers of one machine, as in a local run.
 std::unique_ptr<Problem> small_run(int layers, std::int64_t batch) {
   auto problem = make("gpt2", "cpux8", batch, 64);
   problem->model.layers = layers, problem->model.hidden = 64, problem->model.heads = 4;
@@ -62,7 +62,8 @@ TEST(Templates, EveryWorkerOfASmallRunIsUsed) {
         const Used used = used_by(plan);
         EXPECT_EQ(used.sequences, batch);
         EXPECT_GE(used.fewest_sequences, 1);
-        // With fewer sequences than workers some may wait: seven cannot share one sequence's five layers and four heads.
+        // With fewer sequences than workers some workers may be idle: seven cannot share five layers and four
+        // heads of one sequence.
         if (batch >= workers) {
           EXPECT_EQ(used.devices, workers) << layers << " layers, batch " << batch;
         }
@@ -76,7 +77,7 @@ TEST(Templates, EveryWorkerOfASmallRunIsUsed) {
     }
 }
 
-// Any number of nodes from (f + 1) x smallest on is covered, by f + 1 pipelines at least, without idle ones.
+// Every number of nodes from (f + 1) x smallest on is covered by at least f + 1 pipelines without idle nodes.
 TEST(Templates, AnyNumberOfSurvivorsIsCovered) {
   for (const auto& [model, memory, failures] :
        {std::tuple{"llama3-8b", 40, 1}, std::tuple{"gpt3-1.3b", 16, 2}, std::tuple{"llama3.2-1b", 16, 0}}) {
@@ -105,7 +106,8 @@ TEST(Templates, AnyNumberOfSurvivorsIsCovered) {
   }
 }
 
-// The proof of docs/resilience.md in numbers: sizes that differ by one at most lie between the smallest and twice it less one.
+// The proof of docs/resilience.md in numbers: balanced sizes lie between the smallest size and twice that
+// minus one.
 TEST(Templates, BalancedSizesAreTemplates) {
   for (int smallest = 1; smallest <= 40; ++smallest)
     for (int nodes = smallest; nodes <= 500; ++nodes) {
@@ -126,7 +128,7 @@ TEST(Templates, ChoosingTakesMicroseconds) {
   for (int i = 0; i < kTimes; ++i) devices += num_devices(templates.plan_for(1 + i % 8));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   EXPECT_GT(devices, kTimes);
-  EXPECT_LT(took.count() / kTimes, 1e-3);  // tens of microseconds; much room for busy machines
+  EXPECT_LT(took.count() / kTimes, 1e-3);  // takes tens of microseconds; the margin is for busy machines
 }
 
 TEST(Templates, NodesOfSeveralDevicesStayWhole) {
@@ -145,7 +147,7 @@ TEST(Templates, SaysWhatDoesNotFit) {
   EXPECT_THROW(PipelineTemplates::build(problem->demand(), {.most_nodes = 2}), UserError);
 }
 
-// What the first answer to a loss costs until the template's plan is there.
+// Compares a takeover, the first response to a loss, with the template's plan.
 TEST(Templates, AreBetterThanATakeover) {
   const auto problem = make("gpt3-1.3b", "a100x6", 48, 1024);
   const Demand demand = problem->demand();

@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Bounds are admissible: no candidate takes less time or memory than they say.
+// Bounds are admissible: no candidate takes less time or memory than its bound.
 TEST(Bound, IsNeverAboveTheSimulation) {
   const int problems = is_long() ? 2000 : 60, samples = 12;
   double tightest = 0, sum = 0;
@@ -29,7 +29,7 @@ TEST(Bound, IsNeverAboveTheSimulation) {
         const Bound bound = bounder.of(c), any = bounder.of_any_schedule(c);
         const double seconds = seconds_of(demand, *problem->ground, plan);
         const Fill fill = fill_of(demand, *problem->ground, plan);
-        // The stage that comes nearest to its limit may be another one; bytes over the limit compare.
+        // The stage with the least headroom may be another one, so the excess over the limit is compared.
         const double over = fill.bytes - fill.limit + 1;
         const bool needs_less =
             bound.bytes - bound.limit > over || (!any.fits() && any.bytes - any.limit > over);
@@ -52,7 +52,7 @@ TEST(Bound, IsNeverAboveTheSimulation) {
       }
     }
   }));
-  // It would be worth little if it were far below.
+  // A bound far below the simulation would be useless.
   EXPECT_GT(sum / number, 0.75) << "mean of bound / simulated over " << number << " candidates";
   RecordProperty("mean_bound", std::to_string(sum / number));
 }

@@ -33,7 +33,7 @@ std::string words(const Problem& problem, const Candidate& c) {
       c.chunks, text(c.recompute), c.is_fitted);
 }
 
-// Everything in the space, one by one.
+// The best candidate of the whole space, by exhaustive enumeration.
 struct Brute {
   double least = 1e300;
   Candidate best;
@@ -77,7 +77,7 @@ TEST(Search, FindsWhatBruteForceFinds) {
   }));
 }
 
-// What is given out is valid, fits, and no worse than the grid's best.
+// Every returned plan is valid, fits, and is no worse than the best grid candidate.
 TEST(Search, GivesValidPlansThatFit) {
   EXPECT_TRUE(rc::check([] {
     const auto problem = random_problem(24, 8);
@@ -96,7 +96,7 @@ TEST(Search, GivesValidPlansThatFit) {
   }));
 }
 
-// Valid plans of any kind: uneven stages, layers that differ, several pipelines.
+// A random plan of any kind: uneven stages, different strategies.
 Plan random_plan_of(const Problem& problem, int stages, int width, int microbatch) {
   Plan plan;
   plan.model = problem.model.name, plan.num_blocks = num_blocks(problem.model);
@@ -146,7 +146,7 @@ TEST(Search, IsNotBeatenByRandomPlans) {
   EXPECT_LE(ours, 1.01 * best);
 }
 
-// From the answer on, one small change after the other: nothing near is better by more than a percent.
+// Random small changes to the returned plan never improve it by more than one percent.
 TEST(Search, IsNotBeatenByItsNeighbours) {
   const auto problem = make("gpt3-13b", "a100x32", 64, 2048);
   const Demand demand = problem->demand();
@@ -214,7 +214,7 @@ TEST(Search, SaysWhyNothingFitsAndWhatWould) {
   EXPECT_NE(refusal(*large).find("devices ("), std::string::npos) << refusal(*large);
   const auto wide = make("llama3-8b", "h100x8", 8, 8192);
   wide->constraints.tp = Range{16, 16};
-  EXPECT_EQ(refusal(*wide), "tp 16 needs 16 devices, h100x8 has 8; give it more devices, or ask for less");
+  EXPECT_EQ(refusal(*wide), "tp 16 needs 16 devices, h100x8 has 8; add devices or lower the sizes");
   const auto kept = make("gpt3-13b", "a100-40x16", 64, 2048);
   kept->constraints.tp = Range{1, 1}, kept->constraints.pp = Range{1, 1};
   kept->constraints.recompute = "none", kept->constraints.microbatch = Range{8, 8},
@@ -230,7 +230,7 @@ TEST(Search, SaysWhyNothingFitsAndWhatWould) {
   EXPECT_NE(refusal(*dense).find("has no experts"), std::string::npos) << refusal(*dense);
 }
 
-// Experts are dealt out where their state would not fit otherwise, and as constraints say.
+// Expert parallelism is used where the experts would not fit otherwise, and constraints on it are respected.
 TEST(Search, DealsOutExperts) {
   for (const char* name : {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"}) {
     const auto problem = make(name, std::string("h100x") + (name[0] == 'd' ? "512" : "64"), 256, 4096);
@@ -253,7 +253,7 @@ std::set<int> zero_stages(const Plan& plan) {
   return stages;
 }
 
-// Beyond the grid: chunks of different length, where the ends of the model weigh as much as layers.
+// Beyond the grid: chunks of different length if the ends of the model cost as much as layers.
 TEST(Search, DealsChunksUnevenly) {
   const auto problem = make("llama3-8b", "h100x32", 64, 4096);
   problem->constraints.pp = Range{4, 4}, problem->constraints.schedule = "interleaved";
@@ -264,7 +264,7 @@ TEST(Search, DealsChunksUnevenly) {
   EXPECT_LT(layers(stages.back().chunks.back()) - 1, layers(stages[1].chunks.front()));
 }
 
-// Parameters are sharded in as many layers as memory demands, and the constraints are kept.
+// Parameters are sharded only in as many layers as memory requires, and constraints are respected.
 TEST(Search, ShardsOnlyWhereMemoryDemandsIt) {
   const auto problem = make("gpt3-13b", "a100x4", 32, 2048);
   problem->constraints.recompute = "full";
@@ -275,7 +275,7 @@ TEST(Search, ShardsOnlyWhereMemoryDemandsIt) {
   EXPECT_EQ(zero_stages(search(problem->demand(), *problem->ground).plan), std::set<int>{3});
 }
 
-// With less memory than any plan of the grid needs, layers that keep one input together still fit.
+// If memory is below the needs of every grid plan, groups of layers with one saved input still fit.
 TEST(Search, RecomputesGroupsOfLayersWhereNothingElseFits) {
   const auto problem = make("llama3-70b", "h100x64", 64, 8192);
   Constraints& constraints = problem->constraints;
@@ -294,7 +294,7 @@ TEST(Search, RecomputesGroupsOfLayersWhereNothingElseFits) {
   EXPECT_TRUE(std::isinf(result.gap));
 }
 
-// Offloaded state must fit into the node.
+// Offloaded state must fit into the host memory of the node.
 TEST(Search, LooksAtTheHostsMemory) {
   HardwareProfile profile = standard_cluster("a100x8");
   profile.types.front().memory = Bytes(std::int64_t{20} << 30);
@@ -327,13 +327,13 @@ TEST(Search, ExplainsAlternatives) {
   const OrderedJson json = search_json(demand, *problem->ground, result);
   EXPECT_EQ(json["predicted"]["step_seconds"], result.step.seconds);
   EXPECT_EQ(json["alternatives"].size(), result.alternatives.size());
-  EXPECT_NE(search_text(demand, *problem->ground, result).find("why not"), std::string::npos);
+  EXPECT_NE(search_text(demand, *problem->ground, result).find("why worse"), std::string::npos);
   const std::string svg = search_svg(demand, *problem->ground, result);
   EXPECT_EQ(svg.rfind("<svg", 0), 0u);
   EXPECT_EQ(svg.find("href"), std::string::npos);
 }
 
-// Sharded state without a second copy is lost with a device; the copy costs memory, messages and updates.
+// Sharded state without a second copy is lost with a device. The copy costs memory, messages and updates.
 TEST(Search, WeighsASecondCopyAgainstFailures) {
   const auto problem = make("llama3-8b", "h100x32", 64, 4096);
   problem->constraints.zero = Range{3, 3}, problem->constraints.dp = Range{32, 32};
@@ -346,18 +346,18 @@ TEST(Search, WeighsASecondCopyAgainstFailures) {
   EXPECT_EQ(never.plan.buddy, 0);
   EXPECT_EQ(rarely.plan.buddy, 0);
   EXPECT_EQ(fewest_holders(never.plan).size(), 1u);
-  EXPECT_EQ(often.plan.buddy, 8) << "another node";
+  EXPECT_EQ(often.plan.buddy, 8) << "the copy is on another node";
   EXPECT_EQ(fewest_holders(often.plan).size(), 2u);
   EXPECT_GT(often.step.seconds, never.step.seconds);
   EXPECT_GT(often.fill.bytes, never.fill.bytes);
   const Demand demand = problem->demand();
-  EXPECT_NE(search_text(demand, *problem->ground, often).find("the others hold all state"),
+  EXPECT_NE(search_text(demand, *problem->ground, often).find("the other devices have all state"),
             std::string::npos);
   const auto without = std::find_if(often.alternatives.begin(), often.alternatives.end(),
                                     [](const Alternative& other) { return other.plan.buddy == 0; });
   ASSERT_NE(without, often.alternatives.end());
-  EXPECT_NE(without->why.find("takes state with it"), std::string::npos) << without->why;
-  // Copies of the model are copies of its state.
+  EXPECT_NE(without->why.find("losing a device loses state"), std::string::npos) << without->why;
+  // Replicas of the model are copies of its state.
   problem->constraints.zero = Range{0, 0}, problem->constraints.dp = Range{4, 4};
   EXPECT_EQ(planned(Seconds(3e6)).plan.buddy, 0);
 }
@@ -374,7 +374,7 @@ TEST(Search, GivesMoreToFasterDevices) {
   const auto problem = make("llama3-8b", "h100x8+a100x8", 64, 4096);
   const Demand demand = problem->demand();
   const SearchResult result = search(demand, *problem->ground);
-  // What the eight faster ones would do alone.
+  // Compared with the eight faster devices alone.
   const auto alone = make("llama3-8b", "h100x8", 64, 4096);
   EXPECT_LT(result.step.seconds, search(alone->demand(), *alone->ground).step.seconds);
 }

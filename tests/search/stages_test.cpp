@@ -47,7 +47,7 @@ TEST(Stages, AreDealtAsBruteForceDoes) {
 }
 
 TEST(Stages, GiveALighterLoadToHeavyEnds) {
-  // A head as heavy as two layers: the last stage gets two less.
+  // The head costs as much as two layers: the last stage gets two fewer.
   std::vector<std::vector<double>> times(4);
   for (std::size_t s = 0; s < 4; ++s) {
     times[s] = {kNever};

@@ -20,7 +20,7 @@ TEST(EventHeap, TiesComeAsTheyWerePutIn) {
   EXPECT_EQ(order, (std::vector<int>{4, 0, 1, 3, 2}));
 }
 
-// The order in which Python 3.11's heapq gives seven equal elements back, after heapify.
+// The order in which Python 3.11's heapq returns seven equal elements after heapify.
 TEST(EventHeap, TiesComeAsHeapqLeavesThem) {
   std::vector<ReplayEvent> equal;
   for (int i = 0; i < 7; ++i) equal.push_back(event_at(0, EventKind::add, i));

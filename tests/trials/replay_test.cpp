@@ -19,7 +19,7 @@ ReplayCase published_case(const PublishedSystem& system, const AvailabilityTrace
   return one;
 }
 
-// Every figure of the authors' simulators, as they are and without their accidents.
+// Compares all results of the authors' simulators, with and without the artefacts of their code.
 TEST(Replay, ReproducesPublishedResults) {
   const PublishedTables tables = published_tables();
   const Path folder = data_folder() / "oobleck";
@@ -29,7 +29,8 @@ TEST(Replay, ReproducesPublishedResults) {
     const std::string name = results.cell(row, "trace"), model = results.cell(row, "model");
     const AvailabilityTrace trace = read_trace(folder / name);
     const System system = parse_system(results.cell(row, "system"), "system");
-    // Bamboo on the spot trace differs by what is not known of its rules; all other figures are printed with four or five digits.
+    // Some of Bamboo's rules are not known, which affects the spot trace; all other results are printed with
+    // four or five digits.
     const double tolerance = system == System::bamboo && name == "scale_p3-trace.csv" ? 0.007 : 2e-4;
     for (const Counting counting : {Counting::as_published, Counting::really_done}) {
       const ReplayOutcome outcome = replay(system, published_case(tables.of(system, model), trace, counting));
@@ -41,7 +42,8 @@ TEST(Replay, ReproducesPublishedResults) {
   }
 }
 
-// Everybody trains as quickly as Oobleck's templates; steps count when they are really done; policy and costs alone differ.
+// All systems train at the speed of Oobleck's templates, and only completed steps count, so only policy and
+// costs differ.
 double goodput(System system, const PublishedTables& tables, const std::string& model,
                const AvailabilityTrace& trace, int repeats) {
   const PublishedSystem& speed = tables.of(System::oobleck, model);
@@ -66,7 +68,7 @@ TEST(Replay, OursIsAboveAllOthersEverywhere) {
   }
 }
 
-// Nobody does more than what never loses anything.
+// No system exceeds the ideal, which loses nothing.
 TEST(Replay, NobodyBeatsTheIdeal) {
   EXPECT_TRUE(rc::check([] {
     std::string lines;
@@ -96,7 +98,7 @@ TEST(Replay, NobodyBeatsTheIdeal) {
     const Ideal ideal = ideal_of(one);
     for (const System system : {System::oobleck, System::varuna, System::bamboo, System::ours}) {
       const ReplayOutcome outcome = replay(system, one);
-      // A step is cut to whole milliseconds.
+      // Steps are truncated to whole milliseconds.
       RC_ASSERT(static_cast<double>(outcome.steps) * one.batch <= ideal.samples * 1.001 + 1e-6);
       RC_ASSERT(outcome.useful_seconds <= ideal.seconds + 1e-6);
       RC_ASSERT(outcome.useful_seconds >= -1e-6);
@@ -106,7 +108,8 @@ TEST(Replay, NobodyBeatsTheIdeal) {
 }
 
 TEST(Replay, OursRedoesTheStepInFlight) {
-  // Two nodes, steps of 10 s; one is lost at 95 s: nine steps are done, the tenth is done again on the other, in 20 s.
+  // Two nodes, steps of 10 s. One is lost at 95 s: nine steps are complete, and the other node redoes the
+  // tenth in 20 s.
   const AvailabilityTrace trace = parse_trace("0,add,a\n0,add,b\n95000,remove,b\n200000,add,c\n", "t");
   ReplayCase one{.trace = trace, .throughput = {1, {1, 2}}, .batch = 20};
   one.ready_seconds = 0, one.halts.fewest_nodes = 1;
@@ -116,7 +119,7 @@ TEST(Replay, OursRedoesTheStepInFlight) {
                .switch_seconds = 1,
                .prepare_seconds = 0};
   const ReplayOutcome outcome = replay(System::ours, one);
-  EXPECT_EQ(outcome.steps, 9 + 5);  // from 99 s on: 119, 139, 159, 179, 199
+  EXPECT_EQ(outcome.steps, 9 + 5);  // from 99 s on; ends at 119, 139, 159, 179, 199
   EXPECT_EQ(outcome.steps_lost, 1);
   EXPECT_EQ(outcome.starts, 2);
   EXPECT_DOUBLE_EQ(outcome.useful_seconds, 90 + 100);
@@ -132,7 +135,7 @@ TEST(Replay, OursTakesANodeInBetweenTwoSteps) {
                .switch_seconds = 2,
                .prepare_seconds = 4};
   const ReplayOutcome outcome = replay(System::ours, one);
-  // Ready at 109 s; the step ends at 120 s; from 122 s on steps take 10 s.
+  // Ready at 109 s. The step ends at 120 s; from 122 s on steps take 10 s.
   EXPECT_EQ(outcome.steps, 6 + 7);
   EXPECT_EQ(outcome.steps_lost, 0);
 }
@@ -170,10 +173,10 @@ TEST(Replay, ReadsCosts) {
   EXPECT_THROW(parse_recovery_costs("{\"format\": \"x\", \"version\": 1}", "f"), UserError);
 }
 
-// Traces of every kind, where they lie beside this repository.
+// Replays traces of every kind if they are available beside this repository.
 TEST(Replay, TakesAllPublishedTraces) {
   if (std::error_code error; !std::filesystem::is_directory(shared_traces(), error))
-    GTEST_SKIP() << shared_traces() << " is not there: other traces are not replayed";
+    GTEST_SKIP() << shared_traces() << " does not exist: other traces are not replayed";
   for (const char* name : {"bamboo/p3-trace.csv", "parcae/p3trace.csv", "parcae/bert_trace_hh_55_65.jsonl",
                            "infinitehbd/fault_trace.json", "bamboo/v100x1-east1c.txt"}) {
     const Path path = shared_traces() / name;
@@ -181,7 +184,7 @@ TEST(Replay, TakesAllPublishedTraces) {
     const AvailabilityTrace trace = read_trace(path);
     std::vector<double> speeds;
     for (int nodes = 4; nodes <= 32; ++nodes) speeds.push_back(nodes);
-    // Steps of a quarter of a minute; of a quarter of an hour where the trace is of months.
+    // Steps of 15 s at most; of 15 min for traces of several months.
     ReplayCase one{.trace = trace, .throughput = {4, speeds}, .batch = trace.length < 1e6 ? 480.0 : 28800.0};
     one.halts = halts_of(System::oobleck, 1e9), one.halts.fewest_nodes = 4;
     const Ideal ideal = ideal_of(one);
