@@ -84,7 +84,7 @@ Plan copies_on(int size, const Demand& demand, const TrainOptions& options) {
 std::string note_of(const SearchResult& found) {
   std::string note = fmt::format("plan: {} (best of {} candidates", short_text(found.plan),
                                  with_commas(found.num_candidates));
-  if (found.alternatives.empty()) return note;
+  if (found.alternatives.empty()) return note + ")";
   const Alternative& next = found.alternatives.front();
   constexpr double kAsQuick = 5e-4;
   const double slower = next.seconds / found.step.seconds - 1;
