@@ -107,7 +107,7 @@ std::optional<Path> sound_checkpoint(const Path& run, const std::optional<Path>&
       events.report(Warning{fmt::format("{}; trying an older checkpoint", error.what())});
     }
   }
-  if (has_damaged) throw UserError("{}: no checkpoint of this run is sound; all are damaged", run.string());
+  if (has_damaged) throw UserError("{}: the run has no valid checkpoint; all are damaged", run.string());
   return std::nullopt;
 }
 
@@ -120,7 +120,7 @@ ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, 
     throw UserError("--resume {}: this is a checkpoint; pass its run, or start a new run with --model {}",
                     run.string(), run.string());
   if (!std::filesystem::exists(run / "settings.toml", error))
-    throw UserError("--resume {}: no run lies there (settings.toml is missing); to load a model, use --model",
+    throw UserError("--resume {}: not a run folder (settings.toml is missing); to load a model, use --model",
                     run.string());
   if (!options.run.empty() &&
       std::filesystem::weakly_canonical(options.run, error) != std::filesystem::weakly_canonical(run, error))

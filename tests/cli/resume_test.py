@@ -142,7 +142,7 @@ class Resume(unittest.TestCase):
         for step in self.checkpoints("run"):
             flip(step)
         done = self.resume("run", code=1)
-        self.assertIn("sound", done.stderr)
+        self.assertIn("no valid checkpoint", done.stderr)
 
     def test_a_save_that_fails_does_not_end_the_run(self):
         (self.folder / "run").mkdir()
@@ -188,7 +188,7 @@ class Resume(unittest.TestCase):
         for shard in run.glob("checkpoints/*/*.safetensors"):
             shard.write_bytes(shard.read_bytes()[:-1])
         lines = self.lines("run")
-        self.assertIn("sound", self.resume("run", "--steps", 40, code=1).stderr)
+        self.assertIn("no valid checkpoint", self.resume("run", "--steps", 40, code=1).stderr)
         self.assertEqual(self.lines("run"), lines)
 
     def test_damaged_later_checkpoints_do_not_push_out_the_new_one(self):
@@ -225,7 +225,7 @@ class Resume(unittest.TestCase):
         self.assertEqual(self.checkpoints("run")[-1], STEPS)
 
     def test_says_what_is_wrong(self):
-        self.assertIn("no run lies there", self.resume("none", code=1).stderr)
+        self.assertIn("not a run folder", self.resume("none", code=1).stderr)
         self.assertIn("soon", self.call(self.words("run", "--save-every", "soon"), code=2).stderr)
         self.assertFalse((self.folder / "run").exists())
         self.call(self.words("run"))

@@ -128,7 +128,7 @@ class Switches(CommandLineTest):
         training.communicate(timeout=60)
         self.assertEqual(training.returncode, 130)
         self.assertFalse(json.loads(run("status", self.folder / "asked", "--json").stdout)["running"])
-        self.assertRegex(run("status", self.folder / "asked").stdout, r": not running, step \d+ of 3000, (.|\n)*train --resume .* goes on")
+        self.assertRegex(run("status", self.folder / "asked").stdout, r": not running, step \d+ of 3000, (.|\n)*continue .*train --resume ")
         self.assertIn("no training is running", run("switch", self.folder / "asked", "--plan", self.plan(2), code=1).stderr)
         # It goes on with the plan that it was on.
         before = (self.folder / "asked" / "plan.json").read_text()

@@ -224,7 +224,7 @@ class Workers(CommandLineTest):
         self.assertIn("removed", run("checkpoint", "clear", self.folder / "run").stdout)
         self.assertEqual(list(memory.iterdir()), [])
         self.assertIn("nothing in memory", run("checkpoint", "clear", self.folder / "run").stdout)
-        self.refused("checkpoint", "clear", self.folder / "nothing", says=["no run lies there"])
+        self.refused("checkpoint", "clear", self.folder / "nothing", says=["not a run folder"])
 
     def test_the_founding_scenario(self):
         """24 layers on 16 workers, pp 4 x tp 2 x dp 2, beside one device."""
@@ -276,7 +276,7 @@ class Workers(CommandLineTest):
         settings.write_text("".join(line for line in settings.read_text().splitlines(True) if not line.startswith("pp ")))
         before = (self.folder / "run" / "plan.json").read_text()
         said = run("train", "--resume", self.folder / "run", "--steps", 8).stderr
-        self.assertNotIn("the planner chose", said)
+        self.assertNotIn("(best of", said)
         self.assertEqual((self.folder / "run" / "plan.json").read_text(), before)
         run("train", "--resume", self.folder / "run", "--steps", 10, "--devices", 2)
         self.assertNotEqual((self.folder / "run" / "plan.json").read_text(), before)
