@@ -1,10 +1,11 @@
-// The one call: trains a model on data and leaves a run folder.
+// Trains a model on data and leaves a run folder.
 //
 //   optimus::TrainResult done = optimus::train("gpt2", "corpus.txt", {.steps = 200});
 //
-// The model is a preset ("gpt2", "llama3-8b"), a Hugging Face folder or a config.json; the data a text or jsonl file, a folder
-// or a token-file prefix. Everything else has a default that is chosen from model, data and hardware; TrainOptions
-// (settings/options.h) lists what can be said. With `devices` several ranks train as threads of the program. Throws UserError, with one line that says what is wrong and what would be right.
+// The model is a preset ("gpt2", "llama3-8b"), a Hugging Face folder or a config.json; the data is a text or
+// jsonl file, a folder or a token-file prefix. All other options have defaults chosen from model, data and
+// hardware; TrainOptions (settings/options.h) lists them. With `devices`, several ranks train as threads of
+// the program. Throws UserError with one line that states the problem and the fix.
 #pragma once
 
 #include <optional>
@@ -15,7 +16,7 @@
 namespace optimus {
 
 struct TrainResult {
-  std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
+  std::string run{};  // the folder with settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
   std::string checkpoint{};  // of the last step
   std::int64_t steps = 0;
   double loss = 0;  // of the last step

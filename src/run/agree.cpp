@@ -1,4 +1,4 @@
-// See agree.h.
+// Implements agree.h.
 #include "run/agree.h"
 
 #include <ATen/ops/full.h>

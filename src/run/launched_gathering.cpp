@@ -1,4 +1,4 @@
-// See launched_gathering.h.
+// Implements launched_gathering.h.
 #include "run/launched_gathering.h"
 
 #include "base/error.h"
