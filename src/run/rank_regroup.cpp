@@ -201,11 +201,13 @@ std::string RankRun::line_of(const RegroupOrder& order, const Plan& before, cons
   const Seconds paused = since_failure();
   const double step = training.step_seconds().value;
   const std::int64_t lost = num_steps_lost_;
-  return fmt::format("step {}: {}; {} worker{} on ({} → {}), paused {}{}, moved {}, {}", order.state.step,
-                     order.what, order.num_staying, order.num_staying == 1 ? " goes" : "s go",
-                     short_text(before), short_text(order.to), text(paused),
-                     step > 0 ? fmt::format(" ({:.1f} steps)", paused.value / step) : "", text(report.moved),
-                     lost == 0 ? "no steps lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s"));
+  const std::string in_steps = step > 0 ? fmt::format(" ({:.1f} steps)", paused.value / step) : "";
+  const std::string losses =
+      lost == 0 ? "no steps lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s");
+  return fmt::format("step {}: {}; continuing with {} worker{} on {} (was {}); paused {}{}, moved {}, {}",
+                     order.state.step, order.what, order.num_staying, order.num_staying == 1 ? "" : "s",
+                     short_text(order.to), short_text(before), text(paused), in_steps, text(report.moved),
+                     losses);
 }
 
 void RankRun::tell(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
