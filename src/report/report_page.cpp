@@ -1,4 +1,5 @@
-// See report_page.h. The order on the page: what it is, loss, speed, decisions, epochs, the step in time.
+// Implements report_page.h. The page shows, in this order: key figures, loss, speed, decisions, plan epochs,
+// and the timeline of one step.
 #include "report/report_page.h"
 
 #include <algorithm>
@@ -53,7 +54,7 @@ double middle_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Steps side by side that had one plan.
+// Consecutive steps on one plan.
 struct Epoch {
   std::int64_t number = 0, first = 0, last = 0;
   std::string plan;
@@ -103,7 +104,7 @@ std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) 
       if (step.seconds.value > 0 && step.seconds.value < 1e15) seconds += step.seconds.value;
     fact("time in steps", text(Seconds(seconds)));
     fact("tokens/s in this epoch", number_text(epochs.back().tokens_per_second));
-    fact("plan now", epochs.back().plan);
+    fact("current plan", epochs.back().plan);
   }
   fact("decisions", fmt::format("{}", report.decisions.size()));
   return facts + "</dl>";
@@ -126,8 +127,8 @@ std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs)
   loss.bands = speed.bands, loss.marks = speed.marks;
   return fmt::format(
       "<section><h2>Loss{}</h2><div class=\"wide\">{}</div></section>\n"
-      "<section><h2>Tokens a second</h2><div class=\"wide\">{}</div></section>\n",
-      loss.dots.empty() ? "" : ", points: on held-out data", svg_of(loss), svg_of(speed));
+      "<section><h2>Tokens per second</h2><div class=\"wide\">{}</div></section>\n",
+      loss.dots.empty() ? "" : ", dots: validation loss", svg_of(loss), svg_of(speed));
 }
 
 std::string decisions_of(const RunReport& report) {
@@ -152,8 +153,9 @@ std::string decisions_of(const RunReport& report) {
   const std::size_t left = report.decisions.size() - std::min(kMostRows, report.decisions.size());
   return fmt::format(
       "<section><h2>Decisions</h2><div class=\"wide\"><table class=\"long\"><tr><th class=\"n\">mark</th><th "
-      "class=\"n\">step</th><th>kind</th><th>why</th><th>plan</th><th class=\"n\">predicted</th><th "
-      "class=\"n\">realised</th><th class=\"n\">paused</th><th class=\"n\">moved</th><th>instead</th></tr>\n"
+      "class=\"n\">step</th><th>kind</th><th>reason</th><th>plan</th><th class=\"n\">predicted</th><th "
+      "class=\"n\">measured</th><th class=\"n\">paused</th><th "
+      "class=\"n\">moved</th><th>alternatives</th></tr>\n"
       "{}</table></div>{}</section>\n",
       rows, left == 0 ? "" : fmt::format("<p>and {} more</p>", left));
 }
@@ -181,7 +183,7 @@ RunReport read_report(const Path& run) {
   std::error_code error;
   if (std::filesystem::exists(metrics, error))
     report.steps = parse_metrics(value_or_throw(read_file(metrics)), metrics.string());
-  constexpr int kMostRanks = 64;  // rows that one still sees
+  constexpr int kMostRanks = 64;  // more rows would not be legible
   for (int rank = 0; rank < kMostRanks; ++rank) {
     const Path file = run / "profile" / fmt::format("rank-{}.json", rank);
     if (!std::filesystem::exists(file, error)) break;
@@ -197,13 +199,13 @@ std::string report_page(const RunReport& report) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
       "<style>{}</style></head><body><main>\n<h1>{}</h1>\n"
-      "<p class=\"soft\">Bands are plans, marks are decisions: point at them to read why.</p>\n{}\n",
+      "<p class=\"soft\">Bands show plans and marks show decisions; hover over them for details.</p>\n{}\n",
       name, kStyle, name, facts_of(report, epochs));
   page += charts_of(report, epochs) + decisions_of(report);
   if (!epochs.empty()) page += epochs_table(epochs);
   if (!report.ranks.empty())
     page += fmt::format(
-        "<section><h2>A step in time<span class=\"key forward\"></span>forward<span class=\"key "
+        "<section><h2>Timeline of one step<span class=\"key forward\"></span>forward<span class=\"key "
         "backward\"></span>backward<span class=\"key other\"></span>other work<span class=\"key "
         "talk\"></span>communication</h2><div class=\"wide\">{}</div></section>\n",
         timeline_svg(report.ranks));

@@ -69,7 +69,7 @@ class PhaseTest(CommandLineTest):
         changes = [(8, "batch 4 → 8"), (12, "sequences of 8 → 16 tokens"), (16, "batch 8 → 16")]
         self.assertEqual(self.phases(alone), changes)
         for step, what in changes:
-            self.assertIn(f"behind step {step}: {what}", told, "before the run")
+            self.assertIn(f"after step {step}: {what}", told, "before the run")
             self.assertIn(f"step {step}: phase: {what}; plan", told, "when it comes")
         # A plan that is given keeps its stages; its micro-batches become as many as are needed.
         self.exported("pp", "--batch", "4", "--pp", "2", "--microbatch", "1")

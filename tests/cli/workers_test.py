@@ -84,7 +84,7 @@ class Workers(CommandLineTest):
         self.assertEqual(json.loads(done.stdout)["steps"], 12)
         self.assertEqual(self.curve("two"), self.curve("alone"))
         self.assertEqual(self.workers("two"), [])
-        self.refused(*self.words("two", 12, "--devices", 2, "--plan", plan), says=["holds a run already"])
+        self.refused(*self.words("two", 12, "--devices", 2, "--plan", plan), says=["already contains a run"])
 
     def test_a_worker_for_each_core(self):
         """Also where one process is enough the list is there, while it runs."""
@@ -145,7 +145,7 @@ class Workers(CommandLineTest):
             for rank in profile["ranks"]:
                 memory = rank["memory_bytes"]
                 self.assertAlmostEqual(memory["measured"]["total"] / memory["predicted"]["total"], 1, delta=0.1)
-        self.refused(*self.words("bad", 8, "--profile", self.folder / "no" / "file.json"), says=["--profile", "is not there"])
+        self.refused(*self.words("bad", 8, "--profile", self.folder / "no" / "file.json"), says=["--profile", "does not exist"])
 
     def test_any_plan_goes_on_with_what_another_saved(self):
         run(*self.words("whole", 12, "--precision", "fp64", "--devices", 1))
