@@ -89,7 +89,7 @@ std::string EndWatch::look(Silence& silence) {
     if (comm_.rank() == 0 && !has_stepped_) note_silent_ranks(silence);
     return "";
   }
-  // A store that is only silent may belong to a stopped process; --patience limits how long the ranks wait
+  // A store that is only silent may belong to a stopped process; --timeout limits how long the ranks wait
   // for that.
   if (!at_once.has_passed()) ++silence.num_failures;
   if (run_.place.is_etcd) return "";

@@ -2,7 +2,7 @@
 // in the store; if a rank dies, the store sets the last-will key of its connection. The watch thread of every
 // other rank then aborts that rank's waits. Before the first step, stopped ranks are noticed too: each watch
 // increments a counter in the store, and rank 0 checks that the counters advance. From the first step on, the
-// ranks wait for each other with --patience. Thread-safe.
+// ranks wait for each other with --timeout. Thread-safe.
 #pragma once
 
 #include <atomic>
