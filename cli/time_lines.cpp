@@ -1,4 +1,4 @@
-// Implements time_lines.h.
+// Replays a timeline of conditions under each policy and prints the results.
 #include "cli/time_lines.h"
 
 #include <algorithm>

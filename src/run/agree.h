@@ -1,5 +1,5 @@
 // Agreement: small collectives between the ranks of a run, outside the computation of a step. All ranks call
-// at the same place of their program. Every function throws PeersLost if other ranks do not answer.
+// at the same point of their programs. Every function throws PeersLost if other ranks do not answer.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Implements launched_seat.h.
+// Implements LaunchedSeat.
 #include "run/launched_seat.h"
 
 #include <algorithm>

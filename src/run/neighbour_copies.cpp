@@ -1,4 +1,4 @@
-// Implements neighbour_copies.h.
+// Packs, sends and unpacks the files of in-memory checkpoints.
 #include "run/neighbour_copies.h"
 
 #include <ATen/ops/empty.h>

@@ -58,8 +58,8 @@ std::optional<RegroupOrder> RankRun::meet_at(Board& board, Training& training, S
   return order;
 }
 
-// Rank 0 writes this file after a plan change. If it is lost before that, the others could not tell how their
-// state is laid out.
+// Rank 0 writes this file after a plan change. If it is lost before that, the others could not determine how
+// their state is laid out.
 void RankRun::write_plan_if_missing(std::int64_t epoch) {
   std::error_code error;
   if (rank_.elastic == nullptr || std::filesystem::exists(plan_path(settings_.run, epoch), error)) return;

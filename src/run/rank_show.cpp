@@ -1,4 +1,4 @@
-// Implements rank_show.h.
+// Prints the console output of rank 0, writes the export and generates the sample text.
 #include "run/rank_show.h"
 
 #include "base/error.h"

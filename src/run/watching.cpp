@@ -1,4 +1,4 @@
-// Implements watching.h.
+// Implements Watching.
 #include "run/watching.h"
 
 #include "switching/memory.h"

@@ -15,7 +15,7 @@
 namespace optimus {
 
 // A mean time between failures so short that the planner always pays for redundant copies of the state: for
-// runs that have to survive.
+// runs that must tolerate losses.
 inline constexpr Seconds kSoon{600};
 
 struct ChosenPlan {
