@@ -22,7 +22,7 @@ class Console final : public EventSink {
   void stream(const std::string& text);
   // Throws Interrupted after SIGINT or SIGTERM. Callable from any thread.
   void report(const Event& event) override;
-  // For progress that is more than events, as that of a training.
+  // The status line, for a training's progress display, which is more than a sequence of events.
   StatusLine& line() { return line_; }
   // The same check as in report(), for work without output.
   void check_interrupted() const;

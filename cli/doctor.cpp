@@ -53,7 +53,7 @@ Check optional_tool(const std::string& name, const std::string& command, const s
 Check processor() {
   const auto pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGE_SIZE);
   return {"processor", true,
-          fmt::format("{} cores, {} of memory", std::thread::hardware_concurrency(),
+          fmt::format("{} cores, {} memory", std::thread::hardware_concurrency(),
                       text(Bytes(static_cast<std::int64_t>(pages) * page))),
           ""};
 }
@@ -70,7 +70,8 @@ Check disk(const std::string& name, const Path& folder) {
   if (::access(place.empty() ? "." : place.c_str(), W_OK) != 0)
     return {name, false, place.string() + " is not writable", "chmod u+w " + place.string()};
   if (free < kNeeded)
-    return {name, false, fmt::format("{} free in {}", text(Bytes(free)), place.string()), "free 2 GiB there"};
+    return {name, false, fmt::format("{} free in {}", text(Bytes(free)), place.string()),
+            "free at least 2 GiB in this folder"};
   return {name, true, fmt::format("{} free in {}", text(Bytes(free)), folder.string()), ""};
 }
 

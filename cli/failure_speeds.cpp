@@ -71,7 +71,7 @@ Speeds template_speeds(const FailureOptions& options, ModelOptions named, const 
   if (named.model.empty() || cluster_name.empty() || !options.batch)
     throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
   if (*options.batch < 1 || *options.batch > kMostMicrobatches)
-    throw UsageError("--batch: {} is not from 1 to {}", *options.batch, kMostMicrobatches);
+    throw UsageError("--batch: {} is out of range, expected 1 to {}", *options.batch, kMostMicrobatches);
   named.model = model_place(named.model);
   const ModelSpec model = resolve(named);
   const Cluster cluster = open_cluster(cluster_name);
@@ -96,8 +96,8 @@ Speeds template_speeds(const FailureOptions& options, ModelOptions named, const 
   speeds.node_bytes_per_second = received_per_second(cluster, options.devices_per_node);
   speeds.tokens = static_cast<double>(demand.sequence_length);
   speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
-  speeds.words = fmt::format("templates of {} on {} to {} nodes of {}", model.name, templates.smallest(),
-                             nodes, cluster.name());
+  speeds.words = fmt::format("plan templates for {} on {} to {} nodes of {}", model.name,
+                             templates.smallest(), nodes, cluster.name());
   return speeds;
 }
 

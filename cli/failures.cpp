@@ -68,12 +68,13 @@ AvailabilityTrace open_trace(const FailureOptions& options) {
 
 void check_failures(const FailureOptions& options) {
   if (options.devices_per_node < 1)
-    throw UsageError("--devices-per-node: {} is not at least 1", options.devices_per_node);
+    throw UsageError("--devices-per-node: {} is too small, expected at least 1", options.devices_per_node);
   if (options.repeats && (*options.repeats < 1 || *options.repeats > 10'000))
-    throw UsageError("--repeats: {} is not from 1 to 10,000", *options.repeats);
+    throw UsageError("--repeats: {} is out of range, expected 1 to 10,000", *options.repeats);
   if (options.price && !(*options.price >= 0))
-    throw UsageError("--price: {} is not at least 0", *options.price);
-  if (options.failures < 0) throw UsageError("--can-lose: {} is not at least 0", options.failures);
+    throw UsageError("--price: {} is too small, expected at least 0", *options.price);
+  if (options.failures < 0)
+    throw UsageError("--can-lose: {} is too small, expected at least 0", options.failures);
 }
 
 // The result of one policy.

@@ -80,11 +80,11 @@ class Learn final : public Command {
  private:
   void check() const {
     if (!(options_.minutes >= 0.01 && options_.minutes <= 1000))
-      throw UsageError("--minutes: {} is not from 0.01 to 1,000", options_.minutes);
+      throw UsageError("--minutes: {} is out of range, expected 0.01 to 1,000", options_.minutes);
     if (options_.threads < 1 || options_.threads > 1024)
-      throw UsageError("--threads: {} is not from 1 to 1,024", options_.threads);
+      throw UsageError("--threads: {} is out of range, expected 1 to 1,024", options_.threads);
     if (seed_ < 0 || seed_ >= (std::int64_t{1} << 31))
-      throw UsageError("--seed: {} is not from 0 to 2^31", seed_);
+      throw UsageError("--seed: {} is out of range, expected 0 to 2^31", seed_);
     if (!cluster_.empty() && (model_.model.empty() || !speeds_.batch || traces_.empty()))
       throw UsageError("--cluster needs --model M, --batch B and --failures TRACE");
   }

@@ -19,7 +19,7 @@ class Logs final : public Command {
   }
   int run(Console& console) override {
     if (rank_ && (*rank_ < 0 || *rank_ > 1'000'000))
-      throw UsageError("--rank: {} is not a number from 0 to 1,000,000", *rank_);
+      throw UsageError("--rank: {} is out of range, expected 0 to 1,000,000", *rank_);
     LogQuery query;
     if (around_.value > 0) query.around = around_;
     if (rank_) query.rank = static_cast<int>(*rank_);

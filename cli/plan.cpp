@@ -124,16 +124,17 @@ class PlanCommand final : public Command {
   }
 
   void check_numbers() const {
-    if (*batch_ < 1) throw UsageError("--batch: {} is not at least 1", *batch_);
+    if (*batch_ < 1) throw UsageError("--batch: {} is too small, expected at least 1", *batch_);
     if (*batch_ > kMostMicrobatches)
       throw UsageError("--batch: {} is more than {}", *batch_, kMostMicrobatches);
     if (sequence_length_ && *sequence_length_ < 1)
-      throw UsageError("--seq: {} is not at least 1", *sequence_length_);
+      throw UsageError("--seq: {} is too small, expected at least 1", *sequence_length_);
     if (days_ && !tokens_) throw UsageError("--days needs --tokens, the length of the run");
-    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} is not above 0", *days_);
-    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is not at least 1", *tokens_);
+    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} must be above 0", *days_);
+    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is too small, expected at least 1", *tokens_);
     for (const auto& [name, value] : {std::pair{"price", price_}, {"watts", watts_}})
-      if (value && !(*value >= 0)) throw UsageError("--{}: {} is not at least 0", name, *value);
+      if (value && !(*value >= 0))
+        throw UsageError("--{}: {} is too small, expected at least 0", name, *value);
   }
 
   int plan(Console& console) {

@@ -26,7 +26,7 @@ class Profile final : public Command {
     if (model_.model.empty() && data_.empty() && !hardware_.is_wanted && !hardware_.has_links)
       throw UsageError("nothing to profile: pass --model M, --data D, --hardware or --links");
     if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kLongestSequence))
-      throw UsageError("--seq: {} is not a length from 1 to {}", *sequence_length_, kLongestSequence);
+      throw UsageError("--seq: {} is out of range, expected 1 to {}", *sequence_length_, kLongestSequence);
     model_.model = model_place(model_.model);
     OrderedJson json;
     std::string shown;

@@ -112,7 +112,7 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
       {"devices", group.num_devices},      {"type", type.name},
       {"memory_bytes", type.memory.value}, {"memory_bytes_per_second", type.memory_bytes_per_second},
       {"threads", machine.threads},        {"file", path.string()}};
-  std::string shown = fmt::format("devices     {} {}, {} of memory at {:.1f} GB/s\n", group.num_devices,
+  std::string shown = fmt::format("devices     {} {}, {} memory at {:.1f} GB/s\n", group.num_devices,
                                   type.name, text(type.memory), type.memory_bytes_per_second / 1e9);
   for (const KernelTimes& times : type.kernels) {
     json["products_per_second"][text(times.format)] = highest(times, "product");

@@ -102,8 +102,8 @@ std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) 
     double seconds = 0;
     for (const StepMetrics& step : report.steps)
       if (step.seconds.value > 0 && step.seconds.value < 1e15) seconds += step.seconds.value;
-    fact("time in steps", text(Seconds(seconds)));
-    fact("tokens/s in this epoch", number_text(epochs.back().tokens_per_second));
+    fact("total step time", text(Seconds(seconds)));
+    fact("tokens/s in this plan epoch", number_text(epochs.back().tokens_per_second));
     fact("current plan", epochs.back().plan);
   }
   fact("decisions", fmt::format("{}", report.decisions.size()));

@@ -56,7 +56,7 @@ void RankWatch::end_if_given_up(const Pulse& pulse) {
   if (pulse.hangs.empty()) return last_chance_.reset();
   const auto gone = store_->find(prefix_ + gone_key(seat_));
   if (!gone || !*gone) return;
-  if (!last_chance_) last_chance_ = Deadline::after(kLastChance, "a thread that hangs");
+  if (!last_chance_) last_chance_ = Deadline::after(kLastChance, "a hung thread");
   if (!last_chance_->has_passed()) return;
   fmt::print(stderr, "{}{}; the other workers continued without this one, and this process ends\n",
              time_stamp(), pulse.hangs);

@@ -65,7 +65,7 @@ struct RankPart {
   std::function<std::unique_ptr<Board>()> open_board{};
   const RankElastic* elastic = nullptr;  // null: it fails with the others
 };
-// Of the folder that Hugging Face's programs open.
+// The description of the model for a Hugging Face folder.
 HfDescription description_of(const TrainSettings& settings, ElementType type);
 // What a checkpoint contains besides tensors and state.json: the model, its tokenizer, and the run's
 // settings.

@@ -162,7 +162,7 @@ class Training {
   std::int64_t epoch_;                      // plan epoch
   std::vector<std::int64_t> phase_begins_;  // as in TrainingState
   TrainingState done_;
-  std::optional<StepMetrics> last_;  // of done_
+  std::optional<StepMetrics> last_;  // the metrics of done_
   std::chrono::steady_clock::time_point step_began_;
   std::chrono::steady_clock::time_point switch_began_;
   bool has_said_to_leave_ = false;  // announced after the previous step

@@ -226,7 +226,7 @@ Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const Dev
         last = error;
       }
     }
-  throw last.value_or(UserError("no plan for {} devices", size));
+  throw last.value_or(UserError("no plan found for {} devices", size));
 }
 
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,

@@ -20,7 +20,7 @@ void refuse_nonsense(const EvalLayout& layout) {
   const auto check = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least,
                         std::int64_t most) {
     if (value && (*value < least || *value > most))
-      throw UsageError("--{}: {} is not a number from {} to {}", name, *value, least, most);
+      throw UsageError("--{}: {} is out of range, expected {} to {}", name, *value, least, most);
   };
   check("devices", layout.devices, 1, kMostEvalDevices), check("tp", layout.tp, 1, kMostEvalDevices);
   check("pp", layout.pp, 1, kMostEvalDevices), check("cp", layout.cp, 1, kMostEvalDevices);
