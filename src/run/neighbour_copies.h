@@ -1,6 +1,6 @@
 // Exchanges copies of each rank's part of an in-memory checkpoint (host_memory.h): the files that a rank has
 // written to its host's memory are sent to a rank on the next host, which writes them to its own memory. All
-// ranks call at the same place of their program.
+// ranks call at the same point of their programs.
 #pragma once
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
-// RankRun: one rank of a text run, from its first part to its end. Internal to this folder; train_rank.h is
-// the interface. rank_run.cpp has its steps and parts, rank_regroup.cpp its reaction to ranks that are lost,
-// join or leave.
+// RankRun: one rank of a run that trains a text model, from its first part of a plan to its end. Internal to
+// this folder; train_rank.h is the interface. rank_run.cpp has its steps and parts, rank_regroup.cpp its
+// reaction to ranks that are lost, join or leave.
 #pragma once
 
 #include <chrono>
@@ -59,7 +59,7 @@ class RankRun {
   // Step times say little about devices that share a core.
   bool shares_cores(const std::vector<std::string>& hosts) const;
   void remember() const;  // in the history of runs, if there is one
-  // Rank 0 of a run that adapts automatically; null otherwise.
+  // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
   std::unique_ptr<Deciding> decider();
   // Mean seconds between two losses of a device, from the expected rate and the losses observed so far.
   double life_so_far(int num_devices) const;
@@ -68,8 +68,8 @@ class RankRun {
   // Starts the first part. Returns an order if other ranks were lost meanwhile.
   std::optional<RegroupOrder> begin(Training& training);
   End train_on(Training& training);
-  // Joins the other ranks after some were lost, joined or leave. Returns the order how to continue; nothing:
-  // the run ends.
+  // Meets the other ranks after ranks were lost, joined or left. Returns the order that specifies how to
+  // continue; nothing if the run ends.
   std::optional<RegroupOrder> meet(Training& training, const SurvivorWords& words,
                                    const std::function<void()>& let_go);
   std::optional<RegroupOrder> meet_at(Board& board, Training& training, SurvivorWords words,
@@ -101,7 +101,7 @@ class RankRun {
   RealFileSystem files_;
   std::vector<SmallFile> small_files_;  // copies: some are read from a checkpoint that will be removed
   PlanPart part_;
-  PlanPart earlier_;  // the part before a move whose end some ranks may not have seen
+  PlanPart earlier_;  // the part before a move that some ranks may not have completed
   ControlFolder requests_;
   Calibration calibration_;           // on rank 0
   Comings comings_;                   // as far as this rank has observed it

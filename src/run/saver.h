@@ -1,8 +1,8 @@
 // Saves checkpoints of a running training: copies the state, which is the only part that training waits for,
 // and writes the copy on a separate thread while training continues. A failed save is reported and does not
 // end the run. With several ranks, each writes its own boxes, no box is written twice, and the first rank
-// assembles the checkpoint when all have written. Every rank makes all calls at the same place. Read next:
-// checkpoint/save.h.
+// assembles the checkpoint when all have written. Every rank makes all calls at the same point of its
+// program. Read next: checkpoint/save.h.
 #pragma once
 
 #include <future>

@@ -37,9 +37,9 @@ struct SurvivorWords {
 struct BoardGone {};
 
 // Publishes the survivor state and waits for the order. `let_go` closes this rank's connections, so that all
-// ranks that wait for it fail too; it is called after the state is published, so that a rank that then misses
-// this one finds it. Returns the order if the run continues; otherwise the rank's part is stored as far as
-// possible. Throws LeftBehind.
+// ranks that wait for it fail too; it is called after the state is published, so that they find that state.
+// Returns the order if the run continues; otherwise stores the rank's part as far as possible. Throws
+// LeftBehind.
 std::optional<RegroupOrder> survive(const Survivor& self, Board& board, const SurvivorWords& words,
                                     const std::function<void()>& let_go);
 

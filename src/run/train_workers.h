@@ -22,7 +22,8 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
 int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
                     const WorkerSignals& signals);
 
-// Shared with train_launched.h: everything that a rank must know of a run besides its folder, and its parser.
+// Shared with train_launched.h. run_settings() serializes everything that a rank must know about a run
+// besides its folder; take_run_over() reads it.
 Json run_settings(const PreparedRun& run, const OptionTable& table);
 PreparedRun take_run_over(const Path& folder, const JsonView& settings, bool is_gpu, TrainOptions& options,
                           OptionTable& table);

@@ -1,5 +1,5 @@
-// The loop over the steps of a run, for every kind of model: reads batches, runs updates, writes metrics. The
-// Course describes the model and its data; the engine implements a step.
+// The loop over the steps of a run, for every kind of model: reads batches, runs updates, writes metrics. A
+// Course supplies the batches and the validation of a kind of model; the engine implements a step.
 #pragma once
 
 #include <chrono>
@@ -80,7 +80,8 @@ struct Company {
 struct RegroupAsked {
   int drained = -1;  // a rank that leaves because a user requested it
   bool leaves =
-      // this rank has announced that it leaves; a rank that has not stays for now, so that at least one stays
+      // this rank has announced that it leaves; ranks that have not announced it stay for now, so that at
+      // least one rank remains
       false;
 };
 
@@ -103,13 +104,13 @@ class Training {
   // Called when run() has failed (salvage.h): the state that this rank still has. Completes a step whose gate
   // it has passed.
   Standing stand();
-  // Completes the step at whose gate this rank is, with the sums of a rank that has passed the gate.
+  // Completes the step at whose gate this rank is waiting, with the gate sums of a rank that has passed it.
   void follow(const std::vector<double>& gate);
   // Called before the part changes: ends its saves in progress, together with the other ranks.
   void finish_saves();
   // The same without the other ranks, if they are lost; afterwards nothing refers to the part.
   void drop_part_keepers();
-  // Called when the part belongs to another plan and is at this state.
+  // Called when the part belongs to another plan: continues from `state` in plan epoch `epoch`.
   void go_on_from(const TrainingState& state, std::int64_t epoch);
   std::int64_t epoch() const { return epoch_; }
   // Duration of the last recorded step.
