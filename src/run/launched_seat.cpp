@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// standby stores that a rank knows: this many hosts may be lost one after the other
+// the number of standby stores that a rank knows: as many hosts may be lost one after the other
 constexpr std::size_t kMostStandbys = 8;
 constexpr Seconds kReachPatience{1};   // to connect to the host of a store that may be down
 constexpr Seconds kAnswerPatience{4};  // for a store whose host answers: its process may get little CPU time

@@ -21,7 +21,8 @@ constexpr Seconds kRegroupPatience{20};  // for the others to reconnect
 
 std::optional<RegroupOrder> RankRun::meet(Training& training, const SurvivorWords& words,
                                           const std::function<void()>& let_go) {
-  constexpr int kMostHosts = 8;  // lost one after the other while the ranks turn to the next
+  // hosts that may be lost one after the other, each while the ranks turn to the next
+  constexpr int kMostHosts = 8;
   failed_ = std::chrono::steady_clock::now();
   for (int i = 0; i < kMostHosts; ++i) {
     const std::unique_ptr<Board> board = rank_.open_board ? rank_.open_board() : nullptr;
@@ -84,8 +85,8 @@ std::optional<RegroupOrder> RankRun::go_on(const RegroupOrder& order, Training& 
   }
 }
 
-// The state that this rank owns lies as the order specifies, and is moved to the new layout. The old state is
-// kept until all ranks have received theirs.
+// The state that this rank owns has the layout of `order.from` and is moved to that of `order.to`. The old
+// state is kept until all ranks have received theirs.
 SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) {
   if (training.epoch() != order.epoch && earlier_.parameters != nullptr) part_ = std::move(earlier_);
   earlier_ = {};

@@ -98,7 +98,7 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   keepers_ = course_.keep(part_);
   if (!part_.is_empty()) {
     peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-    done_ = state();  // a rank without a part has not counted updates so far
+    done_ = state();  // a rank that had no part has not counted updates so far
   }
   const Seconds paused(
       std::chrono::duration<double>(std::chrono::steady_clock::now() - switch_began_).count());
