@@ -2,7 +2,7 @@
 // plans were, so that other policies can be replayed on it.
 //
 //   steps, epochs (metrics.jsonl) ──┐
-//                                   ├──> segments in which nothing changed, with the step time of every known plan
+//                                   ├──> unchanged segments, with the step time of every known plan
 //   evidence, gains (decisions.jsonl)┘
 //
 // The step time of a plan in a segment is the measured one; else the one predicted when a decision considered

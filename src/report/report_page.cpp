@@ -16,10 +16,12 @@ namespace {
 constexpr std::size_t kMostRows = 1000;
 
 constexpr std::string_view kStyle = R"(
-:root { color-scheme: light dark; --page: #f9f9f7; --card: #ffffff; --ink: #16150f; --soft: #52514e; --edge: #e1e0d9;
+:root { color-scheme: light dark; --page: #f9f9f7; --card: #ffffff; --ink: #16150f; --soft: #52514e;
+  --edge: #e1e0d9;
   --line: #2a78d6; --mark: #b3470f; --dot: #157a52; --band0: #f1f0ea; --band1: #e3ebf5;
   --forward: #2a78d6; --backward: #b3470f; --other: #8a8880; --talk: #157a52; }
-@media (prefers-color-scheme: dark) { :root { --page: #0d0d0d; --card: #1a1a19; --ink: #f4f3ee; --soft: #c3c2b7; --edge: #3a3a37;
+@media (prefers-color-scheme: dark) { :root { --page: #0d0d0d; --card: #1a1a19; --ink: #f4f3ee;
+  --soft: #c3c2b7; --edge: #3a3a37;
   --line: #5b9df0; --mark: #f0935c; --dot: #4cc38a; --band0: #232321; --band1: #1d2938;
   --forward: #5b9df0; --backward: #f0935c; --other: #8f8d85; --talk: #4cc38a; } }
 * { box-sizing: border-box; }
@@ -27,23 +29,33 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 sys
 main { max-width: 1080px; margin: 0 auto; padding: 24px 16px 48px; }
 h1 { font-size: 22px; margin: 0 0 2px; overflow-wrap: anywhere; } h2 { font-size: 16px; margin: 0 0 8px; }
 .soft { color: var(--soft); margin: 0 0 16px; }
-section { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 14px 16px; margin-top: 16px; }
+section { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 14px 16px;
+  margin-top: 16px; }
 .wide { overflow-x: auto; } .wide svg { display: block; width: 100%; min-width: 640px; height: auto; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 0; }
-.facts dt { color: var(--soft); font-size: 13px; } .facts dd { margin: 0; font-size: 19px; overflow-wrap: anywhere; }
+.facts dt { color: var(--soft); font-size: 13px; } .facts dd { margin: 0; font-size: 19px;
+  overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--soft); font-weight: 500; } td.n, th.n { text-align: right; white-space: nowrap; }
+th { text-align: left; color: var(--soft); font-weight: 500; } td.n, th.n { text-align: right;
+  white-space: nowrap; }
 th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--edge); vertical-align: top; }
 table.long { min-width: 920px; } td.why { min-width: 220px; overflow-wrap: anywhere; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } .end { text-anchor: end; } .middle { text-anchor: middle; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } .end { text-anchor: end; }
+  .middle { text-anchor: middle; }
 .name { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-opacity: .8; }
-.grid { stroke: var(--edge); } .axis { stroke: var(--soft); } .line { stroke: var(--line); stroke-width: 1.8; fill: none; stroke-linejoin: round; }
-.range { stroke: var(--line); stroke-opacity: .28; stroke-width: 1.6; fill: none; } .dot { fill: var(--dot); stroke: var(--card); }
+.grid { stroke: var(--edge); } .axis { stroke: var(--soft); } .line { stroke: var(--line);
+  stroke-width: 1.8; fill: none; stroke-linejoin: round; }
+.range { stroke: var(--line); stroke-opacity: .28; stroke-width: 1.6; fill: none; }
+  .dot { fill: var(--dot); stroke: var(--card); }
 .band0 { fill: var(--band0); } .band1 { fill: var(--band1); }
-.mark path { stroke: var(--mark); stroke-dasharray: 4 3; fill: none; } .mark .head { fill: var(--mark); stroke: none; }
-.forward { fill: var(--forward); } .backward { fill: var(--backward); } .other { fill: var(--other); } .talk { fill: var(--talk); }
-.key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin: 0 5px 0 14px; vertical-align: -1px; }
-.key.forward { background: var(--forward); } .key.backward { background: var(--backward); } .key.other { background: var(--other); }
+.mark path { stroke: var(--mark); stroke-dasharray: 4 3; fill: none; } .mark .head { fill: var(--mark);
+  stroke: none; }
+.forward { fill: var(--forward); } .backward { fill: var(--backward); } .other { fill: var(--other); }
+  .talk { fill: var(--talk); }
+.key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin: 0 5px 0 14px;
+  vertical-align: -1px; }
+.key.forward { background: var(--forward); } .key.backward { background: var(--backward); }
+  .key.other { background: var(--other); }
 .key.talk { background: var(--talk); }
 )";
 
