@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// What list shows; the other two add to it.
+// The fields that list prints; verify and show add to them.
 OrderedJson entry_json(const CheckpointEntry& entry) {
   return {{"step", entry.step}, {"bytes", entry.bytes.value}, {"whole", entry.is_whole}};
 }
@@ -18,7 +18,7 @@ OrderedJson entry_json(const CheckpointEntry& entry) {
 class OnCheckpoints : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", path_, "a run's folder, or that of one checkpoint").is_required = true;
+    table.add_positional("run", path_, "folder of a run, or of one checkpoint").is_required = true;
   }
 
  protected:
@@ -33,7 +33,7 @@ class CheckpointList final : public OnCheckpoints {
     for (const CheckpointEntry& entry : checkpoints_at(path_)) {
       list.push_back(entry_json(entry));
       shown += fmt::format("step {:<10} {:>10}  {}{}\n", entry.step, text(entry.bytes),
-                           entry.folder.filename().string(), entry.is_whole ? "  whole" : "  not whole");
+                           entry.folder.filename().string(), entry.is_whole ? "  complete" : "  incomplete");
     }
     console.result({{"checkpoints", list}}, shown.empty() ? "no checkpoints\n" : shown);
     return 0;
@@ -53,10 +53,11 @@ class CheckpointVerify final : public OnCheckpoints {
       entry.is_whole = entry.is_whole && problem.empty();
       list.push_back(entry_json(entry));
       if (!problem.empty()) list.back()["problem"] = problem;
-      shown += fmt::format("{:<18} {:>10}  {}\n", name, text(entry.bytes),
-                           is_leftover       ? "not whole: a save under way, or what a killed one has left"
-                           : problem.empty() ? "whole, all checksums agree"
-                                             : problem);
+      shown +=
+          fmt::format("{:<18} {:>10}  {}\n", name, text(entry.bytes),
+                      is_leftover ? "incomplete: a save in progress, or left over from an interrupted one"
+                      : problem.empty() ? "complete, all checksums match"
+                                        : problem);
     }
     console.result({{"checkpoints", list}}, shown.empty() ? "no checkpoints\n" : shown);
     if (!first_problem.empty()) throw UserError("{}", first_problem);
@@ -64,33 +65,33 @@ class CheckpointVerify final : public OnCheckpoints {
   }
 
  private:
-  // One line, or nothing when every byte is as it was written.
+  // One line, or empty if every byte is as it was written.
   static std::string problem_of(const CheckpointEntry& entry, Console& console) {
     try {
       Checkpoint::open(entry.folder).verify(console);
     } catch (const UserError& error) {
       return error.what();
     }
-    return entry.is_whole ? "" : entry.folder.string() + " holds a checkpoint of another step";
+    return entry.is_whole ? "" : entry.folder.string() + " contains a checkpoint of another step";
   }
 };
 
 class CheckpointClear final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
   }
   int run(Console& console) override {
     std::error_code error;
     if (!std::filesystem::exists(run_ / "settings.toml", error))
-      throw UserError("{}: no run lies there (it would have a settings.toml)", run_.string());
+      throw UserError("{}: not a run folder (settings.toml is missing)", run_.string());
     const FolderLock lock = FolderLock::take(run_);
     const std::optional<Path> folder = find_memory_level(run_);
     RealFileSystem files;
     value_or_throw(remove_memory_level(files, run_));
     console.result({{"removed", folder ? Json(folder->string()) : Json()}},
                    folder ? fmt::format("removed {}\n", folder->string())
-                          : "the run has nothing in memory on this machine\n");
+                          : "the run has nothing in memory on this host\n");
     return 0;
   }
 
@@ -136,7 +137,7 @@ class CheckpointShow final : public OnCheckpoints {
     const std::string content = saved.small_file(kTrainingStateFile);
     const TrainingState state = parse_training_state(content, source);
     json["state"] = OrderedJson::parse(content);
-    shown += fmt::format("{} updates, {} samples read, seed {}, {}\n", state.num_updates,
+    shown += fmt::format("{} updates, {} samples consumed, seed {}, {}\n", state.num_updates,
                          with_commas(state.num_samples), state.seed, text(state.precision));
   }
 };

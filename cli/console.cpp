@@ -1,4 +1,4 @@
-// See console.h.
+// Implements console.h.
 #include "cli/console.h"
 
 #include <sys/ioctl.h>
@@ -12,19 +12,19 @@
 namespace optimus {
 namespace {
 
-// A signal handler can only reach what is global.
+// Signal handlers can only access globals.
 volatile std::sig_atomic_t was_interrupted = 0, was_told_to_leave = 0;
 
 void note_interrupt(int signal) {
   (signal == SIGTERM ? was_told_to_leave : was_interrupted) = 1;
-  std::signal(signal, SIG_DFL);  // a second one ends the program at once
+  std::signal(signal, SIG_DFL);  // a second signal ends the program immediately
 }
 
 }  // namespace
 
 Console::Console() : line_(stderr), events_(line_) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note_interrupt);
-  if (std::signal(SIGHUP, note_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup's wish
+  if (std::signal(SIGHUP, note_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // respect nohup
 }
 
 void Console::result(const OrderedJson& json, const std::string& text) {

@@ -10,17 +10,19 @@ namespace {
 class DataInspect final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("prefix", prefix_, "PREFIX of PREFIX.bin and PREFIX.idx, or llm.c shards")
+    table
+        .add_positional("prefix", prefix_,
+                        "prefix of the token files PREFIX.bin and PREFIX.idx, or of llm.c shards")
         .is_required = true;
-    table.add("seq", sequence_length_, "N", "the sequence length for which packing is shown");
-    table.add("document", document_, "N", "also print this document's tokens, from 0");
+    table.add("seq", sequence_length_, "N", "sequence length for the packing statistics");
+    table.add("document", document_, "N", "also print the tokens of document N, counted from 0");
   }
 
   int run(Console& console) override {
     if (sequence_length_ < 1 || sequence_length_ > kLongestSequence)
-      throw UsageError("--seq: {} is not a length from 1 to {}", sequence_length_, kLongestSequence);
+      throw UsageError("--seq: {} is out of range, expected 1 to {}", sequence_length_, kLongestSequence);
     if (!is_tokenized(prefix_))
-      throw UserError("{0}: there is no {0}.idx; expected the prefix of token files", prefix_);
+      throw UserError("{0}: {0}.idx does not exist; expected the prefix of token files", prefix_);
     const std::unique_ptr<Tokenizer> unused = byte_tokenizer();
     const auto tokens = open_data(prefix_, *unused, console);
     const DatasetProfile profile = profile_data(*tokens, sequence_length_, prefix_);

@@ -1,4 +1,5 @@
-// optimus decisions RUN: what a run has decided about its plan, why, what it expected and what came of it.
+// optimus decisions RUN: lists the run's decisions about its plan, with their reasons and their predicted and
+// measured gains.
 #include "cli/command.h"
 #include "rundir/run_records.h"
 
@@ -8,7 +9,7 @@ namespace {
 class Decisions final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
   }
   int run(Console& console) override {
     check_run(run_);

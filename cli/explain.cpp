@@ -1,4 +1,5 @@
-// optimus explain PLAN [--program --rank R] [--timeline] [--export T --out DIR]: a plan in words and pictures, or for another trainer.
+// optimus explain PLAN [--program --rank R] [--timeline] [--export T --out DIR]: describes a plan in words
+// and drawings, or writes it for another trainer.
 
 #include "cli/command.h"
 #include "cli/plan_export.h"
@@ -27,10 +28,10 @@ OrderedJson memory_json(const MemoryUse& memory) {
 class Explain final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("plan", plan_, "a plan file").is_required = true;
-    table.add("program", wants_program_, "the instructions of one device");
-    table.add("rank", rank_, "R", "whose program (default: the first device of the plan)");
-    table.add("timeline", wants_timeline_, "the step drawn with unit times: forward 1, backward 2");
+    table.add_positional("plan", plan_, "plan file").is_required = true;
+    table.add("program", wants_program_, "print the step program of one device");
+    table.add("rank", rank_, "R", "device of --program (default: the plan's first)");
+    table.add("timeline", wants_timeline_, "draw the step in unit times: forward 1, backward 2");
     optimus::declare(table, model_);
     optimus::declare(table, export_);
   }
@@ -61,7 +62,8 @@ class Explain final : public Command {
   ModelSpec model_of(const Plan& plan) const {
     ModelOptions options = model_;
     if (options.model.empty()) options.model = plan.model;
-    if (options.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
+    if (options.model.empty())
+      throw UserError("{}: the plan does not name its model; pass --model M", plan_.string());
     if (!options.overrides.layers) options.overrides.layers = plan.num_blocks - 2;
     ModelSpec model = resolve(options);
     validate(plan, model, plan_.string());

@@ -1,4 +1,4 @@
-// See failure_speeds.h.
+// Implements failure_speeds.h.
 #include "cli/failure_speeds.h"
 
 #include <algorithm>
@@ -35,14 +35,14 @@ Halts halts_for(const Speeds& speeds, System system) {
   if (speeds.tables) return system == System::ours ? Halts{} : speeds.tables->of(system, speeds.model).halts;
   Halts halts = halts_of(system, speeds.parameters);
   halts.fewest_nodes = speeds.fewest_nodes;
-  if (system == System::bamboo)  // redundancy needs a neighbour
+  if (system == System::bamboo)  // redundant computation needs a neighbor
     halts.stages = std::max(2, speeds.fewest_nodes), halts.fewest_nodes = halts.stages;
   return halts;
 }
 
 Speeds table_speeds(const FailureOptions& options, const std::string& model) {
   if (options.halts.empty() || model.empty())
-    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, one of the table's");
+    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, a model of that table");
   Speeds speeds;
   speeds.tables = PublishedTables::parse(value_or_throw(read_file(options.throughput, kLargestTrace)),
                                          value_or_throw(read_file(options.halts, kLargestTrace)),
@@ -53,7 +53,8 @@ Speeds table_speeds(const FailureOptions& options, const std::string& model) {
   speeds.parameters = published_parameters(model), speeds.model = model;
   speeds.ready_seconds = options.node_start.value_or(Seconds(45)).value;
   if (options.sequence_length) speeds.tokens = static_cast<double>(*options.sequence_length);
-  speeds.words = fmt::format("oobleck's figures of {} in {}, for all", model, options.throughput.string());
+  speeds.words =
+      fmt::format("oobleck's measurements of {} in {}, used for all", model, options.throughput.string());
   return speeds;
 }
 
@@ -70,7 +71,7 @@ Speeds template_speeds(const FailureOptions& options, ModelOptions named, const 
   if (named.model.empty() || cluster_name.empty() || !options.batch)
     throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
   if (*options.batch < 1 || *options.batch > kMostMicrobatches)
-    throw UsageError("--batch: {} is not from 1 to {}", *options.batch, kMostMicrobatches);
+    throw UsageError("--batch: {} is out of range, expected 1 to {}", *options.batch, kMostMicrobatches);
   named.model = model_place(named.model);
   const ModelSpec model = resolve(named);
   const Cluster cluster = open_cluster(cluster_name);
@@ -80,7 +81,8 @@ Speeds template_speeds(const FailureOptions& options, ModelOptions named, const 
   demand.precision = parse_precision(options.precision, "--precision");
   const int nodes = std::min(cluster.num_present() / options.devices_per_node, most_nodes_of(trace));
   if (nodes < 1)
-    throw UsageError("--devices-per-node: {} is more than {} has", options.devices_per_node, cluster.name());
+    throw UsageError("--devices-per-node: {} is more devices than {} has", options.devices_per_node,
+                     cluster.name());
   const PipelineTemplates templates = PipelineTemplates::build(
       demand,
       {.devices_per_node = options.devices_per_node, .most_nodes = nodes, .failures = options.failures});
@@ -94,8 +96,8 @@ Speeds template_speeds(const FailureOptions& options, ModelOptions named, const 
   speeds.node_bytes_per_second = received_per_second(cluster, options.devices_per_node);
   speeds.tokens = static_cast<double>(demand.sequence_length);
   speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
-  speeds.words = fmt::format("templates of {} on {} to {} nodes of {}", model.name, templates.smallest(),
-                             nodes, cluster.name());
+  speeds.words = fmt::format("plan templates for {} on {} to {} nodes of {}", model.name,
+                             templates.smallest(), nodes, cluster.name());
   return speeds;
 }
 

@@ -1,4 +1,4 @@
-// In `optimus`: commands that need libtorch become `optimus-engine` with the same words.
+// Part of `optimus`: commands that need libtorch execute `optimus-engine` with the same arguments.
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,7 +18,7 @@ namespace {
   std::error_code error;
   const Path engine = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "optimus-engine";
   if (error || !std::filesystem::exists(engine, error))
-    throw UserError("{} is not there: the half that computes is not built; ./optimus train --help builds it",
+    throw UserError("{} does not exist: the engine is not built; run ./optimus train --help to build it",
                     engine.string());
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string words{std::istreambuf_iterator<char>(file), {}};
@@ -27,7 +27,7 @@ namespace {
     arguments.push_back(words.data() + at);
   arguments.push_back(nullptr);
   ::execv(engine.c_str(), arguments.data());
-  throw UserError("{} could not be started: {}", engine.string(), std::strerror(errno));
+  throw UserError("could not start {}: {}", engine.string(), std::strerror(errno));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// optimus plan --model M --cluster C --batch B --seq S: the best plan, what it takes, what else there was and why it loses;
-// --diff A B: what changes between two plans; --import FILE: another trainer's launch as a plan, its cost and what is better.
+// optimus plan --model M --cluster C --batch B --seq S: finds the best plan, its cost and the alternatives;
+// --diff A B: compares two plans; --import FILE: reads another trainer's launch as a plan, predicts its cost
+// and looks for a better one.
 #include <chrono>
 
 #include "base/text.h"
@@ -25,28 +26,28 @@ class PlanCommand final : public Command {
     optimus::declare(table, model_);
     table.add("cluster", cluster_, "C",
               "h100x512, a100x16+v100x32, herex2 (this machine as measured, two workers), or a JSON file");
-    table.add("batch", batch_, "B", "sequences a step, over all devices");
-    table.add("seq", sequence_length_, "S", "tokens of a sequence (default: all the model's positions)");
-    table.add_word("precision", precision_, precision_words(), "of weights and activations");
-    table.add("software", software_, "NAME", "which trainer will run it (default: optimus)");
-    table.add("constants", constants_file_, "FILE",
-              "constants of the cost model, as simulate --refit writes them");
+    table.add("batch", batch_, "B", "global batch size in sequences, over all devices");
+    table.add("seq", sequence_length_, "S", "sequence length in tokens (default: the model's maximum)");
+    table.add_word("precision", precision_, precision_words(), "precision of weights and activations");
+    table.add("software", software_, "NAME", "trainer that will run the plan (default: optimus)");
+    table.add("constants", constants_file_, "FILE", "cost model constants, as simulate --refit writes them");
     table.add("history", history_, "FILE|here",
-              "correct predictions by what past runs took; here: this machine's");
+              "correct predictions with the measurements of past runs; here: this machine's history");
     optimus::declare(table, constraints_);
     optimus::declare(table, failures_);
     table.add_choice("goal", goal_,
                      {{"throughput", Goal::throughput}, {"cost", Goal::cost}, {"energy", Goal::energy}},
-                     "what the best plan has most or least of");
-    table.add("price", price_, "X", "of a device and hour, in any currency");
-    table.add("watts", watts_, "X", "of a device (default: its type's)");
-    table.add("tokens", tokens_, "N", "of a whole run, as in 15T: its days, cost and energy");
-    table.add("days", days_, "D", "with --tokens: how many devices finish in so many days");
-    table.add("timeline", wants_timeline_, "draw the stages in time");
-    table.add("svg", svg_, "FILE", "draw the plan: devices, layers, memory and time");
+                     "what to optimize");
+    table.add("price", price_, "X", "price of a device per hour, in any currency");
+    table.add("watts", watts_, "X", "power of a device in watts (default: of its type)");
+    table.add("tokens", tokens_, "N",
+              "length of the run in tokens, for example 15T: adds its duration, cost and energy");
+    table.add("days", days_, "D", "with --tokens: find the number of devices that finish in D days");
+    table.add("timeline", wants_timeline_, "draw the stages over time");
+    table.add("svg", svg_, "FILE", "draw the plan as SVG: devices, layers, memory and time");
     optimus::declare(table, import_);
     optimus::declare(table, export_);
-    table.add("diff", diff_, "A B", "say in words what changes from plan A to plan B").list_length = 2;
+    table.add("diff", diff_, "A B", "list the differences between plans A and B").list_length = 2;
   }
 
   int run(Console& console) override {
@@ -55,8 +56,8 @@ class PlanCommand final : public Command {
     if (!import_.file.empty()) return show_import(console);
     if (model_.model.empty() || cluster_.empty() || !batch_)
       throw UsageError(
-          "{} missing: a plan needs --model M, --cluster C and --batch B; or give --import FILE to read "
-          "another trainer's launch, or --diff A B to compare two plans",
+          "{} missing: a plan needs --model M, --cluster C and --batch B; use --import FILE to read another "
+          "trainer's launch, or --diff A B to compare two plans",
           missing());
     return plan(console);
   }
@@ -91,14 +92,14 @@ class PlanCommand final : public Command {
     return 0;
   }
 
-  // What the imported plan takes on the cluster, and what the planner would do with as much.
+  // Predicts the imported plan on the cluster, and searches for a better plan with the same devices.
   void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& shown) {
     check(constraints_);
     const KnownGround known = ground_asked(cluster_, history_, constants_);
     const Cluster& cluster = known.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     if (num_devices(imported.plan) > map.size())
-      throw UserError("{}: is for {} devices, but {} has {}", import_.file.string(),
+      throw UserError("{}: the plan is for {} devices, but {} has {}", import_.file.string(),
                       num_devices(imported.plan), cluster.name(), map.size());
     const Setup setup{imported.plan,
                       imported.model,
@@ -117,22 +118,23 @@ class PlanCommand final : public Command {
     const double ratio = step.seconds / found.step.seconds;
     json["better"] = {
         {"plan", to_json(found.plan)}, {"step_seconds", found.step.seconds}, {"speedup", ratio}};
-    shown += ratio > 1 ? fmt::format("\nbetter: {} takes {} a step, {:.2f} times as fast\n",
+    shown += ratio > 1 ? fmt::format("\nbetter plan: {} takes {} per step, {:.2f} times as fast\n",
                                      short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
-                       : "\nthe planner finds nothing better for this cluster\n";
+                       : "\nthe planner finds no better plan for this cluster\n";
   }
 
   void check_numbers() const {
-    if (*batch_ < 1) throw UsageError("--batch: {} is not at least 1", *batch_);
+    if (*batch_ < 1) throw UsageError("--batch: {} is too small, expected at least 1", *batch_);
     if (*batch_ > kMostMicrobatches)
       throw UsageError("--batch: {} is more than {}", *batch_, kMostMicrobatches);
     if (sequence_length_ && *sequence_length_ < 1)
-      throw UsageError("--seq: {} is not at least 1", *sequence_length_);
-    if (days_ && !tokens_) throw UsageError("--days needs --tokens: how long the run is");
-    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} is not above 0", *days_);
-    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is not at least 1", *tokens_);
+      throw UsageError("--seq: {} is too small, expected at least 1", *sequence_length_);
+    if (days_ && !tokens_) throw UsageError("--days needs --tokens, the length of the run");
+    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} must be above 0", *days_);
+    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is too small, expected at least 1", *tokens_);
     for (const auto& [name, value] : {std::pair{"price", price_}, {"watts", watts_}})
-      if (value && !(*value >= 0)) throw UsageError("--{}: {} is not at least 0", name, *value);
+      if (value && !(*value >= 0))
+        throw UsageError("--{}: {} is too small, expected at least 0", name, *value);
   }
 
   int plan(Console& console) {
@@ -163,7 +165,7 @@ class PlanCommand final : public Command {
     if (!svg_.empty()) {
       RealFileSystem files;
       value_or_throw(write_atomically(files, svg_, search_svg(demand, ground, result)));
-      shown += fmt::format("\n{} shows it\n", svg_.string());
+      shown += fmt::format("\nwrote the drawing to {}\n", svg_.string());
     }
     const int on_a_node = cluster.num_devices() / std::max(1, cluster.num_nodes());
     if (const std::string written = export_asked(export_, result.plan, model, json, on_a_node);
@@ -184,12 +186,13 @@ class PlanCommand final : public Command {
     const std::string type = demand.cluster.profile().types.front().name;
     json["run"]["days_wanted"] = *days_;
     json["run"]["devices_needed"] = sizing.num_devices > 0 ? OrderedJson(sizing.num_devices) : OrderedJson();
-    shown += sizing.num_devices > 0
-                 ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_,
-                               with_commas(sizing.num_devices), type, sizing.seconds * estimate.steps / 86400)
-                 : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f}\n",
-                               type, *days_, demand.batch, with_commas(sizing.most),
-                               sizing.least_seconds * estimate.steps / 86400);
+    shown +=
+        sizing.num_devices > 0
+            ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_, with_commas(sizing.num_devices),
+                          type, sizing.seconds * estimate.steps / 86400)
+            : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f} days\n",
+                          type, *days_, demand.batch, with_commas(sizing.most),
+                          sizing.least_seconds * estimate.steps / 86400);
   }
 
   ModelOptions model_;

@@ -1,4 +1,4 @@
-// optimus profile [--model M] [--data D] [--hardware]: what a model, a data set and this machine are.
+// optimus profile [--model M] [--data D] [--hardware]: describes a model, a data set and this machine.
 #include "data/profile.h"
 #include "checkpoint/open_model.h"
 #include "cli/command.h"
@@ -15,19 +15,18 @@ class Profile final : public Command {
  public:
   void declare(OptionTable& table) override {
     optimus::declare(table, model_);
-    table.add("data", data_, "D", "text, jsonl, a folder, or the prefix of token files");
+    table.add("data", data_, "D", "text file, jsonl file, folder, or prefix of token files");
     table.add("tokenizer", tokenizer_, "bytes|FILE",
-              "how text is tokenized (default: the model folder's, else bytes)");
-    table.add("seq", sequence_length_, "N",
-              "the sequence length; default: the model's longest, at most 8192");
+              "tokenizer of the text (default: the one in the model's folder, else bytes)");
+    table.add("seq", sequence_length_, "N", "sequence length (default: the model's maximum, at most 8192)");
     optimus::declare(table, hardware_);
   }
 
   int run(Console& console) override {
     if (model_.model.empty() && data_.empty() && !hardware_.is_wanted && !hardware_.has_links)
-      throw UsageError("nothing to profile: give --model M, --data D, --hardware or --links");
+      throw UsageError("nothing to profile: pass --model M, --data D, --hardware or --links");
     if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kLongestSequence))
-      throw UsageError("--seq: {} is not a length from 1 to {}", *sequence_length_, kLongestSequence);
+      throw UsageError("--seq: {} is out of range, expected 1 to {}", *sequence_length_, kLongestSequence);
     model_.model = model_place(model_.model);
     OrderedJson json;
     std::string shown;
@@ -49,7 +48,7 @@ class Profile final : public Command {
     }
     if (hardware_.has_links) {
       const LinksReport links = report_links(hardware_, console);
-      if (!links.shown) return links.code;  // rank 0 speaks
+      if (!links.shown) return links.code;  // only rank 0 prints
       json["hardware"] = links.shown->json;
       shown += (shown.empty() ? "" : "\n") + links.shown->text;
     } else if (hardware_.is_wanted) {

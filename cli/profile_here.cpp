@@ -1,4 +1,4 @@
-// In `optimus-engine`: optimus profile --hardware.
+// Part of `optimus-engine`: optimus profile --hardware and --links.
 #include <fmt/format.h>
 
 #include "base/file.h"
@@ -20,7 +20,7 @@ double highest(const KernelTimes& times, const char* table) {
   return *std::max_element(found->second.rates.begin(), found->second.rates.end());
 }
 
-// Measured sums beside what the link that they went over predicts for them.
+// The measured all-reduces, each with the time that its link predicts.
 OrderedJson collectives_json(const MachineProfile& machine) {
   OrderedJson list = OrderedJson::array();
   const LinkSpec& spec = machine.idle_link;
@@ -96,8 +96,9 @@ LinksReport report_links(const ProbeOptions& options, Console& console) {
     json["pairs"].push_back(one);
     shown += pair_text(*cluster, pair);
   }
-  shown += fmt::format("{} devices on {} hosts, measured in {:.1f} s, written to {}; --cluster {} uses it\n",
-                       devices, cluster->hosts.size(), cluster->seconds, path.string(), path.string());
+  shown +=
+      fmt::format("{} devices on {} hosts, measured in {:.1f} s, written to {}; use it with --cluster {}\n",
+                  devices, cluster->hosts.size(), cluster->seconds, path.string(), path.string());
   return {0, HardwareReport{json, shown}};
 }
 
@@ -111,15 +112,14 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
       {"devices", group.num_devices},      {"type", type.name},
       {"memory_bytes", type.memory.value}, {"memory_bytes_per_second", type.memory_bytes_per_second},
       {"threads", machine.threads},        {"file", path.string()}};
-  std::string shown = fmt::format("devices     {} {}, {} of memory at {:.1f} GB/s\n", group.num_devices,
+  std::string shown = fmt::format("devices     {} {}, {} memory at {:.1f} GB/s\n", group.num_devices,
                                   type.name, text(type.memory), type.memory_bytes_per_second / 1e9);
   for (const KernelTimes& times : type.kernels) {
     json["products_per_second"][text(times.format)] = highest(times, "product");
     json["attention_per_second"][text(times.format)] = highest(times, "attention");
-    shown +=
-        fmt::format("{:<12}products up to {:.3g} TFLOP/s, attention {:.3g}, updates {:.3g} G parameters/s\n",
-                    text(times.format), highest(times, "product") / 1e12, highest(times, "attention") / 1e12,
-                    highest(times, "update") / 1e9);
+    shown += fmt::format("{:<12}GEMM up to {:.3g} TFLOP/s, attention {:.3g}, updates {:.3g} G parameters/s\n",
+                         text(times.format), highest(times, "product") / 1e12,
+                         highest(times, "attention") / 1e12, highest(times, "update") / 1e9);
   }
   json["links"] = {{"domain",
                     {{"bytes_per_second", group.domain_link.bytes_per_second},
@@ -127,20 +127,20 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
                    {"host",
                     {{"bytes_per_second", group.host_link.bytes_per_second},
                      {"latency_seconds", group.host_link.latency.value}}}};
-  const bool is_shared = !machine.collectives.empty();  // by workers, as processors are
-  shown += link_text("links", group.domain_link, is_shared ? ", between workers that compute meanwhile" : "");
+  const bool is_shared = !machine.collectives.empty();  // shared by workers, as processors are
+  shown += link_text("links", group.domain_link, is_shared ? ", between workers that are computing" : "");
   if (is_shared) {
     json["links"]["idle"] = {{"bytes_per_second", machine.idle_link.bytes_per_second},
                              {"latency_seconds", machine.idle_link.latency.value}};
-    shown += link_text("idle links", machine.idle_link, ", while nobody computes");
+    shown += link_text("idle links", machine.idle_link, ", between idle workers");
   }
   shown += link_text("host", group.host_link, "");
   json["collectives"] = collectives_json(machine);
   for (const OrderedJson& one : json["collectives"])
-    shown += fmt::format("{:<12}{} bytes between {}: {:.2f} ms, over idle links {:.2f} ms predicted\n",
+    shown += fmt::format("{:<12}{} bytes between {}: {:.2f} ms, {:.2f} ms predicted over idle links\n",
                          "all-reduce", one["bytes"].get<double>(), one["members"].get<int>(),
                          one["seconds"].get<double>() * 1e3, one["predicted_seconds"].get<double>() * 1e3);
-  shown += fmt::format("written to {}; --cluster {} uses it\n", path.string(),
+  shown += fmt::format("written to {}; use it with --cluster {}\n", path.string(),
                        options.out.empty() ? "here" : path.string());
   return {json, shown};
 }

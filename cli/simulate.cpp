@@ -1,6 +1,6 @@
-// optimus simulate --plan P --cluster C --model M: what a step would take; --runs CSV: how well that meets measured runs;
-// --failures TRACE: what a plan, or a policy, would get done on machines that come and go; --refit RUN: what a run's own steps say of the
-// constants.
+// optimus simulate --plan P --cluster C --model M: predicts the time of a step. --runs CSV: compares
+// predictions with measured runs. --failures TRACE: replays a plan or policies on machines that fail and
+// return. --refit RUN: fits the constants of the cost model to a run's measured steps.
 
 #include "checkpoint/open_model.h"
 #include "cli/command.h"
@@ -23,19 +23,21 @@ constexpr Bytes kLargestTable{std::int64_t{64} << 20}, kLargestMetrics{std::int6
 class Simulate final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add("plan", plan_, "FILE", "the plan to time");
+    table.add("plan", plan_, "FILE", "plan to simulate");
     table.add("cluster", cluster_, "C",
               "h100x512, a100x16+v100x32, herex2 (this machine as measured, two workers), or a JSON file");
     optimus::declare(table, model_);
-    table.add("software", software_, "NAME", "which trainer runs it (default: optimus)");
-    table.add("timeline", wants_timeline_, "draw the stages in time");
-    table.add("trace", trace_, "FILE", "write stages, lanes and single instructions in time for Perfetto");
-    table.add("constants", constants_file_, "FILE", "constants of the cost model, as --refit writes them");
+    table.add("software", software_, "NAME", "trainer that runs the plan (default: optimus)");
+    table.add("timeline", wants_timeline_, "draw the stages over time");
+    table.add("trace", trace_, "FILE", "write a Perfetto trace of stages, lanes and instructions");
+    table.add("constants", constants_file_, "FILE", "cost model constants, as --refit writes them");
     table.add("history", history_, "FILE|here",
-              "correct the prediction by what past runs took; here: this machine's");
-    table.add("refit", refit_, "RUN[,RUN…]", "learn constants from runs' own steps, on --cluster");
-    table.add("out", out_, "FILE", "where --refit writes them (default: constants.json in the first run)");
-    table.add("runs", runs_, "CSV", "predict measured runs and compare");
+              "correct the prediction with the measurements of past runs; here: this machine's history");
+    table.add("refit", refit_, "RUN[,RUN…]",
+              "fit the cost model constants to the steps of these runs, on --cluster");
+    table.add("out", out_, "FILE",
+              "output file of --refit (default: constants.json in the first run's folder)");
+    table.add("runs", runs_, "CSV", "predict these measured runs and compare");
     optimus::declare(table, failures_);
   }
 
@@ -47,7 +49,7 @@ class Simulate final : public Command {
       return replay_policies(console, failures_, model_, cluster_, named_.constants);
     if (plan_.empty() || cluster_.empty())
       throw UsageError(
-          "give --plan FILE and --cluster C to time a plan, or --runs CSV to compare with measured runs");
+          "pass --plan FILE and --cluster C to simulate a plan, or --runs CSV to compare with measured runs");
     return predict(console);
   }
 
@@ -67,14 +69,15 @@ class Simulate final : public Command {
       for (const Stage& stage : pipeline.stages)
         for (const int device : stage.devices) most = std::max(most, device + 1);
     if (most > map.size())
-      throw UserError("{}: names device {}, but {} has {} devices", source.string(), most - 1, cluster.name(),
-                      map.size());
+      throw UserError("{}: names device {}, but {} has only {} devices", source.string(), most - 1,
+                      cluster.name(), map.size());
   }
 
   int predict(Console& console) {
     const Plan plan = read_plan(plan_);
     if (model_.model.empty()) model_.model = plan.model;
-    if (model_.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
+    if (model_.model.empty())
+      throw UserError("{}: the plan does not name its model; pass --model M", plan_.string());
     model_.model = model_place(model_.model);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
@@ -94,7 +97,7 @@ class Simulate final : public Command {
       const std::vector<TracedInstruction> instructions =
           simulator.instructions(known.constants, kMostTraced);
       value_or_throw(write_atomically(files, trace_, perfetto_text(step, instructions)));
-      shown += fmt::format("\n{} opens in ui.perfetto.dev\n", trace_.string());
+      shown += fmt::format("\nwrote the trace to {}; open it in ui.perfetto.dev\n", trace_.string());
     }
     OrderedJson json = prediction_json(step, setup);
     json["constants"] = named_.origin;
@@ -103,7 +106,7 @@ class Simulate final : public Command {
     return 0;
   }
 
-  // A run with everything that its prediction refers to.
+  // A run, with everything that its prediction refers to.
   struct LearnedRun {
     ModelSpec model;
     Plan plan;
@@ -112,7 +115,7 @@ class Simulate final : public Command {
   };
 
   int learn(Console& console) {
-    if (cluster_.empty()) throw UsageError("--refit needs --cluster C: the machines that the run was on");
+    if (cluster_.empty()) throw UsageError("--refit needs --cluster C, the machines of the run");
     const Cluster cluster = open_cluster(cluster_);
     std::vector<std::unique_ptr<LearnedRun>> runs;
     std::vector<MeasuredPlan> plans;
@@ -144,7 +147,7 @@ class Simulate final : public Command {
     value_or_throw(write_atomically(files, out, to_json(learned).dump(2) + "\n"));
     OrderedJson json = to_json(found);
     json["file"] = out.string();
-    console.result(json, text(found) + fmt::format("\nwritten to {}; --constants {} uses them\n",
+    console.result(json, text(found) + fmt::format("\nwritten to {}; use them with --constants {}\n",
                                                    out.string(), out.string()));
     return 0;
   }

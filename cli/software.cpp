@@ -1,4 +1,4 @@
-// See software.h.
+// Implements software.h.
 #include "cli/software.h"
 
 #include <vector>
@@ -15,8 +15,8 @@ const Software& software_asked(const std::string& name) {
   if (const Software* found = find_software(name)) return *found;
   std::vector<std::string> names;
   for (const Software& known : all_software()) names.emplace_back(known.name);
-  throw UserError("--software: {} is not known{}; known are {}", in_quotes(name), did_you_mean(name, names),
-                  join(names, ", "));
+  throw UserError("--software: {} is not known{}; known trainers: {}", in_quotes(name),
+                  did_you_mean(name, names), join(names, ", "));
 }
 
 KnownGround ground_asked(const std::string& cluster, const std::string& history, const Constants& constants) {

@@ -14,21 +14,22 @@ namespace {
 class OnRun : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
   }
 
  protected:
   Path run_;
 };
 
-// What a loss would undo, whoever is lost.
+// Describes what the loss of any device or host would undo.
 std::string loss_text(const std::string& kind, int can_lose, const std::string& together) {
   if (can_lose == 0)
-    return fmt::format("losing a {} would send the run back to its last checkpoint: nobody else holds {}\n",
-                       kind, kind == "device" ? "its state" : "the state of " + together);
+    return fmt::format(
+        "losing a {} would roll the run back to its last checkpoint: there is no other copy of {}\n", kind,
+        kind == "device" ? "its state" : "the state of " + together);
   return fmt::format(
-      "any {}{} can be lost, the others hold its state; losing {} together would send the run back to its "
-      "last checkpoint\n",
+      "any {}{} can be lost without losing steps; losing {} together would roll the run back to its last "
+      "checkpoint\n",
       can_lose == 1 ? "" : std::to_string(can_lose) + " ", can_lose == 1 ? kind : kind + "s", together);
 }
 
@@ -64,7 +65,8 @@ class Status final : public OnRun {
     if (status.is_running)
       shown += loss_text("device", status.can_lose, fmt::format("{}", fmt::join(status.lost_with, " and ")));
     else if (!is_at_its_end(status))
-      shown += fmt::format("optimus train --resume {} goes on from its newest checkpoint\n", run_.string());
+      shown +=
+          fmt::format("to continue from the newest checkpoint: optimus train --resume {}\n", run_.string());
     if (status.is_running && status.can_lose_hosts)
       shown += loss_text("host", *status.can_lose_hosts,
                          fmt::format("{}", fmt::join(status.lost_with_hosts, " and ")));
@@ -88,13 +90,14 @@ class Switch final : public OnRun {
  public:
   void declare(OptionTable& table) override {
     OnRun::declare(table);
-    table.add("plan", plan_, "FILE|auto", "the plan to go on with; auto: the best for the run's devices")
+    table.add("plan", plan_, "FILE|auto", "plan to switch to; auto: the best plan for the run's devices")
         .is_required = true;
-    table.add("patience", patience_, "TIME", "for the answer; what was asked for is then taken back");
+    table.add("patience", patience_, "TIME",
+              "how long to wait for the answer before the request is cancelled");
   }
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
-    if (!status.is_running) throw UserError("{}: no training is running there", run_.string());
+    if (!status.is_running) throw UserError("{}: no training is running", run_.string());
     std::optional<Plan> plan;
     if (plan_ != "auto") plan = read_plan(plan_);
     const ControlAnswer answer =
@@ -113,12 +116,13 @@ class Drain final : public OnRun {
  public:
   void declare(OptionTable& table) override {
     OnRun::declare(table);
-    table.add("device", device_, "D", "the worker to empty: its rank in optimus status").is_required = true;
-    table.add("patience", patience_, "TIME", "for the answer; what was asked for is then taken back");
+    table.add("device", device_, "D", "worker to remove: its rank in optimus status").is_required = true;
+    table.add("patience", patience_, "TIME",
+              "how long to wait for the answer before the request is cancelled");
   }
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
-    if (!status.is_running) throw UserError("{}: no training is running there", run_.string());
+    if (!status.is_running) throw UserError("{}: no training is running", run_.string());
     const ControlAnswer answer =
         value_or_throw(ask(run_, drain_wish(device_), Deadline::after(patience_, text(patience_))));
     if (!answer.is_done) throw UserError("{}", answer.text);

@@ -1,4 +1,4 @@
-// See time_lines.h.
+// Replays a timeline of conditions under each policy and prints the results.
 #include "cli/time_lines.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-// Of the processor: what else the machine does is not the decision's.
+// CPU time of this process, so that other load on the machine does not count as decision time.
 double seconds_by_clock() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 std::vector<Policy> policies_of(const FailureOptions& options) {
@@ -25,7 +25,7 @@ std::vector<Policy> policies_of(const FailureOptions& options) {
   for (const std::string& part : split(options.policies, ',')) {
     const std::string word(trim(part));
     if (std::find(words.begin(), words.end(), word) == words.end())
-      throw UserError("--policy: {} knows nothing of conditions; time lines take {}", word,
+      throw UserError("--policy: {} does not support conditions; with a timeline, use one of {}", word,
                       join(words, ", "));
     policies.push_back(parse_policy(word, "--policy"));
   }
@@ -39,7 +39,7 @@ int try_time_line(Console& console, const TimeLineTask& task, const std::string&
   const TimeLine line = parse_time_line(text_of_it, task.options.trace);
   ModelOptions named = task.model;
   if (named.model.empty() || task.cluster.empty() || !task.options.batch)
-    throw UsageError("--failures with a time line needs --model M, --cluster C and --batch B");
+    throw UsageError("--failures with a timeline needs --model M, --cluster C and --batch B");
   named.model = model_place(named.model);
   const ModelSpec model = resolve(named);
   const Cluster cluster = open_cluster(task.cluster);
@@ -59,11 +59,11 @@ int try_time_line(Console& console, const TimeLineTask& task, const std::string&
   const std::optional<double> dollars = dollars_per_second(task.options, cluster);
   OrderedJson json = OrderedJson::array();
   std::string shown = fmt::format(
-      "{} conditions and {} losses over {}; begins with {} on {}; {} plans weighed, decided in {} at most\n\n"
-      "{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
+      "{} conditions and {} losses over {}; starts with {} on {}; {} plans compared, longest decision "
+      "{}\n\n{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
       line.conditions.size(), line.losses.size(), text(Seconds(line.length)), short_text(start.plan),
       cluster.name(), trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s",
-      "of oracle", "switches", "standing", "steps lost");
+      "of oracle", "switches", "paused", "steps lost");
   LearnedPolicy own;
   if (!task.options.learned.empty()) own = read_learned_policy(task.options.learned);
   for (Policy policy : policies) {

@@ -1,4 +1,5 @@
-// --failures with a time line of conditions (adapt/time_line.h): what policies get done on machines that become slow and recover.
+// simulate --failures with a timeline of conditions (adapt/time_line.h): what each policy achieves on
+// machines that slow down and recover.
 #pragma once
 
 #include "cli/failures.h"
@@ -11,7 +12,7 @@ struct TimeLineTask {
   const std::string& cluster;
   const Constants& constants;
 };
-// `text`: of the file. Throws UserError and UsageError.
+// `text` is the content of the file. Throws UserError and UsageError.
 int try_time_line(Console& console, const TimeLineTask& task, const std::string& text);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// In `optimus-engine`: the commands that need libtorch.
+// Part of `optimus-engine`: the commands train and join.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -32,15 +32,15 @@ OrderedJson to_json(const TrainResult& result) {
 
 std::string text(const TrainResult& result) {
   std::string shown;
-  if (!result.sample.empty())
-    shown += fmt::format("--- a sample of what it has learned\n{}\n---\n", result.sample);
+  if (!result.sample.empty()) shown += fmt::format("--- sample of generated text\n{}\n---\n", result.sample);
   shown += fmt::format("{} steps, loss {:.4f}", result.steps, result.loss);
   if (result.validation_loss) shown += fmt::format(", validation {:.4f}", *result.validation_loss);
   return shown +
-         fmt::format(", {} tokens/s; the run is in {}\n", short_count(result.tokens_per_second), result.run);
+         fmt::format(", {} tokens/s; run folder: {}\n", short_count(result.tokens_per_second), result.run);
 }
 
-// A launcher that ends a run tells all its ranks to go, one after the other: who heeds that a moment later leaves with them.
+// A launcher that ends a run sends SIGTERM to its ranks one after the other. Each rank waits a moment before
+// it leaves, so that they all leave together.
 WorkerSignals signals_of(const Console& console) {
   constexpr std::chrono::milliseconds kMoment{250};
   const auto told = std::make_shared<std::atomic<std::int64_t>>(0);
@@ -78,7 +78,7 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
 }
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
-  std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: that does not end a training
+  std::signal(SIGPIPE, SIG_IGN);  // a closed standard error does not end a training
   const auto is_interrupted = [&] { return console.is_interrupted(); };
   stop_with_host();
   if (const std::optional<WorkerPlace> place = worker_place(process_environment()))

@@ -1,4 +1,4 @@
-// The one call: trains a model on data and leaves a run folder.
+// Trains a model on data and leaves a run folder.
 //
 //   optimus::TrainResult done = optimus::train("gpt2", "corpus.txt", {.steps = 200});
 //

@@ -1,4 +1,4 @@
-// See convert.h.
+// Implements convert.h.
 #include "checkpoint/convert.h"
 
 #include "base/error.h"
@@ -35,9 +35,9 @@ void refuse_filled(const Path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error)) return;
   if (!std::filesystem::is_directory(folder, error))
-    throw UserError("{} is a file; give a folder that is new or empty", folder.string());
+    throw UserError("{} is a file; choose a new or empty folder", folder.string());
   if (!std::filesystem::is_empty(folder, error))
-    throw UserError("{} is not empty; give a folder that is new or empty", folder.string());
+    throw UserError("{} is not empty; choose a new or empty folder", folder.string());
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
   try {
     value_or_throw(write(files, folder, description, weights, largest_shard, events));
     value_or_throw(write_files(files, folder, described));
-  } catch (...) {  // half a model only takes room
+  } catch (...) {  // removes the incomplete model, which would only occupy space
     remove_model(folder);
     throw;
   }
@@ -61,7 +61,7 @@ namespace {
 
 constexpr std::int64_t kMostAtATime = 1 << 28;  // values
 
-// Neighbouring tensors that are written together.
+// Consecutive tensors that are written together.
 std::vector<std::vector<LogicalTensor>> groups_of(const ModelSpec& model) {
   std::vector<std::vector<LogicalTensor>> groups(1);
   std::int64_t num_values = 0;
@@ -90,7 +90,7 @@ std::vector<std::byte> encoded(const WeightSource& weights, const LogicalTensor&
   return bytes;
 }
 
-// As the shards of one writing rank.
+// Writes the tensors as the shards of one writing rank.
 Outcome<Bytes> write_group(FileSystem& files, const Path& folder, int rank,
                            const std::vector<LogicalTensor>& tensors, const WeightSource& weights,
                            ElementType type) {
@@ -132,19 +132,19 @@ void declare(OptionTable& table, ConvertOptions& o) {
                                                 {"fp32", ElementType::f32},
                                                 {"bf16", ElementType::bf16},
                                                 {"fp16", ElementType::f16}},
-                                               "element type of the weights (default: as they are)");
-  table.add("shard-size", o.largest_shard, "SIZE", "larger models are written as several files");
-  table.add("no-check", o.skips_check, "do not compare the logits of both sides");
-  table.add("threads", o.threads, "N", "threads of the comparison (default: all cores)");
+                                               "element type of the weights (default: unchanged)");
+  table.add("shard-size", o.largest_shard, "SIZE", "maximum size of a weight file; larger models are split");
+  table.add("no-check", o.skips_check, "do not compare the logits of both models");
+  table.add("threads", o.threads, "N", "number of threads for the comparison (default: all cores)");
 }
 
 Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events) {
   if (options.largest_shard < Bytes(1))
-    throw UsageError("--shard-size: {} is not a size of at least 1 byte", options.largest_shard.value);
+    throw UsageError("--shard-size: {} is too small, expected at least 1 byte", options.largest_shard.value);
   refuse_filled(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
   Converted done{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
-  // Training goes on from masters, which are never narrow.
+  // Training resumes from master weights, which always have at least 32 bits.
   if (options.format == ModelFormat::checkpoint && !options.type && width(done.to_type) < 4)
     done.to_type = ElementType::f32;
   const HfDescription description{done.model, done.to_type, from.folder.string(), from.folder};

@@ -1,5 +1,5 @@
-// Models in other forms: Hugging Face folders and checkpoints of ours, written from any source of weights; the commands convert
-// and export. Pure; that the result computes the same is checked by inference/compare_logits.h.
+// Converts models from any source of weights to Hugging Face folders and to checkpoints; used by the commands
+// convert and export. Pure; inference/compare_logits.h checks that the result computes the same.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace optimus {
 
-// Writes weights first and config.json last, so that a folder in which writing ended early is no model. The folder is made; what
-// it holds of an earlier model is replaced. Throws UserError.
+// Writes the weights first and config.json last, so that an incomplete folder is not a model. Creates the
+// folder, and replaces an earlier model in it. Throws UserError.
 void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
                         const WeightSource& weights, Bytes largest_shard, EventSink& events);
 
-// Writes RUN/checkpoints/step-0: weights without moments, to be used by any command but --resume. Some tensors at a time are in
-// memory. Throws UserError.
+// Writes RUN/checkpoints/step-0 with weights and no moments, for all commands except --resume. Only some
+// tensors are in memory at a time. Throws UserError.
 void write_model_checkpoint(FileSystem& files, const Path& run, const HfDescription& description,
                             const WeightSource& weights, EventSink& events);
 
@@ -27,12 +27,12 @@ struct ConvertOptions {
   std::string from;
   Path to;
   ModelFormat format = ModelFormat::hf;
-  std::optional<ElementType> type;  // nothing: as the source has them; in checkpoints fp32 at least
+  std::optional<ElementType> type;  // empty: the type of the source, but at least fp32 in checkpoints
   Bytes largest_shard{std::int64_t{5} << 30};
   bool skips_check = false;
-  std::int64_t threads = 0;  // of the check
+  std::int64_t threads = 0;  // of the comparison
 };
-// Everything but from and to, which are words of one command and flags of the other.
+// Declares everything except `from` and `to`, which are positional for one command and flags for the other.
 void declare(OptionTable& table, ConvertOptions& options);
 
 struct Converted {

@@ -1,4 +1,4 @@
-// See open_model.h.
+// Implements open_model.h: weights from Hugging Face folders and from checkpoints.
 #include "checkpoint/open_model.h"
 
 #include "base/error.h"
@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// The narrowest type that holds all values of some types.
+// The smallest floating-point type that represents all values of the types added.
 class CommonType {
  public:
   void add(ElementType type) {
@@ -60,7 +60,7 @@ class CheckpointWeights final : public WeightSource {
     for (const LogicalTensor& tensor : logical_tensors(spec)) {
       const CheckpointTensor* saved = checkpoint_.find(tensor.name);
       if (saved == nullptr || saved->shape != tensor.shape)
-        throw UserError("{}: tensor {} is {}, its config.json needs {}", checkpoint_.folder().string(),
+        throw UserError("{}: tensor {} is {}, but config.json requires {}", checkpoint_.folder().string(),
                         in_quotes(tensor.name, 200), saved == nullptr ? "missing" : text(saved->shape),
                         text(tensor.shape));
       type_.add(checkpoint_.type_of(StateField::master, tensor.name));
@@ -86,12 +86,12 @@ bool file_exists(const Path& path) {
 }
 
 bool has_hf_weights(const Path& folder) {
-  // A file of another library is said to be one by whoever opens the folder.
+  // A file in the format of another library counts as weights here; opening the folder reports the problem.
   return file_exists(folder / kWeightsFile) || file_exists(folder / kWeightsIndex) ||
          file_exists(folder / "pytorch_model.bin");
 }
 
-// What the numbers in the folder are for. Rotary positions and dropout have none.
+// Whether the weights of one model fit the other. Rotary positions and dropout have no weights.
 bool is_same_model(ModelSpec a, ModelSpec b) {
   for (ModelSpec* spec : {&a, &b}) {
     spec->name.clear();
@@ -119,12 +119,12 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
   if (!is_checkpoint && !has_hf_weights(folder)) return nullptr;
   if (spec.is_mixture())
     throw UserError(
-        "{} is a mixture of experts: it can be planned and simulated, its weights cannot be read yet",
+        "{} is a mixture of experts: it can be planned and simulated, but its weights cannot be read yet",
         folder.string());
   if (!is_same_model(spec, open_model(folder.string())))
     throw UserError(
-        "{} has weights, and dimensions that were overridden do not fit them; leave the overrides away, or "
-        "say --from-scratch",
+        "{} has weights that do not fit the overridden dimensions; remove the overrides, or pass "
+        "--from-scratch",
         folder.string());
   if (is_checkpoint) return std::make_unique<CheckpointWeights>(Checkpoint::open(folder), spec);
   return std::make_unique<HfWeights>(SafetensorsFolder::open(folder), spec, events);
@@ -134,13 +134,13 @@ OpenedModel open_trained_model(const std::string& model, EventSink& events) {
   OpenedModel opened;
   opened.folder = model_place(model);
   if (file_exists(opened.folder / kManifestFile) && !file_exists(opened.folder / "config.json"))
-    throw UserError("{} is a checkpoint of a model of modules, which no command but train can use",
+    throw UserError("{} is a checkpoint of a model of modules; only train can use it",
                     opened.folder.string());
   opened.spec = open_model(opened.folder.string());
   opened.weights = open_weights(opened.folder.string(), opened.spec, events);
   if (opened.weights == nullptr)
     throw UserError(
-        "{} is {} without weights; give a Hugging Face folder that has them, a run or a checkpoint",
+        "{} is {} without weights; pass a Hugging Face folder with weights, a run or a checkpoint",
         in_quotes(model, 300), find_preset(model) ? "a preset" : "a model");
   opened.tokenizer = usual_tokenizer(opened.folder.string());
   return opened;
@@ -151,9 +151,9 @@ std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const st
   auto tokenizer = open_tokenizer(asked_for.empty() ? model.tokenizer : asked_for);
   const bool is_guess = asked_for.empty() && model.tokenizer == "bytes";
   if (is_guess && tokenizer->vocab_size() != model.spec.vocab)
-    events.report(Warning{
-        fmt::format("{} has no tokenizer.json: text is taken as bytes, though its vocabulary has {} tokens",
-                    model.folder.string(), model.spec.vocab)});
+    events.report(Warning{fmt::format(
+        "{} has no tokenizer.json: text is read as bytes, although the model's vocabulary has {} tokens",
+        model.folder.string(), model.spec.vocab)});
   return tokenizer;
 }
 

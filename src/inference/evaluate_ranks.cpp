@@ -1,4 +1,4 @@
-// See evaluate_ranks.h.
+// Implements evaluate_ranks.h.
 #include "inference/evaluate_ranks.h"
 
 #include <exception>
@@ -21,10 +21,10 @@ constexpr Seconds kRankPatience{600};
 struct RankWork {
   LossSum total;
   std::exception_ptr failure;
-  bool is_lost = false;  // only because others were
+  bool is_lost = false;  // only because other ranks were lost
 };
 
-// Weights and activations of all ranks of a device.
+// Compares the weights and activations of all ranks of a device with its free memory.
 void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
                             const std::vector<std::string>& devices) {
   const Layout weights = layout_of(plan, model, StateKind::weights);
@@ -36,7 +36,7 @@ void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
   for (const auto& [name, bytes] : needed) {
     const std::optional<Bytes> free = free_memory(parse_device(name));
     if (free && bytes > *free)
-      throw UserError("{} under this plan needs {} on {}, which has {} free", model.name, text(bytes), name,
+      throw UserError("{} with this plan needs {} on {}, which has {} free", model.name, text(bytes), name,
                       text(*free));
   }
 }
@@ -62,7 +62,7 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
       const at::Device device = parse_device(devices[static_cast<std::size_t>(rank)]);
       Parameters parameters(plan, model.spec, rank, device, Keeping::weights);
       {
-        const std::lock_guard lock(loading);  // one tensor at a time beside the weights, not one a rank
+        const std::lock_guard lock(loading);  // one tensor at a time besides the weights, not one per rank
         NullSink quiet;
         load_weights(*model.weights, parameters, quiet);
       }

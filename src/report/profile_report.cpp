@@ -1,4 +1,4 @@
-// See profile_report.h.
+// Implements profile_report.h.
 #include "report/profile_report.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ const StagePrediction* stage_of(const std::optional<ExpectedStep>& expected, con
 
 using Kind = std::pair<Lane, std::string>;
 
-// Of one device of each stage.
+// The predicted seconds of each kind of instruction, for one device of each stage.
 std::map<std::pair<int, int>, std::map<Kind, double>> predicted_kinds(const ExpectedStep& expected) {
   std::map<std::pair<int, int>, std::map<Kind, double>> result;
   for (const TracedInstruction& one : expected.instructions)
@@ -62,7 +62,7 @@ std::string shown(const std::optional<double>& seconds) {
   return seconds ? text(Seconds(*seconds)) : std::string("-");
 }
 
-// The largest rank's, predicted and measured.
+// The predicted and measured memory of the rank that uses most.
 std::string memory_text(const std::vector<RankProfile>& ranks, const std::optional<ExpectedStep>& expected) {
   const auto most = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
     return a.memory.total < b.memory.total;
@@ -77,12 +77,12 @@ std::string memory_text(const std::vector<RankProfile>& ranks, const std::option
   row("weights", m.weights, p.weights), row("gradients", m.gradients, p.gradients);
   row("optimizer", m.optimizer, p.optimizer);
   row("activations and buffers", m.activations + m.buffers, p.activations + p.buffers);
-  row("together", m.total, p.total);
-  table.row({"the process", "-", text(most->resident)});
+  row("total", m.total, p.total);
+  table.row({"process peak", "-", text(most->resident)});
   return table.text();
 }
 
-// Spans that do not overlap, in order.
+// Merges overlapping spans and sorts them.
 std::vector<std::pair<double, double>> joined(std::vector<std::pair<double, double>> spans) {
   std::sort(spans.begin(), spans.end());
   std::vector<std::pair<double, double>> result;
@@ -137,7 +137,7 @@ RankProfile parse_rank_profile(const Json& json, const std::string& source) {
 
 std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, const Plan& plan,
                                         const std::optional<ExpectedStep>& expected) {
-  ensure(!ranks.empty(), "a profile of no ranks of a plan of {} devices", num_devices(plan));
+  ensure(!ranks.empty(), "a profile without ranks of a plan of {} devices", num_devices(plan));
   std::map<Kind, double> measured, predicted;
   const auto of_stages =
       expected ? predicted_kinds(*expected) : std::map<std::pair<int, int>, std::map<Kind, double>>{};
@@ -184,14 +184,14 @@ std::optional<double> overlap(const RankProfile& profile) {
 
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected) {
-  TextTable table({"a step and device", "lane", "predicted", "measured"});
+  TextTable table({"per step and device", "lane", "predicted", "measured"});
   for (const ComparedKind& one : compare_kinds(ranks, plan, expected))
     table.row({one.kind, text(one.lane), shown(one.predicted),
                one.measured > 0 ? text(Seconds(one.measured)) : "-"});
-  table.row({"the step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
+  table.row({"step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
              text(Seconds(mean_seconds(ranks)))});
   std::string result = table.text() + memory_text(ranks, expected);
-  if (expected) result += fmt::format("predicted by {}\n", expected->by);
+  if (expected) result += fmt::format("predicted from {}\n", expected->by);
   if (const std::optional<double> hidden = overlap(ranks.front()))
     result += fmt::format("rank {} computed during {} of its communication\n", ranks.front().rank,
                           percent(*hidden));

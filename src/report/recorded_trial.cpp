@@ -1,4 +1,4 @@
-// See recorded_trial.h.
+// Implements recorded_trial.h.
 #include "report/recorded_trial.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace optimus {
 namespace {
 
-constexpr double kUsualError = 0.05, kUsualDetection = 10, kUsualPause = 0.1;  // as trials have them
+// the defaults of simulated trials
+constexpr double kUsualError = 0.05, kUsualDetection = 10, kUsualPause = 0.1;
 
 double median_of(std::vector<double> values, double none) {
   if (values.empty()) return none;
@@ -21,12 +22,12 @@ double median_of(std::vector<double> values, double none) {
 }
 
 bool is_own(const Decision& one) { return one.kind == "switch" && one.predicted_gain.has_value(); }
-// Who takes part has changed: what plans took before says nothing any more.
+// The set of ranks has changed: step times measured before are no longer valid.
 bool is_change_of_ranks(const Decision& one) {
   return one.kind == "recover" || one.kind == "join" || one.kind == "drain";
 }
 
-// From this step on, until the step `end`.
+// A condition that lasts from finding.since until step `end`.
 struct Lasting {
   Finding finding;
   std::int64_t end = 0;
@@ -48,7 +49,7 @@ class Recorder {
   }
 
  private:
-  // When each step ended, pauses of changes of plan behind it included.
+  // Computes when each step ended, including the pauses of plan changes after it.
   void note_instants() {
     std::map<std::int64_t, double> pauses;
     for (const Decision& one : decisions_) pauses[one.step] += one.pause.value;
@@ -66,7 +67,7 @@ class Recorder {
     return next == ended_.begin() ? 0 : std::prev(next)->second;
   }
 
-  // A condition lasts until a decision no longer names it, or the run ends.
+  // A condition lasts until a decision no longer names it, or until the run ends.
   void note_conditions() {
     std::map<std::pair<Cause, std::vector<int>>, std::size_t> open;
     for (const Decision& one : decisions_) {
@@ -121,7 +122,7 @@ class Recorder {
     return Response::replan;
   }
 
-  // Medians of this stretch by mode; the first step on a plan is not like the others.
+  // Median step times of this segment by mode; the first step on a plan is not representative.
   std::map<int, double> measured(std::int64_t begin, std::int64_t end) const {
     std::map<int, std::vector<double>> all;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -190,12 +191,12 @@ class Recorder {
   const std::vector<Decision>& decisions_;
   const NameOf& name_;
   const std::int64_t last_;
-  std::map<std::int64_t, double> ended_;  // step -> seconds of the run
+  std::map<std::int64_t, double> ended_;  // step -> seconds since the start of the run
   std::vector<Lasting> conditions_;
-  std::vector<double> late_;     // steps from a condition's begin to the decision
-  std::set<std::int64_t> cuts_;  // steps with which stretches begin
-  std::vector<int> mode_at_;     // [place in steps_]
-  std::map<int, double> known_;  // mode -> seconds, as last known
+  std::vector<double> late_;     // steps from the start of a condition to the decision
+  std::set<std::int64_t> cuts_;  // first steps of the segments
+  std::vector<int> mode_at_;     // indexed like steps_
+  std::map<int, double> known_;  // mode -> last known step time in seconds
   RecordedTrial result_;
 };
 

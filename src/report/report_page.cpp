@@ -1,4 +1,5 @@
-// See report_page.h. The order on the page: what it is, loss, speed, decisions, epochs, the step in time.
+// Implements report_page.h. The page shows, in this order: key figures, loss, speed, decisions, plan epochs,
+// and the timeline of one step.
 #include "report/report_page.h"
 
 #include <algorithm>
@@ -15,10 +16,12 @@ namespace {
 constexpr std::size_t kMostRows = 1000;
 
 constexpr std::string_view kStyle = R"(
-:root { color-scheme: light dark; --page: #f9f9f7; --card: #ffffff; --ink: #16150f; --soft: #52514e; --edge: #e1e0d9;
+:root { color-scheme: light dark; --page: #f9f9f7; --card: #ffffff; --ink: #16150f; --soft: #52514e;
+  --edge: #e1e0d9;
   --line: #2a78d6; --mark: #b3470f; --dot: #157a52; --band0: #f1f0ea; --band1: #e3ebf5;
   --forward: #2a78d6; --backward: #b3470f; --other: #8a8880; --talk: #157a52; }
-@media (prefers-color-scheme: dark) { :root { --page: #0d0d0d; --card: #1a1a19; --ink: #f4f3ee; --soft: #c3c2b7; --edge: #3a3a37;
+@media (prefers-color-scheme: dark) { :root { --page: #0d0d0d; --card: #1a1a19; --ink: #f4f3ee;
+  --soft: #c3c2b7; --edge: #3a3a37;
   --line: #5b9df0; --mark: #f0935c; --dot: #4cc38a; --band0: #232321; --band1: #1d2938;
   --forward: #5b9df0; --backward: #f0935c; --other: #8f8d85; --talk: #4cc38a; } }
 * { box-sizing: border-box; }
@@ -26,23 +29,33 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 sys
 main { max-width: 1080px; margin: 0 auto; padding: 24px 16px 48px; }
 h1 { font-size: 22px; margin: 0 0 2px; overflow-wrap: anywhere; } h2 { font-size: 16px; margin: 0 0 8px; }
 .soft { color: var(--soft); margin: 0 0 16px; }
-section { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 14px 16px; margin-top: 16px; }
+section { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 14px 16px;
+  margin-top: 16px; }
 .wide { overflow-x: auto; } .wide svg { display: block; width: 100%; min-width: 640px; height: auto; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 0; }
-.facts dt { color: var(--soft); font-size: 13px; } .facts dd { margin: 0; font-size: 19px; overflow-wrap: anywhere; }
+.facts dt { color: var(--soft); font-size: 13px; } .facts dd { margin: 0; font-size: 19px;
+  overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--soft); font-weight: 500; } td.n, th.n { text-align: right; white-space: nowrap; }
+th { text-align: left; color: var(--soft); font-weight: 500; } td.n, th.n { text-align: right;
+  white-space: nowrap; }
 th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--edge); vertical-align: top; }
 table.long { min-width: 920px; } td.why { min-width: 220px; overflow-wrap: anywhere; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } .end { text-anchor: end; } .middle { text-anchor: middle; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } .end { text-anchor: end; }
+  .middle { text-anchor: middle; }
 .name { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-opacity: .8; }
-.grid { stroke: var(--edge); } .axis { stroke: var(--soft); } .line { stroke: var(--line); stroke-width: 1.8; fill: none; stroke-linejoin: round; }
-.range { stroke: var(--line); stroke-opacity: .28; stroke-width: 1.6; fill: none; } .dot { fill: var(--dot); stroke: var(--card); }
+.grid { stroke: var(--edge); } .axis { stroke: var(--soft); } .line { stroke: var(--line);
+  stroke-width: 1.8; fill: none; stroke-linejoin: round; }
+.range { stroke: var(--line); stroke-opacity: .28; stroke-width: 1.6; fill: none; }
+  .dot { fill: var(--dot); stroke: var(--card); }
 .band0 { fill: var(--band0); } .band1 { fill: var(--band1); }
-.mark path { stroke: var(--mark); stroke-dasharray: 4 3; fill: none; } .mark .head { fill: var(--mark); stroke: none; }
-.forward { fill: var(--forward); } .backward { fill: var(--backward); } .other { fill: var(--other); } .talk { fill: var(--talk); }
-.key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin: 0 5px 0 14px; vertical-align: -1px; }
-.key.forward { background: var(--forward); } .key.backward { background: var(--backward); } .key.other { background: var(--other); }
+.mark path { stroke: var(--mark); stroke-dasharray: 4 3; fill: none; } .mark .head { fill: var(--mark);
+  stroke: none; }
+.forward { fill: var(--forward); } .backward { fill: var(--backward); } .other { fill: var(--other); }
+  .talk { fill: var(--talk); }
+.key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin: 0 5px 0 14px;
+  vertical-align: -1px; }
+.key.forward { background: var(--forward); } .key.backward { background: var(--backward); }
+  .key.other { background: var(--other); }
 .key.talk { background: var(--talk); }
 )";
 
@@ -53,7 +66,7 @@ double middle_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Steps side by side that had one plan.
+// Consecutive steps on one plan.
 struct Epoch {
   std::int64_t number = 0, first = 0, last = 0;
   std::string plan;
@@ -101,9 +114,9 @@ std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) 
     double seconds = 0;
     for (const StepMetrics& step : report.steps)
       if (step.seconds.value > 0 && step.seconds.value < 1e15) seconds += step.seconds.value;
-    fact("time in steps", text(Seconds(seconds)));
-    fact("tokens/s in this epoch", number_text(epochs.back().tokens_per_second));
-    fact("plan now", epochs.back().plan);
+    fact("total step time", text(Seconds(seconds)));
+    fact("tokens/s in this plan epoch", number_text(epochs.back().tokens_per_second));
+    fact("current plan", epochs.back().plan);
   }
   fact("decisions", fmt::format("{}", report.decisions.size()));
   return facts + "</dl>";
@@ -126,8 +139,8 @@ std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs)
   loss.bands = speed.bands, loss.marks = speed.marks;
   return fmt::format(
       "<section><h2>Loss{}</h2><div class=\"wide\">{}</div></section>\n"
-      "<section><h2>Tokens a second</h2><div class=\"wide\">{}</div></section>\n",
-      loss.dots.empty() ? "" : ", points: on held-out data", svg_of(loss), svg_of(speed));
+      "<section><h2>Tokens per second</h2><div class=\"wide\">{}</div></section>\n",
+      loss.dots.empty() ? "" : ", dots: validation loss", svg_of(loss), svg_of(speed));
 }
 
 std::string decisions_of(const RunReport& report) {
@@ -152,8 +165,9 @@ std::string decisions_of(const RunReport& report) {
   const std::size_t left = report.decisions.size() - std::min(kMostRows, report.decisions.size());
   return fmt::format(
       "<section><h2>Decisions</h2><div class=\"wide\"><table class=\"long\"><tr><th class=\"n\">mark</th><th "
-      "class=\"n\">step</th><th>kind</th><th>why</th><th>plan</th><th class=\"n\">predicted</th><th "
-      "class=\"n\">realised</th><th class=\"n\">paused</th><th class=\"n\">moved</th><th>instead</th></tr>\n"
+      "class=\"n\">step</th><th>kind</th><th>reason</th><th>plan</th><th class=\"n\">predicted</th><th "
+      "class=\"n\">measured</th><th class=\"n\">paused</th><th "
+      "class=\"n\">moved</th><th>alternatives</th></tr>\n"
       "{}</table></div>{}</section>\n",
       rows, left == 0 ? "" : fmt::format("<p>and {} more</p>", left));
 }
@@ -181,7 +195,7 @@ RunReport read_report(const Path& run) {
   std::error_code error;
   if (std::filesystem::exists(metrics, error))
     report.steps = parse_metrics(value_or_throw(read_file(metrics)), metrics.string());
-  constexpr int kMostRanks = 64;  // rows that one still sees
+  constexpr int kMostRanks = 64;  // more rows would not be legible
   for (int rank = 0; rank < kMostRanks; ++rank) {
     const Path file = run / "profile" / fmt::format("rank-{}.json", rank);
     if (!std::filesystem::exists(file, error)) break;
@@ -197,13 +211,13 @@ std::string report_page(const RunReport& report) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
       "<style>{}</style></head><body><main>\n<h1>{}</h1>\n"
-      "<p class=\"soft\">Bands are plans, marks are decisions: point at them to read why.</p>\n{}\n",
+      "<p class=\"soft\">Bands show plans and marks show decisions; hover over them for details.</p>\n{}\n",
       name, kStyle, name, facts_of(report, epochs));
   page += charts_of(report, epochs) + decisions_of(report);
   if (!epochs.empty()) page += epochs_table(epochs);
   if (!report.ranks.empty())
     page += fmt::format(
-        "<section><h2>A step in time<span class=\"key forward\"></span>forward<span class=\"key "
+        "<section><h2>Timeline of one step<span class=\"key forward\"></span>forward<span class=\"key "
         "backward\"></span>backward<span class=\"key other\"></span>other work<span class=\"key "
         "talk\"></span>communication</h2><div class=\"wide\">{}</div></section>\n",
         timeline_svg(report.ranks));

@@ -1,4 +1,4 @@
-// See agree.h.
+// Implements Agreement.
 #include "run/agree.h"
 
 #include <ATen/ops/full.h>

@@ -1,5 +1,5 @@
-// What the ranks of a run tell each other beside a step's work: small things, all ranks at the same place of their program. Throw
-// PeersLost when others do not answer.
+// Agreement: small collectives between the ranks of a run, outside the computation of a step. All ranks call
+// at the same point of their programs. Every function throws PeersLost if other ranks do not answer.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@ namespace optimus {
 
 class Agreement {
  public:
-  // comm: null, this rank is alone. world: connected, those who are asked.
+  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks; empty: all
+  // ranks.
   Agreement(Comm* comm, Group world, Seconds patience)
       : comm_(comm), world_(std::move(world)), patience_(patience) {}
   bool is_alone() const { return size() == 1; }
-  // The place of this rank among those who are asked.
+  // The index of this rank among the participating ranks.
   int place() const;
   int size() const {
     if (comm_ == nullptr) return 1;
@@ -22,9 +23,9 @@ class Agreement {
   }
   Comm* comm() const { return comm_; }
   Seconds patience() const { return patience_; }
-  // Whether any rank says so.
+  // Whether `mine` is true on any rank.
   bool any(bool mine, const char* what) const;
-  // What the first says; the others' words do not count. At most a few kilobytes.
+  // The text of the first rank; the texts of the others are ignored. At most a few kilobytes.
   std::string from_first(const std::string& mine, const char* what) const;
   double sum(double mine, const char* what) const;
 

@@ -1,4 +1,4 @@
-// See end_watch.h.
+// Implements end_watch.h.
 #include "run/end_watch.h"
 
 #include <map>
@@ -10,24 +10,25 @@
 namespace optimus {
 namespace {
 
-// Beyond the patience: a machine that starts many processes is slow.
+// Added to the timeout, because a machine that starts many processes is slow.
 constexpr Seconds kStartMargin{5};
-constexpr int kMostStoreFailures = 3;  // in a row, of a store of ours; etcd may be started anew
+// consecutive failures of a store hosted by the run; etcd may be restarted
+constexpr int kMostStoreFailures = 3;
 
 std::string report_key(const Gathered& run, int rank) { return fmt::format("{}report/{}", run.prefix, rank); }
-// Of a rank that could not write one: it is missing, and has seen nothing.
+// The report of a rank that could not write one: the rank itself is missing.
 WorkerReport report_of_gone(int rank) { return {WorkerReport::End::lost, "", {rank}, {}}; }
 std::string pulse_key(const Gathered& run, int rank) { return fmt::format("{}pulse/{}", run.prefix, rank); }
 
 }  // namespace
 
-// What a watch has not heard of, and until when it waits for that.
+// What a watch has not heard from, and the deadlines for it.
 struct EndWatch::Silence {
   struct Pulse {
     std::string last;
     Deadline deadline;
   };
-  std::map<int, Pulse> ranks;  // rank 0's watch: of the others
+  std::map<int, Pulse> ranks;  // on rank 0: the other ranks
   std::optional<Deadline> store;
   int num_failures = 0;
 };
@@ -37,7 +38,8 @@ EndWatch::EndWatch(const Gathered& run, Comm& comm, Seconds patience, std::funct
       comm_(comm),
       patience_(patience.value + kStartMargin.value),
       is_interrupted_(std::move(is_interrupted)) {
-  value_or_throw(run_.store->set_will(run_.prefix + kEndedKey, fmt::format("rank {} is gone", comm_.rank())));
+  value_or_throw(
+      run_.store->set_will(run_.prefix + kEndedKey, fmt::format("rank {} has ended", comm_.rank())));
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -56,7 +58,8 @@ Json EndWatch::guard(const std::function<Json()>& work) {
 }
 
 bool EndWatch::is_interrupted() {
-  // From now on the others notice its end by themselves; that nobody waits for its report is what a will is good for.
+  // From the first step on, the other ranks notice on their own that this rank has ended. The last-will
+  // report ensures that no rank waits for a report that will never be written.
   if (!has_stepped_.exchange(true))
     (void)run_.store->set_will(report_key(run_, comm_.rank()), text(report_of_gone(comm_.rank())));
   return is_interrupted_();
@@ -86,10 +89,11 @@ std::string EndWatch::look(Silence& silence) {
     if (comm_.rank() == 0 && !has_stepped_) note_silent_ranks(silence);
     return "";
   }
-  // One that is only silent may have been stopped: how long that is waited for is --patience's business.
+  // A store that is only silent may belong to a stopped process; --timeout limits how long the ranks wait
+  // for that.
   if (!at_once.has_passed()) ++silence.num_failures;
   if (run_.place.is_etcd) return "";
-  if (silence.num_failures == kMostStoreFailures) return "rank 0, which hosts the store, is gone";
+  if (silence.num_failures == kMostStoreFailures) return "rank 0, which hosts the store, has ended";
   if (!silence.store) silence.store = Deadline::after(patience_, "the store");
   return silence.store->has_passed() && !has_stepped_ ? "rank 0, which hosts the store, does not answer" : "";
 }
@@ -100,14 +104,14 @@ void EndWatch::note_silent_ranks(Silence& silence) {
     if (!pulse) return;
     const std::string now = pulse->value_or("");
     const auto [found, is_new] =
-        silence.ranks.try_emplace(rank, Silence::Pulse{now, Deadline::after(patience_, "a rank's start")});
+        silence.ranks.try_emplace(rank, Silence::Pulse{now, Deadline::after(patience_, "a rank to start")});
     if (!is_new && found->second.last != now)
-      found->second = {now, Deadline::after(patience_, "a rank's start")};
+      found->second = {now, Deadline::after(patience_, "a rank to start")};
     if (!found->second.deadline.has_passed()) continue;
     const PresentRank& who = run_.ranks[static_cast<std::size_t>(rank)];
     (void)run_.store->set(
         run_.prefix + kEndedKey,
-        fmt::format("rank {} (process {} on {}) does not answer while it starts", rank, who.pid, who.host));
+        fmt::format("rank {} (process {} on {}) does not answer during its start", rank, who.pid, who.host));
     return;
   }
 }
@@ -125,7 +129,7 @@ std::optional<WorkerReport> told_end(const Gathered& run, int rank) {
   if (!said || !*said) return std::nullopt;
   try {
     return parse_worker_report(**said);
-  } catch (const UserError&) {  // it is no report: then it said nothing
+  } catch (const UserError&) {  // not a valid report: treated as if there were none
     return std::nullopt;
   }
 }

@@ -1,4 +1,4 @@
-// See join.h.
+// Implements join.h.
 #include "run/join.h"
 
 #include <unistd.h>
@@ -42,7 +42,7 @@ std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& memb
 namespace {
 
 constexpr Seconds kStorePatience{30}, kTryPatience{1};
-constexpr Seconds kNextHostPatience{20};  // for another to host the run, when whoever did was killed
+constexpr Seconds kNextHostPatience{20};  // for another process to host the run after its host was killed
 
 struct Welcome {
   int seat = 0;
@@ -53,12 +53,12 @@ Welcome parse_welcome(const std::string& text) {
   Welcome welcome;
   const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), welcome.seat);
   const auto size = static_cast<std::size_t>(rest - text.data());
-  if (problem != std::errc() || size >= text.size()) throw UserError("the run's welcome makes no sense");
+  if (problem != std::errc() || size >= text.size()) throw UserError("the run's join reply is malformed");
   welcome.order = parse_regroup_order(text.substr(size + 1));
   return welcome;
 }
 
-// The store was lost before the run had let this process in: another hosts the run, or will.
+// The store was lost before the run accepted this process. Another process hosts the run now, or soon will.
 struct StoreLost {};
 
 // Throws StoreLost.
@@ -68,12 +68,13 @@ Welcome ask_to_join(KeyStore& store, const std::string& prefix, const Comer& sel
   if (!number) throw StoreLost{};
   const JoinKeys keys{*number};
   if (!store.set(prefix + keys.comer(), text(self))) throw StoreLost{};
-  const auto welcome =
-      wait_for_key(store, prefix + keys.welcome(), Deadline::after(join.patience, "the run's welcome"), [&] {
-        if (signals.is_interrupted() || signals.is_told_to_leave()) throw Interrupted{};
-      });
+  const auto welcome = wait_for_key(store, prefix + keys.welcome(),
+                                    Deadline::after(join.patience, "the run's join reply"), [&] {
+                                      if (signals.is_interrupted() || signals.is_told_to_leave())
+                                        throw Interrupted{};
+                                    });
   if (!welcome && !store.find(prefix + keys.comer())) throw StoreLost{};
-  if (!welcome) throw UserError("{} did not let this worker in: {}", join.run.string(), welcome.error().why);
+  if (!welcome) throw UserError("{} did not accept this worker: {}", join.run.string(), welcome.error().why);
   return parse_welcome(*welcome);
 }
 
@@ -82,10 +83,11 @@ struct OpenStore {
   std::shared_ptr<KeyStore> store;
 };
 
-// Of the run as its folder says; it may be another's by the time that it is reached. Nothing: the run has ended meanwhile.
+// Finds the store of the run from its folder; the host may have changed by the time it is reached. Returns
+// nothing if the run has ended.
 std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& signals) {
-  if (!join.was_in) (void)read_store_file(join.run);  // a run that nobody can join is told so at once
-  // Several hosts may be lost one after the other; one that is only stopped is given up after some 16 s.
+  if (!join.was_in) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
+  // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16 s.
   constexpr Seconds kHostPatience{90};
   const Seconds patience = join.was_in ? join.patience : kHostPatience;
   const Deadline deadline = Deadline::after(patience, "the run's store");
@@ -96,22 +98,23 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& 
       const RunStorePlace where = read_store_file(join.run);
       if (auto store = open_store(where.place, Deadline::after(kTryPatience, "the run's store")))
         return OpenStore{where, std::move(*store)};
-    } catch (const UserError&) {  // nobody hosts it at the moment
+    } catch (const UserError&) {  // no process hosts the run at the moment
     }
-    // At the end the file goes, then the lock. A host that is lost leaves the file, one that was stopped keeps the lock.
+    // At the end of a run the store file is removed first, then the lock. A host that is lost leaves the
+    // file; one that is stopped keeps the lock.
     const bool has_file = has_store_file(join.run), is_taken = FolderLock::is_taken(join.run);
     if (!has_file && !is_taken) return std::nullopt;
     if (has_file && is_taken)
       next_host.reset();
     else if (!next_host)
-      next_host = Deadline::after(kNextHostPatience, "another host");
+      next_host = Deadline::after(kNextHostPatience, "another host of the run");
     if (next_host && next_host->has_passed()) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  throw UserError("{}: its store was not reached within {}", join.run.string(), text(patience));
+  throw UserError("{}: could not reach its store within {}", join.run.string(), text(patience));
 }
 
-// All must outlive what is made of it.
+// All arguments must outlive the result.
 LaunchedSeatFacts seat_facts_of_comer(const OpenStore& store, const JoinOptions& join, const PreparedRun& run,
                                       const TrainOptions& options, const WorkerSignals& signals,
                                       const Welcome& welcome) {
@@ -155,9 +158,9 @@ namespace {
 int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable& table,
                      const WorkerSignals& signals, StatusLine& line) {
   const std::optional<OpenStore> found = find_run(join, signals);
-  if (!found && !join.was_in) throw UserError("{}: no training is running there", join.run.string());
+  if (!found && !join.was_in) throw UserError("{}: no training is running", join.run.string());
   if (!found) {
-    line.print("the run has ended without this worker");
+    line.print("the run ended without this worker");
     return 0;
   }
   const RunStorePlace& where = found->where;
@@ -165,7 +168,7 @@ int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable
   const Path path = hand_over_path(join.run);
   const Json document = read_json(path);
   const std::string device = join.device.empty() ? choose_device("").str() : join.device;
-  // What takes long comes first: the run waits for nobody who is not ready.
+  // Slow preparations come first, because the run does not wait for a worker that is not ready.
   const PreparedRun run = take_run_over(join.run, JsonView(document, path.string()),
                                         parse_device(device).is_cuda(), options, table);
   const WorkerSignals told = with_notice(signals, options.notice, process_environment());
@@ -188,7 +191,8 @@ int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable
   const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& said) {
     if (moving) {
       const RankElastic* const elastic = moving->begin(comm, said);
-      const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });  // before the Comm does
+      // reset before the Comm is destroyed
+      const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });
       const auto board = [&] { return moving->open_board(); };
       return removing_memory(join.run, [&] {
         return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic}, comm,
@@ -216,10 +220,10 @@ int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& 
     try {
       return train_until_left(again, options, table, signals, line);
     } catch (const LeftBehind&) {
-      line.print("the others have gone on without this worker: it joins again");
+      line.print("the other workers continued without this one; rejoining");
       again.was_in = true;
     } catch (const StoreLost&) {
-      line.print("the run's store was lost before it let this worker in: it asks again");
+      line.print("the run's store was lost before it accepted this worker; asking again");
       again.was_in = true;
     }
   }

@@ -1,4 +1,4 @@
-// See launched_gathering.h.
+// Adapts the rendezvous to the environment of this process and to torchrun's store.
 #include "run/launched_gathering.h"
 
 #include "base/error.h"

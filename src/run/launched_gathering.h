@@ -1,4 +1,5 @@
-// How ranks of a launcher gather (gathering.h), with what a process of ours has: its environment, and torchrun's own store through comm/.
+// Options for the rendezvous of ranks started by a launcher (gathering.h): adds the environment of this
+// process and access to torchrun's own store.
 #pragma once
 
 #include <functional>
@@ -10,12 +11,12 @@ namespace optimus {
 
 struct LaunchedGathering {
   LaunchInfo launch;
-  Path token_file{};    // empty: OPTIMUS_TOKEN, if that is set
-  std::string store{};  // etcd://host:port; empty: one of ours
+  Path token_file{};    // empty: OPTIMUS_TOKEN, if set
+  std::string store{};  // etcd://host:port; empty: a store hosted by rank 0
   std::function<bool()> is_interrupted;
   Seconds patience;
 };
-// Waits throw Interrupted when that is so.
+// Waits throw Interrupted once `is_interrupted` returns true.
 GatheringOptions gathering_options(const LaunchedGathering& how);
 
 }  // namespace optimus

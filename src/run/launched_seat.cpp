@@ -1,4 +1,4 @@
-// See launched_seat.h.
+// Implements LaunchedSeat.
 #include "run/launched_seat.h"
 
 #include <algorithm>
@@ -15,11 +15,12 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostStandbys = 8;  // that a rank knows: so many hosts may be lost one after the other
-constexpr Seconds kReachPatience{1};      // for the host of a store that may not be there
-constexpr Seconds kAnswerPatience{4};     // for a store whose host is there: its process may have little time
-constexpr Seconds kStandbyPatience{0.5};  // for the others to say where theirs is
-constexpr Seconds kEndPatience{120};      // for the others, after the last step
+// the number of standby stores that a rank knows: as many hosts may be lost one after the other
+constexpr std::size_t kMostStandbys = 8;
+constexpr Seconds kReachPatience{1};   // to connect to the host of a store that may be down
+constexpr Seconds kAnswerPatience{4};  // for a store whose host answers: its process may get little CPU time
+constexpr Seconds kStandbyPatience{0.5};  // for the others to publish the addresses of their stores
+constexpr Seconds kEndPatience{120};      // for the others to end after the last step
 
 }  // namespace
 
@@ -28,7 +29,7 @@ LaunchedSeat::LaunchedSeat(LaunchedSeatFacts facts)
       store_(std::make_shared<MovableStore>(facts_.store)),
       seats_(facts_.seats),
       last_(facts_.order) {
-  if (facts_.where.place.is_etcd) return;  // it outlives every rank
+  if (facts_.where.place.is_etcd) return;  // etcd outlives every rank
   standby_ = std::make_unique<StoreServer>(
       StoreServerOptions{.token = facts_.where.place.token,
                          .where = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
@@ -60,7 +61,8 @@ const RankElastic* LaunchedSeat::begin(Comm& comm, StatusLine& line) {
   return &elastic_;
 }
 
-// While the run's store is there. True: those that this rank is to know, it knows.
+// Called while the run's store is reachable. Returns true if this rank knows all the standby stores that it
+// needs.
 bool LaunchedSeat::learn_standbys() {
   bool knows_all = true;
   for (std::size_t i = 0; i < std::min(kMostStandbys, seats_.size()); ++i) {
@@ -78,11 +80,12 @@ void LaunchedSeat::regrouped(const RegroupOrder& order) {
   watch_->regrouped(order.membership);
   last_ = order;
   seats_.assign(order.membership.seats.begin(), order.membership.seats.begin() + order.num_staying);
-  // The store may be another one by now.
+  // The store may have moved.
   if (standby_ != nullptr) (void)store_->set(facts_.where.prefix + standby_key(facts_.seat), own_standby());
   (void)store_->set_will(facts_.where.prefix + gone_key(facts_.seat), kEnded);
-  // All are here at about the same time. Who did not know where to turn when this store is lost would host the run by itself.
-  const Deadline deadline = Deadline::after(kStandbyPatience, "the others' stores");
+  // All ranks get here at about the same time. A rank that does not know the standby stores when this store
+  // is lost would host the run alone.
+  const Deadline deadline = Deadline::after(kStandbyPatience, "the other ranks' standby stores");
   while (standby_ != nullptr && !learn_standbys() && !deadline.has_passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
@@ -92,7 +95,7 @@ void LaunchedSeat::host() {
   RunHostFacts host = facts_.host_facts(last_);
   host.last = last_;
   StorePlace place = facts_.where.place;
-  if (!place.is_etcd && !facts_.is_one_host)  // as others reach it
+  if (!place.is_etcd && !facts_.is_one_host)  // the address by which other hosts reach it
     place.host = facts_.address;
   if (has_taken_over_) place.port = standby_->port();
   const auto let_others_join = [this, place] {
@@ -100,7 +103,7 @@ void LaunchedSeat::host() {
     joining_ = std::make_unique<StoreFile>(facts_.folder, RunStorePlace{place, facts_.where.prefix, true});
   };
   if (!has_taken_over_) let_others_join();
-  // Several may take over who do not see each other: the run is with whoever may go on with it.
+  // Several processes that do not see each other may take over. The one that may continue the run owns it.
   host.regrouping.done = [this, let_others_join, done = host.regrouping.done](
                              const RegroupOrder& order, const std::vector<WorkerEntry>& members) {
     let_others_join();
@@ -110,7 +113,7 @@ void LaunchedSeat::host() {
   host_ = std::make_unique<RunHost>(*board_, files_, std::move(host));
 }
 
-// The host before may only be cut off, and hold it for a while.
+// The previous host may only be cut off from the network, and keep the lock for a while.
 void LaunchedSeat::take_lock() {
   if (!has_taken_over_ || lock_.is_held()) return;
   try {
@@ -119,13 +122,14 @@ void LaunchedSeat::take_lock() {
   }
 }
 
-// Nobody before this one in the list is there.
+// Called when no worker before this one in the list can be reached.
 void LaunchedSeat::take_over(const std::map<int, std::string>& unreached) {
-  fmt::print(stderr, "{}the run's host is gone: this process hosts it from here on\n", time_stamp());
+  fmt::print(stderr, "{}the host of the run's store is lost: this process hosts it from now on\n",
+             time_stamp());
   has_taken_over_ = true;
   take_lock();
   auto own = open_store({.port = standby_->port(), .token = facts_.where.place.token},
-                        Deadline::after(Seconds(10), "the own store"));
+                        Deadline::after(Seconds(10), "this process's own store"));
   store_->move_to(value_or_throw(std::move(own)));
   for (const auto& [seat, how] : unreached) (void)store_->set(facts_.where.prefix + gone_key(seat), how);
   host();
@@ -143,17 +147,17 @@ bool LaunchedSeat::find_store() {
     unreached[seat] = "";
     const auto known = standbys_.find(seat);
     if (known == standbys_.end()) {
-      fmt::print(stderr, "{}worker {}: it is not known where its store is\n", time_stamp(), seat);
+      fmt::print(stderr, "{}worker {}: the address of its standby store is unknown\n", time_stamp(), seat);
       continue;
     }
     const std::vector<std::string> words = split(known->second, ':');
     if (words.size() != 2) continue;
     StorePlace place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.where.place.token};
-    auto found = open_tcp_store(place, Deadline::after(kReachPatience, "another's host"),
-                                Deadline::after(kAnswerPatience, "another's store"));
+    auto found = open_tcp_store(place, Deadline::after(kReachPatience, "the host of a standby store"),
+                                Deadline::after(kAnswerPatience, "a standby store"));
     if (!found) {
       fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), seat, found.error().why);
-      // Its machine answers that nobody listens there any more.
+      // The machine answers, but no process listens on the port any more.
       if (found.error().why.find(std::strerror(ECONNREFUSED)) != std::string::npos) unreached[seat] = kEnded;
       continue;
     }
@@ -173,7 +177,8 @@ std::unique_ptr<Board> LaunchedSeat::open_board() {
   return std::make_unique<StoreBoard>(store_, facts_.where.prefix);
 }
 
-// The host has left, and the run was over before anybody had to take its place: nobody else takes its file away.
+// If the host has left and the run has ended before another process took over, the store file has to be
+// removed here.
 void LaunchedSeat::clear_after_host() {
   if (!last_ || seats_.empty() || seats_.front() != facts_.seat) return;
   if (!store_->find(facts_.where.prefix + pulse_key(facts_.seat))) remove_store_file(facts_.folder);
@@ -181,7 +186,7 @@ void LaunchedSeat::clear_after_host() {
 
 void LaunchedSeat::stay_for_others(const std::function<bool()>& is_interrupted) {
   if (host_ == nullptr) return clear_after_host();
-  const Deadline deadline = Deadline::after(kEndPatience, "the other ranks");
+  const Deadline deadline = Deadline::after(kEndPatience, "the other ranks to end");
   for (int look = 0; !deadline.has_passed() && !host_->have_all_ended(); ++look) {
     if (look > 10 && is_interrupted()) break;
     pause_before_look(look);

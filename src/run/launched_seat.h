@@ -1,6 +1,7 @@
-// A rank of a run that no one process has started, and that goes on without those who are lost: what it looks for in the run's store, and where it turns when
-// that store is gone with the process that hosted it. Each process has a store of its own ready for that; the first survivor whose one
-// the others reach hosts the run from then on (run_host.h).
+// The elastic side of a rank that was started by a launcher, in a run that continues when ranks are lost. It
+// watches the run's store and finds a new one when the process that hosts the store is lost: every process
+// keeps a standby store, and the first survivor whose store the others can reach hosts the run from then on
+// (run_host.h).
 #pragma once
 
 #include <memory>
@@ -21,13 +22,14 @@ namespace optimus {
 struct LaunchedSeatFacts {
   RunStorePlace where;  // the run's store, as this process has reached it
   std::shared_ptr<KeyStore> store;
-  std::string address;  // of this process, for others
+  std::string address;  // address of this process for other processes
   int seat = 0;
-  std::vector<int> seats;               // that the run began with, or the order's
-  std::optional<RegroupOrder> order{};  // that it begins with, where it comes to a run
-  Path folder;                          // of the run, absolute
+  std::vector<int> seats;               // worker ids at the start of the run, or in `order`
+  std::optional<RegroupOrder> order{};  // the first order of a worker that joins a running training
+  Path folder;                          // of the run, as an absolute path
   WorkerSignals signals;
-  // Should this process host the run, which is in the generation of this order, or in its first; `last` is filled in.
+  // The facts for hosting the run, which is in the generation of `last`, or in its first generation; the
+  // caller fills in `last`.
   std::function<RunHostFacts(const std::optional<RegroupOrder>& last)> host_facts;
   bool is_one_host = false;
 };
@@ -39,16 +41,16 @@ class LaunchedSeat {
 
   // For the rank's Comm.
   std::shared_ptr<KeyStore> store() const { return store_; }
-  // Around the rank's work.
+  // Called before and after the rank's work.
   const RankElastic* begin(Comm& comm, StatusLine& line);
   void end() { watch_.reset(); }
-  // The run's board, wherever it is now; null when nobody can be reached any more.
+  // The run's key-value board, wherever it is hosted now; null if no host can be reached.
   std::unique_ptr<Board> open_board();
-  // Rank 0: hosts the run from its begin.
+  // On rank 0: hosts the run from its start.
   void host();
-  // When the rank's work is over: what this process still does for others.
+  // After the rank's work has ended: what this process still hosts for others.
   RunHost* hosted() { return host_.get(); }
-  // Whoever hosts the store stays until the others have said how they ended.
+  // The host of the store stays until the other ranks have reported how they ended.
   void stay_for_others(const std::function<bool()>& is_interrupted);
 
  private:
@@ -66,14 +68,14 @@ class LaunchedSeat {
   const std::shared_ptr<MovableStore> store_;
   std::unique_ptr<RankWatch> watch_;
   RankElastic elastic_;
-  std::vector<int> seats_;               // of those who stay
-  std::map<int, std::string> standbys_;  // of the first of them
+  std::vector<int> seats_;               // the workers that stay
+  std::map<int, std::string> standbys_;  // addresses of the first `kMostStandbys` of them
   std::optional<RegroupOrder> last_;
-  std::unique_ptr<Board> board_;  // of the host
+  std::unique_ptr<Board> board_;  // if this process is the host
   std::unique_ptr<StoreFile> joining_;
   std::unique_ptr<RunHost> host_;
   bool has_taken_over_ = false;
-  FolderLock lock_;  // of the run, when it was left by the host before
+  FolderLock lock_;  // of the run, taken when the previous host has released it
 };
 
 }  // namespace optimus

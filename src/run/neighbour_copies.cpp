@@ -1,4 +1,4 @@
-// See neighbour_copies.h.
+// Packs, sends and unpacks the files of in-memory checkpoints.
 #include "run/neighbour_copies.h"
 
 #include <ATen/ops/empty.h>
@@ -13,14 +13,15 @@
 namespace optimus {
 namespace {
 
-constexpr int kCopyTag = 24;  // apart from those of steps (engine/crossing.cpp, engine/ring_pass.cpp)
+constexpr int kCopyTag = 24;  // differs from the tags of steps (engine/crossing.cpp, engine/ring_pass.cpp)
 constexpr std::int64_t kMostCopied = std::int64_t{1} << 38;
 constexpr std::int64_t kLargestCopyMessage = std::int64_t{1} << 28;
-constexpr const char* kWhatIsCopied = "a neighbour's state in memory";
+constexpr const char* kWhatIsCopied = "a neighbor's state in memory";
 
 std::string file_prefix(int writer) { return fmt::format("rank-{:05}", writer); }
 
-// "NAME SIZE\n" and the bytes of each file; the list of a rank's shards comes last, as it is written last.
+// For each file "NAME SIZE\n" and its bytes. The list of a rank's shards comes last, because it is also
+// written last.
 Outcome<std::string> pack(const Path& folder, int writer) {
   std::vector<Path> all;
   std::error_code error;
@@ -41,17 +42,18 @@ Outcome<std::string> pack(const Path& folder, int writer) {
 }
 
 Outcome<void> unpack(FileSystem& files, const Path& folder, int writer, std::string_view packed) {
-  if (packed.empty()) return failure("writer {} has not kept its part", writer);
+  if (packed.empty()) return failure("writer {} has not stored its part", writer);
   if (Outcome<void> made = files.create_folders(folder); !made) return made;
   while (!packed.empty()) {
     const std::size_t end = packed.find('\n'), space = packed.find(' ');
     std::size_t size = 0;
-    if (end == std::string_view::npos || space >= end) return failure("writer {} has sent no file", writer);
+    if (end == std::string_view::npos || space >= end)
+      return failure("writer {} sent a malformed file list", writer);
     const std::string name(packed.substr(0, space));
     const auto [at, error] = std::from_chars(packed.data() + space + 1, packed.data() + end, size);
     if (error != std::errc() || at != packed.data() + end || size > packed.size() - end - 1 ||
         !starts_with(name, file_prefix(writer)) || name.find('/') != std::string::npos)
-      return failure("writer {} has sent no file of its own", writer);
+      return failure("writer {} sent a malformed file", writer);
     if (Outcome<void> done = write_atomically(files, folder / name, packed.substr(end + 1, size)); !done)
       return done;
     packed.remove_prefix(end + 1 + size);
@@ -59,7 +61,8 @@ Outcome<void> unpack(FileSystem& files, const Path& folder, int writer, std::str
   return {};
 }
 
-// The size, and then the bytes in messages of a size that all transports take. `bytes` must outlive what is returned.
+// Sends the size, then the bytes in messages of a size that all transports accept. `bytes` must outlive the
+// returned operations.
 std::vector<std::unique_ptr<Pending>> send_bytes(Comm& comm, int to, std::string& bytes) {
   std::vector<std::unique_ptr<Pending>> result;
   const std::int64_t size = std::ssize(bytes);
@@ -79,7 +82,7 @@ std::string receive_bytes(Comm& comm, int from, Seconds patience) {
   at::Tensor count = at::empty({1}, at::kLong);
   take(count);
   const std::int64_t size = *count.const_data_ptr<std::int64_t>();
-  ensure(size >= 0 && size <= kMostCopied, "rank {} sends {} bytes of state", from, size);
+  ensure(size >= 0 && size <= kMostCopied, "rank {} announced {} bytes of state", from, size);
   std::string bytes(static_cast<std::size_t>(size), '\0');
   for (std::int64_t at = 0; at < size; at += kLargestCopyMessage)
     take(at::from_blob(bytes.data() + at, {std::min(kLargestCopyMessage, size - at)}, at::kByte));

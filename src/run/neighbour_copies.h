@@ -1,5 +1,6 @@
-// The copies that ranks keep of each other's parts of a step (host_memory.h): files that a rank has written into its host's memory go over
-// the run's connections to a rank of the next host, which writes them into its own. All ranks at the same place of their program.
+// Exchanges copies of each rank's part of an in-memory checkpoint (host_memory.h): the files that a rank has
+// written to its host's memory are sent to a rank on the next host, which writes them to its own memory. All
+// ranks call at the same point of their programs.
 #pragma once
 
 #include "base/error.h"
@@ -8,8 +9,9 @@
 
 namespace optimus {
 
-// writer: this rank's number. has_part: whether its files are there; else its keeper is told that they are not. Fails when this rank could
-// not write what it keeps for others, or one of those had nothing. Throws PeersLost.
+// `writer` is this rank's number. `has_part` is false if this rank could not write its files; its keeper is
+// then notified. Fails if this rank could not write a copy, or if a rank that it keeps copies for had no
+// files. Throws PeersLost.
 struct CopiedStep {
   const HostMemory& memory;
   int writer = 0;

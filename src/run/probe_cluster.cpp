@@ -1,4 +1,4 @@
-// See probe_cluster.h.
+// Implements probe_cluster.h.
 #include "run/probe_cluster.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kAllPairsSeconds = 4;  // of all rounds together
+constexpr double kAllPairsSeconds = 4;  // for all rounds together
 constexpr Seconds kLongestPair{1.9};
 constexpr Seconds kPartnerPatience{15};
 
@@ -32,11 +32,11 @@ GatheringOptions meeting_options(const ClusterProbe& probe) {
 
 struct HostOfRanks {
   ProbedHost host;
-  int leader = 0;  // rank
+  int leader = 0;  // its first rank
   std::string address;
 };
 
-// In the order of their first ranks.
+// The hosts in the order of their first ranks.
 std::vector<HostOfRanks> hosts_of(const std::vector<PresentRank>& ranks) {
   std::vector<HostOfRanks> hosts;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -63,7 +63,8 @@ LinkMeeting meeting_of(const Gathered& run, const std::vector<HostOfRanks>& host
           .for_a_partner = kPartnerPatience};
 }
 
-// One host's devices and inner links: measured now, measured before, or the shipped type with this machine's loopback interface.
+// The devices and internal links of one host: measured now, measured earlier, or the shipped device type with
+// this machine's loopback interface.
 HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) {
   if (options.is_wanted) return probe_machine(options, events).hardware;
   std::error_code error;
@@ -72,7 +73,7 @@ HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) 
   const std::string maker = is_cuda ? device_name(parse_device("cuda")) : "cpu";
   const std::optional<DeviceType> type = is_cuda ? find_type_in(maker) : find_device_type("cpu");
   if (!type)
-    throw UserError("nothing is known of {}: optimus profile --hardware --links measures it, too", maker);
+    throw UserError("no data for device {}: run optimus profile --hardware --links to measure it too", maker);
   HardwareProfile node;
   node.name = "node", node.types = {*type}, node.groups = {standard_group(type->name, 0, 1)};
   if (!is_cuda) {
@@ -94,7 +95,8 @@ std::optional<ClusterProfile> lead_probe(const ClusterProbe& probe) {
     hosts = hosts_of(gathering.wait_for_others([](const std::string&) {}));
     if (hosts.size() < 2)
       throw UserError(
-          "--links measures what joins hosts, but all {} ranks are on {}: --hardware measures a host",
+          "--links measures the network between hosts, but all {} ranks are on {}; use --hardware to measure "
+          "one host",
           probe.launch.world_size, hosts.front().host.name);
   } catch (const UserError& error) {
     gathering.refuse(error.what());
@@ -128,8 +130,8 @@ void follow_probe(const ClusterProbe& probe) {
 std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe) {
   if (probe.launch.world_size < 2)
     throw UserError(
-        "--links measures what joins hosts: start it with a launcher, a rank or more on each "
-        "(docs/clusters.md)");
+        "--links measures the network between hosts: start it with a launcher, with at least one rank on "
+        "each host (docs/clusters.md)");
   if (probe.launch.rank == 0) return lead_probe(probe);
   follow_probe(probe);
   return std::nullopt;

@@ -1,4 +1,4 @@
-// See probe_machine.h.
+// Implements probe_machine.h.
 #include "run/probe_machine.h"
 
 #include <unistd.h>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// "model name" of /proc/cpuinfo where the processor says it.
+// The "model name" of /proc/cpuinfo, if the processor reports one.
 std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)
@@ -35,7 +35,7 @@ void set_peak(PeakFlops& peak, NumberFormat format, double value) {
   if (format == NumberFormat::fp16) peak.fp16 = value;
 }
 
-// What is reached of the highest rate over cubes, for software whose kernels nobody has measured.
+// The fraction of the highest rate that cubic GEMMs reach, for trainers whose kernels were not measured.
 Curve cubes_of(const KernelTimes& times, double peak) {
   const RateTable& table = times.tables.at("product");
   Curve curve;
@@ -94,7 +94,7 @@ MachineProfile probe_machine(const ProbeOptions& options, EventSink& events) {
       group.domain_link = group.node_link =
           probe_copies(at::Device(at::kCUDA, 0), at::Device(at::kCUDA, 1), events);
   } else {
-    // Workers that share a processor compute with the cores that carry their messages.
+    // Workers that share a processor compute on the same cores that carry their messages.
     machine.idle_link = loopback;
     group.domain_link = group.node_link = probe_workers(events);
     machine.collectives = probe_all_reduce(events);

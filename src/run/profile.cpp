@@ -1,4 +1,4 @@
-// See profile.h.
+// Implements profile.h.
 #include "run/profile.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// The first steps search for kernels, connect and touch memory for the first time.
+// The first steps select kernels, open connections and touch memory for the first time, so they are skipped.
 constexpr std::int64_t kPassedOver = 3, kLookedAt = 3;
 
 Path rank_file(const Path& run, int rank) { return run / "profile" / fmt::format("rank-{}.json", rank); }
@@ -68,18 +68,18 @@ void Profiler::before(std::int64_t step) {
   profile_.steps.push_back({step, log_.elapsed(), 0});
 }
 
-// All ranks leave the same meeting, so their clocks begin together.
+// All ranks leave the same collective, so their clocks start together.
 void Profiler::begin() {
   const Seat& seat = engine_.program().seat;
   profile_.rank = ranks_.place(), profile_.host = host_name(), profile_.device = engine_.device().str();
   profile_.pipeline = seat.pipeline, profile_.stage = seat.stage;
-  ranks_.any(false, "the begin of a profile");
+  ranks_.any(false, "start of the profile");
   log_.begin_times();
 }
 
 void Profiler::after(std::int64_t step) {
   if (step < first_ || step > last_) return;
-  engine_.instruction_log = nullptr;  // what comes between steps is no part of them
+  engine_.instruction_log = nullptr;  // what happens between steps is not part of them
   profile_.steps.back().end = log_.elapsed();
   for (const InstructionTime& time : log_.take()) {
     const Instruction& at = engine_.program().instructions[static_cast<std::size_t>(time.instruction)];
@@ -120,7 +120,7 @@ void Profiler::put_together() {
       write_atomically(files, options_.file, profile_trace(ranks, comparison_json(ranks, plan_, expected))));
   for (const std::string& row : split(comparison_text(ranks, plan_, expected), '\n'))
     if (!row.empty()) line_.print(row);
-  line_.print(fmt::format("steps {} to {} of every rank are in {}, which opens in ui.perfetto.dev", first_,
+  line_.print(fmt::format("wrote steps {} to {} of every rank to {}; open it in ui.perfetto.dev", first_,
                           last_, options_.file.string()));
 }
 

@@ -1,4 +1,5 @@
-// What a rank does when others are lost, come or leave: it meets them, is told how to go on, and moves its state. See rank_run.h.
+// Membership changes of a rank: when others are lost, join or leave, it meets the remaining ranks, receives
+// the order and moves its state. See rank_run.h.
 #include <algorithm>
 
 #include "base/error.h"
@@ -14,13 +15,14 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kRegroupPatience{20};  // for the others to connect anew
+constexpr Seconds kRegroupPatience{20};  // for the others to reconnect
 
 }  // namespace
 
 std::optional<RegroupOrder> RankRun::meet(Training& training, const SurvivorWords& words,
                                           const std::function<void()>& let_go) {
-  constexpr int kMostHosts = 8;  // that are lost one after the other, each while the others turn to it
+  // hosts that may be lost one after the other, each while the ranks turn to the next
+  constexpr int kMostHosts = 8;
   failed_ = std::chrono::steady_clock::now();
   for (int i = 0; i < kMostHosts; ++i) {
     const std::unique_ptr<Board> board = rank_.open_board ? rank_.open_board() : nullptr;
@@ -43,7 +45,7 @@ std::optional<RegroupOrder> RankRun::meet_at(Board& board, Training& training, S
   self.bring_memory = [&] {
     try {
       bring_host_memory(settings_.run);
-    } catch (const UserError& error) {  // then there is nothing
+    } catch (const UserError& error) {  // then this host has none to contribute
       rank_.events.report(Warning{error.what()});
     }
   };
@@ -57,7 +59,8 @@ std::optional<RegroupOrder> RankRun::meet_at(Board& board, Training& training, S
   return order;
 }
 
-// Rank 0 writes it behind a change of plan. Should it be lost before, the others would not know how their state lies.
+// Rank 0 writes this file after a plan change. If it is lost before that, the others could not determine how
+// their state is laid out.
 void RankRun::write_plan_if_missing(std::int64_t epoch) {
   std::error_code error;
   if (rank_.elastic == nullptr || std::filesystem::exists(plan_path(settings_.run, epoch), error)) return;
@@ -82,7 +85,8 @@ std::optional<RegroupOrder> RankRun::go_on(const RegroupOrder& order, Training& 
   }
 }
 
-// What this rank has of use lies as the order says; then it moves. Until all have all of it, the old is kept.
+// The state that this rank owns has the layout of `order.from` and is moved to that of `order.to`. The old
+// state is kept until all ranks have received theirs.
 SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) {
   if (training.epoch() != order.epoch && earlier_.parameters != nullptr) part_ = std::move(earlier_);
   earlier_ = {};
@@ -95,7 +99,7 @@ SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) 
                      .num_staying = order.num_staying,
                      .copies = MasterCopies::owned,
                      .is_placed = true,
-                     .is_phase = true});  // those who are left may stand between two phases
+                     .is_phase = true});  // the remaining ranks may be between two phases
   try {
     return change.run(part_);
   } catch (const PeersLost&) {
@@ -106,7 +110,7 @@ SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) 
   }
 }
 
-// Who leaves when asked to undoes nothing.
+// A rank that leaves on request does not count as a loss.
 void RankRun::note_comings(const RegroupOrder& order) {
   const double now = seconds_now();
   comings_.add_time(now, rank_.comm.size());
@@ -120,7 +124,7 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   if (is_behind) training.follow(order.gate);
   training.drop_part_keepers();
   const Plan before = part_.plan;
-  num_steps_lost_ += order.num_steps_lost;  // also by orders before this one that others' losses cut short
+  num_steps_lost_ += order.num_steps_lost;  // also by earlier orders that further losses interrupted
   note_comings(order);
   rank_.elastic->regrouped(order);
   is_taker_gone_ |= rank_of(order.membership, seat_of(0)) < 0;
@@ -154,10 +158,10 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   if (records_) tell(order, before, report, training, line);
 }
 
-// Whoever took a request answers it, also when that is who left.
+// A request is answered by the rank that took it, even if that rank is the one that leaves.
 void RankRun::answer_drains(const RegroupOrder& order, const std::string& line) {
   constexpr const char* kRenumbered =
-      "the ranks have new numbers since it was asked: optimus status shows them";
+      "the ranks were renumbered after the request; see optimus status for the new numbers";
   if (draining_) {
     const int rank = rank_of(order.membership, draining_->seat);
     const bool is_done = rank < 0 || rank >= order.num_staying;
@@ -168,9 +172,10 @@ void RankRun::answer_drains(const RegroupOrder& order, const std::string& line) 
   is_taker_gone_ = false;
 }
 
-// Whoever is rank 0 now keeps the records. The one before may have been lost between a step and its line; or it was only stopped, and
-// must not put old records in the place of the new ones when it wakes: it looks for the next generation's claim when its files are
-// complete, and that one's rank 0, which comes behind the claim, takes away files that wait to be put in place.
+// The new rank 0 keeps the records. The previous rank 0 may have been lost between a step and its metrics
+// line. It may also have been only stopped, and must not replace the new records with old ones when it
+// resumes: before it completes its files, it checks for the claim of the next generation. That generation's
+// rank 0, which starts after the claim, removes temporary files that were not yet renamed.
 void RankRun::open_records_after(const RegroupOrder& order, const Training& training) {
   records_.reset();
   if (number() != 0) return;
@@ -197,11 +202,13 @@ std::string RankRun::line_of(const RegroupOrder& order, const Plan& before, cons
   const Seconds paused = since_failure();
   const double step = training.step_seconds().value;
   const std::int64_t lost = num_steps_lost_;
-  return fmt::format("step {}: {}; {} worker{} on ({} → {}), paused {}{}, moved {}, {}", order.state.step,
-                     order.what, order.num_staying, order.num_staying == 1 ? " goes" : "s go",
-                     short_text(before), short_text(order.to), text(paused),
-                     step > 0 ? fmt::format(" ({:.1f} steps)", paused.value / step) : "", text(report.moved),
-                     lost == 0 ? "no step lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s"));
+  const std::string in_steps = step > 0 ? fmt::format(" ({:.1f} steps)", paused.value / step) : "";
+  const std::string losses =
+      lost == 0 ? "no steps lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s");
+  return fmt::format("step {}: {}; continuing with {} worker{} on {} (was {}); paused {}{}, moved {}, {}",
+                     order.state.step, order.what, order.num_staying, order.num_staying == 1 ? "" : "s",
+                     short_text(order.to), short_text(before), text(paused), in_steps, text(report.moved),
+                     losses);
 }
 
 void RankRun::tell(const RegroupOrder& order, const Plan& before, const SwitchReport& report,

@@ -1,4 +1,4 @@
-// See rank_run.h.
+// Implements rank_run.h: the parts and steps of a rank.
 #include "run/rank_run.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@
 namespace optimus {
 namespace {
 
-// Mean validation loss over the first windows of the held-out part: at most a few batches.
+// Mean validation loss over the first windows of the held-out data, at most a few batches.
 std::optional<double> validation_loss(const PlanPart& part, const TrainSettings& settings, int rank) {
   constexpr std::int64_t kMostBatches = 4;
   if (!settings.validation || !settings.model.is_causal) return std::nullopt;
@@ -73,7 +73,7 @@ void RankRun::take_part(const Plan& plan, const std::optional<Path>& checkpoint,
   const bool is_alone = num_devices(plan) == 1;
   if (!is_alone) options.comm = &rank_.comm;
   part_.engine = std::make_unique<Engine>(plan, settings_.model, *part_.parameters, options);
-  training.go_on_from(state, epoch);  // should others be lost while it connects, this is what it has
+  training.go_on_from(state, epoch);  // if other ranks are lost while it connects, this is the state it has
   if (!is_alone)
     done_or_throw(
         rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.patience, "connecting")));
@@ -101,7 +101,7 @@ PartKeepers RankRun::keepers(const PlanPart& part) {
     made.memory =
         saver(settings_.run, {},
               (seats_.empty() ? *hosts : hosts->of_seats(seats_)).of_ranks(storing_ranks(part.plan)));
-  // Of the first plan only: its steps are the first of the run.
+  // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(
         ProfileOptions{options_.profile, settings_.run, run_.resumed.state.step, settings_.steps}, part.plan,
@@ -115,7 +115,7 @@ Plan RankRun::best_plan(const Plan& now) const {
   options.sequence_length = now.sequence_length;
   options.precision = text(now.precision);
   Plan plan = choose_plan(options, settings_.model, device_facts()).plan;
-  plan.fp8 = now.fp8;  // what is learned stays
+  plan.fp8 = now.fp8;  // keeps the numerics unchanged
   if (plan.buddy > 0) plan = with_copies_apart(std::move(plan), numbered(hosts_of_ranks()));
   return plan;
 }
@@ -154,7 +154,9 @@ void RankRun::remember() const {
 
 namespace {
 
-// By a loss of state that nobody else has: half of what lies between two checkpoints, and until they are read. Without any: all of it, an hour say.
+// The number of steps that the loss of state without a redundant copy undoes: half of the interval between
+// two checkpoints, plus the time to restart. Without periodic checkpoints everything is lost, estimated as
+// one hour.
 double steps_undone(const TrainOptions& options, double step_seconds) {
   const SaveRule rule = parse_save_rule(options.save_every, "--save-every");
   double between = rule.steps > 0          ? static_cast<double>(rule.steps)
@@ -185,7 +187,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
   const std::vector<std::string> hosts = hosts_of_ranks();
   Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
   if (options_.policy.empty() && shares_cores(hosts)) policy.kind = PolicyKind::never;
-  // Another plan would learn otherwise.
+  // Another plan would change what is learned.
   if (is_asynchronous(part_.plan.schedule)) policy.kind = PolicyKind::never;
   std::shared_ptr<const LearnedPolicy> network;
   if (!options_.learned.empty())
@@ -235,7 +237,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
   return std::make_unique<Deciding>(std::move(facts), part_.plan, calibration_);
 }
 
-// Each rank has a part; the checkpoint has all.
+// Each rank has only a part of the weights; the checkpoint has all.
 void RankRun::show_result(TrainResult& result) {
   if (!part_.is_empty() && num_devices(part_.plan) == 1)
     return show_what_was_learned(settings_, options_, *part_.parameters, rank_, result);
@@ -300,7 +302,7 @@ RankRun::End RankRun::train_on(Training& training) {
     words.leaves = rank_.elastic != nullptr && rank_.elastic->leaves();
     earlier_ = switches.take_earlier();
     if (switches.has_moved()) training.go_on_from(training.done(), training.epoch() + 1);
-  } catch (const std::exception& error) {  // not Interrupted: that has saved
+  } catch (const std::exception& error) {  // not Interrupted, which has saved already
     failure = std::current_exception(), words.why_failed = error.what();
   }
   if (const auto& asked = switches.drain_request()) draining_ = Draining{asked->name, seat_of(asked->rank)};
@@ -310,7 +312,7 @@ RankRun::End RankRun::train_on(Training& training) {
   switches.let_go();
   if (number() == 0) requests_.close("the run has failed");
   if (failure) std::rethrow_exception(failure);
-  throw UserError("nobody has said how to go on");
+  throw UserError("no process decided how to continue");
 }
 
 std::optional<RegroupOrder> RankRun::begin(Training& training) {
@@ -321,12 +323,12 @@ std::optional<RegroupOrder> RankRun::begin(Training& training) {
     if (!part_.is_empty()) say_what_runs(settings_, rank_);
     if (number() == 0) {
       records_ = open_records(settings_.run, files_, run_.resumed.state.step);
-      requests_.refuse_taken("the run has begun again since it was asked");
+      requests_.refuse_taken("the run was restarted after the request");
     }
     return std::nullopt;
   } catch (const PeersLost& error) {
     if (rank_.elastic == nullptr) throw;
-    part_.engine.reset(), part_.parameters.reset();  // nothing of use yet
+    part_.engine.reset(), part_.parameters.reset();  // nothing worth keeping yet
     std::optional<RegroupOrder> order =
         meet(training, {.missing = error.failure.missing}, [&] { rank_.comm.drop(0); });
     if (!order) throw;

@@ -1,5 +1,6 @@
-// RankRun: one rank of a run of text, from its first part to the end. Inside of this folder (train_rank.h is what others see). Its steps
-// and parts are in rank_run.cpp, what it does when others are lost, come or leave in rank_regroup.cpp.
+// RankRun: one rank of a run that trains a text model, from its first part of a plan to its end. Internal to
+// this folder; train_rank.h is the interface. rank_run.cpp has its steps and parts, rank_regroup.cpp its
+// reaction to ranks that are lost, join or leave.
 #pragma once
 
 #include <chrono>
@@ -20,7 +21,7 @@
 
 namespace optimus {
 
-// The clock that deciding has.
+// The clock that the adaptation decisions use.
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -38,41 +39,43 @@ class RankRun {
   TrainResult train();
 
  private:
-  // How the steps have come to an end: all are done, or how to go on.
+  // How a sequence of steps ends: all are done, or an order tells how to continue.
   using End = std::variant<TrainResult, RegroupOrder>;
 
   EngineOptions engine_options() const;
-  // As the run began, or from a checkpoint.
+  // Sets the initial parameters: from the checkpoint, from given weights, or random.
   void fill(Parameters& parameters, const std::optional<Path>& checkpoint) const;
-  // The rank's part in a plan, from there, where the training then stands; its groups are connected.
+  // Builds this rank's part of a plan from a checkpoint, sets the training to `state`, and connects the
+  // part's groups.
   void take_part(const Plan& plan, const std::optional<Path>& checkpoint, const TrainingState& state,
                  std::int64_t epoch, Training& training);
   PartKeepers keepers(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   Course course();
-  Plan best_plan(const Plan& now) const;  // for all ranks that there are, and the batch of this one
+  Plan best_plan(const Plan& now) const;  // for all present ranks, with the batch of `now`
   std::vector<std::string> hosts_of_ranks() const;
-  DeviceFacts device_facts() const;  // as a plan to come would have it
+  DeviceFacts device_facts() const;  // as seen by a future plan
   Bytes held_by_plan() const;
-  // What takes how long says little of devices that take turns on one core.
+  // Step times say little about devices that share a core.
   bool shares_cores(const std::vector<std::string>& hosts) const;
-  void remember() const;  // in the history of runs, where there is one
-  // Rank 0 of a run that decides by itself; else nothing.
+  void remember() const;  // in the history of runs, if there is one
+  // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
   std::unique_ptr<Deciding> decider();
-  // Seconds of a device between two losses, by what was expected and what was seen.
+  // Mean seconds between two losses of a device, from the expected rate and the losses observed so far.
   double life_so_far(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
-  // The first part; how to go on when others are lost meanwhile.
+  // Starts the first part. Returns an order if other ranks were lost meanwhile.
   std::optional<RegroupOrder> begin(Training& training);
   End train_on(Training& training);
-  // What the others decide when some are lost, come or leave; nothing: the run ends.
+  // Meets the other ranks after ranks were lost, joined or left. Returns the order that specifies how to
+  // continue; nothing if the run ends.
   std::optional<RegroupOrder> meet(Training& training, const SurvivorWords& words,
                                    const std::function<void()>& let_go);
   std::optional<RegroupOrder> meet_at(Board& board, Training& training, SurvivorWords words,
                                       const std::function<void()>& let_go);
   void write_plan_if_missing(std::int64_t epoch);
-  // Another order when that fails, too.
+  // Carries out an order. Returns another order if ranks are lost meanwhile.
   std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
   void take_up(const RegroupOrder& order, Training& training);
   void note_comings(const RegroupOrder& order);
@@ -96,23 +99,23 @@ class RankRun {
   const TrainOptions& options_;
   const RankPart& rank_;
   RealFileSystem files_;
-  std::vector<SmallFile> small_files_;  // some are in a checkpoint that will be gone
+  std::vector<SmallFile> small_files_;  // copies: some are read from a checkpoint that will be removed
   PlanPart part_;
-  PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
+  PlanPart earlier_;  // the part before a move that some ranks may not have completed
   ControlFolder requests_;
-  Calibration calibration_;           // at rank 0
-  Comings comings_;                   // as far as this rank has seen them
-  std::optional<RunFolder> records_;  // at rank 0
-  // At rank 0: who leaves with the next order because somebody asked for it.
+  Calibration calibration_;           // on rank 0
+  Comings comings_;                   // as far as this rank has observed it
+  std::optional<RunFolder> records_;  // on rank 0
+  // On rank 0: the worker that leaves with the next order because a user requested it.
   struct Draining {
     std::string request;
     int seat = 0;
   };
   std::optional<Draining> draining_;
-  bool is_taker_gone_ = false;  // a rank 0 before this order, which may have taken a request
+  bool is_taker_gone_ = false;  // an earlier rank 0, which may have taken a request, is lost
   int generation_ = 0;
-  std::int64_t num_steps_lost_ = 0;  // that nobody was told of yet
-  std::vector<int> seats_;           // of its ranks; none listed: as the run began
+  std::int64_t num_steps_lost_ = 0;  // not reported yet
+  std::vector<int> seats_;           // worker ids by rank; empty: as at the start of the run
   bool has_profiled_ = false, has_left_ = false;
   std::chrono::steady_clock::time_point failed_;
 };

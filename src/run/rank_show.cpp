@@ -1,4 +1,4 @@
-// See rank_show.h.
+// Prints the console output of rank 0, writes the export and generates the sample text.
 #include "run/rank_show.h"
 
 #include "base/error.h"
@@ -31,13 +31,13 @@ void say_model_and_data(const TrainSettings& settings, StatusLine& line) {
   const ModelSpec& model = settings.model;
   line.print(fmt::format("model {}: {} parameters, {} layers, hidden {}, vocabulary {}", model.name,
                          with_commas(num_parameters(model)), model.layers, model.hidden, model.vocab));
-  line.print(fmt::format("data {}: {} sequences of {} an epoch", settings.data_name,
+  line.print(fmt::format("data {}: {} sequences of {} tokens per epoch", settings.data_name,
                          with_commas(settings.samples->epoch_size()), settings.plan.sequence_length));
   if (settings.weights != nullptr)
-    line.print(fmt::format("weights of {}, {}", settings.weights->name(), text(settings.weights->type())));
+    line.print(fmt::format("weights from {}, {}", settings.weights->name(), text(settings.weights->type())));
 }
 
-// Where this machine was measured: what a step should take.
+// Prints the expected step time if this machine was measured.
 void say_what_to_expect(const TrainSettings& settings, at::Device device, EventSink& events,
                         StatusLine& line) {
   const std::optional<DeviceType> type = measured_type(type_name(device), events);
@@ -46,11 +46,12 @@ void say_what_to_expect(const TrainSettings& settings, at::Device device, EventS
   if (!seconds) return;
   const double tokens =
       static_cast<double>(settings.plan.batch) * static_cast<double>(settings.plan.sequence_length);
-  line.print(fmt::format("expected {} a step, {} tokens/s, by what was measured of this machine",
+  line.print(fmt::format("expected {} per step, {} tokens/s (from measurements of this machine)",
                          text(Seconds(*seconds)), short_count(tokens / *seconds)));
 }
 
-// RUN/export. The tokenizer and token ids are those of the folder that training began with, where it did.
+// Writes RUN/export. The tokenizer and the token ids are those of the initial model's folder, if there is
+// one.
 void export_model(const TrainSettings& settings, const Parameters& parameters, FileSystem& files,
                   EventSink& events, StatusLine& line) {
   const ParameterWeights weights(parameters, settings.plan.precision);

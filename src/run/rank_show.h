@@ -1,4 +1,4 @@
-// What rank 0 tells people beside the steps: what runs, what to expect of it, and what was learned.
+// Console output of rank 0 besides the progress of steps: what runs, the expected speed, and the result.
 #pragma once
 
 #include "engine/parameters.h"
@@ -6,12 +6,12 @@
 
 namespace optimus {
 
-// The lines before the first step.
+// Prints the lines before the first step.
 void say_what_runs(const TrainSettings& settings, const RankPart& part);
-// The export that was asked for, and a sample of text. parameters: all weights.
+// Writes the export if requested, and generates a sample of text. `parameters` has all weights.
 void show_what_was_learned(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
                            const RankPart& part, TrainResult& result);
-// For what one device does with the weights of many.
+// A single-device plan, for work with all weights of a distributed model.
 Plan one_device_plan(const TrainSettings& settings);
 
 }  // namespace optimus

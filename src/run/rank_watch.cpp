@@ -1,4 +1,4 @@
-// See rank_watch.h.
+// Implements rank_watch.h.
 #include "run/rank_watch.h"
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{50};
-// Of the store; then it is gone, or this host is cut off. While the training gets on, nobody of it is cut off: all meet behind a step.
+// The longest silence of the store. After that it is lost, or this host is cut off. While steps still
+// complete no rank is cut off, so that all meet after a step.
 constexpr std::chrono::seconds kLongestSilence{2};
 
 }  // namespace
@@ -43,25 +44,27 @@ Pulse RankWatch::pulse() {
   if (sight.is_waiting)
     pulse.waiting = sight.seconds;
   else if (sight.seconds > sight.allowed)
-    pulse.hangs = fmt::format("{} of block {} has taken {}, {} are usual", text(sight.op), sight.block,
+    pulse.hangs = fmt::format("{} of block {} has taken {}, usually {}", text(sight.op), sight.block,
                               text(Seconds(sight.seconds)), text(Seconds(sight.usual)));
   return pulse;
 }
 
-// A thread cannot be ended, a process can. Should it wake before that, it joins again.
+// A thread cannot be killed, but a process can. If the thread resumes before that, the worker rejoins the
+// run.
 void RankWatch::end_if_given_up(const Pulse& pulse) {
   constexpr Seconds kLastChance{30};
   if (pulse.hangs.empty()) return last_chance_.reset();
   const auto gone = store_->find(prefix_ + gone_key(seat_));
   if (!gone || !*gone) return;
-  if (!last_chance_) last_chance_ = Deadline::after(kLastChance, "a thread that hangs");
+  if (!last_chance_) last_chance_ = Deadline::after(kLastChance, "a hung thread");
   if (!last_chance_->has_passed()) return;
-  fmt::print(stderr, "{}{}; the others have gone on, and this process ends\n", time_stamp(), pulse.hangs);
+  fmt::print(stderr, "{}{}; the other workers continued without this one, and this process ends\n",
+             time_stamp(), pulse.hangs);
   std::fflush(stderr);
   std::_Exit(1);
 }
 
-// Said again and again: what was abandoned is forgotten when the rank regroups.
+// Repeated on every probe, because a membership change resets an abandoned Comm.
 bool RankWatch::look() {
   int generation = 0;
   {
@@ -80,7 +83,7 @@ bool RankWatch::look() {
   end_if_given_up(now);
   const std::lock_guard lock(mutex_);
   if (generation != generation_) return true;
-  if (is_somebody_lost) comm_.abandon("others were lost");
+  if (is_somebody_lost) comm_.abandon("other ranks were lost");
   if (are_to_meet) wants_to_meet_ = true;
   return true;
 }
@@ -94,7 +97,7 @@ void RankWatch::watch() {
     const std::int64_t last = beacon_.look().step;
     if (last != step) step = last, got_on = now;
     if (now - std::max(answered, got_on) > kLongestSilence)
-      comm_.abandon("the run's store is gone");
+      comm_.abandon("the run's store is lost");
     else if (now - answered > kLongestSilence)
       wants_to_meet_ = true;
     std::this_thread::sleep_for(kLookEvery);

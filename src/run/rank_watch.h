@@ -1,6 +1,7 @@
-// What a rank looks for in the run's store while it trains, on a thread of its own: that somebody of its generation stands still because
-// others are lost, which ends this rank's waits too, and that all are to meet (regroup.h). Also shows that its process lives, and when
-// the thread that works hangs; whom the others have gone on without for that, and who still hangs then, ends.
+// Watches the run's store while a rank trains, on its own thread. It aborts this rank's waits when another
+// rank of its generation stands still because ranks were lost, and it reports requests for a membership
+// change (regroup.h). It also publishes this process's heartbeat, including whether the working thread hangs.
+// If the others have continued without this rank and it still hangs, the process ends.
 #pragma once
 
 #include <atomic>
@@ -22,18 +23,18 @@ class RankWatch {
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
 
-  // Before the Comm regroups.
+  // Called before the Comm changes its membership.
   void regrouped(const Membership& membership);
-  // That all are to meet. Any thread.
+  // Whether all ranks are to meet for a membership change. Callable from any thread.
   bool wants_to_meet() const { return wants_to_meet_; }
-  // That the run is to end. Any thread.
+  // Whether the run is to end. Callable from any thread.
   bool is_told_to_end() const { return is_told_to_end_; }
   // For the rank's engine.
   StepBeacon* beacon() { return &beacon_; }
 
  private:
   void watch();
-  bool look();  // false: the store is not reached
+  bool look();  // false: the store cannot be reached
   Pulse pulse();
   void end_if_given_up(const Pulse& pulse);
 

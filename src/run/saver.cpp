@@ -1,4 +1,4 @@
-// See saver.h.
+// Implements saver.h.
 #include "run/saver.h"
 
 #include <ATen/ops/empty.h>
@@ -30,17 +30,17 @@ at::Tensor BlockState::*member_of(StateField field) {
   return nullptr;
 }
 
-// What a rank stores or reads: no box twice.
+// The boxes that a rank stores or reads; no box occurs twice.
 std::vector<HeldBox> own_boxes(const Layout& layout, int rank) {
-  if (rank >= num_ranks(layout)) return {};  // a stage of custom blocks without parameters
+  if (rank >= num_ranks(layout)) return {};  // a stage of modules without parameters
   return boxes_to_store(layout).at(static_cast<std::size_t>(rank));
 }
 
-// A box of what a rank holds of a tensor.
+// The values of one box of a tensor that this rank owns.
 at::Tensor values_of(const Parameters& parameters, const HeldBox& held, StateField field) {
   const std::string& name = parameters.tensors()[static_cast<std::size_t>(held.tensor)].name;
   const Parameters* const holder = parameters.holder(name, member_of(field), held.box);
-  ensure(holder != nullptr, "{} of {} is not held here", text(held.box), name);
+  ensure(holder != nullptr, "{} of {} is not on this rank", text(held.box), name);
   at::Tensor values = holder->view(name, member_of(field));
   const Box own = holder->box(name, member_of(field));
   for (int d = 0; d < own.num_dims; ++d)
@@ -62,7 +62,7 @@ Saver::~Saver() {
   if (under_way_ && under_way_->written.valid()) under_way_->written.wait();
 }
 
-// Its copy has memory and no values yet.
+// Allocates the copy without filling it.
 Saver::Piece Saver::piece_of(const HeldBox& held, StateField field) const {
   const LogicalTensor& tensor = parameters_.tensors()[static_cast<std::size_t>(held.tensor)];
   Piece piece;
@@ -89,7 +89,7 @@ void Saver::make_pieces() {
 void Saver::end_writing() {
   if (under_way_ && under_way_->written.valid()) under_way_->written.wait();
   under_way_.reset();
-  pieces_.clear(), stored_.clear();  // their memory is needed again
+  pieces_.clear(), stored_.clear();  // frees the memory of the copies
 }
 
 Outcome<Bytes> Saver::write_part(const std::vector<HeldBox>& boxes, const Path& folder, Rank writer) const {
@@ -104,7 +104,8 @@ Outcome<Bytes> Saver::write_part(const std::vector<HeldBox>& boxes, const Path& 
   return write_shards(target_.files, folder, writer, stored);
 }
 
-// Each its own part, and its neighbours'. Steps before this one go when all have it.
+// Each rank stores its own part and copies of its neighbors' parts. Older steps are removed once all ranks
+// have stored this one.
 void Saver::keep_on_hosts(const TrainingState& state) {
   const SteadyClock::time_point began = SteadyClock::now();
   const HostMemory& memory = *target_.hosts;
@@ -113,7 +114,7 @@ void Saver::keep_on_hosts(const TrainingState& state) {
   const bool is_first = memory.is_first_of_host(writer);
   Outcome<void> kept;
   try {
-    make_memory_folder(memory);  // who left last on this host has taken it away
+    make_memory_folder(memory);  // the last rank that left this host may have removed it
     kept = target_.files.create_folders(folder);
   } catch (const UserError& error) {
     kept = failure("{}", error.what());
@@ -133,7 +134,7 @@ void Saver::keep_on_hosts(const TrainingState& state) {
   }
   ended_.emplace(SaveResult{{.step = state.step}, SavedCheckpoint{folder, bytes.value_or(Bytes(0))}});
   if (ranks_.any(!kept, "copies in memory"))
-    ended_->saved = failure("{}", kept ? "another rank could not keep its part" : kept.error().why);
+    ended_->saved = failure("{}", kept ? "another rank could not store its part" : kept.error().why);
   else if (is_first)
     remove_steps_before(folder);
   ended_->metrics.pause = since(began);
@@ -164,7 +165,7 @@ void Saver::begin(const TrainingState& state) {
   });
 }
 
-// All ranks have written, or one could not.
+// Called when every rank has written its shards or failed to.
 SaveResult Saver::finish() {
   UnderWay save = std::move(*under_way_);
   under_way_.reset();
@@ -184,7 +185,7 @@ Outcome<SavedCheckpoint> Saver::commit(const UnderWay& save, const UnderWay::Wri
                      : failure("{}", own.bytes.error().why);
   }
   const double bytes = ranks_.sum(static_cast<double>(own.bytes->value), "bytes written");
-  std::string folder, why = "the first rank could not put it together";
+  std::string folder, why = "rank 0 could not assemble the checkpoint";
   if (ranks_.place() == 0) {
     const Outcome<Path> done = own.put_together ? *own.put_together : put_together(save.state, save.folder);
     folder = done ? done->string() : "";
@@ -195,7 +196,7 @@ Outcome<SavedCheckpoint> Saver::commit(const UnderWay& save, const UnderWay::Wri
   return SavedCheckpoint{folder, Bytes(static_cast<std::int64_t>(bytes))};
 }
 
-// From what all have written; old checkpoints go. By one rank.
+// Assembles the checkpoint from all shards and removes old checkpoints. Called on one rank.
 Outcome<Path> Saver::put_together(const TrainingState& state, const Path& folder) {
   CommitOptions options{.num_writers = ranks_.size(), .files = target_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
@@ -205,8 +206,8 @@ Outcome<Path> Saver::put_together(const TrainingState& state, const Path& folder
     return done;
   }
   Retention retention = target_.retention;
-  retention.newest = state.step;  // later ones are what this run has passed over as damaged
-  // Those that cannot be removed take room and do no harm; the next save tries again.
+  retention.newest = state.step;  // later ones were skipped as damaged when this run was resumed
+  // Checkpoints that cannot be removed occupy space but do no harm; the next save tries again.
   apply_retention(target_.files, target_.run, retention);
   return done;
 }
@@ -216,7 +217,7 @@ std::optional<SaveResult> Saver::take_ended(bool wait) {
   if (under_way_) {
     const bool is_open = under_way_->written.valid() &&
                          under_way_->written.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-    if (wait || !ranks_.any(is_open, "a save under way")) ended_ = finish();
+    if (wait || !ranks_.any(is_open, "a save in progress")) ended_ = finish();
   }
   return std::exchange(ended_, std::nullopt);
 }
@@ -225,13 +226,13 @@ void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what
   ensure_same_model(checkpoint, model);
   if (Parameters* const copies = parameters.copies()) restore(checkpoint, model, what, *copies);
   for (const LogicalTensor& tensor : parameters.tensors()) {
-    if (parameters.find(tensor.name) == nullptr) continue;  // of another stage
+    if (parameters.find(tensor.name) == nullptr) continue;  // belongs to another stage
     const auto read = [&](StateField field, at::Tensor BlockState::*member) {
       at::Tensor target = parameters.view(tensor.name, member);
-      if (!target.defined()) return;  // copies have not all
+      if (!target.defined()) return;  // redundant copies have only some of the fields
       const Box box = parameters.box(tensor.name, member);
       if (box.is_empty()) return;
-      // Weights are rounded from masters, as an update rounds them.
+      // Weights are rounded from masters in the same way as in an update.
       const at::ScalarType type = target.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
       at::Tensor values = at::empty(target.sizes(), at::TensorOptions(type));
       const auto count = static_cast<std::size_t>(values.numel());

@@ -1,4 +1,4 @@
-// See survivor.h.
+// Implements survivor.h.
 #include "run/survivor.h"
 
 #include <algorithm>
@@ -13,12 +13,12 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kLookForOrder{10};
-constexpr Seconds kLeftMoment{5};  // between a claim and the order that follows it: files are written there
+constexpr Seconds kLeftMoment{5};  // between a claim and the order that follows it, while files are written
 
-// What is to be stored, or how to go on.
+// Waits until the host orders this rank to store its part, or how to continue.
 std::variant<SalvageOrder, RegroupOrder> wait_for_order(const Survivor& self, Board& board) {
   const SalvageKeys keys{self.generation};
-  Deadline deadline = Deadline::after(self.patience, "what to do");
+  Deadline deadline = Deadline::after(self.patience, "an order");
   std::optional<Deadline> left;
   bool has_brought = false;
   while (true) {
@@ -26,13 +26,13 @@ std::variant<SalvageOrder, RegroupOrder> wait_for_order(const Survivor& self, Bo
       self.bring_memory();
       value_or_throw(board.set(keys.brought(self.rank), ""));
       has_brought = true;
-      deadline = Deadline::after(kBringPatience, "what to do");  // others may have more to bring
+      deadline = Deadline::after(kBringPatience, "an order");  // other hosts may have more to contribute
     }
     if (const auto said = value_or_throw(board.find(keys.regroup()))) return parse_regroup_order(*said);
     if (const auto said = value_or_throw(board.find(keys.order()))) return parse_salvage_order(*said);
     if (!left && self.is_left_behind()) left = Deadline::after(kLeftMoment, "an order");
     if (left && left->has_passed()) throw LeftBehind{};
-    if (deadline.has_passed()) throw UserError("nobody said what to do within {}", text(self.patience));
+    if (deadline.has_passed()) throw UserError("no order arrived within {}", text(self.patience));
     std::this_thread::sleep_for(kLookForOrder);
   }
 }
@@ -43,16 +43,16 @@ std::vector<HeldBox> own_part(const Layout& layout, const SalvageOrder& order, i
   return boxes_to_store(layout, is_there).boxes.at(static_cast<std::size_t>(rank));
 }
 
-// The rank's part of the step that was ordered.
+// Stores the rank's part of the step that the order names.
 SalvagePart store(const Survivor& self, const SalvageOrder& order, int number) {
   if (self.training.done().step + 1 == order.step) self.training.follow(order.gate);
   SalvagePart part{.why = "", .state = self.training.done(), .metrics = self.training.last_line()};
   if (part.state.step != order.step) {
-    part.why = fmt::format("it stands at step {}", part.state.step);
+    part.why = fmt::format("it is at step {}", part.state.step);
     return part;
   }
   if (self.saver == nullptr) {
-    part.why = "it was changing its plan";
+    part.why = "it was changing plans";
     return part;
   }
   const Outcome<Bytes> written =
@@ -86,7 +86,7 @@ std::optional<RegroupOrder> survive(const Survivor& self, Board& board, const Su
     if (const auto* const regroup = std::get_if<RegroupOrder>(&order)) return *regroup;
     store_part(self, board, std::get<SalvageOrder>(order));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}no part in what is left: {}\n", time_stamp(), error.what());
+    fmt::print(stderr, "{}cannot contribute to the emergency checkpoint: {}\n", time_stamp(), error.what());
     if (!board.find(keys.somebody())) throw BoardGone{};
   }
   return std::nullopt;

@@ -1,4 +1,4 @@
-// See train.h.
+// Implements train.h: prepares a run and starts its ranks.
 #include "run/train.h"
 
 #include "adapt/decide.h"
@@ -39,41 +39,41 @@
 namespace optimus {
 namespace {
 
-// So that the run can be resumed from another folder. Weights of a blend stay.
+// Allows the run to be resumed from another working directory. The weights of a blend are left unchanged.
 void make_absolute(std::vector<std::string>& data) {
   for (std::size_t i = data.size() > 1 ? 1 : 0; i < data.size(); i += 2)
     data[i] = std::filesystem::absolute(data[i]).string();
 }
 
-// Workers and this process are to mean the same file, and it is better to know now that there is no place for it.
+// Makes the path mean the same file in workers and in this process, and fails early if its folder does not
+// exist.
 void place_profile(TrainOptions& options) {
   if (options.profile.empty()) return;
   options.profile = std::filesystem::absolute(options.profile);
   std::error_code error;
   if (!std::filesystem::is_directory(options.profile.parent_path(), error))
-    throw UserError("--profile {}: the folder {} is not there", options.profile.string(),
+    throw UserError("--profile {}: folder {} does not exist", options.profile.string(),
                     options.profile.parent_path().string());
 }
 
 void refuse_finished(const TrainSettings& settings, const TrainingState& state) {
   if (state.step >= settings.steps)
-    throw UserError("{} has done its {} steps; say --steps with a larger number to go on",
+    throw UserError("{} has completed its {} steps; to continue, pass a larger --steps",
                     settings.run.string(), state.step);
 }
 
-// Samples are counted, and those of another length hold other tokens.
+// The position in the data is a number of samples; samples of another length contain other tokens.
 void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settings, EventSink& events) {
   if (!resumed.checkpoint) return;
   const std::int64_t before = read_plan(*resumed.checkpoint / "plan.json").sequence_length;
   if (before != settings.plan.sequence_length)
     events.report(
-        Warning{fmt::format("sequences of {} where the run had {}: it goes on with sample {} of the new "
-                            "length, so some text comes "
-                            "twice or not at all",
+        Warning{fmt::format("sequence length {} instead of {}: training resumes at sample {} of the new "
+                            "length, so some text is repeated or skipped",
                             settings.plan.sequence_length, before, resumed.state.num_samples)});
 }
 
-// All GPUs, unless one was named; else a worker for each core, or for as many cores as it was given threads.
+// All GPUs unless one was named; else one worker per core, or per --threads cores.
 int num_usual_devices(at::Device device, const TrainOptions& options) {
   if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
   return std::max(1, num_cores() / static_cast<int>(std::max<std::int64_t>(1, options.threads)));
@@ -102,8 +102,8 @@ HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
 
-// What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how
-// it ran.
+// The files that make a checkpoint self-contained besides its tensors: the model and tokenizer in Hugging
+// Face format, and the run's settings and plan.
 std::vector<SmallFile> small_files(const TrainSettings& settings) {
   std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
   const char* const name = "settings.toml";
@@ -119,7 +119,7 @@ void begin_memory_level(const TrainSettings& settings, const TrainOptions& optio
   const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
   const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
   const Path folder = make_memory_level(files, settings.run, options.memory_folder, {state});
-  line.print(fmt::format("memory {}: the state of every {} steps, {} and as much again while it is written",
+  line.print(fmt::format("in-memory checkpoints in {} every {} steps: {}, and the same again during a write",
                          folder.string(), options.memory_every, text(state)));
 }
 
@@ -131,14 +131,15 @@ void refuse_wrong_policy(const TrainOptions& options) {
   const bool is_oracle =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::oracle;
   if (is_oracle && options.foretold.empty())
-    throw UserError("--policy oracle: it must be told what comes; give --foretold FILE, or another policy");
+    throw UserError(
+        "--policy oracle needs scripted conditions: pass --foretold FILE, or choose another policy");
   if (!is_oracle && !options.foretold.empty())
-    throw UserError("--foretold: only --policy oracle knows what comes; add that, or leave this out");
+    throw UserError("--foretold is only used by --policy oracle: add that, or remove --foretold");
   if (is_oracle) (void)read_time_line(options.foretold);
   const bool is_learned =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::learned;
   if (!is_learned && !options.learned.empty())
-    throw UserError("--learned: only --policy learned decides by it; add that, or leave this out");
+    throw UserError("--learned is only used by --policy learned: add that, or remove --learned");
   if (!options.learned.empty()) (void)read_learned_policy(options.learned);
 }
 
@@ -157,7 +158,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   refuse_too_large(run.settings.plan, run.settings.model, device);
   options.switch_at = with_whole_paths(options.switch_at);
   refuse_wrong_policy(options);
-  // Plans to come must be such that have them, too.
+  // Later plans must support current scaling as well.
   if (run.settings.plan.fp8.scaling == Fp8Scaling::current)
     options.layout.tp = options.layout.cp = Range{1, 1};
   for (Path* const file : {&options.foretold, &options.learned})
@@ -179,7 +180,7 @@ int num_ranks(const TrainOptions& options, const PreparedRun& run) {
 
 namespace {
 
-// What a user may not expect of so many workers; a line each.
+// Notes about the number of workers that a user may not expect; one line each.
 std::vector<std::string> worker_notes(const TrainOptions& options, bool is_asked, const PreparedRun& run,
                                       int size) {
   std::vector<std::string> notes;
@@ -187,12 +188,12 @@ std::vector<std::string> worker_notes(const TrainOptions& options, bool is_asked
   const int cores = num_cores();
   if (size > asked && is_asked)
     notes.push_back(
-        fmt::format("{} workers are started, not {}: a later plan has {} devices", size, asked, size));
+        fmt::format("starting {} workers instead of {}: a later plan has {} devices", size, asked, size));
   if (used < size)
     notes.push_back(fmt::format("{} of {} workers are idle: the plan has {} device{}", size - used, size,
                                 used, used == 1 ? "" : "s"));
   if (choose_device(options.device).is_cpu() && cores > 0 && used > cores)
-    notes.push_back(fmt::format("{} workers share {} cores and take turns", used, cores));
+    notes.push_back(fmt::format("{} workers share {} cores and slow each other down", used, cores));
   return notes;
 }
 
@@ -215,7 +216,7 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
     return train_with_threads(run.settings.run, options, size, events, line,
                               [&](const RankPart& part) { return train_rank(run, options, part); });
   };
-  // Once it has a checkpoint of its last step in files.
+  // Called once the run has a checkpoint of its last step on disk.
   const auto end_memory_level = [&] {
     if (const Outcome<void> done = remove_memory_level(files, run.settings.run); !done)
       line.print("warning: " + done.error().why);

@@ -10,16 +10,17 @@
 
 namespace optimus {
 
-// How this program starts itself as a worker, and whether the user wants it to end.
+// The command line that starts this program as a worker, and whether the user has interrupted the run.
 struct WorkerCommand {
   Path program;
   std::vector<std::string> words;
   std::function<bool()> is_interrupted;
 };
 
-// table: where the options were declared, so that settings.toml tells the origin of each; may be null. Progress and warnings
-// go to events and line; events may throw Interrupted, after which the run folder is whole up to the last step.
-// A run on several devices has its workers as processes where there is a command for them, else as threads.
+// `table` is where the options were declared, so that settings.toml records the origin of each; it may be
+// null. Progress and warnings go to `events` and `line`; `events` may throw Interrupted, after which the run
+// folder is complete up to the last step. The ranks of a run on several devices are processes if `workers` is
+// given, else threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);
 

@@ -1,4 +1,4 @@
-// See train_launched.h.
+// Implements train_launched.h.
 #include "run/train_launched.h"
 
 #include <fcntl.h>
@@ -36,8 +36,8 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kLeastPatience{2};
-constexpr Seconds kReportPatience{10};  // for the others' reports, after a failure
-constexpr Seconds kLastPatience{120};   // for the others, after the last step
+constexpr Seconds kReportPatience{10};  // for the reports of the others after a failure
+constexpr Seconds kLastPatience{120};   // for the others to end after the last step
 
 GatheringOptions meeting_of(const LaunchedTraining& training) {
   return gathering_options({.launch = training.launch,
@@ -47,7 +47,7 @@ GatheringOptions meeting_of(const LaunchedTraining& training) {
                             .patience = training.options.start_patience});
 }
 
-// Where the launcher gives a rank no card of its own, ranks of a host take one after the other.
+// If the launcher does not assign a GPU to each rank, the ranks of a host take the GPUs in order.
 std::string device_of(const std::string& kind, int local_rank) {
   return kind == "cuda" ? fmt::format("cuda:{}", local_rank % std::max(1, num_cuda_devices())) : kind;
 }
@@ -76,12 +76,12 @@ std::unique_ptr<Comm> join_comm(const Gathered& run, int rank, const std::string
                                           Deadline::after(kStartPatience, "joining the run")));
 }
 
-// The launcher has decided how many there are. A run that is resumed keeps its plan when it had as many.
+// The launcher determines the number of ranks. A resumed run keeps its plan if it had the same number.
 void take_world(const LaunchedTraining& training) {
   const int size = training.launch.world_size;
   TrainOptions& options = training.options;
   if (options.devices && *options.devices != size)
-    throw UserError("--devices {}, but {} has started {} ranks: leave --devices away, or start {}",
+    throw UserError("--devices {}, but {} has started {} ranks: remove --devices, or start {}",
                     *options.devices, training.launch.launcher, size, *options.devices);
   if (!options.resume.empty()) {
     TrainOptions before;
@@ -99,8 +99,8 @@ void take_world(const LaunchedTraining& training) {
 
 struct Prepared {
   PreparedRun run;
-  Path folder;       // absolute
-  std::string kind;  // of device: cpu, cuda, or one that was named
+  Path folder;       // absolute path
+  std::string kind;  // device kind: cpu, cuda, or a named device
 };
 
 Prepared prepare(const LaunchedTraining& training) {
@@ -110,7 +110,7 @@ Prepared prepare(const LaunchedTraining& training) {
   Prepared prepared{prepare_run(options, &training.table, files, training.events, true), {}, options.device};
   const TrainSettings& settings = prepared.run.settings;
   if (num_devices(settings.plan) > training.launch.world_size)
-    throw UserError("the plan has {} devices, but {} has started {} ranks", num_devices(settings.plan),
+    throw UserError("the plan needs {} devices, but {} has started {} ranks", num_devices(settings.plan),
                     training.launch.launcher, training.launch.world_size);
   begin_run_folder(settings, options, &training.table, files);
   for (const std::string& note : {settings.devices_note, settings.plan_note})
@@ -120,7 +120,8 @@ Prepared prepare(const LaunchedTraining& training) {
   return prepared;
 }
 
-// Sharded state has its second copy on another host, where there is one. A plan that was given is left as it is.
+// Places the redundant copy of sharded state on another host, if there is one. A plan given by the user is
+// not changed.
 void part_copies(const LaunchedTraining& training, const std::vector<PresentRank>& ranks,
                  Prepared& prepared) {
   Plan& plan = prepared.run.settings.plan;
@@ -148,7 +149,7 @@ void read_reports(const Gathered& run, std::vector<EndOfRank>& ends) {
     if (!ends[rank].report) ends[rank].report = told_end(run, static_cast<int>(rank));
 }
 
-// Ranks whose processes others watch are known to have ended when they say so.
+// Ranks watched by other processes are known to have ended once they have reported.
 std::vector<bool> who_has_reported(const Gathered& run) {
   std::vector<bool> result;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
@@ -160,12 +161,13 @@ std::unique_ptr<Board> board_of(const Gathered& run) {
   return std::make_unique<StoreBoard>(run.store, run.prefix);
 }
 
-// Waits until the others have said how they ended. When the launcher wants the end there is no time for that.
+// Waits until the others have reported how they ended, unless the launcher is ending the run, when there is
+// no time for that.
 TrainResult conclude(const LaunchedTraining& training, const Gathered& run, const Path& folder,
                      const WorkerReport& own, SalvageWatch& salvage, const Deadline& told) {
   std::vector<EndOfRank> ends = ends_of(run, folder);
   ends[0].report = own;
-  // A salvage may have waited for them already; this rank's own end they have just heard.
+  // The emergency checkpoint may have waited for them already; they have just heard of this rank's own end.
   const Deadline at_least = Deadline::after(kLeastPatience, "the other ranks");
   for (int look = 0; !told.has_passed() || !at_least.has_passed(); ++look) {
     read_reports(run, ends);
@@ -178,7 +180,7 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
   };
   if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost)) {
     const std::string kept =
-        find_host_memory(folder) ? "; --resume takes what is newer in the hosts' memory" : "";
+        find_host_memory(folder) ? "; --resume uses newer checkpoints in the hosts' memory" : "";
     const std::string line = failure_line(ends) + salvage.finish() + kept;
     note_failure(folder, line);
     throw UserError("{}", line);
@@ -188,7 +190,7 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
   return parse_result(own.result);
 }
 
-// --- runs that go on without those who are lost
+// --- runs that continue without lost ranks
 
 std::vector<WorkerEntry> entries_of(const Gathered& run, const std::string& kind) {
   std::vector<WorkerEntry> result;
@@ -200,7 +202,7 @@ std::vector<WorkerEntry> entries_of(const Gathered& run, const std::string& kind
   return result;
 }
 
-// Those that the run did not begin with.
+// Adds the workers that joined after the start of the run.
 void add_comers(const std::vector<WorkerEntry>& by_seat, std::vector<WorkerEntry>& workers) {
   if (by_seat.size() > workers.size())
     workers.insert(workers.end(), by_seat.begin() + std::ssize(workers), by_seat.end());
@@ -228,26 +230,27 @@ LaunchedSeatFacts seat_facts(const LaunchedTraining& training, const Gathered& r
           .is_one_host = training.launch.is_one_host};
 }
 
-// The rank's work; what it is told by others, and what it hosts for them, lives as long.
+// Runs the rank's work. The watch and the hosted store live at least as long.
 WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& prepared, const Path& folder,
                           LaunchedSeat& seat, const Gathered& run, const std::string& device,
                           std::FILE* log) {
   const int rank = training.launch.rank, threads = threads_of(training.options, run, rank);
   set_num_threads(threads);
-  return report_of_work(
-      [&] { return join_comm(run, rank, device, seat.store()); }, log, training.line,
-      [&](Comm& comm, StatusLine& line) {
-        const RankElastic* const elastic = seat.begin(comm, line);
-        const std::shared_ptr<void> ended(nullptr, [&](void*) { seat.end(); });  // before the Comm does
-        if (rank == 0) seat.host();
-        const RankSeat place{device, threads, training.signals.is_interrupted,
-                             [&] { return seat.open_board(); }, elastic};
-        return with_memory(prepared.settings, training.options, folder, rank,
-                           [&] { return train_part(prepared, training.options, place, comm, line); });
-      });
+  return report_of_work([&] { return join_comm(run, rank, device, seat.store()); }, log, training.line,
+                        [&](Comm& comm, StatusLine& line) {
+                          const RankElastic* const elastic = seat.begin(comm, line);
+                          // reset before the Comm is destroyed
+                          const std::shared_ptr<void> ended(nullptr, [&](void*) { seat.end(); });
+                          if (rank == 0) seat.host();
+                          const RankSeat place{device, threads, training.signals.is_interrupted,
+                                               [&] { return seat.open_board(); }, elastic};
+                          return with_memory(prepared.settings, training.options, folder, rank, [&] {
+                            return train_part(prepared, training.options, place, comm, line);
+                          });
+                        });
 }
 
-// What rank 0 says where its launcher lets it stands in its log, too.
+// Copies the console output of rank 0 to its log.
 class LogOfFirst {
  public:
   LogOfFirst(const Path& folder, StatusLine& line)
@@ -285,10 +288,10 @@ WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& pre
       });
 }
 
-// Of a rank that the others have gone on without.
+// Rejoins the run after the others have continued without this rank.
 int join_again(const LaunchedTraining& training, const Gathered& run, const Path& folder,
                const std::string& device) {
-  training.line.print("the others have gone on without this rank: it joins again");
+  training.line.print("the other ranks continued without this one; rejoining");
   return train_as_comer({.run = folder,
                          .device = device,
                          .threads = threads_of(training.options, run, training.launch.rank),
@@ -310,7 +313,7 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
     const LogOfFirst log(prepared.folder, training.line);
     report = elastic_work(training, prepared.run, prepared.folder, seat, gathered, device, stderr);
   } catch (const LeftBehind&) {
-    own.reset();  // it hosts nothing any more
+    own.reset();  // stops hosting the run
     return {join_again(training, gathered, prepared.folder, device), {}};
   }
   (void)seat.store()->set(gathered.prefix + end_key(0), text(report));
@@ -323,7 +326,7 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
   }
   if (report.end == WorkerReport::End::interrupted) throw Interrupted{};
   TrainResult result = parse_result(report.result);
-  result.run = prepared.run.settings.run.string();  // as the user called it
+  result.run = prepared.run.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
 
@@ -335,7 +338,7 @@ LaunchedEnd lead(const LaunchedTraining& training) {
     const auto wait = [&] {
       ranks = gathering.wait_for_others([&](const std::string& text) { training.line.print(text); });
     };
-    // What hosts have in their memory they bring before they come.
+    // On a resume, hosts copy their in-memory checkpoints to the shared folder before their ranks join.
     const bool has_memory = !training.options.resume.empty() && find_host_memory(training.options.resume);
     if (has_memory) wait();
     prepared = prepare(training);
@@ -370,21 +373,22 @@ LaunchedEnd lead(const LaunchedTraining& training) {
   salvage.end();
   tell_end(gathered, 0, report);
   TrainResult result = conclude(training, gathered, prepared->folder, report, salvage, told);
-  result.run = prepared->run.settings.run.string();  // as the user called it
+  result.run = prepared->run.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
 
-// --- the others
+// --- the other ranks
 
 void speak_into(const Path& log) {
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return;  // then where the launcher lets it
+  if (file < 0) return;  // keep the launcher's output then
   std::fflush(stdout), std::fflush(stderr);
   ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
   ::close(file);
 }
 
-// The run's, which all ranks must see; what this one says goes into its log from here on.
+// Checks that this is the same folder as on rank 0, and redirects this rank's output to its log in that
+// folder.
 Path enter_folder(const LaunchedTraining& training, const Gathered& run, const JsonView& settings) {
   const Path folder = settings.at("run").text();
   expect_same_folder(folder, settings.at("mark").text(), run.ranks[0].host, [&] {
@@ -409,7 +413,7 @@ Json follow_body(const LaunchedTraining& training, const Gathered& run, const st
   });
 }
 
-// Rank 0 says what is wrong with a run that cannot be read.
+// Ignores errors: rank 0 reports what is wrong with a run that cannot be read.
 void bring_memory(const Path& run) {
   try {
     if (!run.empty()) bring_host_memory(run);
@@ -438,7 +442,7 @@ int follow(const LaunchedTraining& training) {
     bring_memory(training.options.resume);
     run = join_gathering(meeting_of(training));
   } catch (const RankRefused&) {
-    return 1;  // rank 0 says why
+    return 1;  // rank 0 reports the reason
   }
   const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
   const std::string device =
@@ -448,7 +452,7 @@ int follow(const LaunchedTraining& training) {
       return follow_elastic(training, run, device);
     } catch (const LeftBehind&) {
       return join_again(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
-    } catch (const UserError& error) {  // it could not begin
+    } catch (const UserError& error) {  // it could not start
       tell_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
       (void)run.store->set(run.prefix + gone_key(rank), "");
       throw;
@@ -461,11 +465,10 @@ int follow(const LaunchedTraining& training) {
                        return follow_body(training, run, device, watch, comm, line);
                      });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
-  // Whose report reaches nobody says it where people may see it.
+  // If the report cannot be delivered through the store, it is printed on the launcher's error output.
   const bool is_told = tell_end(run, rank, report);
   if (!is_told && !report.why.empty() && own_errors >= 0) {
-    const char* const store =
-        run.place.is_etcd ? "" : "; rank 0, which hosts the run's store, is not reached";
+    const char* const store = run.place.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";
     const std::string line =
         fmt::format("optimus: rank {} on {}: {}{}\n", rank, host_name(), report.why, store);
     (void)!::write(own_errors, line.data(), line.size());

@@ -1,4 +1,4 @@
-// See run/train_modules.h.
+// Implements run/train_modules.h: trains a model of torch modules.
 #include "run/train_modules.h"
 
 #include "base/error.h"
@@ -23,7 +23,7 @@ struct ModuleRun {
   const PreparedRun& prepared;
 };
 
-// One rank's part, with modules of its own.
+// One rank's part of the run, with its own modules.
 class ModuleRankRun {
  public:
   ModuleRankRun(const ModuleModel& model, const ModuleRun& run, const RankPart& rank)
@@ -87,7 +87,7 @@ PartKeepers ModuleRankRun::keepers(const PlanPart& part) {
   made.saver = std::make_unique<Saver>(
       Saver::Target{files_, settings_.run, {options_.keep_last, options_.keep_every}, {}}, part.plan,
       settings_.model, *part.parameters, ranks, number());
-  // Of the first plan only: its steps are the first of the run.
+  // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(
         ProfileOptions{options_.profile, settings_.run, run_.prepared.resumed.state.step, settings_.steps},
@@ -112,7 +112,7 @@ TrainResult ModuleRankRun::train() {
   if (keeps_records)
     outside.emplace(PlanSwitches::Outside{
         requests, [&](const Plan&) -> Plan {
-          throw UserError("no plan is searched for a model of modules; name one with --plan FILE");
+          throw UserError("the planner does not support models of modules; pass a plan with --plan FILE");
         }});
   PlanSwitches switches({settings_.model,
                          rank_.comm,
@@ -129,14 +129,15 @@ TrainResult ModuleRankRun::train() {
     const TrainResult result = training.run(records ? &*records : nullptr, &switches);
     if (keeps_records) requests.close("the run has ended");
     return result;
-  } catch (const std::exception&) {  // not Interrupted: that has saved
+  } catch (const std::exception&) {  // not Interrupted, which has saved already
     switches.let_go();
     if (keeps_records) requests.close("the run has failed");
     throw;
   }
 }
 
-// With ZeRO 3 no rank has all weights; the checkpoint has.
+// Copies the trained weights into the caller's modules. They come from the checkpoint, because with ZeRO 3 no
+// rank has all of them.
 void take_weights(const ModuleModel& model, const ModuleRun& run, const Path& checkpoint) {
   const TrainSettings& settings = run.prepared.settings;
   const Plan one = uniform_plan(
@@ -151,7 +152,7 @@ void say_what_runs(const ModuleModel& model, const ModuleRun& run, at::Device de
   const TrainSettings& settings = run.prepared.settings;
   line.print(fmt::format("model {}: {} parameters in {} parts", model.name,
                          with_commas(num_parameters(run.facts.spec)), model.parts.size()));
-  line.print(fmt::format("data: {} samples an epoch", with_commas(run.data.num_samples)));
+  line.print(fmt::format("data: {} samples per epoch", with_commas(run.data.num_samples)));
   const auto threads = static_cast<int>(run.options.threads);
   const int share = std::max(1, num_cores() / num_ranks(run.options, run.prepared));
   say_how_it_runs(settings, device, threads > 0 ? threads : share, line);
@@ -160,11 +161,11 @@ void say_what_runs(const ModuleModel& model, const ModuleRun& run, at::Device de
 void refuse(const ModuleModel& model, const TrainSettings& settings, Precision precision,
             std::int64_t steps_done) {
   if (settings.plan.precision != precision)
-    throw UserError("{}: the plan's precision is {}, the blocks were measured in {}; say --precision {}",
+    throw UserError("{}: the plan's precision is {}, but the modules were measured in {}; use --precision {}",
                     model.name, text(settings.plan.precision), text(precision),
                     text(settings.plan.precision));
   if (steps_done >= settings.steps)
-    throw UserError("{} has done its {} steps", settings.run.string(), steps_done);
+    throw UserError("{} has completed its {} steps", settings.run.string(), steps_done);
   ensure_engine_supports(settings.plan, settings.model);
 }
 
@@ -172,7 +173,7 @@ void refuse(const ModuleModel& model, const TrainSettings& settings, Precision p
 
 TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions options) {
   if (data.read == nullptr || data.num_samples < 1)
-    throw UserError("{}: the data needs at least one sample and a function that reads it", model.name);
+    throw UserError("{}: the data needs at least one sample and a read function", model.name);
   RealFileSystem files;
   NullSink events;
   PreparedRun prepared;

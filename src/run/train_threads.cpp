@@ -1,4 +1,4 @@
-// See train_threads.h.
+// Implements train_threads.h.
 #include "run/train_threads.h"
 
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// The user's wish to end is kept for the agreement of all ranks.
+// Remembers the user's interrupt until the agreement of all ranks.
 class AskedSink final : public EventSink {
  public:
   explicit AskedSink(EventSink& events) : events_(events) {}
@@ -39,7 +39,7 @@ struct Closed {
 struct RankEnd {
   TrainResult result;
   std::exception_ptr failure;
-  bool is_lost = false;  // only because others were
+  bool is_lost = false;  // only because other ranks were lost
 };
 
 struct ThreadSeat {
@@ -56,7 +56,7 @@ void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadSeat& seat, 
     done_or_throw(comm->connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
     StepAgreement agreement(*comm, patience);
     end.result = body({*comm, seat.device, seat.threads, seat.events, seat.line, agreement, is_asked});
-    agreement.take();  // what the others still say
+    agreement.take();  // takes what the others have already sent
   } catch (const PeersLost&) {
     end.failure = std::current_exception(), end.is_lost = true;
   } catch (...) {
@@ -64,7 +64,8 @@ void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadSeat& seat, 
   }
 }
 
-// Who failed by itself comes before those that missed it.
+// The result of rank 0. If ranks have failed, one that failed on its own takes precedence over those that
+// only lost it.
 TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) {
   std::exception_ptr why;
   for (const bool is_lost : {false, true})
@@ -91,7 +92,7 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
     const Group world_of_one{Role::world, {}};
     done_or_throw(comm->connect(0, {&world_of_one, 1}, Deadline::after(kStartPatience, "connecting")));
     StepAgreement agreement(*comm, options.patience);
-    // Alone it ends as soon as events throw.
+    // A single rank ends as soon as `events` throws.
     return body({*comm, parse_device(devices[0]), set_num_threads(share), events, line, agreement,
                  [] { return false; }});
   }

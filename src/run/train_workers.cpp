@@ -1,4 +1,4 @@
-// See train_workers.h.
+// Implements train_workers.h.
 #include "run/train_workers.h"
 
 #include <algorithm>
@@ -31,11 +31,11 @@
 namespace optimus {
 namespace {
 
-constexpr int kTimesMore = 2;        // that a run may grow to with templates at hand
-constexpr Seconds kAskPatience{20};  // for a run that is asked for a better plan
+constexpr int kTimesMore = 2;        // growth of the run for which plan templates are prepared
+constexpr Seconds kAskPatience{20};  // for a run to accept a better plan
 
-constexpr Seconds kStoppedMargin{5};    // beyond the patience, for a worker that somebody has stopped
-constexpr Seconds kStoppedPatience{2};  // for one without which the others can go on
+constexpr Seconds kStoppedMargin{5};    // added to the timeout for a worker that is stopped
+constexpr Seconds kStoppedPatience{2};  // for a stopped worker without which the others can continue
 
 Json to_json(const TrainResult& result) {
   return {{"run", result.run},
@@ -56,8 +56,7 @@ TrainResult parse_result(const Json& json) {
   TrainResult result;
   result.run = view.at("run").text(), result.checkpoint = view.at("checkpoint").text();
   result.steps = view.at("steps").integer();
-  result.loss =
-      view.number_or("loss", std::numeric_limits<double>::quiet_NaN());  // JSON has no word for that
+  result.loss = view.number_or("loss", std::numeric_limits<double>::quiet_NaN());  // NaN is null in JSON
   if (const auto loss = view.find("validation_loss")) result.validation_loss = loss->number();
   result.tokens_per_second = view.number_or("tokens_per_second", 0);
   result.sample = view.at("sample").text();
@@ -66,7 +65,7 @@ TrainResult parse_result(const Json& json) {
 
 namespace {
 
-// The store of the run: one of ours, or a place in etcd that is empty afterwards.
+// The store of the run: one hosted here, or a prefix in etcd that is cleared at the end.
 class RunStore {
  public:
   explicit RunStore(const std::string& named) {
@@ -120,7 +119,7 @@ PreparedRun take_run_over(const Path& folder, const JsonView& view, bool is_gpu,
   }
   options.run = folder;
   options.plan = folder / "plan.json";
-  NullSink quiet;  // what is to be said was said by the starting process
+  NullSink quiet;  // the starting process has printed everything already
   run.settings =
       resolve(options, {.is_gpu = is_gpu}, &table, quiet, run.resumed.checkpoint, run.resumed.state);
   run.settings.phase_plans = read_phase_plans(folder, run.settings);
@@ -135,7 +134,7 @@ Json train_part(const PreparedRun& run, const TrainOptions& options, const RankS
   const Json result = to_json(train_rank(run, options,
                                          {comm, parse_device(seat.device), seat.threads, events, line,
                                           agreement, seat.is_interrupted, seat.open_board, seat.elastic}));
-  agreement.take();  // what the others still say
+  agreement.take();  // takes what the others have already sent
   return result;
 }
 
@@ -160,7 +159,7 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                    .is_etcd = store.place().is_etcd,
                    .token = store.place().token,
                    .long_grace = options.patience,
-                   // The others miss it first where they wait for it.
+                   // The ranks that wait for it report it first.
                    .patience = options.is_static ? Seconds(options.patience.value + kStoppedMargin.value)
                                                  : kStoppedPatience});
   const std::unique_ptr<Board> board =
@@ -177,7 +176,7 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
   SalvageHost salvage(*board, files, std::move(facts));
   TrainResult result =
       parse_result(workers.wait(command.is_interrupted, &salvage, regrouping ? &*regrouping : nullptr));
-  result.run = run.settings.run.string();  // as the user called it
+  result.run = run.settings.run.string();  // the path as the user gave it
   return result;
 }
 
@@ -185,7 +184,8 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
                                    const Path& folder, const DeviceFacts& device) {
   TrainOptions wish = options;
   wish.batch = settings.plan.batch, wish.sequence_length = settings.plan.sequence_length;
-  const bool has_phases = settings.phases.size() > 1;  // its plans are of the phase that the run began with
+  // the given plans are of the phase in which the run started
+  const bool has_phases = settings.phases.size() > 1;
   wish.precision = text(settings.plan.precision);
   return {.model = settings.model,
           .run = folder,
@@ -194,7 +194,7 @@ Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOpt
           .phases = settings.phases,
           .improve = [folder, has_phases](const Plan& plan) {
             if (has_phases) return;
-            (void)ask(folder, plan_wish(plan, "the planner's plan is there"),
+            (void)ask(folder, plan_wish(plan, "improved by the planner"),
                       Deadline::after(kAskPatience, "a better plan"));
           }};
 }
@@ -237,7 +237,7 @@ int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable
     return run_as_worker(place, work);
   } catch (const LeftBehind&) {
     StatusLine line = StatusLine::for_log(stderr);
-    line.print("the others have gone on without this worker: it joins again");
+    line.print("the other workers continued without this one; rejoining");
     return train_as_comer(
         {.run = place.run, .device = place.device, .threads = place.threads, .was_in = true}, options, table,
         signals, line);

@@ -1,4 +1,4 @@
-// See training.h.
+// Implements training.h: the loop and its records.
 #include "run/training.h"
 
 #include <ATen/ops/tensor.h>
@@ -25,7 +25,7 @@
 namespace optimus {
 namespace {
 
-// Of messages to rank 0 where that has no part in the plan; no message of a step has them.
+// Tags of messages to a rank 0 without a part in the plan; they differ from the tags of steps.
 constexpr int kStepTag = 0x7fe0, kSavedTag = 0x7fe1;
 
 Seconds wall_time() {
@@ -40,7 +40,7 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 
 namespace {
 
-// A run that goes on with the plan that it had stays in its epoch.
+// A run that is resumed with the same plan stays in its plan epoch.
 std::int64_t next_epoch(const Path& run, const Plan& plan) {
   const std::optional<std::int64_t> newest = newest_epoch(run);
   if (!newest) return 0;
@@ -64,8 +64,9 @@ void begin_run_folder(const TrainSettings& settings, const TrainOptions& options
   const bool has_checkpoints =
       std::filesystem::is_directory(checkpoints, error) && !std::filesystem::is_empty(checkpoints, error);
   if (options.resume.empty() && (has_checkpoints || std::filesystem::exists(run / "metrics.jsonl", error)))
-    throw UserError("{} holds a run already; go on with it by --resume, or give another folder with --run",
-                    run.string());
+    throw UserError(
+        "{} already contains a run; continue it with --resume, or choose another folder with --run",
+        run.string());
   value_or_throw(files.create_folders(run / "tensorboard"));
   std::string resolved;
   if (table != nullptr) {
@@ -102,7 +103,7 @@ void say_how_it_runs(const TrainSettings& settings, at::Device device, int threa
     const Phase& phase = settings.phases[i];
     const std::string when = phase.after == kNotYet
                                  ? fmt::format("when the gradient noise scale is {} samples", phase.batch)
-                                 : fmt::format("behind step {}", phase.after);
+                                 : fmt::format("after step {}", phase.after);
     line.print(fmt::format("{}: {}, {}", when, text(settings.phases[i - 1], phase),
                            short_text(settings.phase_plans[i])));
   }
@@ -153,9 +154,10 @@ TrainResult Training::run(RunFolder* folder, PlanSwitches* switches, Watching* w
   } catch (const Interrupted&) {  // by the user, between steps
     progress_.finish();
     save_last();
-    line_.print(fmt::format("stopped after step {}; --resume {} goes on", step_, settings_.run.string()));
+    line_.print(
+        fmt::format("stopped after step {}; --resume {} continues the run", step_, settings_.run.string()));
     throw;
-  } catch (const UserError&) {  // data that cannot be read: what was learned until then is kept
+  } catch (const UserError&) {  // unreadable data: what was learned so far is saved
     progress_.finish();
     if (num_tokens > 0 && keepers_.saver != nullptr && keepers_.saver->is_alone())
       line_.print(fmt::format("saved in {}", save_last().string()));
@@ -167,7 +169,7 @@ TrainResult Training::run(RunFolder* folder, PlanSwitches* switches, Watching* w
   return result;
 }
 
-// All ranks, with or without a part.
+// Called on all ranks, with or without a part.
 void Training::end_of_step(RunFolder* folder) {
   const StepWord agreed = company_.agreement.take();
   if (company_.beacon != nullptr) company_.beacon->stepped(step_);
@@ -185,7 +187,7 @@ void Training::end_of_step(RunFolder* folder) {
     if (agreed.collects) company_.watching->collect(step_);
     if (agreed.probes) company_.watching->probe();
   }
-  if (company_.switches != nullptr) word = company_.switches->word();  // by what was seen
+  if (company_.switches != nullptr) word = company_.switches->word();  // from what was observed
   if (company_.watching != nullptr && folder != nullptr) tell_decisions(*folder);
   word.ends = company_.is_asked(), word.meets = company_.wants_to_meet();
   word.stays = !company_.leaves();
@@ -196,7 +198,7 @@ void Training::end_of_step(RunFolder* folder) {
   company_.agreement.say(word);
 }
 
-// Rank 0: that the plan stays, and what became of one that it wished for.
+// On rank 0: reports that the plan stays, and the measured gain of a plan that the run proposed.
 void Training::tell_decisions(RunFolder& folder) {
   Deciding* const deciding = company_.watching->deciding();
   if (deciding == nullptr) return;
@@ -204,7 +206,7 @@ void Training::tell_decisions(RunFolder& folder) {
   const std::optional<double> gain = deciding->realised();
   if (!gain) return;
   progress_.finish();
-  line_.print(fmt::format("step {}: the plan of epoch {} has realised {:+.0f} % ({:+.0f} % predicted)", step_,
+  line_.print(fmt::format("step {}: measured gain of plan epoch {}: {:+.0f} % (predicted {:+.0f} %)", step_,
                           epoch_, 100 * *gain, 100 * wished_gain_));
   const Outcome<void> kept = folder.decisions.append_line(realised_line(step_, epoch_, *gain));
   if (!kept) events_.report(Warning{kept.error().why});
@@ -213,7 +215,7 @@ void Training::tell_decisions(RunFolder& folder) {
 void Training::tell_stay(RunFolder& folder, const PlanStay& stay) {
   const std::string plan = plan_hash(part_.plan);
   progress_.finish();
-  line_.print(fmt::format("step {}: {}; the plan stays: {}", step_, stay.why, stay.reason));
+  line_.print(fmt::format("step {}: {}; keeping the current plan: {}", step_, stay.why, stay.reason));
   const Outcome<void> kept =
       folder.decisions.append_line(decision_line({.step = step_,
                                                   .kind = "stay",
@@ -243,7 +245,7 @@ void Training::save_if_due() {
   const std::optional<SaveResult> ended = saver.take_ended(false);
   if (ended && ended->saved) saved_ = ended->metrics;
   if (ended && !ended->saved)
-    events_.report(Warning{fmt::format("the checkpoint of step {} was not written, training goes on: {}",
+    events_.report(Warning{fmt::format("could not write the checkpoint of step {}; training continues: {}",
                                        ended->metrics.step, ended->saved.error().why)});
   if (step_ == settings_.steps) return;
   const bool is_time = is_due(save_rule_, step_, Seconds(seconds_since(last_save_)));
@@ -257,8 +259,9 @@ void Training::save_to_memory() {
   Saver& memory = *keepers_.memory;
   const std::optional<SaveResult> ended = memory.take_ended(false);
   if (ended && !ended->saved)
-    events_.report(Warning{fmt::format("the state of step {} was not kept in memory, training goes on: {}",
-                                       ended->metrics.step, ended->saved.error().why)});
+    events_.report(
+        Warning{fmt::format("could not store the state of step {} in memory; training continues: {}",
+                            ended->metrics.step, ended->saved.error().why)});
   if (step_ < settings_.steps && step_ % options_.memory_every == 0) memory.begin(state());
 }
 
@@ -289,13 +292,14 @@ StepMetrics Training::one_step() {
   const double data_wait = seconds_since(step_began_);
   rate_ = learning_rate_at(settings_.learning_rate, ++step_);
   next_sample_ += part_.plan.batch;
-  if (!is_last)  // read while this step is computed
+  if (!is_last)  // prefetched while this step is computed
     next_ = std::async(std::launch::async, [this, step = step_, sample = next_sample_] {
       return course_.read(part_.plan, step, sample);
     });
   if (keepers_.profiler != nullptr) keepers_.profiler->before(step_);
   if (company_.watching != nullptr) company_.watching->begin_step(*part_.engine);
-  // Step sizes of stages with delays grow to the given one in five warm-ups; each micro-batch is an update.
+  // The step sizes of stages with delays grow to the given one within five warm-ups; each micro-batch is an
+  // update.
   const std::int64_t num_rescheduled =
       5 * settings_.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report =
@@ -341,14 +345,14 @@ void Training::end_writing() {
   if (keepers_.memory != nullptr) keepers_.memory->end_writing();
 }
 
-// Of the phase that the run is in.
+// For the current phase.
 double Training::flops_per_token() const {
   return model_flops_per_token(settings_.model, part_.plan.sequence_length);
 }
 
 bool Training::is_told_by_others() const { return !has_device(part_.plan, 0); }
 
-// Rank 0 keeps the records, and has no part.
+// Sends the metrics of a step to rank 0, which keeps the records but has no part.
 void Training::tell_first(const StepMetrics& metrics) {
   if (part_.is_empty() || !is_told_by_others() || company_.comm.rank() != teller()) return;
   at::Tensor numbers =
@@ -357,11 +361,11 @@ void Training::tell_first(const StepMetrics& metrics) {
                   metrics.validation_loss.value_or(std::numeric_limits<double>::quiet_NaN()),
                   static_cast<double>(metrics.memory.value_or(Bytes(0)).value)},
                  at::kDouble);
-  done_or_throw(company_.comm.send(0, numbers, kStepTag, "how a step went")
+  done_or_throw(company_.comm.send(0, numbers, kStepTag, "step metrics")
                     ->wait(Deadline::after(options_.patience, "rank 0")));
 }
 
-// A rank without a part in the plan: counts, and at rank 0 is told.
+// A step of a rank without a part in the plan: it only counts, and on rank 0 receives the metrics.
 StepMetrics Training::step_of_others() {
   ++step_, next_sample_ += part_.plan.batch;
   done_.step = step_, done_.num_samples = next_sample_;
@@ -369,7 +373,7 @@ StepMetrics Training::step_of_others() {
   metrics.epoch = epoch_;
   if (company_.comm.rank() != 0) return metrics;
   at::Tensor numbers = at::zeros({8}, at::kDouble);
-  done_or_throw(company_.comm.receive(teller(), numbers, kStepTag, "how a step went")
+  done_or_throw(company_.comm.receive(teller(), numbers, kStepTag, "step metrics")
                     ->wait(Deadline::after(options_.patience, "the plan's ranks")));
   const double* const told = numbers.const_data_ptr<double>();
   if (company_.watching != nullptr && company_.watching->deciding() != nullptr)
@@ -392,7 +396,7 @@ void Training::record(const StepMetrics& metrics, RunFolder* folder) {
       if (!done) events_.report(Warning{done.error().why});
   if (metrics.is_skipped)
     events_.report(
-        Warning{fmt::format("step {}: the gradient is not finite; nothing was updated", metrics.step)});
+        Warning{fmt::format("step {}: the gradient is not finite; the update was skipped", metrics.step)});
   if (folder != nullptr || !part_.is_empty()) progress_.step_ended(metrics);
 }
 

@@ -1,4 +1,4 @@
-// See watching.h.
+// Implements Watching.
 #include "run/watching.h"
 
 #include "switching/memory.h"
@@ -37,7 +37,8 @@ void Watching::took(const PlanPart& part) {
 void Watching::begin_step(Engine& engine) {
   if (!log_ || engine.instruction_log != nullptr || !is_due_) return;
   engine.instruction_log = &*log_;
-  if (facts_.device.is_cuda()) log_->begin_times();  // milliseconds since then have few digits
+  // event times are milliseconds since this call, with limited precision
+  if (facts_.device.is_cuda()) log_->begin_times();
 }
 
 void Watching::end_step(Engine& engine, const MeasuredStep& step) {

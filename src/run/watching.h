@@ -1,10 +1,11 @@
-// Watching: what one rank does so that the run knows how it goes: measures its own steps, and passes on what it and the ranks below it in
-// the tree have seen. At rank 0 that ends in Deciding.
+// Watching: measures one rank's steps, and forwards its observations and those of the ranks below it in the
+// observation tree. On rank 0 they reach Deciding.
 //
-// Ranks collect after the same steps, as the steps' agreement says (StepWord::collects): every step, where one takes a tenth of a second or
-// more; else the mean of several. On CUDA computing is timed by events in the stream and what joins devices by whatever carries it, only in
-// the first step of several; where steps can be recorded (on one device) that would end it, and nobody could do better anyhow. Beside it
-// the device says what its clock is. One thread.
+// All ranks collect after the same steps, as the step agreement specifies (StepWord::collects): after every
+// step if a step takes a tenth of a second or more, else the mean of several steps. On CUDA, computation is
+// timed by events in the stream and communication by its transport, only in the first step of several; steps
+// that can be recorded as CUDA graphs (on one device) are not timed, because timing would prevent recording.
+// The device's clock rate is added to the observations. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -26,26 +27,26 @@ class Watching {
     Seconds patience;
     std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
     at::Device device;
-    Deciding* deciding = nullptr;  // at rank 0
+    Deciding* deciding = nullptr;  // on rank 0
     std::function<void(const Observation& seen, const std::vector<Finding>& findings)>
-        keep{};  // at rank 0: what is worth keeping
+        keep{};  // on rank 0: records observations that are worth keeping
   };
   Watching(Facts facts, const PlanPart& part);
 
-  // Around a step of a rank with a part.
+  // Called before and after each step of a rank with a part.
   void begin_step(Engine& engine);
   void end_step(Engine& engine, const MeasuredStep& step);
-  // After every step, before the plan may change, by all ranks.
+  // After every step, before the plan may change; called by all ranks.
   void receive() { tree_.receive(); }
-  // After some, when it has changed or not, by all ranks.
+  // After some steps, whether or not the plan has changed; called by all ranks.
   void collect(std::int64_t step);
-  // What this rank says about that for the next step.
+  // Whether this rank wants to collect after the next step.
   bool wants_to_collect();
-  // Whether all are to look which machines are slow; said once.
+  // Whether all ranks are to probe which machines are slow; true once per request.
   bool wants_to_probe() { return facts_.deciding != nullptr && facts_.deciding->wants_to_probe(); }
   // After the same step, by all ranks.
   void probe();
-  // The part is of another plan.
+  // Called when the part belongs to a new plan.
   void took(const PlanPart& part);
 
   Deciding* deciding() const { return facts_.deciding; }
@@ -53,10 +54,10 @@ class Watching {
  private:
   const Facts facts_;
   ObservationTree tree_;
-  std::optional<StepMeter> meter_;              // none: no part
-  std::optional<InstructionLog> log_;           // none: no part, or steps may be recorded
+  std::optional<StepMeter> meter_;              // empty: no part
+  std::optional<InstructionLog> log_;           // empty: no part, or steps may be recorded
   bool is_due_ = true;                          // on CUDA: no step was timed since the last collection
-  const std::unique_ptr<DeviceSensor> sensor_;  // none: the device tells nothing
+  const std::unique_ptr<DeviceSensor> sensor_;  // null: the device reports nothing
   std::chrono::steady_clock::time_point collected_;
 };
 

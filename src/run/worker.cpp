@@ -1,4 +1,4 @@
-// See worker.h.
+// Implements worker.h.
 #include "run/worker.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ void send_report(int file, const WorkerReport& report) {
   const std::string line = text(report) + "\n";
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t size = ::write(file, line.data() + done, line.size() - done);
-    if (size <= 0) return;  // nobody reads it any more
+    if (size <= 0) return;  // the reader has ended
     done += static_cast<std::size_t>(size);
   }
 }
@@ -73,7 +73,7 @@ int exit_code(WorkerReport::End end) {
   return 1;
 }
 
-// If the parent went away before this was asked for, nobody would tell.
+// If the parent ended before this call, no signal would arrive.
 void live_as_long_as(int parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);

@@ -1,4 +1,4 @@
-// See choose_plan.h.
+// Implements choose_plan.h: turns the options into a `Demand`, runs the search and applies the fallbacks.
 #include "settings/choose_plan.h"
 
 #include <cmath>
@@ -21,14 +21,15 @@
 namespace optimus {
 namespace {
 
-// Schedules that change what is learned are never chosen; who asks for one has the stages of 1F1B with it.
+// Schedules that change what is learned are never chosen automatically. If the user requests one, the search
+// runs with the stages of 1F1B and the schedule is replaced afterwards.
 std::optional<Schedule> asynchronous_schedule(const Constraints& layout) {
   if (layout.schedule.empty()) return std::nullopt;
   const Schedule asked = parse_schedule(layout.schedule, "--schedule");
   return is_asynchronous(asked) ? std::optional(asked) : std::nullopt;
 }
 
-// What was asked for, and what the engine runs: no expert parallelism, no offload.
+// The user's constraints, limited to what the engine runs: no expert parallelism, no offload.
 Constraints runnable(const TrainOptions& options) {
   Constraints constraints = options.layout;
   if (asynchronous_schedule(options.layout)) {
@@ -47,7 +48,7 @@ Constraints runnable(const TrainOptions& options) {
   return constraints;
 }
 
-// What the planner is asked for so many devices.
+// The planner's demand for `cluster.num_devices()` devices.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster, const Constraints& constraints,
                  const Constants& constants = fitted_constants()) {
@@ -69,7 +70,7 @@ Demand demand_of(const TrainOptions& options, const ModelSpec& model, const Devi
   return demand;
 }
 
-// Copies of the model, each on its share of the batch.
+// Data-parallel replicas, each on its share of the batch.
 Plan copies_on(int size, const Demand& demand, const TrainOptions& options) {
   UniformPlan all{.dp = size, .batch = demand.batch, .sequence_length = demand.sequence_length};
   all.microbatch =
@@ -81,19 +82,19 @@ Plan copies_on(int size, const Demand& demand, const TrainOptions& options) {
 }
 
 std::string note_of(const SearchResult& found) {
-  std::string note = fmt::format("the planner chose {} of {} candidates", short_text(found.plan),
+  std::string note = fmt::format("plan: {} (best of {} candidates", short_text(found.plan),
                                  with_commas(found.num_candidates));
-  if (found.alternatives.empty()) return note;
+  if (found.alternatives.empty()) return note + ")";
   const Alternative& next = found.alternatives.front();
   constexpr double kAsQuick = 5e-4;
   const double slower = next.seconds / found.step.seconds - 1;
-  if (!next.fill.fits()) return fmt::format("{}; {}: {}", note, short_text(next.plan), next.why);
-  if (std::abs(slower) < kAsQuick) return fmt::format("{}; {} is as quick", note, short_text(next.plan));
-  return fmt::format("{}; {} would take {:.1f} % {}: {}", note, short_text(next.plan), 100 * std::abs(slower),
-                     slower > 0 ? "longer" : "less", next.why);
+  if (!next.fill.fits()) return fmt::format("{}; {}: {})", note, short_text(next.plan), next.why);
+  if (std::abs(slower) < kAsQuick) return fmt::format("{}; {} is equally fast)", note, short_text(next.plan));
+  return fmt::format("{}; {} is {:.1f} % {}: {})", note, short_text(next.plan), 100 * std::abs(slower),
+                     slower > 0 ? "slower" : "faster", next.why);
 }
 
-// What is wrong with the history, for the line about the plan.
+// Collects a warning about the run history, for the line about the plan.
 class Complaint final : public EventSink {
  public:
   void report(const Event& event) override {
@@ -102,7 +103,8 @@ class Complaint final : public EventSink {
   std::string words;
 };
 
-// The devices as past runs have found them, else as they were measured on this machine, else as is usual.
+// The machines that the planner assumes: corrected by past runs, else as measured on this machine, else as
+// usual for the device type.
 struct KnownMachines {
   Corrected by_history;
   Cluster cluster;
@@ -118,7 +120,7 @@ KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& dev
     if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, complaint))
       return {{here->cluster.profile(), here->constants, {}},
               here->cluster,
-              complaint.words + "; by what was measured of this machine"};
+              complaint.words + "; costs as measured on this machine"};
   Corrected machines = corrected(usual_machines(device, size), fitted_constants(), found);
   Cluster cluster(machines.profile, fmt::format("cluster {}x{}", device.type, size));
   std::string note = complaint.words;
@@ -126,15 +128,16 @@ KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& dev
   return {std::move(machines), std::move(cluster), std::move(note)};
 }
 
-// The planner's best. It may leave devices out, because a small model is quicker on fewer; who wants devices used gets copies of
-// the model on all of them, if `may_copy` and constraints let them be.
+// The planner's best plan. It may leave devices unused, because a small model can be faster on fewer devices.
+// If all devices have to be used, `may_copy` is set and the constraints allow it, the result is a replica of
+// the model on every device.
 ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                    bool may_copy) {
   const KnownMachines known =
       machines_known(options, device, size, parse_precision(options.precision, "--precision"));
   const Constraints constraints = runnable(options);
   Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
-  // A second copy of state is not of asynchronous schedules.
+  // Asynchronous schedules have no redundant copy of the state.
   if (asynchronous_schedule(options.layout)) demand.failures.mtbf = Seconds(0);
   SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
   if (const auto schedule = asynchronous_schedule(options.layout)) {
@@ -145,13 +148,14 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
-  return {
-      copies_on(size, demand, options),
-      fmt::format("copies of the model on all {} devices; fewer are predicted to be quicker: --devices {}",
-                  size, num_devices(found.plan))};
+  return {copies_on(size, demand, options),
+          fmt::format(
+              "replicas of the model on all {} devices; fewer are predicted to be faster: try --devices {}",
+              size, num_devices(found.plan))};
 }
 
-// The best; in a run that goes on without who is lost, one whose state is held twice where there is such a plan.
+// The best plan. A run that continues after the loss of a worker gets one with redundant copies of its state,
+// if such a plan exists.
 ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& model,
                         const DeviceFacts& device, bool may_copy) {
   const ChosenPlan best = best_on(size, options, model, device, may_copy);
@@ -164,7 +168,7 @@ ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& 
     ChosenPlan chosen = best_on(size, copies, model, device, may_copy);
     if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;
     chosen.note +=
-        fmt::format("; {} would lose steps with a device: nobody else has its state", short_text(best.plan));
+        fmt::format("; {} has no redundant copy: losing a device would lose steps", short_text(best.plan));
     return chosen;
   } catch (const UserError&) {
     return best;
@@ -190,14 +194,15 @@ ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, cons
   const int size = static_cast<int>(options.devices.value_or(1));
   ChosenPlan chosen = surviving_on(size, options, model, device, true);
   if (num_devices(chosen.plan) < size)
-    throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size,
+    throw UserError("no plan for {} devices meets the constraints; at most {} of them can be used", size,
                     num_devices(chosen.plan));
   return chosen;
 }
 
 namespace {
 
-// What holds also where nothing else that was asked for can be: an asynchronous schedule learns otherwise than others.
+// The constraints that hold even when nothing else of the request can be met: an asynchronous schedule learns
+// differently from the others.
 Constraints unasked(const Constraints& asked) {
   Constraints left;
   left.max_memory = asked.max_memory;
@@ -221,7 +226,7 @@ Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const Dev
         last = error;
       }
     }
-  throw last.value_or(UserError("no plan for {} devices", size));
+  throw last.value_or(UserError("no plan found for {} devices", size));
 }
 
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,

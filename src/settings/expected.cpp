@@ -1,4 +1,4 @@
-// See expected.h.
+// Implements expected.h.
 #include "settings/expected.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
     for (const DeviceType& type : here.profile().types)
       if (type.name == name) return type;
   } catch (const UserError& error) {
-    events.report(Warning{fmt::format("{}; optimus profile --hardware writes it anew", error.what())});
+    events.report(Warning{fmt::format("{}; run optimus profile --hardware to write it again", error.what())});
   }
   return std::nullopt;
 }
@@ -58,17 +58,18 @@ std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& 
 std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, const Plan& plan,
                                           const ModelSpec& model, EventSink& events) {
   if (model.is_custom()) return std::nullopt;
-  // Devices that the plan does without may lie between those that it has.
+  // Devices that the plan does not use may lie between those that it uses.
   const int numbers = num_device_numbers(plan);
   const auto measured = measured_machine(name, is_gpu, numbers, num_devices(plan), plan.precision, events);
   const Cluster cluster = measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, numbers));
   const DeviceMap map = DeviceMap::identity(numbers);
   const StepSimulator simulator({plan, model, cluster, map, our_software(), format_of(plan.precision)});
   const Constants constants = measured ? measured->constants : fitted_constants();
-  return ExpectedStep{measured
-                          ? "what was measured of this machine"
-                          : fmt::format("what is usual of {}; optimus profile --hardware measures", name),
-                      simulator.run(constants), simulator.instructions(constants, kMostTraced)};
+  return ExpectedStep{
+      measured
+          ? "the measurements of this machine"
+          : fmt::format("typical figures for {} (optimus profile --hardware measures this machine)", name),
+      simulator.run(constants), simulator.instructions(constants, kMostTraced)};
 }
 
 std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,

@@ -1,4 +1,4 @@
-// See phases.h.
+// Implements phases.h.
 #include "settings/phases.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Plan same_for(const Plan& plan, const Phase& phase, const ModelSpec& model) {
   return result;
 }
 
-// Of a run that goes on as it was.
+// The saved plan of a phase, if the run is resumed with its own plan.
 std::optional<Plan> kept_plan(const TrainOptions& options, const TrainSettings& settings,
                               const Phase& phase) {
   const Path path = phase_path(settings.run, phase);
@@ -48,12 +48,12 @@ Plan planned(const Phase& phase, const TrainOptions& options, const TrainSetting
     if (settings.are_devices_free)
       if (const auto chosen = choose_plan_for_all(own, settings.model, device)) return chosen->plan;
     if (!is_alone) return choose_plan(own, settings.model, device).plan;
-  } catch (const UserError&) {  // none that meets the constraints
+  } catch (const UserError&) {  // no plan meets the constraints
   }
   return same_for(settings.plan, phase, settings.model);
 }
 
-// A plan that was given, and those that it is scripted to change to, keep their devices and layers.
+// A given plan, and the plans that --switch-at names, keep their devices and layers.
 std::vector<Plan> same_plans(const TrainOptions& options, const TrainSettings& settings) {
   const std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);
@@ -103,8 +103,8 @@ std::vector<Plan> read_phase_plans(const Path& run, const TrainSettings& setting
 std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSettings& settings) {
   if (!options.switch_at.empty() && follows_noise(options.batch_ramp))
     throw UsageError(
-        "--switch-at and --batch-ramp {}: nobody knows the batch at a step to come; leave one of "
-        "them away",
+        "--switch-at and --batch-ramp {}: the batch at a future step is not known in advance; "
+        "remove one of them",
         options.batch_ramp);
   std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);
@@ -126,7 +126,7 @@ std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSe
 
 std::vector<ScriptedSwitch> with_begins(std::vector<ScriptedSwitch> script, const TrainSettings& settings,
                                         const std::vector<std::int64_t>& begins) {
-  std::size_t phase = settings.first_phase;  // that begins[phase] ends
+  std::size_t phase = settings.first_phase;  // the phase that ends at begins[phase]
   for (ScriptedSwitch& one : script)
     if (one.is_phase && phase < begins.size()) one.step = begins[phase++];
   return script;

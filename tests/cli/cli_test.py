@@ -430,7 +430,7 @@ class CommandLine(CommandLineTest):
             self.assertEqual(set(check), {"name", "ok", "found", "fix"})
             self.assertTrue(check["ok"] or check["fix"], check)
         launcher = as_json("doctor", code=None, env={**os.environ, "RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "7"})
-        self.assertIn("torchrun, rank 1 of 4, meeting at a:7", [c["found"] for c in launcher["checks"]])
+        self.assertIn("torchrun, rank 1 of 4, rendezvous at a:7", [c["found"] for c in launcher["checks"]])
 
     def test_doctor_of_a_machine_with_a_card(self):
         tools = self.folder / "tools"

@@ -111,7 +111,7 @@ class Switches(CommandLineTest):
         self.assertEqual([(w["rank"], w["state"]) for w in status["workers"]], [(r, "running") for r in range(DEVICES)])
         self.assertEqual(status["epoch"], 0)
         done = json.loads(run("switch", self.folder / "asked", "--plan", self.plan(2), "--json").stdout)
-        self.assertRegex(done["text"], r"^step \d+: plan \w{4} → \w{4} \(.* → pp4.*\), prepared .*, paused .* steps\), moved .* \(bound .*\)$")
+        self.assertRegex(done["text"], r"^step \d+: plan \w{4} → \w{4} \(.* → pp4.*\), prepared .*, paused .* steps\), moved .* \(minimum .*\)$")
         self.assertEqual(json.loads(run("status", self.folder / "asked", "--json").stdout)["can_lose"], 0)
         run("switch", self.folder / "asked", "--plan", self.plan(13))  # one device: rank 0 may be idle
         run("switch", self.folder / "asked", "--plan", self.plan(1))
@@ -128,7 +128,7 @@ class Switches(CommandLineTest):
         training.communicate(timeout=60)
         self.assertEqual(training.returncode, 130)
         self.assertFalse(json.loads(run("status", self.folder / "asked", "--json").stdout)["running"])
-        self.assertRegex(run("status", self.folder / "asked").stdout, r": not running, step \d+ of 3000, (.|\n)*train --resume .* goes on")
+        self.assertRegex(run("status", self.folder / "asked").stdout, r": not running, step \d+ of 3000, (.|\n)*continue .*train --resume ")
         self.assertIn("no training is running", run("switch", self.folder / "asked", "--plan", self.plan(2), code=1).stderr)
         # It goes on with the plan that it was on.
         before = (self.folder / "asked" / "plan.json").read_text()

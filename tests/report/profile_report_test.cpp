@@ -1,4 +1,5 @@
-// Profiles of ranks: what is written is read back, times are means over ranks and steps, every lane has a track.
+// Profiles of ranks: they are read back as written, times are means over ranks and steps, and every lane has
+// a track.
 #include "report/profile_report.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,8 @@
 namespace optimus {
 namespace {
 
-// Two steps of 10 s: a forward of 2 s, a sum of 4 s of which the forward hides one, an update.
+// Two steps of 10 s: a forward of 2 s, an all-reduce of 4 s of which 1 s overlaps with the forward, and an
+// update.
 RankProfile made_up(int rank, double scale) {
   RankProfile profile;
   profile.rank = rank, profile.host = "a \"host\"", profile.device = "cpu";

@@ -1,4 +1,4 @@
-// A run's records under other policies: what was measured and predicted there is what they are told and get.
+// A run's records replayed under other policies: the policies get what was measured and predicted in the run.
 #include "report/recorded_trial.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,8 @@
 namespace optimus {
 namespace {
 
-// Steps 1 to 400 of a second; from step 101 to 300 a slow device makes dp4 take two; the run goes to dp3 (1.25 s) behind step 110, and back behind 310.
+// Steps 1 to 400 take 1 s each; from step 101 to 300 a slow device makes dp4 take 2 s. The run switches to
+// dp3 (1.25 s) after step 110, and back after step 310.
 struct Recorded {
   std::vector<StepMetrics> steps;
   std::vector<Decision> decisions;
@@ -45,7 +46,7 @@ TEST(RecordedTrial, StretchesHaveWhatWasMeasuredAndPredicted) {
   EXPECT_DOUBLE_EQ(recorded.seconds, 100 + 10 * 2 + 200 * 1.25 + 90 + 1);
   const std::vector<TrialSegment>& segments = recorded.trial.segments;
   ASSERT_EQ(segments.size(), 3u);
-  EXPECT_EQ(segments[0].step_seconds, (std::vector<double>{1, 0, 0})) << "nothing else was known then";
+  EXPECT_EQ(segments[0].step_seconds, (std::vector<double>{1, 0, 0})) << "no other plan was known then";
   ASSERT_EQ(segments[1].step_seconds.size(), 3u);
   EXPECT_DOUBLE_EQ(segments[1].begin, 100);
   EXPECT_DOUBLE_EQ(segments[1].step_seconds[0], 2);
@@ -86,7 +87,7 @@ TEST(RecordedTrial, WhoIsLostTakesPlansAlong) {
   EXPECT_TRUE(last.is_loss);
   for (std::size_t mode = 0; mode < recorded.plans.size(); ++mode)
     EXPECT_EQ(last.step_seconds[mode], recorded.plans[mode] == "dp2" ? 1 : 0)
-        << recorded.plans[mode] << ": the others have nobody to run on";
+        << recorded.plans[mode] << ": the remaining workers cannot run it";
 }
 
 TEST(RecordedTrial, ARunThatDecidedNothingHasOneStretch) {

@@ -1,4 +1,4 @@
-// A store in memory.
+// A key-value store in memory.
 #pragma once
 
 #include <map>

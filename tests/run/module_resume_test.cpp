@@ -1,4 +1,4 @@
-// Models made of modules stop and go on like all others.
+// Models of torch modules can be stopped and resumed like all others.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -39,7 +39,7 @@ TEST(ModuleResume, LearnsWhatAnUninterruptedRunLearns) {
   train(parts, kData, options_of(folder.path() / "parts", 5));
   TrainOptions more;
   more.resume = folder.path() / "parts", more.steps = 12;
-  const ModuleModel fresh = small_net();  // what it holds is replaced by the checkpoint
+  const ModuleModel fresh = small_net();  // its values are replaced by the checkpoint
   const TrainResult resumed = train(fresh, kData, more);
   EXPECT_EQ(once.loss, resumed.loss);
   for (std::size_t p = 0; p < whole.parts.size(); ++p)

@@ -1,4 +1,4 @@
-// What is decided when ranks are lost or leave: without ranks.
+// The decisions about membership changes, tested without ranks.
 #include <gtest/gtest.h>
 
 #include "base/temporary_folder.h"
@@ -35,7 +35,8 @@ struct Two {
                      .choose = [this](int, const auto&) { return stages(model, 1); }};
 };
 
-// Rank 1 has given its stage away, and has no part in the plan that follows; rank 0 has not got it. Rank 1 has kept it.
+// Rank 1 has sent its stage away and has no part in the next plan, but rank 0 has not received it. Rank 1
+// still has its old state.
 TEST(PlanRegroup, WhoHasGivenItsPartAwayHasKeptIt) {
   const Two two;
   Standing given = standing_at(1, 1);
@@ -53,7 +54,8 @@ TEST(PlanRegroup, WhoHasGivenItsPartAwayHasKeptIt) {
   EXPECT_EQ(without->num_steps_lost, 7);
 }
 
-// Who is lost behind step 7, where a phase begins: the others go on in that, with the devices and layers that were chosen for the first one.
+// A rank is lost after step 7, where a phase begins. The others continue in the new phase, with the devices
+// and layers chosen for the first one.
 TEST(PlanRegroup, SurvivorsGoOnInThePhaseOfTheirStep) {
   Two two;
   two.facts.plans = {{0, stages(two.model, 1)}};
@@ -73,7 +75,7 @@ TEST(PlanRegroup, SurvivorsGoOnInThePhaseOfTheirStep) {
   EXPECT_EQ(batch_behind({{0, 16, 16}, {kNotYet, 32, 16}}, {7}), 32);
 }
 
-// Those who were told to leave are gone, or about to be, when the others have their state.
+// Leaving ranks must not be lost before the others have their state.
 TEST(PlanRegroup, LeaversAreWaitedForUntilStateHasMoved) {
   const Two two;
   TemporaryFolder folder;
@@ -87,8 +89,8 @@ TEST(PlanRegroup, LeaversAreWaitedForUntilStateHasMoved) {
   EXPECT_FALSE(regrouping.needs_leavers({standing_at(0, 5)}));
 }
 
-// Whoever hosted the run before takes its own file away, not that of the next host.
-// Its maker may be gone before all have heard of an order: whoever hosts the run next finds it in the run's folder.
+// A former host removes its own store file, but not that of the next host. The process that wrote an order
+// may be lost before all ranks have read it: the next host finds it in the run's folder.
 TEST(RegroupingTest, AnOrderOutlivesItsMaker) {
   const Two two;
   TemporaryFolder folder;
@@ -128,7 +130,7 @@ TEST(StoreFileTest, IsTheLastHosts) {
   EXPECT_FALSE(has_store_file(folder.path()));
 }
 
-// A number that was somebody's before the ranks were numbered anew is another's now; plans name nobody.
+// After a renumbering, an old rank number refers to another worker; plan requests do not name workers.
 TEST(ControlFolderTest, DrainsByOldNumbersAreRefused) {
   TemporaryFolder folder;
   const Path drain = folder.write("control/1-1.request", R"({"drain": 2})"
@@ -139,10 +141,10 @@ TEST(ControlFolderTest, DrainsByOldNumbersAreRefused) {
   const Path taken = folder.write("control/1-0.request", R"({"drain": 0})"
                                                          "\n");
   EXPECT_TRUE(control.take("1-0"));
-  EXPECT_FALSE(control.take("1-9"));  // taken back
+  EXPECT_FALSE(control.take("1-9"));  // withdrawn
   EXPECT_FALSE(std::filesystem::exists(taken));
   control.refuse_drains("new numbers", false);
-  EXPECT_FALSE(std::filesystem::exists(folder / "control/1-0.answer"));  // who took it answers it
+  EXPECT_FALSE(std::filesystem::exists(folder / "control/1-0.answer"));  // answered by the rank that took it
   EXPECT_FALSE(std::filesystem::exists(drain));
   EXPECT_NE(value_or_throw(read_file(folder / "control/1-1.answer")).find("new numbers"), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(plan));

@@ -1,4 +1,5 @@
-// Ranks as threads that die at any operation, leave, and come, while somebody hosts their run: what tests of that share.
+// Shared by tests of membership changes: ranks as threads that die at any operation, leave and join, while a
+// host serves their run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,30 +32,31 @@
 
 namespace optimus::test {
 
-inline constexpr std::int64_t kStepsHere = 30;  // time enough for those who come
+inline constexpr std::int64_t kStepsHere = 30;  // enough steps for workers to join
 inline constexpr std::int64_t kSwitchStep = 8;
 inline constexpr int kMostSeats = 12;
 
-// What happens to one seat.
+// What happens to one worker.
 struct Fate {
   Fault fault{};
-  std::int64_t leaves_after = -1;  // a step; -1: it does not
-  int stays_for = -1;  // so often it says that it stays, twice after each step; then that it leaves
-  std::int64_t comes_after = -1;  // it is not there from the begin
+  std::int64_t leaves_after = -1;  // leaves after this step; -1: does not leave
+  int stays_for = -1;  // answers this many times that it stays (two queries per step), then that it leaves
+  std::int64_t comes_after = -1;  // joins after this step; -1: present from the start
 };
 
 struct Story {
   int num_ranks = 4;
-  int num_idle = 0;                     // of them, which have no part in the first plan
-  std::map<std::string, int> layout{};  // tp, pp, zero, dp: what the first plan must be
+  int num_idle = 0;                     // of these, ranks without a part in the first plan
+  std::map<std::string, int> layout{};  // tp, pp, zero, dp: constraints on the first plan
   std::vector<Fate>
-      fates{};       // [seat], the first num_ranks from the begin; then in the order in which they come
-  int drained = -1;  // a rank that somebody wants to leave from the begin; -1: nobody
+      // by worker id: the first num_ranks from the start, then the others in the order in which they join
+      fates{};
+  int drained = -1;  // a rank that a user drains from the start; -1: none
   std::string save_every = "0";
-  bool wants_copies = true;  // of state, in plans that are chosen
+  bool wants_copies = true;  // redundant state copies in the chosen plans
   bool is_planner_late = false;
   std::map<std::string, int>
-      next_layout{};  // of the plan that it goes on with behind kSwitchStep; empty: it stays
+      next_layout{};  // constraints on the plan to switch to after kSwitchStep; empty: no switch
 };
 
 class RegroupTest : public testing::Test {
@@ -75,7 +77,7 @@ class RegroupTest : public testing::Test {
     }
   }
 
-  // What --switch-at is to say.
+  // The value of --switch-at.
   std::string script_of(const Story& story, const std::string& name) {
     if (story.next_layout.empty()) return "";
     Story next = story;
@@ -104,13 +106,13 @@ class RegroupTest : public testing::Test {
   }
 
   struct Ran {
-    std::string line;               // of the host; empty when all went well
-    std::vector<std::string> ends;  // [seat]: done, killed, left, or why it failed
+    std::string line;               // from the host; empty if the run succeeded
+    std::vector<std::string> ends;  // by worker id: done, killed, left, or the error
     std::vector<double> losses;     // by step
     std::vector<Json> decisions;
   };
 
-  // Everything that threads of one story share.
+  // Everything that the threads of one story share.
   struct World {
     const PreparedRun& run;
     const TrainOptions& options;
@@ -132,7 +134,7 @@ class RegroupTest : public testing::Test {
     comm.keeps_connection = true;
     std::string& end = world.ends[static_cast<std::size_t>(seat)];
     try {
-      if (!order) comm.shrink(num_first);  // the others come later, or never
+      if (!order) comm.shrink(num_first);  // the others join later, or never
       RankWatch watch(world.store, "", comm, seat, order ? order->membership.generation : 0);
       int num_asked = 0;
       const auto leaves = [&] {
@@ -169,7 +171,7 @@ class RegroupTest : public testing::Test {
     world.is_gone[static_cast<std::size_t>(seat)] = true;
   }
 
-  // Comes when the run has done some steps.
+  // Joins once the run has completed some steps.
   static void come(World& world, const Fate& fate, int num_first) {
     while (world.step < fate.comes_after && !world.is_over)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -214,7 +216,8 @@ class RegroupTest : public testing::Test {
     for (const std::string& entry : split(value_or_throw(read_file(folder / "metrics.jsonl")), '\n'))
       if (!entry.empty()) {
         const Json json = parse_json(entry, "metrics");
-        EXPECT_EQ(json["step"].get<std::int64_t>(), std::ssize(ran.losses) + 1) << "each step stands once";
+        EXPECT_EQ(json["step"].get<std::int64_t>(), std::ssize(ran.losses) + 1)
+            << "each step has exactly one line";
         ran.losses.push_back(json["loss"].get<double>());
       }
     for (const std::string& entry : split(value_or_throw(read_file(folder / "decisions.jsonl")), '\n'))

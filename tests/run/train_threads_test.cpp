@@ -1,4 +1,5 @@
-// train() in a program, with ranks as threads: several devices learn what one does, and a rank that fails ends all.
+// train() called from a program, with ranks as threads: several devices learn the same as one, and a failing
+// rank ends all.
 #include "run/train_threads.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// fp64 leaves nothing but the order of sums: as in tests/engine/parallel_test.cpp.
+// In fp64 only the order of summation differs, as in tests/engine/parallel_test.cpp.
 constexpr double kTolerance = 1e-9;
 
 ModuleModel small_net() {
@@ -50,7 +51,7 @@ TEST(TrainThreads, ModulesOnSeveralRanksLearnWhatOneLearns) {
   const TemporaryFolder folder;
   const ModuleModel alone = small_net();
   const TrainResult one = train(alone, {40, sample}, options_of(folder.path() / "one", 1, 0));
-  for (const int zero : {0, 2, 3, -1}) {  // -1: three stages of a pipeline
+  for (const int zero : {0, 2, 3, -1}) {  // -1: a pipeline of three stages
     const Path run = folder.path() / fmt::format("zero-{}", zero);
     const ModuleModel model = small_net();
     TrainOptions options = options_of(run, 3, std::max(zero, 0));

@@ -1,4 +1,4 @@
-// Whether a run waits for who is lost, or goes on without it.
+// Whether a run waits for a lost worker to return, or continues without it.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -11,7 +11,8 @@
 namespace optimus::test {
 namespace {
 
-// Four copies of a model; seat 3 is lost and comes back as another seat, again and again, within moments.
+// Four replicas of a model; worker 3 is lost and rejoins under another worker id, again and again within
+// moments.
 class WaitForLost : public testing::Test {
  protected:
   Plan copies(int size) const {
@@ -34,7 +35,7 @@ class WaitForLost : public testing::Test {
     return result;
   }
   void come(std::int64_t number) { (void)board_.set(JoinKeys{number}.comer(), text(Comer{1, "a", "cpu"})); }
-  // A dozen times: one is lost, and one comes.
+  // A dozen times: one worker is lost, and one joins.
   std::int64_t some_short_outages(Regrouping& regrouping) {
     std::int64_t epoch = 0;
     for (int time = 1; time <= 12; ++time) {
@@ -63,10 +64,11 @@ TEST_F(WaitForLost, WhenOutagesAreShorterThanGoingOn) {
   EXPECT_TRUE(slow.waits_for_lost(standings(3, epoch)));
   come(13);
   slow.look();
-  EXPECT_FALSE(slow.waits_for_lost(standings(3, epoch)));  // it has come
+  EXPECT_FALSE(slow.waits_for_lost(standings(3, epoch)));  // it has joined
 }
 
-// Nobody has the plan of the generation that ends: state still lies as before, also on who was gone when it began.
+// No rank is on the plan of the generation that ends: the state still lies as before, also on a rank that was
+// lost when the generation began.
 TEST_F(WaitForLost, AnotherIsLostBeforeTheOthersHaveMoved) {
   Regrouping regroup = regrouping(0.4);
   ASSERT_TRUE(regroup.regroup(standings(3, 0)));

@@ -1,4 +1,5 @@
-// Models by the name that a user gives, with their weights, and their way into a Hugging Face folder and out of it.
+// Opening models by the name that a user gives, reading their weights, and converting them to and from
+// Hugging Face folders.
 #include "checkpoint/open_model.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@
 namespace optimus {
 namespace {
 
-// Numbers that need more than 16 bits.
+// Values that need more than 16 bits.
 class RandomWeights final : public WeightSource {
  public:
   void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override {
@@ -75,7 +76,7 @@ TEST(OpenModel, AFoldersWeightsMustFitTheModel) {
   const OpenedModel opened = open_trained_model(folder.path().string(), events);
   EXPECT_EQ(opened.weights->type(), ElementType::f32);
   ModelSpec other = opened.spec;
-  other.max_positions *= 2;  // rotary: nothing is stored for positions
+  other.max_positions *= 2;  // rotary positions have no weights
   EXPECT_NE(open_weights(folder.path().string(), other, events), nullptr);
   other.layers += 1;
   const std::string said = message_of([&] { open_weights(folder.path().string(), other, events); });
@@ -87,7 +88,7 @@ TEST(OpenModel, AFoldersWeightsMustFitTheModel) {
 
 TEST(Convert, EveryFamilyThereAndBackGivesTheSameLogits) {
   for (const FamilyTraits& family : all_families()) {
-    if (family.is_mixture) continue;  // whose weights are not read yet
+    if (family.is_mixture) continue;  // reading its weights is not supported yet
     const TemporaryFolder folder;
     NullSink events;
     RealFileSystem files;

@@ -1,4 +1,4 @@
-// What a run is before it runs: learning rates, the built-in text, choices and refusals.
+// Resolving the settings of a run: learning rates, the built-in text, chosen values and rejected ones.
 #include "settings/settings.h"
 
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ class Settings : public testing::Test {
   Path text_;
 };
 
-// A schedule that changes what is learned is taken from who asks for it.
+// An asynchronous schedule is used only if the user requests it.
 TEST_F(Settings, AnAsynchronousScheduleIsTaken) {
   TrainOptions some = options();
   some.model.model = "llama2-7b", some.model.overrides.layers = 4, some.model.overrides.kv_heads = 2;
@@ -80,7 +80,7 @@ TEST_F(Settings, AnAsynchronousScheduleIsTaken) {
   EXPECT_THROW(resolved(some), UserError);
 }
 
-// What somebody said about recomputing holds for plans that are chosen later, too.
+// A recompute mode given by the user also applies to plans that are chosen later.
 TEST_F(Settings, RecomputeHoldsForLaterPlans) {
   TrainOptions some = options();
   some.recompute = "full", some.is_recompute_given = true, some.batch = 8, some.devices = 2;
@@ -96,14 +96,14 @@ TEST_F(Settings, RecomputeHoldsForLaterPlans) {
   EXPECT_EQ(recompute_of(choose_plan(some, model, device).plan), RecomputeMode::none);
 }
 
-// Workers on a processor share what it has, whatever its type's usual worker is given.
+// Workers on a processor share its memory, whatever the usual memory of their device type is.
 TEST_F(Settings, AProcessorsMemoryIsItsWorkers) {
   constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
   DeviceFacts device{.type = "cpu", .count = 2, .memory = Bytes(48 * kGibibyte)};
   const auto each = [&](int size) { return usual_machines(device, size).types.front().memory; };
   EXPECT_EQ(each(2), Bytes(24 * kGibibyte));
   EXPECT_EQ(each(4), Bytes(12 * kGibibyte));
-  device.num_sharing = 2;  // of four, the others are elsewhere
+  device.num_sharing = 2;  // of four; the others are on another machine
   EXPECT_EQ(each(4), Bytes(24 * kGibibyte));
   device.num_sharing.reset();
 
@@ -113,7 +113,7 @@ TEST_F(Settings, AProcessorsMemoryIsItsWorkers) {
   ModelSpec model = open_model("gpt2");
   model.layers = 96;
   EXPECT_EQ(num_devices(choose_plan(some, model, device).plan), 2);
-  // More workers have no more memory: nobody is told to start some, nor to offload what cannot be.
+  // More workers do not add memory, so the message suggests neither more workers nor offloading.
   device.memory = Bytes(kGibibyte);
   try {
     (void)choose_plan(some, model, device);
@@ -126,17 +126,18 @@ TEST_F(Settings, AProcessorsMemoryIsItsWorkers) {
   }
 }
 
-// A card that is three quarters full with a run has room for another plan of that run.
+// A GPU that is three quarters full with a run has space for another plan of that run.
 TEST_F(Settings, WhatAPlanHoldsIsThereForTheNext) {
   constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
   const DeviceFacts card{.is_gpu = true, .type = "h100", .count = 8, .memory = Bytes(20 * kGibibyte)};
   EXPECT_EQ(with_room_of(card, Bytes(60 * kGibibyte), 8).memory_of_each(16), Bytes(80 * kGibibyte));
-  // 2 of 4 workers on this machine: 6 GiB are free of it, and they hold 1 each.
+  // 2 of 4 workers on this machine, where 6 GiB are free and each worker owns 1 GiB.
   const DeviceFacts machine{.type = "cpu", .count = 2, .memory = Bytes(6 * kGibibyte)};
   EXPECT_EQ(with_room_of(machine, Bytes(kGibibyte), 2).memory_of_each(4), Bytes(4 * kGibibyte));
 }
 
-// Workers get the plan as a file, and a run that goes on has every setting from its folder: who said something about recomputing has said it.
+// Workers get the plan as a file, and a resumed run has every setting from its folder; a recompute mode that
+// the user gave still counts as given.
 TEST_F(Settings, RecomputeIsGivenWhereThePlanIsToo) {
   NullSink events;
   TrainOptions first = options();
@@ -190,7 +191,7 @@ TEST_F(Settings, AllDevicesAreUsedThatCanBe) {
   EXPECT_EQ(used({.count = 1}, some), 1);
   EXPECT_EQ(used({.count = 2}, some), 2);
   EXPECT_EQ(used({.count = 5}, some), 5);
-  // 2 heads and 8 sequences: more than 16 have nothing to do.
+  // 2 heads and 8 sequences: more than 16 devices have no work.
   EXPECT_LE(used({.count = 64}, some), 16);
   EXPECT_GE(used({.count = 64}, some), 2);
   some.batch = 1;
@@ -209,7 +210,8 @@ TEST_F(Settings, WhoSaysHowManyDevicesGetsThem) {
   some = options();
   some.batch = 8, some.devices = 3;
   EXPECT_EQ(num_devices(resolve(some, {.count = 1}, nullptr, events).plan), 3);
-  // What was asked of the plan is not given up for devices, nor the other way round.
+  // Constraints on the plan are not dropped to use more devices, and devices are not dropped to meet
+  // constraints.
   some = options();
   some.batch = 8, some.layout.tp = Range{2, 2};
   settings = resolve(some, {.count = 2}, nullptr, events);
