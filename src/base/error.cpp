@@ -1,4 +1,4 @@
-// The abort behind ensure(). Everything else about errors is in the header.
+// Implements the failure path of ensure(). Everything else is in error.h.
 #include "base/error.h"
 
 #include <cstdio>

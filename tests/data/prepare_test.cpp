@@ -121,7 +121,7 @@ TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
   EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a text, found '5'");
   EXPECT_NE(refuse("{\"text\": \"\xff\"}\n").find("line 1"), std::string::npos);
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \"a\", \"text\": \"b\"}\n"),
-            "in.jsonl: line 2, column 20: key 'text' stands twice in one object");
+            "in.jsonl: line 2, column 20: key 'text' appears twice in one object");
   EXPECT_EQ(refuse(std::string("PK\0\1", 4), "in.zip"),
             "in.zip: not text (a zero byte in its first 8 KiB); expected text in UTF-8 or jsonl");
   refuse("", "in.txt");
