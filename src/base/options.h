@@ -38,10 +38,8 @@ struct Option {
   std::string help;
   bool is_positional = false;
   bool is_list = false;
-  int list_length =
-      // number of values of one occurrence of the flag, which may be repeated; 0: all values up to the next
-      // flag
-      1;
+  // Number of values of one occurrence of the flag, which may be repeated; 0: all values up to the next flag.
+  int list_length = 1;
   bool is_required = false;
   bool is_saved = true;              // false for options that concern only one invocation: --json
   std::vector<std::string> choices;  // empty: any value that parses

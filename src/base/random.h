@@ -60,7 +60,7 @@ std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bou
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);   // [0, 1)
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
 void fill_normal(RandomKey key, const Shape& shape, const Box& box,
-                 std::span<float> out);  // mean 0, deviation 1
+                 std::span<float> out);  // mean 0, standard deviation 1
 void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
 
 }  // namespace optimus
