@@ -1,6 +1,6 @@
 // Three kinds of failure and the mechanism for each.
 //
-//   user error            -> UserError, thrown; its text states the problem, the value and a valid alternative
+//   user error            -> UserError, thrown; states the problem, the value and a valid alternative
 //   environment failure   -> Outcome<T>, returned; the caller must check it (lost peer, full disk, timeout)
 //   internal error        -> ensure(...), prints the values and aborts; never used to check external input
 //
