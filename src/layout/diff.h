@@ -3,8 +3,8 @@
 // specifies.
 //
 // Every plan that diff returns has these properties, which verify() checks independently:
-//   - Every element that a rank needs and does not have arrives exactly once, and no element is sent to a rank
-//     that already has it. The moved bytes therefore equal the lower bound for these two layouts
+//   - Every element that a rank needs and does not have arrives exactly once, and no element is sent to a
+//     rank that already has it. The moved bytes therefore equal the lower bound for these two layouts
 //     (layout/assign.h lowers the bound itself by choosing the devices).
 //   - The sender is one of the nearest live owners, and owners take turns (layout/fanout.h).
 //   - No rank ever holds more than max(bytes before, bytes after) + reserve.
@@ -18,13 +18,13 @@
 //     1 1 1 1    0 0 1 1
 //
 // Execution of a plan. A tensor moves in exactly one wave. For each wave in order, a rank
-//   1. allocates its new boxes of the wave's tensors, except those that equal one of its old boxes: these stay
-//      in place, and nothing is allocated, copied or sent for them;
+//   1. allocates its new boxes of the wave's tensors, except those that equal one of its old boxes: these
+//      stay in place, and nothing is allocated, copied or sent for them;
 //   2. executes its `copies` from old boxes into every new box that contains them;
-//   3. posts its sends (from old boxes) and its receives (into every new box that contains them), in the order
-//      of the list, without waiting in between;
-//   4. waits until all of them have completed, then frees its old boxes of the wave's tensors, except those that
-//      stay in place.
+//   3. posts its sends (from old boxes) and its receives (into every new box that contains them), in the
+//      order of the list, without waiting in between;
+//   4. waits until all of them have completed, then frees its old boxes of the wave's tensors, except those
+//      that stay in place.
 //
 // Step 4 synchronizes only the operations of one rank; ranks may be in different waves. No rank waits for a
 // rank in a later wave, so the ranks in the earliest wave always make progress: there is no deadlock. The

@@ -155,7 +155,7 @@ TEST(Checkpoint, RefusesWhatIsNotThere) {
   };
   EXPECT_EQ(refusal("biass", {{0, 5}}), folder.string() + ": the checkpoint has no tensor 'biass'");
   EXPECT_EQ(refusal("bias", {{0, 8}}),
-            folder.string() + ": tensor 'bias' has shape [5], box [0:8] is not inside");
+            folder.string() + ": tensor 'bias' has shape [5], which does not contain box [0:8]");
   EXPECT_EQ(message_of([&] { saved.small_file("x"); }), folder.string() + ": the checkpoint has no file 'x'");
   EXPECT_EQ(message_of([&] { Checkpoint::open(run.path()); }),
             run.path().string() + " is not a checkpoint: it has no manifest.json");
@@ -210,11 +210,13 @@ TEST(Checkpoint, MissingAndCutFilesAreNamed) {
   const Path shard = folder / "rank-00000-2.safetensors";
   const std::string content = read_all(shard);
   std::filesystem::remove(shard);
-  EXPECT_EQ(problem_with(folder), shard.string() + " is missing, though the checkpoint's manifest lists it");
+  EXPECT_EQ(problem_with(folder),
+            shard.string() + " is missing, although the checkpoint's manifest lists it");
   EXPECT_FALSE(newest_whole(run.path()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content.substr(0, content.size() - 1));
-  EXPECT_EQ(problem_with(folder), fmt::format("{} is damaged: {} bytes, the checkpoint's manifest says {}",
-                                              shard.string(), content.size() - 1, content.size()));
+  EXPECT_EQ(problem_with(folder),
+            fmt::format("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}",
+                        shard.string(), content.size() - 1, content.size()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content);
   EXPECT_EQ(problem_with(folder), "");
 }
@@ -229,7 +231,7 @@ TEST(Checkpoint, AShardThatDoesNotHoldItsPiecesIsNamed) {
   run.write("checkpoints/step-5/manifest.json", manifest_text(manifest));
   const std::string problem = problem_with(folder);
   EXPECT_NE(problem.find(".safetensors: tensor 'master/"), std::string::npos) << problem;
-  EXPECT_NE(problem.find("is missing, though the checkpoint's manifest says so"), std::string::npos)
+  EXPECT_NE(problem.find("is missing, although the checkpoint's manifest lists it"), std::string::npos)
       << problem;
 }
 
@@ -288,7 +290,7 @@ TEST(CheckpointFailures, AVanishedFolderIsNamed) {
   const TemporaryFolder outer;
   const Path run = outer / "run";
   EXPECT_EQ(save_made_up(files, run, 1).error().why,
-            "cannot save into " + run.string() + ": the folder is not there");
+            "cannot save into " + run.string() + ": the folder does not exist");
   std::filesystem::create_directory(run);
   const Path folder = value_or_throw(begin_checkpoint(files, run, 1));
   std::filesystem::remove_all(run);

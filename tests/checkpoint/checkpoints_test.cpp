@@ -49,10 +49,10 @@ TEST(Checkpoints, FindsWhatAUserNamed) {
             run.path().string() +
                 ": neither a run (it has no folder checkpoints) nor a checkpoint (it has no manifest.json)");
   EXPECT_EQ(message_of([&] { find_checkpoint(run / "x"); }),
-            (run / "x").string() + ": no such folder; a run or a checkpoint is expected");
+            (run / "x").string() + ": no such folder; expected a run or a checkpoint");
   run.write("settings.toml", "");
   EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
-            run.path().string() + ": the run has no whole checkpoint");
+            run.path().string() + ": the run has no complete checkpoint");
   EXPECT_TRUE(checkpoints_at(run.path()).empty());
   const Path folder = value_or_throw(save_made_up(files, run.path(), 3)).folder;
   EXPECT_EQ(find_checkpoint(run.path()), folder);

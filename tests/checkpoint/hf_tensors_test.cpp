@@ -189,11 +189,11 @@ TEST(HfTensors, ATiedHeadMayBeAbsentAloneOrEqualButNotDifferent) {
   EXPECT_EQ(verdict(equal.path(), spec), "");
   head.bytes.back() ^= 1;
   write_renamed(different.path(), spec, as_it_is, {head});
-  EXPECT_EQ(
-      verdict(different.path(), spec),
-      (different / "model.safetensors").string() +
-          ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', though the config ties them; "
-          "tie_word_embeddings must be false");
+  EXPECT_EQ(verdict(different.path(), spec),
+            (different / "model.safetensors").string() +
+                ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', although the config "
+                "ties them; "
+                "set tie_word_embeddings to false");
 }
 
 TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
@@ -205,11 +205,10 @@ TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
 
   write_model(odd.path(), spec);
   const std::int64_t ffn = spec.ffn++;
-  EXPECT_EQ(
-      verdict(odd.path(), spec),
-      fmt::format(
-          "{}: tensor 'model.layers.0.mlp.gate_proj.weight' has shape [{}, {}], the model needs [{}, {}]",
-          (odd / "model.safetensors").string(), ffn, spec.hidden, ffn + 1, spec.hidden));
+  EXPECT_EQ(verdict(odd.path(), spec),
+            fmt::format("{}: tensor 'model.layers.0.mlp.gate_proj.weight' has shape [{}, {}], but the model "
+                        "requires [{}, {}]",
+                        (odd / "model.safetensors").string(), ffn, spec.hidden, ffn + 1, spec.hidden));
   --spec.ffn;
 
   const std::string bytes(static_cast<std::size_t>(spec.hidden), 'x');
@@ -218,7 +217,7 @@ TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
                 {{{"model.norm.weight", ElementType::i8, {spec.hidden}}, bytes}});
   EXPECT_EQ(verdict(integer.path(), spec),
             (integer / "model.safetensors").string() +
-                ": tensor 'model.norm.weight' is of type I8, expected F64, F32, BF16 or F16");
+                ": tensor 'model.norm.weight' has type I8, expected F64, F32, BF16 or F16");
 }
 
 TEST(HfTensors, UnknownTensorsAreReported) {
@@ -228,7 +227,7 @@ TEST(HfTensors, UnknownTensorsAreReported) {
                 {{{"score.weight", ElementType::u8, {1}}, "x"}});
   EXPECT_EQ(verdict(folder.path(), spec),
             (folder / "model.safetensors").string() +
-                ": tensor 'score.weight' is no part of the model and is not used");
+                ": tensor 'score.weight' is not part of the model and is ignored");
 }
 
 TEST(HfTensors, ADiskThatIsFullAtAnyCallLeavesNothingThatLooksWhole) {

@@ -67,10 +67,11 @@ TEST(Manifest, TheFileIsAsDocumented) {
 
 TEST(Manifest, RefusesOtherVersionsAndForms) {
   EXPECT_EQ(refusal("\"version\": 1", "\"version\": 2"),
-            "m: checkpoint format version 2; this program reads version 1, a newer one is needed");
+            "m: checkpoint format version 2 is not supported; this program reads version 1; a newer program "
+            "is required");
   EXPECT_EQ(refusal("\"version\": 1", "\"version\": 0"),
-            "m: checkpoint format version 0; this program reads version 1");
-  EXPECT_EQ(refusal("optimus-checkpoint", "other"), "m: format 'other' is not optimus-checkpoint");
+            "m: checkpoint format version 0 is not supported; this program reads version 1");
+  EXPECT_EQ(refusal("optimus-checkpoint", "other"), "m: the format is 'other', expected optimus-checkpoint");
   EXPECT_NE(refusal("\"step\"", "\"stp\""), "");
   EXPECT_NE(refusal("\"step\": 7", "\"step\": -7"), "");
   EXPECT_NE(refusal("\"bytes\": 100", "\"bytes\": 1e99"), "");
@@ -90,10 +91,11 @@ TEST(Manifest, RefusesRowsThatLie) {
             "m: tensor 'w': box [0:4, 2:7] is empty or not inside shape [4, 6]");
   EXPECT_EQ(refusal(row, "[0, 1, 0, 4, 6, 6]"),
             "m: tensor 'w': box [0:4, 6:6] is empty or not inside shape [4, 6]");
-  EXPECT_EQ(refusal(row, "[9, 1, 0, 4, 2, 6]"), "m: a piece is of tensor 9, there are 2");
-  EXPECT_EQ(refusal(row, "[0, 9, 0, 4, 2, 6]"), "m: tensor 'w': a piece is in file 9, there are 3");
+  EXPECT_EQ(refusal(row, "[9, 1, 0, 4, 2, 6]"), "m: a piece refers to tensor 9, but there are 2 tensors");
+  EXPECT_EQ(refusal(row, "[0, 9, 0, 4, 2, 6]"),
+            "m: tensor 'w': a piece refers to file 9, but there are 3 files");
   EXPECT_EQ(refusal(row, "[0, 2, 0, 4, 2, 6]"),
-            "m: tensor 'w': a piece is in file 'plan.json', which is no .safetensors file");
+            "m: tensor 'w': a piece is in file 'plan.json', which is not a .safetensors file");
   EXPECT_EQ(refusal(row, "[0, 1, 0, 4]"), "m: tensor 'w': box [0:4] is empty or not inside shape [4, 6]");
   for (const char* const bad : {"[0, 1, 0, 4, 2]", "[0, 1, 0, -4, 2, 6]", "[0, 1, 0, 4, 2, 1e1]", "[]", "7",
                                 "[0, 1, 0, 4, 2, 18446744073709551615]", "[4294967296, 1, 0, 4, 2, 6]"})
@@ -104,7 +106,7 @@ TEST(Manifest, RefusesWhatIsNotCoveredOnce) {
   EXPECT_EQ(refusal("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 3, 6]"),
             "m: master of tensor 'w': element [0, 2] is in no piece");
   EXPECT_EQ(refusal("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 1, 6]"),
-            "m: master of tensor 'w': element [0, 1] is in 2 pieces, one is expected");
+            "m: master of tensor 'w': element [0, 1] is in 2 pieces, expected one");
   Manifest manifest = two_halves();
   std::erase_if(manifest.pieces,
                 [](const CheckpointPiece& p) { return p.field == StateField::first && p.tensor == 1; });
@@ -113,7 +115,7 @@ TEST(Manifest, RefusesWhatIsNotCoveredOnce) {
   std::erase_if(manifest.pieces, [](const CheckpointPiece& p) { return p.field != StateField::master; });
   EXPECT_EQ(refusal(manifest), "");  // weights alone are a checkpoint
   std::erase_if(manifest.pieces, [](const CheckpointPiece&) { return true; });
-  EXPECT_EQ(refusal(manifest), "m: no piece holds masters");
+  EXPECT_EQ(refusal(manifest), "m: no piece contains master weights");
 }
 
 TEST(Manifest, RefusesNamesAndSizesThatLie) {
@@ -152,9 +154,9 @@ TEST(Manifest, MergesTheListsOfRanks) {
   EXPECT_EQ(merged.pieces.size(), whole.pieces.size());
   lists[1].tensors[1].shape = {4, 7};
   EXPECT_EQ(message_of([&] { merge(lists, "m"); }),
-            "m: tensor 'w' has shape [4, 6] for one rank, [4, 7] for another");
+            "m: tensor 'w' has shape [4, 6] on one rank, but [4, 7] on another");
   lists[1].step = 8;
-  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, another step 8");
+  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, but another rank step 8");
 }
 
 // Cuts a box in two again and again.
