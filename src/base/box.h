@@ -15,7 +15,7 @@
 
 namespace optimus {
 
-// begin <= index < end.
+// The half-open range begin <= index < end.
 struct Span {
   std::int64_t begin = 0, end = 0;
   constexpr std::int64_t size() const { return end - begin; }

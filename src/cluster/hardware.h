@@ -2,7 +2,7 @@
 // "h100x512" (cluster/standard.h), or measured by a probe. For fast queries see cluster/cluster.h. The JSON
 // format is described in cluster/hardware_json.h.
 //
-// Devices are numbered group by group, node by node. A missing device keeps its number.
+// Devices are numbered consecutively, group by group and node by node. A missing device keeps its number.
 #pragma once
 
 #include <cstdint>

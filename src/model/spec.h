@@ -122,7 +122,7 @@ struct ModelSpec {
   double rope_theta = 10000;
   RopeScaling rope_scaling;
   bool is_causal = true;  // false: BERT, trained with masked tokens
-  bool is_tied = true;    // the output projection is the word embedding
+  bool is_tied = true;    // the output projection shares the word embedding
 
   LatentAttention latent{};
   Mixture mixture{};  // `ffn` above is then that of the dense layers

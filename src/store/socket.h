@@ -35,7 +35,7 @@ class Socket {
   // Receives the available bytes, at least 1 and at most `most`; empty if the peer has closed the connection.
   Outcome<std::string> receive_some(std::size_t most, const Deadline& deadline);
 
-  // Addresses in digits: of this end, and of the other.
+  // Numeric addresses of this end and of the peer.
   std::string own_address() const;
   std::string peer_address() const;
 

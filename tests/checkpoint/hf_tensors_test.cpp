@@ -1,5 +1,5 @@
-// Small checkpoints of every family, written and read back; the names and oddities of published files.
-// Against transformers' own files: tests/parity/safetensors_parity.py.
+// Small checkpoints of every family, written and read back; names and peculiarities of published files.
+// tests/parity/safetensors_parity.py uses files written by transformers.
 #include "checkpoint/hf_tensors.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(HfTensors, EveryFamilyReadsBackWholeAndInBoxes) {
       std::vector<double> got(expected.size());
       read_logical(weights, tensor, got);
       ASSERT_EQ(got, expected) << tensor.name << " of seed " << seed;
-      Box box(tensor.shape);  // without its borders
+      Box box(tensor.shape);  // the interior of the tensor
       for (int d = 0; d < box.num_dims; ++d)
         if (box[d].size() > 2) box[d] = {1, box[d].end - 1};
       std::vector<float> part(static_cast<std::size_t>(box.num_elements()));
@@ -93,7 +93,7 @@ TEST(HfTensors, QueriesKeysAndValuesOfGpt2AreOneTransposedTensor) {
             values_of(key)[static_cast<std::size_t>(spec.hidden)]);
 }
 
-// Copies a model's weights into one file under other names; an empty name leaves the tensor out.
+// Copies the weights of a model into one file under other names; tensors with an empty name are omitted.
 using Rename = std::function<std::string(const std::string&)>;
 struct Extra {
   TensorHeader header;
@@ -121,7 +121,7 @@ void write_renamed(const Path& folder, const ModelSpec& spec, const Rename& rena
   value_or_throw(writer.commit());
 }
 
-// What checking says: the error, or the warnings, one a line.
+// The result of the check: the error, or the warnings, one per line.
 std::string verdict(const Path& folder, const ModelSpec& spec) {
   Collected events;
   const std::string error =

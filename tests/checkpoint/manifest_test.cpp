@@ -1,4 +1,4 @@
-// The manifest: its file, what makes it valid, and tilings against counting every element.
+// The manifest: its file format, its validation, and the tiling check compared with counting every element.
 #include "checkpoint/manifest.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::string refusal(Manifest manifest) {
   return message_of([&] { make_valid(manifest, "m"); });
 }
 
-// The text with one thing replaced, parsed.
+// Parses the text after one replacement.
 std::string refusal(const std::string& from, const std::string& to) {
   std::string content = manifest_text(two_halves());
   const auto at = content.find(from);
@@ -47,7 +47,7 @@ TEST(Manifest, ReadsBackWhatItWrites) {
   EXPECT_EQ(manifest.pieces_of(StateField::first, 0).size(), 2u);
   EXPECT_TRUE(manifest.has(StateField::second));
   EXPECT_EQ(stored_name(StateField::first, "w", {{0, 4}, {2, 6}}), "first/w[0:4, 2:6]");
-  // Rows are shared by the fields that are stored alike.
+  // Fields that are stored in the same way share rows.
   EXPECT_NE(manifest_text(manifest).find(R"({"fields": ["master", "first"], "boxes": [)"), std::string::npos);
 }
 
@@ -113,7 +113,7 @@ TEST(Manifest, RefusesWhatIsNotCoveredOnce) {
   EXPECT_EQ(refusal(manifest), "m: first of tensor 'odd \"name\"\\x0a': element [0] is in no piece");
   manifest = two_halves();
   std::erase_if(manifest.pieces, [](const CheckpointPiece& p) { return p.field != StateField::master; });
-  EXPECT_EQ(refusal(manifest), "");  // weights alone are a checkpoint
+  EXPECT_EQ(refusal(manifest), "");  // master weights alone are a valid checkpoint
   std::erase_if(manifest.pieces, [](const CheckpointPiece&) { return true; });
   EXPECT_EQ(refusal(manifest), "m: no piece contains master weights");
 }
@@ -159,7 +159,7 @@ TEST(Manifest, MergesTheListsOfRanks) {
   EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, but another rank step 8");
 }
 
-// Cuts a box in two again and again.
+// Recursively cuts a box in two.
 void cut(const Box& box, int depth, std::vector<Box>& out) {
   const int d = draw(0, box.num_dims - 1);
   if (depth == 0 || box[d].size() < 2) return void(out.push_back(box));
@@ -169,7 +169,7 @@ void cut(const Box& box, int depth, std::vector<Box>& out) {
   cut(left, depth - 1, out), cut(right, depth - 1, out);
 }
 
-// The first element that is not in exactly one box, by counting.
+// Reference implementation: finds the first element that is not in exactly one box by counting.
 std::optional<TilingMistake> counted(const Shape& shape, const std::vector<Box>& boxes) {
   for (std::int64_t i = 0; i < shape.num_elements(); ++i) {
     TilingMistake element;
@@ -198,7 +198,7 @@ TEST(TilingProperty, FindsTheFirstMistakeThatCountingFinds) {
     std::vector<Box> boxes;
     cut(Box(shape), draw(0, 5), boxes);
     if (one_in(3)) boxes.erase(boxes.begin() + draw(0, static_cast<int>(boxes.size()) - 1));
-    if (one_in(3)) {  // a box anywhere
+    if (one_in(3)) {  // an additional random box
       Box box(shape);
       for (int d = 0; d < shape.num_dims; ++d) {
         box[d].begin = draw(0, static_cast<int>(shape[d]) - 1);

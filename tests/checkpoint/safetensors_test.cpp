@@ -1,5 +1,5 @@
-// Files are written here byte by byte, so that the reader is not tested by the writer alone. Against the
-// format's own library: tests/parity/safetensors_parity.py.
+// The files are written byte by byte, so that tests of the reader do not depend on the writer.
+// tests/parity/safetensors_parity.py compares with the reference implementation of the format.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -218,7 +218,7 @@ TEST(SafetensorsFolder, ReadsShardsThroughTheIndex) {
   EXPECT_EQ(static_cast<char>(weights.find("b").tensor->bytes[0]), 'b');
   EXPECT_EQ(weights.find("b").file->path().filename(), "m-2.safetensors");
   EXPECT_FALSE(weights.find("c"));
-  // A whole file comes before the index, as in transformers.
+  // A single file has precedence over the index, as in transformers.
   folder.write("model.safetensors", small_file("c"));
   EXPECT_TRUE(SafetensorsFolder::open(folder.path()).find("c"));
   EXPECT_TRUE(SafetensorsFolder::open(folder / "m-1.safetensors").find("a"));

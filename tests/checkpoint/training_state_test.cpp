@@ -1,4 +1,4 @@
-// state.json: reads back exactly, refuses everything else.
+// state.json: exact round trips, and errors for invalid files.
 #include "checkpoint/training_state.h"
 
 #include <gtest/gtest.h>
