@@ -3,7 +3,7 @@
 //   struct FilterOptions { std::int64_t min_tokens = 0; bool dedup = false; };
 //   void declare(OptionTable& table, FilterOptions& options) {
 //     table.add("min-tokens", options.min_tokens, "N", "drop documents with fewer tokens");
-//     table.add("dedup", options.dedup, "drop documents whose text was seen before");
+//     table.add("dedup", options.dedup, "drop duplicate documents");
 //   }
 //
 // This one declaration provides the flag (--min-tokens), the key in a --config file (min-tokens or

@@ -102,7 +102,8 @@ struct Checkpoint::State {
     if (box.num_dims != shape.num_dims || !Box(shape).contains(box))
       throw UserError("{}: tensor {} has shape {}, which does not contain box {}", folder.string(),
                       in_quotes(name), text(shape), text(box));
-    ensure(std::ssize(out) == box.num_elements(), "{} values for box {}", out.size(), text(box));
+    ensure(std::ssize(out) == box.num_elements(), "{} output values do not match box {}", out.size(),
+           text(box));
     for (const CheckpointPiece& piece : manifest.pieces_of(field, index)) {
       const auto common = intersect(piece.box, box);
       if (!common) continue;

@@ -91,8 +91,8 @@ void encode_each(std::span<const Real> values, std::span<std::byte> bytes, Conve
 
 void check_sizes(ElementType type, std::size_t num_bytes, std::size_t num_values) {
   ensure(is_float(type), "{} is not a float type", text(type));
-  ensure(num_bytes == num_values * static_cast<std::size_t>(width(type)), "{} bytes for {} values of {}",
-         num_bytes, num_values, text(type));
+  ensure(num_bytes == num_values * static_cast<std::size_t>(width(type)),
+         "{} bytes do not match {} values of type {}", num_bytes, num_values, text(type));
 }
 
 // Whether conversion is a plain copy.

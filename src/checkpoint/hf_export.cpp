@@ -14,7 +14,7 @@ template <typename Real>
 void place(const LogicalTensor& tensor, std::span<const Real> values, std::span<Real> whole) {
   ensure(static_cast<std::int64_t>(values.size()) == tensor.shape.num_elements() &&
              static_cast<std::int64_t>(whole.size()) == tensor.hf.shape.num_elements(),
-         "{}: {} values into {}", tensor.name, values.size(), whole.size());
+         "{}: cannot place {} values into {}", tensor.name, values.size(), whole.size());
   if (!tensor.hf.is_transposed) {
     const std::int64_t row = tensor.shape.num_dims == 1 ? 1 : tensor.shape[1];
     std::copy(values.begin(), values.end(), whole.begin() + tensor.hf.offset * row);

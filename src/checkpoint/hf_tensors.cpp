@@ -103,8 +103,8 @@ struct Region {
 };
 
 Region region_of(const LogicalTensor& tensor, const Box& box) {
-  ensure(box.num_dims == tensor.shape.num_dims && Box(tensor.shape).contains(box), "{} of {} {}", text(box),
-         tensor.name, text(tensor.shape));
+  ensure(box.num_dims == tensor.shape.num_dims && Box(tensor.shape).contains(box),
+         "box {} is not inside {} with shape {}", text(box), tensor.name, text(tensor.shape));
   ensure(box.num_dims == 1 || box.num_dims == 2, "{} has {} dims", tensor.name, box.num_dims);
   if (box.num_dims == 1) return {{0, 1}, {box[0].begin + tensor.hf.offset, box[0].end + tensor.hf.offset}};
   return {{box[0].begin + tensor.hf.offset, box[0].end + tensor.hf.offset}, box[1]};
@@ -137,8 +137,8 @@ void read_transposed(const StoredTensor& source, const Region& region, std::span
 template <typename Real>
 void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, const Box& box,
               std::span<Real> out) {
-  ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(), "{} values for {}", out.size(),
-         text(box));
+  ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(), "{} output values do not match box {}",
+         out.size(), text(box));
   const StoredTensor& source = stored(folder, tensor);
   const Region region = region_of(tensor, box);
   if (tensor.hf.is_transposed) return read_transposed(source, region, out);

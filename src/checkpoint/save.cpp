@@ -37,8 +37,8 @@ TensorHeader header_of(const StatePiece& piece) {
              Box(piece.shape).contains(piece.box) && !piece.box.is_empty(),
          "{} cannot be stored as box {} of {} with type {}", piece.tensor, text(piece.box), text(piece.shape),
          text(piece.type));
-  ensure(std::ssize(piece.values) == header.num_bytes(), "{}: {} bytes for box {} of {}", piece.tensor,
-         piece.values.size(), text(piece.box), text(piece.type));
+  ensure(std::ssize(piece.values) == header.num_bytes(), "{}: {} bytes do not match box {} of type {}",
+         piece.tensor, piece.values.size(), text(piece.box), text(piece.type));
   return header;
 }
 

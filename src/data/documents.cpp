@@ -67,7 +67,7 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
     const std::string first = document.source + ": line 1";
     throw UserError("{}{}", place, what.starts_with(first) ? what.substr(first.size()) : ": " + what);
   }
-  if (!line.is_object()) throw UserError("{}: an object with key {} is expected", place, in_quotes(text_key));
+  if (!line.is_object()) throw UserError("{}: expected an object with key {}", place, in_quotes(text_key));
   const auto text = line.find(text_key);
   if (text == line.end()) {
     std::vector<std::string> keys;

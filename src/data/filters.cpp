@@ -11,7 +11,7 @@ namespace optimus {
 void declare(OptionTable& table, FilterOptions& options) {
   table.add("min-tokens", options.min_tokens, "N",
             "drop documents with fewer tokens than this (large corpora use 128)");
-  table.add("dedup", options.dedup, "drop documents whose text was seen before");
+  table.add("dedup", options.dedup, "drop duplicate documents");
   table.add("exclude", options.exclude, "FILE",
             "drop documents that occur in these held-out texts (text, jsonl or folder)");
   table.add("exclude-words", options.exclude_words, "N",

@@ -56,7 +56,7 @@ class LlmcTokenSet final : public TokenSet {
       kind_ = &kind;
       starts_.push_back(starts_.back() + header_word(shards_.back(), 2));
     }
-    if (kind_ == nullptr) throw UserError("no token shard was given");
+    if (kind_ == nullptr) throw UserError("no token shards were specified");
   }
 
   std::int64_t num_tokens() const override { return starts_.back(); }

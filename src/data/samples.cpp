@@ -84,7 +84,7 @@ Span Windows::operator[](std::int64_t window) const {
 Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64_t vocab_size,
                  std::optional<MaskingOptions> masking)
     : options_(options), vocab_size_(vocab_size), masking_(std::move(masking)) {
-  if (parts.empty()) throw UserError("no data was given");
+  if (parts.empty()) throw UserError("no data was specified");
   for (const BlendPart& part : parts) {
     if (!(part.weight > 0) || !std::isfinite(part.weight))
       throw UserError("the weight of a data set in a blend must be above 0, found {}", part.weight);

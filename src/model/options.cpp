@@ -15,8 +15,7 @@ void declare(OptionTable& table, ModelOptions& options) {
   table.add("kv-heads", o.kv_heads, "N", "override the number of key/value heads");
   table.add("head-dim", o.head_dim, "N",
             "override the head dimension (hidden / heads if those are overridden)");
-  table.add("ffn", o.ffn, "override the inner width of the feed-forward network",
-            "override the inner width of the feed-forward part");
+  table.add("ffn", o.ffn, "N", "override the inner width of the feed-forward network");
   table.add("vocab", o.vocab, "N", "override the vocabulary size");
   table.add("max-positions", o.max_positions, "N", "override the maximum sequence length");
   table.add("tied", options.tied, "use the word embedding as output projection");

@@ -49,7 +49,7 @@ struct Incoming {
     while (bytes.size() - taken < size) {
       const Outcome<std::string> some = socket.receive_some(kAtOnce, deadline);
       if (!some) return some;
-      if (some->empty()) return failure("the other end has closed the connection");
+      if (some->empty()) return failure("the peer has closed the connection");
       bytes += *some;
     }
     taken += size;

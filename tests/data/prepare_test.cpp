@@ -115,7 +115,7 @@ TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
   };
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \n"),
             "in.jsonl: line 2, column 10: not valid JSON at the end of the text");
-  EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: an object with key 'text' is expected");
+  EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: expected an object with key 'text'");
   EXPECT_EQ(refuse("{\"txt\": \"ok\", \"id\": 1}\n"),
             "in.jsonl: line 1: no key 'text' (found 'id, txt'); set --text-key to the key of the text");
   EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a string, found '5'");
