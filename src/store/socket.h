@@ -23,7 +23,7 @@ class Socket {
   }
   ~Socket();
 
-  // A single attempt. The name look-up may take as long as the system's resolver needs, regardless of the
+  // A single attempt. Name resolution may take as long as the system's resolver needs, regardless of the
   // deadline.
   static Outcome<Socket> connect(const std::string& host, int port, const Deadline& deadline);
 
