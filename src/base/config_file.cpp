@@ -1,12 +1,13 @@
-// Reads a TOML settings file into an OptionTable. toml++ does the grammar; here its values become the same
-// texts that flags carry, so both ways end in one parser and one set of messages.
+// Reads a TOML settings file into an OptionTable. toml++ parses the grammar; the values are then converted to
+// the same texts that flags carry, so both paths share one parser and one set of messages.
 #include "base/options.h"
 
 #include <charconv>
 #include <map>
 
-// toml++ 3.3 asserts that a section's name begins with a letter before it has looked ([=] aborts), and with clang and
-// NDEBUG lets the compiler assume it; its own check comes after. So: no assertions, no assumptions (found by fuzzing).
+// toml++ 3.3 asserts that a section name begins with a letter before it has checked that ([=] aborts). With
+// clang and NDEBUG it lets the compiler assume the same; its own check runs only later. Therefore both
+// assertions and assumptions are disabled (found by fuzzing).
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
@@ -16,7 +17,7 @@
 namespace optimus {
 namespace {
 
-// toml++ recurses along dotted keys, lists and tables: a.a.a.… or [[[[… would exhaust the stack.
+// toml++ recurses along dotted keys, lists and tables, so a.a.a.… or [[[[… would exhaust the stack.
 void refuse_deep_keys(const std::string& content, const Path& path) {
   constexpr int kDeepest = 64;
   int line = 1, dots = 0, brackets = 0;
@@ -32,9 +33,10 @@ void refuse_deep_keys(const std::string& content, const Path& path) {
   }
 }
 
-// toml++ 3.3 does not survive some letters beyond ASCII in wrong places (found by fuzzing), so it sees none: bytes that
-// are not ASCII travel as %HH, and % as %25, or with another sign in place of %: one that the file does not write as
-// \u0025, which toml++ would turn into the sign behind our back. Outside quotes and comments that is no valid TOML either.
+// toml++ 3.3 crashes on some non-ASCII characters in unexpected places (found by fuzzing), so it never sees
+// any: non-ASCII bytes are encoded as %HH, and % as %25. If the file contains the escape \u0025, which toml++
+// would decode to %, another ASCII character replaces %. Outside quotes and comments such characters are not
+// valid TOML either.
 char sign_for_escapes(std::string_view content, const Path& path) {
   const std::string lowered = lower(content);
   for (const char sign : {'%', '~', '^', '`', '@', '!', '$', '&', '*', ';', '?', '|'}) {
@@ -43,8 +45,9 @@ char sign_for_escapes(std::string_view content, const Path& path) {
         lowered.find("\\u0000" + code) == std::string::npos)
       return sign;
   }
-  throw UserError("{}: too many signs are written as \\u00..; write them as they are, such as %",
-                  path.string());
+  throw UserError(
+      "{}: too many characters are written as \\u00.. escapes; write them literally, for example %",
+      path.string());
 }
 
 std::string as_ascii(std::string_view content, char sign) {
@@ -100,9 +103,9 @@ class SettingsReader {
       known.insert(known.end(), known_elsewhere_.begin(), known_elsewhere_.end());
       throw UserError("{}: unknown key {}{}", place, in_quotes(name), did_you_mean(name, known));
     }
-    // Sections come in the order of their names, not of the file.
+    // toml++ yields sections in alphabetical order, not in file order.
     if (const auto [before, is_new] = lines_.try_emplace(spelled, line); !is_new)
-      throw UserError("{}:{}: key {} was given in line {} already", path_.string(),
+      throw UserError("{}:{}: key {} is already set on line {}", path_.string(),
                       std::max(line, before->second), in_quotes(spelled), std::min(line, before->second));
     if (option == nullptr) return;
     try {
@@ -118,7 +121,7 @@ class SettingsReader {
     return std::find(known_elsewhere_.begin(), known_elsewhere_.end(), spelled) != known_elsewhere_.end();
   }
 
-  // A single value as a flag would carry it; nothing for dates, lists and tables.
+  // The text of a single value as a flag would carry it; nullopt for dates, lists and tables.
   std::optional<std::string> scalar_text(const toml::node& node) const {
     if (const auto* text = node.as_string()) return from_ascii(text->get(), sign_);
     if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -148,7 +151,7 @@ class SettingsReader {
   const std::span<const std::string> known_elsewhere_;
   const char sign_;
   const Origin origin_;
-  std::map<std::string, toml::source_index> lines_;  // of the keys that were read
+  std::map<std::string, toml::source_index> lines_;  // line of each key that was read
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Implements ensure(). Everything else about errors is in the header.
+// Implements the failure path of ensure(). Everything else is in error.h.
 #include "base/error.h"
 
 namespace optimus {

@@ -23,7 +23,8 @@ Place place_of(std::string_view text, std::size_t offset) {
           before.size() - (last_break == std::string_view::npos ? 0 : last_break + 1) + 1};
 }
 
-// Destructors, dumps and comparisons of nested values recurse; brackets are counted before anything is built.
+// Destructors, dumps and comparisons of nested values recurse, so the nesting is checked before anything is
+// built.
 void refuse_deep_nesting(std::string_view text, const std::string& source) {
   int depth = 0;
   bool in_string = false;
@@ -46,7 +47,8 @@ void refuse_deep_nesting(std::string_view text, const std::string& source) {
   }
 }
 
-// Walks over a text and leaves behind how far it is: the library tells its callbacks what it reads, not where.
+// A character iterator that records its position: the library's callbacks receive what was parsed, but not
+// where.
 struct TrackedCharacter {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -75,7 +77,7 @@ Json parse_without_repeated_keys(std::string_view text, const std::string& sourc
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second) {
         const Place place = place_of(text, static_cast<std::size_t>(reached - text.data()) - 1);
-        throw UserError("{}: line {}, column {}: key {} stands twice in one object", source, place.line,
+        throw UserError("{}: line {}, column {}: key {} appears twice in one object", source, place.line,
                         place.column, in_quotes(key));
       }
     }
@@ -192,7 +194,7 @@ bool JsonView::boolean() const {
 }
 
 const std::string& JsonView::text() const {
-  if (!value_->is_string()) refuse("a text in quotes");
+  if (!value_->is_string()) refuse("a string");
   return value_->get_ref<const std::string&>();
 }
 

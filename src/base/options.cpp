@@ -1,4 +1,4 @@
-// See options.h. The TOML side is in config_file.cpp.
+// Implements options.h. The TOML reader is in config_file.cpp.
 #include "base/options.h"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ std::string OptionTable::resolved_toml() const {
     const Json value = option->value();
     if (value.is_null() || !option->is_saved) continue;
     const std::string origin = option->place.empty() ? text(option->origin) : option->place;
-    // JSON's numbers, quoted texts and lists of them are TOML as well.
+    // JSON numbers, strings and lists of them are valid TOML as well.
     result += fmt::format("{} = {}  # {}\n", option->name,
                           value.dump(-1, ' ', false, Json::error_handler_t::replace), origin);
   }

@@ -1,4 +1,5 @@
-// Work on several threads whose results are used in the order of the input.
+// Ordered parallel map: transforms items on several threads and consumes the results in the order of the
+// input.
 #pragma once
 
 #include <condition_variable>
@@ -15,10 +16,10 @@
 
 namespace optimus {
 
-// Calls produce() until it gives nothing, transform() on `num_threads` threads, and consume() with the
+// Calls produce() until it returns nullopt, transform() on `num_threads` threads, and consume() with the
 // results in the order of production. produce and consume run on the calling thread. At most 2 * num_threads
-// items are in flight, so memory is bounded. The first exception of any of the three is thrown here, after
-// all threads have ended.
+// items are in flight, so memory is bounded. The first exception that any of the three functions throws is
+// rethrown here, after all threads have ended.
 template <typename Item, typename Result>
 void transform_in_order(int num_threads, const std::function<std::optional<Item>()>& produce,
                         const std::function<Result(Item)>& transform,
@@ -41,7 +42,7 @@ void transform_in_order(int num_threads, const std::function<std::optional<Item>
         task();
       }
     });
-  // Ends the threads before they are joined, also when something below throws.
+  // Stops the threads before they are joined, even if an exception is thrown below.
   struct Closing {
     std::mutex& mutex;
     std::condition_variable& has_work;

@@ -1,4 +1,4 @@
-// Reading and printing of sizes, counts and durations. One table of suffixes for each.
+// Parses and prints sizes, counts and durations, with one table of suffixes for each.
 #include "base/units.h"
 
 #include <array>
@@ -37,7 +37,7 @@ double parse_scaled(std::string_view text, std::span<const Suffix> suffixes, std
 }
 
 std::int64_t whole(double number, std::string_view text, std::string_view what) {
-  // 2^63 is the first double that int64 cannot hold.
+  // 2^63 is the smallest double that exceeds the range of int64.
   if (number >= 0x1p63) throw UserError("{}: {} is too large", what, in_quotes(text));
   return static_cast<std::int64_t>(std::llround(number));
 }
@@ -56,7 +56,7 @@ std::int64_t parse_count(std::string_view text, std::string_view what) {
   if (error == std::errc{} && rest == trimmed.data() + trimmed.size() && exact >= 0) return exact;
   const double number = parse_scaled(text, kCountSuffixes, what, "a count such as 1000, 300k or 15T");
   const std::int64_t count = whole(number, text, what);
-  // 1.1k is not 1100 to the last bit.
+  // The tolerance is needed because the product for 1.1k is not exactly 1100.
   if (std::abs(number - static_cast<double>(count)) > 1e-9 * number)
     throw UserError("{}: {} is not a whole number", what, in_quotes(text));
   return count;
@@ -108,7 +108,7 @@ std::string with_commas(std::int64_t number) {
 
 std::string percent(double fraction) {
   const double tenths = std::round(fraction * 1000);
-  return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : fraction * 100);  // and not -0.0
+  return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : fraction * 100);  // avoids -0.0
 }
 
 }  // namespace optimus

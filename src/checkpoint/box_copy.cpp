@@ -8,7 +8,7 @@ namespace {
 
 using Index = std::array<std::int64_t, kMaxDims>;
 
-// Where an element stands in a box's row-major values.
+// The offset of an element in the row-major values of a box.
 std::int64_t offset_of(const Index& at, const Box& box) {
   std::int64_t offset = 0;
   for (int d = 0; d < box.num_dims; ++d)
@@ -19,7 +19,7 @@ std::int64_t offset_of(const Index& at, const Box& box) {
 template <typename Real>
 void copy(const StoredBox& source, const Box& common, const Box& target, std::span<Real> out) {
   if (common.is_empty()) return;
-  // The last dims, as many as lie together in both, are copied in one go; those before are walked.
+  // The last dims that are contiguous in both boxes are copied at once; the others are iterated.
   int walked = common.num_dims - 1;
   std::int64_t length = common[walked].size();
   while (walked > 0 && common[walked] == source.box[walked] && common[walked] == target[walked])

@@ -32,7 +32,7 @@ class SummingFile final : public WritableFile {
   SummingFile(std::unique_ptr<WritableFile> file, RunningChecksum& sum) : file_(std::move(file)), sum_(sum) {}
 
   Outcome<void> write(std::span<const std::byte> bytes) override {
-    // Slices that stay in the cache between being summed and being copied to the system.
+    // Slices stay in the cache between computing the checksum and copying to the system.
     constexpr std::size_t kSlice = 1 << 18;
     while (!bytes.empty()) {
       const auto slice = bytes.first(std::min(bytes.size(), kSlice));

@@ -1,4 +1,4 @@
-// See hf_folder.h. The tokenizer's files are hf_tokenizer.cpp.
+// Implements hf_folder.h. The tokenizer files are in hf_tokenizer.cpp.
 #include "checkpoint/hf_folder.h"
 
 #include <optional>
@@ -17,7 +17,7 @@ bool is_there(const Path& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
-// A small JSON file of the origin, null when it has none.
+// A small JSON file of the origin folder; null if it does not exist.
 Json read_of(const Path& folder, const char* name) {
   if (folder.empty() || !is_there(folder / name)) return nullptr;
   const Path path = folder / name;
@@ -42,11 +42,12 @@ const char* torch_name(ElementType type) {
     case ElementType::boolean:
       break;
   }
-  ensure(false, "weights of type {}", text(type));
+  ensure(false, "weights cannot have the type {}", text(type));
   return "";
 }
 
-// The ids that begin and end a text: the origin's word, else the token that ends documents, as it also stands before each.
+// The ids that begin and end a text: those of the origin folder, otherwise the token that ends documents,
+// which also precedes each document.
 struct BoundaryTokens {
   Json begin, end;
 };
@@ -65,7 +66,7 @@ BoundaryTokens boundary_tokens(const HfDescription& description, const Json& ori
   return tokens;
 }
 
-// One id or a list of them.
+// Reads one id or a list of ids.
 void add_ids(const Json& document, const std::string& source, std::vector<TokenId>& ids) {
   const auto value = JsonView(document, source).find("eos_token_id");
   if (!value) return;
@@ -101,7 +102,7 @@ std::vector<SmallFile> hf_description(const HfDescription& description) {
   OrderedJson config = hf_config_from_spec(description.model);
   config["bos_token_id"] = tokens.begin;
   config["eos_token_id"] = tokens.end;
-  for (const char* key : {"torch_dtype", "dtype"})  // version 4, version 5
+  for (const char* key : {"torch_dtype", "dtype"})  // transformers version 4, version 5
     config[key] = torch_name(description.type);
   files.push_back({"config.json", config.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"});
   return files;

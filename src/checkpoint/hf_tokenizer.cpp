@@ -1,4 +1,4 @@
-// hf_tokenizer_files of hf_folder.h: what lies beside a tokenizer.json comes along.
+// Implements hf_tokenizer_files of hf_folder.h: copies a tokenizer.json and the related files in its folder.
 #include <algorithm>
 
 #include "base/json.h"
@@ -12,12 +12,12 @@ constexpr Bytes kLargestTokenizer{std::int64_t{1} << 30};
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kSettings = "tokenizer_config.json";
 
-// What a folder may hold beside its tokenizer.json.
+// The files that may accompany a tokenizer.json.
 constexpr const char* kBesides[] = {
     kSettings,   "special_tokens_map.json", "added_tokens.json",   "vocab.json",        "merges.txt",
     "vocab.txt", "tokenizer.model",         "chat_template.jinja", "chat_template.json"};
 
-// As tokenizer_config.json: the general class, which takes tokenizer.json as it is whatever the model's family.
+// A tokenizer_config.json with the generic class, which uses tokenizer.json unchanged for every model family.
 SmallFile general_settings(const std::string& end_token) {
   OrderedJson settings;
   settings["tokenizer_class"] = "PreTrainedTokenizerFast";
@@ -46,7 +46,7 @@ std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
   std::vector<SmallFile> files;
   const bool has_table = !is_folder || std::filesystem::exists(file, ignored);
   if (has_table) files.push_back({kTokenizer, value_or_throw(read_file(file, kLargestTokenizer))});
-  // A tokenizer under another name may lie beside the files of a stranger.
+  // A tokenizer with another file name may be in a folder with unrelated files.
   if (file.filename() == kTokenizer)
     for (const char* name : kBesides)
       if (const Path path = file.parent_path() / name; std::filesystem::is_regular_file(path, ignored))

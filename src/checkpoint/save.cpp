@@ -1,4 +1,4 @@
-// See save.h.
+// Implements save.h.
 #include "checkpoint/save.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 StepFolder step_folder(const Path& folder) {
   const auto result = parse_step_folder(folder);
-  ensure(result && result->is_temporary, "{} is not from begin_checkpoint", folder.string());
+  ensure(result && result->is_temporary, "{} was not created by begin_checkpoint", folder.string());
   return *result;
 }
 
@@ -35,14 +35,14 @@ TensorHeader header_of(const StatePiece& piece) {
   for (int d = 0; d < piece.box.num_dims; ++d) header.shape.push_back(piece.box[d].size());
   ensure(is_float(piece.type) && piece.box.num_dims == piece.shape.num_dims &&
              Box(piece.shape).contains(piece.box) && !piece.box.is_empty(),
-         "{} is not stored as box {} of {} of {}", piece.tensor, text(piece.box), text(piece.shape),
+         "{} cannot be stored as box {} of {} with type {}", piece.tensor, text(piece.box), text(piece.shape),
          text(piece.type));
-  ensure(std::ssize(piece.values) == header.num_bytes(), "{}: {} bytes for box {} of {}", piece.tensor,
-         piece.values.size(), text(piece.box), text(piece.type));
+  ensure(std::ssize(piece.values) == header.num_bytes(), "{}: {} bytes do not match box {} of type {}",
+         piece.tensor, piece.values.size(), text(piece.box), text(piece.type));
   return header;
 }
 
-// What a shard says about itself: names of its tensors have the boxes, this has the shapes that they are boxes of.
+// The metadata of a shard: the shapes of the whole tensors. The names of its tensors contain the boxes.
 SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   std::map<std::string, std::string> texts;
   for (const StatePiece& piece : pieces) texts.emplace(piece.tensor, text(piece.shape));
@@ -52,7 +52,7 @@ SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   return {{"format", "optimus-checkpoint"}, {"shapes", "{" + all + "}"}};
 }
 
-// How many of the pieces go into the next file.
+// The number of pieces that fit into the next file.
 std::size_t fill_shard(std::span<const StatePiece> pieces, Bytes largest) {
   std::int64_t bytes = 0;
   std::size_t count = 0;
@@ -114,8 +114,8 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
   return write_atomically(files, folder / kManifestFile, manifest_text(manifest));
 }
 
-// Where a checkpoint of this step exists it steps aside first. Killed between the two renames, both folders are complete
-// under temporary names, and clear_leftovers gives one of them the name.
+// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed between
+// the two renames, both folders are complete under temporary names, and clear_leftovers renames one of them.
 Outcome<void> give_name(FileSystem& files, const StepFolder& folder) {
   const Path name = folder.named(), parent = name.parent_path();
   const Path aside = temporary_step_folder(parent, folder.step).path;
@@ -128,17 +128,17 @@ Outcome<void> give_name(FileSystem& files, const StepFolder& folder) {
     return done;
   }
   Outcome<void> synced = files.sync_folder(parent);
-  if (is_taken && synced) (void)remove_checkpoint(files, aside);  // if that fails, the next save clears it
+  if (is_taken && synced) (void)remove_checkpoint(files, aside);  // if this fails, the next save removes it
   return synced;
 }
 
 }  // namespace
 
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step) {
-  ensure(step >= 0, "step {}", step);
+  ensure(step >= 0, "the step is {}, must be at least 0", step);
   std::error_code error;
   if (!fs::is_directory(run, error))
-    return failure("cannot save into {}: the folder is not there", run.string());
+    return failure("cannot save into {}: the folder does not exist", run.string());
   if (Outcome<void> done = clear_leftovers(files, run); !done) return tl::unexpected(done.error());
   const Path folder = temporary_step_folder(run / kCheckpointsFolder, step).path;
   if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
@@ -172,7 +172,7 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
 Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const CommitOptions& options) {
   ensure(std::any_of(options.files.begin(), options.files.end(),
                      [](const SmallFile& file) { return file.name == kTrainingStateFile; }),
-         "a checkpoint without {}", kTrainingStateFile);
+         "a checkpoint needs the file {}", kTrainingStateFile);
   Outcome<Manifest> manifest = merged_lists(folder, options.num_writers);
   if (!manifest) return tl::unexpected(manifest.error());
   if (Outcome<void> done = write_manifest(files, folder, std::move(*manifest), options.files); !done)

@@ -26,7 +26,8 @@ Cluster::Cluster(HardwareProfile profile, const std::string& source) : profile_(
 }
 
 std::size_t Cluster::group_index(Device device) const {
-  ensure(device.value >= 0 && device.value < num_devices_, "device {} of {}", device.value, num_devices_);
+  ensure(device.value >= 0 && device.value < num_devices_, "device {} is outside the {} devices",
+         device.value, num_devices_);
   const auto behind =
       std::upper_bound(starts_.begin(), starts_.end(), device.value,
                        [](int value, const GroupStart& start) { return value < start.device; });
@@ -34,7 +35,8 @@ std::size_t Cluster::group_index(Device device) const {
 }
 
 bool Cluster::is_present(Device device) const {
-  ensure(device.value >= 0 && device.value < num_devices_, "device {} of {}", device.value, num_devices_);
+  ensure(device.value >= 0 && device.value < num_devices_, "device {} is outside the {} devices",
+         device.value, num_devices_);
   const std::vector<int>& missing = profile_.missing_devices;
   return !std::binary_search(missing.begin(), missing.end(), device.value);
 }
@@ -86,7 +88,7 @@ Link plain_link(LinkClass kind, const LinkSpec& spec) {
   return {kind, spec.bytes_per_second, spec.bytes_per_second, spec.latency, &spec.efficiency};
 }
 
-// What one device of a node gets when all of them send.
+// The bandwidth of one device if all devices of its node send.
 double fair_share(const NodeGroup& group) {
   return group.network.nic.bytes_per_second * group.network.nics_per_node / group.devices_per_node;
 }
@@ -106,7 +108,7 @@ Link Cluster::link(Device from, Device to) const {
 }
 
 Link Cluster::network_link(const NodeGroup& from, const NodeGroup& to) const {
-  // A device alone uses one NIC, or its share when a node has more NICs than devices.
+  // A single device uses one NIC, or its share if a node has more NICs than devices.
   const auto alone = [](const NodeGroup& group) {
     return std::max(group.network.nic.bytes_per_second, fair_share(group));
   };

@@ -1,4 +1,4 @@
-// A cluster in a few aligned lines.
+// Formats a cluster in a few aligned lines.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -15,7 +15,7 @@ std::string rate(double per_second, const char* unit) {
   return fmt::format("{:.4g} {}{}/s", per_second, kPrefixes[prefix], unit);
 }
 
-// The format people compare devices by.
+// The number format that is commonly used to compare devices.
 NumberFormat usual_format(const DeviceType& type) {
   if (type.peak.bf16 > 0) return NumberFormat::bf16;
   return type.peak.fp16 > 0 ? NumberFormat::fp16 : NumberFormat::fp32;
@@ -63,8 +63,8 @@ std::string text(const Cluster& cluster) {
   if (!profile.missing_devices.empty())
     result += fmt::format("missing: {}\n", count(static_cast<int>(profile.missing_devices.size()), "device"));
   if (!profile.speed_factors.empty())
-    result += fmt::format("of another speed: {}\n",
-                          count(static_cast<int>(profile.speed_factors.size()), "device"));
+    result +=
+        fmt::format("different speed: {}\n", count(static_cast<int>(profile.speed_factors.size()), "device"));
   return result;
 }
 

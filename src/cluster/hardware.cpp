@@ -40,7 +40,7 @@ void check_type(const DeviceType& type, const std::string& where) {
   for (const KernelTimes& times : type.kernels) {
     validate(times, fmt::format("{}: kernels in {}", where, text(times.format)));
     if (!formats.insert(times.format).second)
-      throw UserError("{}: kernels in {} are there twice", where, text(times.format));
+      throw UserError("{}: kernels in {} appear twice", where, text(times.format));
   }
 }
 
@@ -51,7 +51,7 @@ void check_types(const HardwareProfile& profile, const std::string& source) {
   for (const DeviceType& type : profile.types) {
     const std::string where = fmt::format("{}: device type {}", source, in_quotes(type.name));
     check_type(type, where);
-    if (!names.insert(type.name).second) throw UserError("{} is there twice", where);
+    if (!names.insert(type.name).second) throw UserError("{} appears twice", where);
   }
 }
 
@@ -105,10 +105,10 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
   std::set<std::pair<int, int>> pairs;
   for (const IslandLink& link : profile.island_links) {
     const std::string where =
-        fmt::format("{}: the link of islands {} and {}", source, link.first, link.second);
+        fmt::format("{}: the link between islands {} and {}", source, link.first, link.second);
     if (link.first < 0 || link.second >= num_islands || link.first >= link.second)
-      throw UserError("{} must join two of the {} islands, the smaller first", where, num_islands);
-    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} is there twice", where);
+      throw UserError("{} must join two of the {} islands, in ascending order", where, num_islands);
+    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", where);
     check_link({link.bytes_per_second, link.latency, {}}, where);
   }
   const auto needed = static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;

@@ -1,4 +1,4 @@
-// Reading half of hardware_json.h.
+// Implements the reader of hardware_json.h.
 #include "cluster/hardware_json.h"
 
 #include <algorithm>
@@ -25,14 +25,14 @@ void read_count_into(int& target, const JsonView& parent, std::string_view key, 
   if (const auto value = parent.find(key)) target = read_count(*value, smallest);
 }
 
-// The list's length is looked at before a view of each element is made.
+// Checks the length of the list before creating a view of each element.
 std::vector<JsonView> at_most(int most, const JsonView& list) {
   if (list.raw().is_array() && list.raw().size() > static_cast<std::size_t>(most))
-    list.refuse(fmt::format("a list of at most {}", most));
+    list.refuse(fmt::format("a list of at most {} elements", most));
   return list.elements();
 }
 
-// [[a, b], …]
+// Reads a list of pairs: [[a, b], …].
 template <typename Item, typename Make>
 std::vector<Item> read_pairs(const JsonView& list, int most, std::string_view form, Make make) {
   std::vector<Item> items;
@@ -132,7 +132,7 @@ void read_network_into(NetworkSpec& target, const JsonView& group, bool is_requi
   target.oversubscription = network.number_or("oversubscription", 1);
 }
 
-// The group's type: one that the file defines, else a shipped one, which then belongs to the profile too.
+// The type of a group: one that the file defines, or a built-in one, which is then added to the profile.
 int find_type(std::vector<DeviceType>& types, const JsonView& name) {
   const auto find = [&](std::string_view wanted) {
     return std::find_if(types.begin(), types.end(),
@@ -144,7 +144,7 @@ int find_type(std::vector<DeviceType>& types, const JsonView& name) {
     if (!shipped) {
       Names known = device_type_names();
       for (const DeviceType& type : types) known.push_back(type.name);
-      throw UserError("{} is {}, which is neither in device_types nor shipped{}", name.where(),
+      throw UserError("{} is {}, which is neither in device_types nor a built-in type{}", name.where(),
                       in_quotes(name.text()), did_you_mean(name.text(), known));
     }
     found = find(shipped->name);

@@ -1,4 +1,4 @@
-// Writing half of hardware_json.h.
+// Implements the writer of hardware_json.h.
 #include "cluster/hardware_json.h"
 
 namespace optimus {

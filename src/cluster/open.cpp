@@ -23,7 +23,7 @@ Cluster read_cluster(const std::string& path) {
 
 constexpr std::string_view kHere = "here";
 
-// Of "herex12" 12; nothing where it is no such name.
+// Returns 12 for "herex12"; nullopt for other names.
 std::optional<int> workers_in(std::string_view name) {
   const std::string prefix = std::string(kHere) + "x";
   if (!name.starts_with(prefix) || name.size() > prefix.size() + 6) return std::nullopt;
@@ -33,7 +33,7 @@ std::optional<int> workers_in(std::string_view name) {
                                                                                   : std::nullopt;
 }
 
-// One of several equal parts of a processor.
+// The device type of one of `num_parts` equal parts of a processor.
 DeviceType part_of(DeviceType type, int num_parts) {
   for (double* rate :
        {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})
@@ -49,16 +49,17 @@ Cluster open_here(const std::string& name) {
   std::error_code ignored;
   const Path path = measured_cluster_path();
   if (!std::filesystem::exists(path, ignored))
-    throw UserError("cluster {}: this machine was not measured yet; optimus profile --hardware does it",
-                    name);
+    throw UserError(
+        "cluster {}: this machine has not been measured yet; run optimus profile --hardware first", name);
   Cluster here = read_cluster(path.string());
   const std::optional<int> workers = workers_in(name);
   if (!workers) return here;
   const DeviceType& type = here.profile().types.front();
   const bool is_shared = type.name == "cpu";
   if (!is_shared && *workers > here.num_devices())
-    throw UserError("cluster {}: this machine was measured with {} {}; {}x{} is as its maker states it", name,
-                    here.num_devices(), type.name, type.name, *workers);
+    throw UserError(
+        "cluster {}: this machine was measured with {} {}; use {}x{} for the vendor's specification", name,
+        here.num_devices(), type.name, type.name, *workers);
   HardwareProfile several = several_of(here.profile(), type, *workers, is_shared ? *workers : 1);
   several.name = name;
   return Cluster(std::move(several), "cluster " + in_quotes(name));
@@ -94,8 +95,8 @@ Cluster open_cluster(const std::string& name_or_path) {
     return Cluster(standard_cluster(name_or_path), "cluster " + in_quotes(name_or_path));
   if (is_path || std::filesystem::exists(name_or_path, ignored)) return read_cluster(name_or_path);
   throw UserError(
-      "cluster {} is neither a file, a name such as h100x512 or a100x16+v100x32, nor here (herex2: as two "
-      "workers); types are {}",
+      "cluster {} is neither a file, a name such as h100x512 or a100x16+v100x32, nor here (herex2: two "
+      "workers of this machine); types are {}",
       in_quotes(name_or_path), join(device_type_names(), ", "));
 }
 

@@ -15,12 +15,12 @@ namespace {
 
 constexpr std::size_t kShortest = 16, kLongest = 256;
 
-// The text itself is never shown.
+// Messages never contain the token itself.
 Token checked(std::string text, const std::string& origin) {
   const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
   if (text.size() < kShortest || text.size() > kLongest || !is_plain)
-    throw UserError("{}: a token has {} to {} letters, digits or signs and no spaces; {}", origin, kShortest,
-                    kLongest, how_to_make_token());
+    throw UserError("{}: a token must have {} to {} printable ASCII characters without spaces; {}", origin,
+                    kShortest, kLongest, how_to_make_token());
   return {std::move(text), origin};
 }
 
@@ -35,7 +35,7 @@ std::optional<Token> find_token(const Environment& environment, const Path& file
   if (::stat(file.c_str(), &about) != 0 || !S_ISREG(about.st_mode))
     throw UserError("--token-file {}: no such file; {}", file.string(), how_to_make_token());
   if ((about.st_mode & 077) != 0)
-    throw UserError("--token-file {}: others may read it (mode {:o}); chmod 600 {}", file.string(),
+    throw UserError("--token-file {}: other users can read it (mode {:o}); run chmod 600 {}", file.string(),
                     about.st_mode & 0777, file.string());
   const std::string content = value_or_throw(read_file(file, Bytes(1 << 12)));
   return checked(std::string(trim(content)), "--token-file " + file.string());
@@ -49,7 +49,7 @@ std::string make_token() {
 }
 
 std::string how_to_make_token() {
-  return "make one with: export OPTIMUS_TOKEN=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')";
+  return "create one with: export OPTIMUS_TOKEN=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')";
 }
 
 }  // namespace optimus

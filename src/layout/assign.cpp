@@ -1,4 +1,4 @@
-// From layouts to a transport problem between classes of ranks, and back to ranks.
+// Converts layouts into a transport problem between classes of ranks, and its solution back into ranks.
 #include "layout/assign.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 namespace optimus {
 namespace {
 
-// Grids whose seats hold the same, tensor by tensor, get the same number: pipelines of the same shape.
+// Assigns the same number to grids whose seats hold the same data for every tensor: pipelines of the same
+// shape.
 std::vector<int> equal_grids(const Layout& layout) {
   using Content = std::vector<std::int64_t>;
   std::vector<Content> contents(layout.grids.size());
@@ -33,9 +34,9 @@ std::vector<int> equal_grids(const Layout& layout) {
   return result;
 }
 
-// Ranks that hold the same.
+// Classes of ranks that hold the same data.
 struct Classes {
-  std::vector<int> class_of;               // [rank]; -1: not asked for
+  std::vector<int> class_of;               // [rank]; -1: not requested
   std::vector<std::vector<Rank>> members;  // [class]
 };
 
@@ -72,7 +73,7 @@ std::vector<int> classes_holding(std::span<const int> slots, const Slots& all, c
   return result;
 }
 
-// The classes that hold each set of slots, worked out when first asked for.
+// The classes that hold each set of slots, computed on first use.
 class ClassSets {
  public:
   ClassSets(const SlotSets& sets, const Slots& slots, const Layout& layout, const Classes& classes)
@@ -132,7 +133,8 @@ Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& t
   return result;
 }
 
-// Turns flows between classes into pairs of ranks; the same number stays the same device where it can.
+// Converts flows between classes into pairs of ranks. A virtual rank gets the device of the same number if
+// possible.
 class Mapper {
  public:
   Mapper(const Classes& ranks, const Classes& devices, int num_ranks)
@@ -195,12 +197,12 @@ class Mapper {
 std::vector<Rank> checked(std::vector<Rank> available, int num_needed) {
   std::sort(available.begin(), available.end());
   if (const auto twice = std::adjacent_find(available.begin(), available.end()); twice != available.end())
-    throw UserError("device {} is listed twice among the available ones", twice->value);
+    throw UserError("device {} is listed twice among the available devices", twice->value);
   if (!available.empty() && (available.front().value < 0 || available.back().value >= kMaxRanks))
-    throw UserError("devices {} to {} are available, expected numbers from 0 to {}", available.front().value,
-                    available.back().value, kMaxRanks - 1);
+    throw UserError("devices {} to {} are available, but device numbers must be from 0 to {}",
+                    available.front().value, available.back().value, kMaxRanks - 1);
   if (static_cast<int>(available.size()) < num_needed)
-    throw UserError("the plan needs {} devices, {} are available", num_needed, available.size());
+    throw UserError("the plan needs {} devices, but only {} are available", num_needed, available.size());
   return available;
 }
 
@@ -229,7 +231,7 @@ Layout with_devices(Layout layout, const std::vector<Rank>& device_of) {
   for (DeviceGrid& grid : layout.grids)
     for (Rank& rank : grid.ranks) {
       ensure(rank.value >= 0 && static_cast<std::size_t>(rank.value) < device_of.size(),
-             "no device for rank {}", rank.value);
+             "no device is assigned to rank {}", rank.value);
       rank = device_of[static_cast<std::size_t>(rank.value)];
     }
   return layout;

@@ -1,4 +1,4 @@
-// The greedy order of banker.h.
+// Implements the greedy search of banker.h.
 #include "layout/banker.h"
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 namespace optimus {
 namespace {
 
-// How much each class may still take, the reserve not counted: max(start, end) less what it holds.
+// The bytes that each class may still allocate, not counting the reserve: max(start, end) minus its current
+// bytes.
 class Room {
  public:
   explicit Room(const BankerProblem& problem) : room_(static_cast<std::size_t>(problem.num_classes)) {
@@ -17,13 +18,13 @@ class Room {
         at(demand) += (demand.allocated - demand.freed) * static_cast<std::int64_t>(kind.things.size());
     for (std::int64_t& room : room_) room = std::max<std::int64_t>(room, 0);
   }
-  // While the thing moves.
+  // The bytes above the limit while the thing moves.
   std::int64_t excess(const std::vector<MemoryDemand>& demands) const {
     std::int64_t most = 0;
     for (const MemoryDemand& demand : demands) most = std::max(most, demand.allocated - at(demand));
     return most;
   }
-  // The least room that one of its classes has afterwards.
+  // The smallest free memory of the affected classes after the move.
   std::int64_t room_after(const std::vector<MemoryDemand>& demands) const {
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     for (const MemoryDemand& demand : demands)
@@ -86,8 +87,7 @@ std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std:
   return order;
 }
 
-// The same problem with time running the other way. Numbers turn round with it, so that lower ones come first
-// again.
+// The same problem with reversed time. The numbers are negated, so that lower ones still come first.
 BankerProblem reversed(BankerProblem problem) {
   for (MemoryDemandKind& kind : problem.kinds) {
     for (MemoryDemand& demand : kind.demands) std::swap(demand.allocated, demand.freed);

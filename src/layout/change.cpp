@@ -1,4 +1,4 @@
-// Preparing two layouts, and the small questions that diff and diff_for both ask.
+// Prepares two layouts, and implements the queries that diff and diff_for share.
 #include "layout/change.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// Whether a rank sits in two of the grids; `seen[rank]` is the last mark.
+// Whether any rank is in two of the grids; `seen[rank]` is the last mark.
 bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector<int>& seen) {
   int num_grids = 0;
   for (const Partition& partition : slots.partitions) num_grids += static_cast<int>(partition.grids.size());
@@ -36,7 +36,7 @@ std::vector<bool> marked(const std::vector<Rank>& ranks, int num_ranks) {
   return marks;
 }
 
-// Slots of `slots` whose box is exactly `box`.
+// The slots whose box is exactly `box`.
 std::vector<int> equal_slots(const Slots& slots, const Box& box) {
   Box corner = box;
   for (int d = 0; d < box.num_dims; ++d) corner[d].end = corner[d].begin + 1;
@@ -48,7 +48,7 @@ std::vector<int> equal_slots(const Slots& slots, const Box& box) {
   return equal;
 }
 
-// As many equal chunks of whole rows as needed.
+// Splits the box into the required number of equal chunks of whole rows.
 void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vector<Box>& boxes) {
   const std::int64_t rows = box[0].size();
   const std::int64_t row_bytes = box.num_elements() / rows * bytes_per_element;
@@ -76,7 +76,7 @@ LayoutChange::LayoutChange(const Layout& old_layout, const Layout& new_layout, D
       is_dead(marked(options.dead, places.num_places())) {
   for (const Rank rank : options.dead)
     if (!to_index.seats(rank).empty())
-      throw UserError("rank {} is dead, but the new layout names it", rank.value);
+      throw UserError("rank {} is dead, but the new layout contains it", rank.value);
   const std::array<const Layout*, 2> layouts{&from, &to};
   Kinds grouped = kinds_of(layouts);
   kind_of = std::move(grouped.kind_of);
@@ -173,7 +173,7 @@ DiffFailure lost_failure(const LayoutChange& change, std::vector<HeldBox> lost) 
   std::sort(lost.begin(), lost.end(), comes_before);
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
   const HeldBox& first = lost.front();
-  return {{fmt::format("no living rank holds {} of tensor {} ({} such pieces)", text(first.box),
+  return {{fmt::format("no live rank holds {} of tensor {} ({} such pieces)", text(first.box),
                        change.to.tensors[static_cast<std::size_t>(first.tensor)].name, lost.size())},
           std::move(lost),
           Bytes(0)};

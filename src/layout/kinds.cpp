@@ -1,4 +1,4 @@
-// Grouping tensors by a hash of their placements, then by comparison.
+// Groups tensors by a hash of their placements, then by comparison.
 #include "layout/kinds.h"
 
 #include <unordered_map>

@@ -1,4 +1,4 @@
-// The boxes of a layout, computed when asked for. What is wrong with a layout is said in layout_validity.cpp.
+// Computes the boxes of a layout on demand. Validation is in layout_validity.cpp.
 #include "layout/layout.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace optimus {
 
 std::vector<Span> split_evenly(std::int64_t n, int parts) {
-  ensure(n >= 0 && parts >= 1, "split_evenly of {} into {}", n, parts);
+  ensure(n >= 0 && parts >= 1, "cannot split {} items into {} parts", n, parts);
   std::vector<Span> spans;
   spans.reserve(static_cast<std::size_t>(parts));
   std::int64_t begin = 0;
@@ -23,20 +23,20 @@ std::vector<Span> split_evenly(std::int64_t n, int parts) {
 }
 
 std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& weights) {
-  ensure(n >= 0, "split_by_weight of {}", n);
+  ensure(n >= 0, "cannot split {} items by weight", n);
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (const double weight : weights)
     if (!std::isfinite(weight) || weight < 0)
-      throw UserError("the weight {} of a split is not a positive number", weight);
+      throw UserError("a split has the weight {}, expected a finite number of at least 0", weight);
   if (!(sum > 0) || !std::isfinite(sum))
-    throw UserError("the weights of a split add up to {}, expected a positive number", sum);
+    throw UserError("the weights of a split sum to {}, expected a positive number", sum);
 
   std::vector<std::int64_t> sizes;
   std::vector<double> remainders;
   std::int64_t left = n;
   for (const double weight : weights) {
     const double share = static_cast<double>(n) * (weight / sum);
-    sizes.push_back(std::min(static_cast<std::int64_t>(share), left));  // rounding must not give more than n
+    sizes.push_back(std::min(static_cast<std::int64_t>(share), left));  // rounding must not exceed n in total
     remainders.push_back(weight > 0 ? share - static_cast<double>(sizes.back()) : -1);
     left -= sizes.back();
   }
@@ -44,8 +44,8 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
-  // A part without weight gets nothing; its remainder of -1 stands last, and fewer things are left than parts
-  // with weight, except when n is beyond the precision of a double: then the first takes them.
+  // A part without weight gets nothing: its remainder of -1 is sorted last. Fewer items are left than there
+  // are parts with weight, unless n exceeds the precision of a double; then the first part gets them.
   for (std::size_t i = 0; left > 0 && i < order.size() && remainders[order[i]] >= 0; ++i, --left)
     ++sizes[order[i]];
   sizes[order[0]] += left;
@@ -139,8 +139,7 @@ std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank
   const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
     return a.tensor != b.tensor ? a.tensor < b.tensor : a.box < b.box;
   };
-  // Only where a rank sits in several grids, or a tensor has several placements on one, is there something to
-  // do.
+  // Sorting is needed only if a rank is in several grids, or a tensor has several placements on one grid.
   if (!std::is_sorted(boxes.begin(), boxes.end(), comes_before))
     std::sort(boxes.begin(), boxes.end(), comes_before);
   boxes.erase(std::unique(boxes.begin(), boxes.end()), boxes.end());

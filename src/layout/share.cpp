@@ -1,4 +1,4 @@
-// One rank's share of a plan: cut out of a whole plan, or worked out alone.
+// The share of one rank: extracted from a whole plan, or computed locally.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -11,8 +11,9 @@
 namespace optimus {
 namespace {
 
-// An operation or a copy of one tensor, with what decides its place in the order of all transfers. Small,
-// since a rank that gathers shards from thousands of others has hundreds of thousands.
+// An operation or a copy of one tensor, with the fields that determine its position in the global order of
+// transfers. Small, because a rank that gathers shards from thousands of others has hundreds of thousands of
+// entries.
 struct Entry {
   const TransferPieces* list = nullptr;
   int to_slot = 0, piece = 0, chunk = 0;
@@ -118,7 +119,7 @@ class ShareBuilder {
     }
   }
 
-  // Where the rank holds a piece by several slots, it is to be sent once.
+  // If the rank holds a piece through several slots, it sends the piece once.
   static int first_common(std::span<const int> a, const std::vector<int>& b) {
     return *std::find_first_of(a.begin(), a.end(), b.begin(), b.end());
   }
@@ -133,7 +134,7 @@ class ShareBuilder {
     for (int f = 0; f < static_cast<int>(fanouts_.fanouts.size()); ++f) {
       const Fanout& fanout = fanouts_.fanouts[static_cast<std::size_t>(f)];
       if (my_index < fanout.first_owner || my_index >= fanout.first_owner + fanout.num_owners) continue;
-      std::vector<int> in_turn;  // by k
+      std::vector<int> in_turn;  // indexed by k
       for (const FanoutNeed& need : fanouts_.needs)
         if (need.fanout == f) in_turn.push_back(need.receiver);
       for (const int tensor : kind.tensors)
@@ -180,7 +181,8 @@ class ShareBuilder {
 }  // namespace
 
 DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank) {
-  ensure(rank.value >= 0 && rank.value < change.places.num_places(), "no layout names rank {}", rank.value);
+  ensure(rank.value >= 0 && rank.value < change.places.num_places(), "no layout contains rank {}",
+         rank.value);
   return ShareBuilder(change, rank).build(order);
 }
 

@@ -12,7 +12,7 @@ Span rows_of_part(const Shape& shape, const Partition& partition, int part) {
   return partition.cut_dim == 0 ? partition.parts[static_cast<std::size_t>(part)] : Span{0, shape[0]};
 }
 
-// Shards of a part that meet `rows`: [begin, end) of the shard's number.
+// The shards of a part that intersect `rows`, as a range [begin, end) of shard numbers.
 Span shards_meeting(const Span& part_rows, int num_shards, const Span& rows) {
   const Span clipped{std::max(rows.begin, part_rows.begin), std::min(rows.end, part_rows.end)};
   if (clipped.begin >= clipped.end) return {};
@@ -21,7 +21,7 @@ Span shards_meeting(const Span& part_rows, int num_shards, const Span& rows) {
   return {(clipped.begin - part_rows.begin) / block, (clipped.end - part_rows.begin + block - 1) / block};
 }
 
-// Calls use(part, shards) for every part that meets the region.
+// Calls use(part, shards) for every part that intersects the region.
 template <typename Use>
 void for_each_part(const Shape& shape, const Partition& partition, const Box& region, const Use& use) {
   for (int part = 0; part < partition.num_parts; ++part) {

@@ -1,4 +1,4 @@
-// Building a rank's storage. Reading one is in copy_runs.cpp.
+// Builds the storage of a rank. Read access is in copy_runs.cpp.
 #include "layout/storage.h"
 
 #include <algorithm>
@@ -15,15 +15,15 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// One held box with the number of rows that its place has, equal for all shards.
+// A box of the rank and the number of rows reserved for it, which is equal for all shards.
 struct Held {
   int tensor = 0;
   Box box;
   std::int64_t padded_rows = 0;
-  std::int64_t columns = 1;  // elements of a row
+  std::int64_t columns = 1;  // elements per row
 };
 
-// As boxes_of, but empty boxes stay, and with the rows that the largest shard has.
+// Like boxes_of, but includes empty boxes, and adds the number of rows of the largest shard.
 std::vector<Held> held_boxes(const Layout& layout, const RankIndex& index, Rank rank) {
   std::vector<Held> boxes;
   for (int t = 0; t < static_cast<int>(layout.tensors.size()); ++t) {
@@ -47,11 +47,12 @@ std::vector<Held> held_boxes(const Layout& layout, const RankIndex& index, Rank 
 class StorageBuilder {
  public:
   StorageBuilder(const Layout& layout, const StorageSpec& spec) : layout_(layout), spec_(spec) {
-    if (spec.row_multiple < 1) throw UserError("a storage pads rows to a multiple of {}", spec.row_multiple);
+    if (spec.row_multiple < 1)
+      throw UserError("a storage pads rows to a multiple of {}, expected at least 1", spec.row_multiple);
     if (spec.alignment < 1 || (spec.alignment & (spec.alignment - 1)) != 0)
       throw UserError("a storage aligns to {} bytes, expected a power of two", spec.alignment);
     if (!spec.types.empty() && spec.types.size() != layout.tensors.size())
-      throw UserError("a storage has number types for {} tensors, the layout has {}", spec.types.size(),
+      throw UserError("a storage has number types for {} tensors, but the layout has {}", spec.types.size(),
                       layout.tensors.size());
     is_transposed_.resize(layout.tensors.size());
     fusion_of_.resize(layout.tensors.size(), -1);
@@ -91,7 +92,8 @@ class StorageBuilder {
   }
   void check(int t) const {
     if (t < 0 || t >= static_cast<int>(layout_.tensors.size()))
-      throw UserError("a storage names tensor {}, the layout has {}", t, layout_.tensors.size());
+      throw UserError("a storage refers to tensor {}, but the layout has {} tensors", t,
+                      layout_.tensors.size());
   }
 
   void check_fusion(int f) {
@@ -109,7 +111,7 @@ class StorageBuilder {
     }
   }
 
-  // The boxes that lie in one matrix with box i: of each tensor of its fusion the first that is as wide.
+  // The boxes in the same matrix as box i: for each tensor of its fusion, the first box.
   std::vector<std::size_t> partners(const std::vector<Held>& boxes, std::size_t i) const {
     const int fusion = fusion_of_[static_cast<std::size_t>(boxes[i].tensor)];
     if (fusion < 0) return {i};
@@ -123,7 +125,7 @@ class StorageBuilder {
                         name(boxes[i].tensor), name(t), boxes[i].columns, found->columns);
       result.push_back(static_cast<std::size_t>(found - boxes.begin()));
     }
-    // A second box of a fused tensor (held through another group) stands alone.
+    // A second box of a fused tensor (held through another group) is stored separately.
     if (std::find(result.begin(), result.end(), i) == result.end()) return {i};
     return result;
   }
@@ -162,7 +164,7 @@ class StorageBuilder {
   const Layout& layout_;
   const StorageSpec& spec_;
   std::vector<bool> is_transposed_;  // [tensor]
-  std::vector<int> fusion_of_;       // [tensor]; -1: none
+  std::vector<int> fusion_of_;       // [tensor]; -1: not fused
   std::map<std::pair<int, StorageType>, int> buffer_numbers_;
   Storage storage_;
 };

@@ -1,4 +1,4 @@
-// Connected parts; each by shortest augmenting paths, or greedily.
+// Solves each connected part, by shortest augmenting paths or greedily.
 #include "layout/transport.h"
 
 #include <algorithm>
@@ -12,9 +12,9 @@ namespace {
 using Edge = TransportProblem::Edge;
 constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
 
-// Shortest augmenting paths with potentials. Costs are negated weights; the last column is "stays without",
-// costs nothing and takes everybody. Invariant: cost - row potential - column potential is never negative,
-// and 0 where there is flow.
+// Shortest augmenting paths with potentials. Costs are negated weights. The last column means "unassigned";
+// it has cost 0 and unlimited supply. Invariant: cost - row potential - column potential is never negative,
+// and it is 0 where there is flow.
 class ExactTransport {
  public:
   explicit ExactTransport(const TransportProblem& problem)
@@ -54,7 +54,8 @@ class ExactTransport {
     bool operator<(const Reached& other) const { return distance > other.distance; }  // nearest on top
   };
 
-  // Dijkstra from `start`; returns the nearest column with supply left and brings the potentials up to date.
+  // Dijkstra's algorithm from `start`; returns the nearest column with remaining supply and updates the
+  // potentials.
   int find_path(int start) {
     column_distance_.assign(supply_.size(), kFar);
     row_distance_.assign(demand_.size(), kFar);
@@ -75,7 +76,7 @@ class ExactTransport {
       }
     };
     visit_row(start, 0);
-    while (true) {  // ends at the latest in "stays without"
+    while (true) {  // terminates at the latest in the "unassigned" column
       const Reached next = queue.top();
       queue.pop();
       const auto column = static_cast<std::size_t>(next.column);
@@ -103,8 +104,8 @@ class ExactTransport {
           end - column_distance_[static_cast<std::size_t>(column)];
   }
 
-  // The way back from the end: to each column by an edge of some row, which gives up what it has in another
-  // column.
+  // Follows the path back from the end. Each column was reached by an edge of some row, which gives up its
+  // flow in another column.
   void augment(int start, int end) {
     std::vector<int> gains, losses;  // edges
     for (int column = end;;) {
@@ -135,12 +136,13 @@ class ExactTransport {
   int without_ = 0;
   std::vector<Edge> edges_;
   std::vector<int> flow_;                          // [edge]
-  std::vector<std::vector<int>> edges_of_row_;     // edges
-  std::vector<std::vector<int>> users_of_column_;  // edges with flow
+  std::vector<std::vector<int>> edges_of_row_;     // edge indices
+  std::vector<std::vector<int>> users_of_column_;  // indices of edges with flow
   std::vector<std::int64_t> row_potential_, column_potential_;
-  // Of the last search.
+  // State of the last search.
   std::vector<std::int64_t> row_distance_, column_distance_;
-  std::vector<int> reached_by_, led_to_;  // edges: [column] by which it was reached, [row] from which column
+  // edges: [column] through which it was reached, [row] from which column
+  std::vector<int> reached_by_, led_to_;
   std::vector<bool> is_final_;
   std::vector<int> final_columns_, visited_rows_;
 };
@@ -164,7 +166,7 @@ std::vector<TransportFlow> greedy(const TransportProblem& problem) {
   return flows;
 }
 
-// What the rows (or the columns) would reach if each could choose first.
+// The total weight if each row (or each column) could choose first.
 std::int64_t bound_by(const TransportProblem& problem, int Edge::*one, int Edge::*other,
                       const std::vector<int>& sizes, const std::vector<int>& other_sizes) {
   std::vector<Edge> edges = problem.edges;
@@ -208,7 +210,7 @@ TransportResult solve_part(const TransportProblem& part, double max_work) {
   return result;
 }
 
-// Nodes are rows, then columns; the number of the connected part of each.
+// Computes the connected part of each node. Nodes are rows, followed by columns.
 class Parts {
  public:
   explicit Parts(const TransportProblem& problem)
@@ -236,7 +238,7 @@ class Parts {
 
 struct Part {
   TransportProblem problem;
-  std::vector<int> rows, columns;  // their numbers in the whole
+  std::vector<int> rows, columns;  // their numbers in the whole problem
 };
 
 }  // namespace

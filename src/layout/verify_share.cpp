@@ -1,4 +1,4 @@
-// What verify asks of one rank alone.
+// Implements the checks of verify that concern a single rank.
 #include <algorithm>
 
 #include "base/text.h"
@@ -21,14 +21,14 @@ bool meet(const Boxes& boxes, const Box& box) {
                      [&](const Box& each) { return intersect(each, box).has_value(); });
 }
 
-// What a rank has and does with one tensor.
+// The boxes of one tensor that a rank has, needs and moves.
 struct TensorView {
   Boxes old_boxes, new_boxes;
   Boxes sent, received, copied;
   int wave = -1;
 };
 
-// One rank with its layouts and its share.
+// Checks one rank, given its boxes and its share.
 class RankCheck {
  public:
   RankCheck(const Layout& layout, const RankShare& share, const DiffOptions& options)
@@ -55,7 +55,8 @@ class RankCheck {
     for (int w = 0; w < static_cast<int>(share_.waves.size()); ++w) {
       const RankShare::Wave& wave = share_.waves[static_cast<std::size_t>(w)];
       for (const int t : wave.tensors) {
-        if (t < 0 || t >= static_cast<int>(views_.size())) return failure("wave {} names tensor {}", w, t);
+        if (t < 0 || t >= static_cast<int>(views_.size()))
+          return failure("wave {} refers to tensor {}, which does not exist", w, t);
         if (view(t).wave >= 0)
           return failure("tensor {} moves in two waves, {} and {}", name(t), view(t).wave, w);
         view(t).wave = w;
@@ -77,7 +78,7 @@ class RankCheck {
       return failure("rank {} moves tensor {} in wave {}, which does not list it", rank(), tensor, wave);
     const Box whole(tensors_[static_cast<std::size_t>(tensor)].shape);
     if (box.num_dims != whole.num_dims || box.is_empty() || !whole.contains(box))
-      return failure("{} is no box of tensor {}", text(box), name(tensor));
+      return failure("{} is not a valid box of tensor {}", text(box), name(tensor));
     (view(tensor).*list).push_back(box);
     return {};
   }
@@ -91,7 +92,8 @@ class RankCheck {
         return failure("rank {} copies {} of {}, which it does not hold", rank(), text(box), name(t));
     for (const Box& box : view.received)
       if (meet(view.old_boxes, box))
-        return failure("rank {} is sent {} of {}, of which it holds a part", rank(), text(box), name(t));
+        return failure("rank {} receives {} of {}, although it already holds a part of it", rank(), text(box),
+                       name(t));
     Boxes wanted, pieces = view.received;
     for (const Box& box : view.new_boxes)
       if (!has(view.old_boxes, box)) wanted.push_back(box);
@@ -99,11 +101,11 @@ class RankCheck {
     const bool frees = std::any_of(view.old_boxes.begin(), view.old_boxes.end(),
                                    [&](const Box& box) { return !has(view.new_boxes, box); });
     if (view.wave < 0 && (frees || !wanted.empty()))
-      return failure("tensor {} changes on rank {}, but is in no wave", name(t), rank());
+      return failure("tensor {} changes on rank {}, but no wave includes it", name(t), rank());
     if (wanted.empty() && pieces.empty()) return {};
     if (const auto mistake = find_cover_mistake(wanted, pieces))
-      return failure("rank {} gets {} of {} {} times{}", rank(), text(mistake->box), name(t), mistake->times,
-                     mistake->times == 1 ? ", and does not need it" : "");
+      return failure("rank {} receives {} of {} {} times{}", rank(), text(mistake->box), name(t),
+                     mistake->times, mistake->times == 1 ? ", but does not need it" : "");
     return {};
   }
 
@@ -125,7 +127,7 @@ class RankCheck {
     for (std::size_t w = 0; w < share_.waves.size(); ++w) {
       for (const int t : share_.waves[w].tensors) held += size_of(t, view(t).new_boxes, view(t).old_boxes);
       if (held > bound)
-        return failure("rank {} holds {} in wave {}, {} more than its bound", rank(), text(held), w,
+        return failure("rank {} holds {} in wave {}, {} more than the limit", rank(), text(held), w,
                        text(held - bound));
       for (const int t : share_.waves[w].tensors) held -= size_of(t, view(t).old_boxes, view(t).new_boxes);
     }

@@ -1,6 +1,6 @@
-// The order in which tensors move, so that no rank exceeds its memory. Tried one after the other, until one
-// keeps the reserve: whole blocks, one wave each, by turns from here and from there; in the order of the
-// model; in another order; single tensors.
+// Determines the order in which tensors move, so that no rank exceeds its memory limit. Tries these orders
+// until one keeps the reserve: whole blocks, one wave each, alternating between kinds of blocks; whole blocks
+// in the order of the model; whole blocks in another order; single tensors.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -11,10 +11,10 @@
 namespace optimus {
 namespace {
 
-// What moves together at least: a block or a tensor, with the problem of ordering them.
+// The units that move together: blocks or tensors, with the problem of ordering them.
 struct Units {
   std::vector<std::vector<int>> tensors;  // [unit], in the order of the model
-  std::vector<int> kind_of;               // [unit] into problem.kinds
+  std::vector<int> kind_of;               // [unit]: index into problem.kinds
   BankerProblem problem;
 };
 
@@ -53,7 +53,7 @@ int block_of(const LayoutChange& change, int tensor) {
   return change.to.tensors[static_cast<std::size_t>(tensor)].block;
 }
 
-// Tensors that change anywhere, in the order of the model.
+// The tensors that change on any rank, in the order of the model.
 std::vector<int> moving_tensors(const LayoutChange& change, const MemoryDemands& demands) {
   std::vector<int> tensors;
   for (int t = 0; t < static_cast<int>(change.to.tensors.size()); ++t)
@@ -86,8 +86,8 @@ std::vector<int> model_order(const Units& units) {
   return order;
 }
 
-// Every kind from the first wave to the last, as often as there are units of it. Blocks that come from other
-// ranks, or go to others, are of other kinds: so no link waits until those of another have moved.
+// Distributes the units of every kind evenly from the first wave to the last. Blocks with different source or
+// destination ranks are of different kinds, so no link is idle until the blocks of another link have moved.
 std::vector<int> alternating_order(const Units& units) {
   std::vector<double> moment(units.tensors.size());
   for (const MemoryDemandKind& kind : units.problem.kinds)
@@ -117,8 +117,7 @@ WaveOrder in_waves(const MemoryDemands& demands, const Units& units, const std::
   return result;
 }
 
-// Single tensors; those of one block that stand next to each other become one wave where the reserve allows
-// it.
+// Waves of single tensors; adjacent tensors of the same block share a wave if the reserve allows it.
 WaveOrder in_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
                           const std::vector<int>& order, std::int64_t reserve) {
   const auto block = [&](int unit) {
@@ -136,8 +135,7 @@ WaveOrder in_merged_waves(const LayoutChange& change, const MemoryDemands& deman
   return result;
 }
 
-// A reserve with which single tensors can be ordered, within a hundredth of the least that a search by halves
-// finds.
+// A reserve with which single tensors can be ordered, found by bisection to within about one percent.
 std::int64_t sufficient_reserve(const Units& units, std::int64_t too_small) {
   std::int64_t enough = excess_of(units, model_order(units));
   while (enough - too_small > std::max<std::int64_t>(1, enough / 128)) {
@@ -162,8 +160,9 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
     return in_merged_waves(change, demands, tensors, *order, reserve);
   const Bytes enough(sufficient_reserve(tensors, reserve));
   return tl::unexpected(DiffFailure{
-      {fmt::format("a reserve of {} is too small to move from one layout to the other, {} would do",
-                   text(Bytes(reserve)), text(enough))},
+      {fmt::format(
+          "a reserve of {} is too small to change from one layout to the other; {} would be sufficient",
+          text(Bytes(reserve)), text(enough))},
       {},
       enough});
 }

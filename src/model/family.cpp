@@ -23,7 +23,7 @@ constexpr FamilyTraits kFamilies[] = {
   {Family::qwen3,         "qwen3",         "Qwen3ForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   true,   true},
   {Family::bert,          "bert",          "BertForMaskedLM",          kLayer, kPost, kLearned, false, false,  false,  false,  false},
   {Family::megatron_bert, "megatron-bert", "MegatronBertForMaskedLM",  kLayer, kPre,  kLearned, false, false,  false,  false,  false},
-  // Mixtures of experts stand last.
+  // Mixtures of experts are last.
   {Family::mixtral,       "mixtral",       "MixtralForCausalLM",       kRms,   kPre,  kRope,    true,  true,   true,   false,  true,  true},
   {Family::qwen3_moe,     "qwen3_moe",     "Qwen3MoeForCausalLM",      kRms,   kPre,  kRope,    true,  true,   true,   true,   true,  true},
   {Family::deepseek_v3,   "deepseek_v3",   "DeepseekV3ForCausalLM",    kRms,   kPre,  kRope,    true,  false,  true,   false,  true,  true,  true},

@@ -1,4 +1,4 @@
-// See hf_config.h. Defaults here are those of transformers' configuration classes.
+// Implements hf_config.h. The defaults are those of the configuration classes of transformers.
 #include "model/hf_config.h"
 
 #include "base/error.h"
@@ -41,7 +41,7 @@ Activation read_activation(const JsonView& config, std::string_view key, Activat
                   in_quotes(value->text()), join(known, ", "));
 }
 
-// A dimension under either of its names.
+// A dimension that may have either of two names.
 JsonView one_of(const JsonView& config, std::string_view name, std::string_view other_name) {
   const auto first = config.find(name), second = config.find(other_name);
   if (first && second && first->raw() != second->raw())
@@ -98,7 +98,7 @@ void read_bert(const JsonView& config, ModelSpec& spec) {
   spec.attention_dropout = config.number_or("attention_probs_dropout_prob", 0.1);
 }
 
-// What an absent key of the Llama-like means; 0: derived from the other dimensions.
+// Defaults for absent keys of Llama-like families; 0: derived from the other dimensions.
 struct LlamaDefaults {
   std::int64_t max_positions, kv_heads, head_dim;
 };
@@ -126,7 +126,7 @@ LlamaDefaults llama_defaults(Family family) {
   return {};
 }
 
-// Windows that no sequence is long enough to notice are accepted; others change the computation.
+// Accepts sliding windows that no sequence exceeds; others would change the computation.
 void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
   const bool is_qwen =
       spec.family == Family::qwen2 || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe;
@@ -142,18 +142,18 @@ void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
   const bool begins_behind_last_layer = config.integer_or("max_window_layers", 28) >= spec.layers;
   if (is_qwen && begins_behind_last_layer) return;
   const bool is_absent = !config.raw().contains("sliding_window");
-  if (is_absent && spec.family == Family::mixtral) return;  // which has none unless it says so
+  if (is_absent && spec.family == Family::mixtral) return;  // Mixtral has no window by default
   const auto given = config.find("sliding_window");
   if (!is_absent && !given) return;
   const std::int64_t window = given ? given->integer(1) : 4096;
   if (window < spec.max_positions)
     throw UserError(
-        "{}: sliding_window is {}{}, which is not supported within max_position_embeddings {}: it must "
-        "be null, or the positions at most the window",
+        "{}: sliding_window is {}{}, which is not supported with max_position_embeddings {}: it must be null "
+        "or at least max_position_embeddings",
         config.where(), window, is_absent ? " by default" : "", spec.max_positions);
 }
 
-// Layers 0 … k - 1 may be dense, in the form that lists each of them.
+// Reads configs that list the dense layers individually; these must be layers 0 … k - 1.
 std::int64_t read_dense_layers(const JsonView& config) {
   std::int64_t next = 0;
   if (const auto dense = config.find("mlp_only_layers"))
@@ -206,7 +206,7 @@ void read_latent(const JsonView& config, ModelSpec& spec) {
   l.rope_dim = dimension_or(config, "qk_rope_head_dim", 64),
   l.value_dim = dimension_or(config, "v_head_dim", 128);
   spec.head_dim = dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
-  // Written by transformers: the rotary width once more, and the sum.
+  // transformers also writes the rotary width and the sum of both widths under these keys.
   const auto repeats = [&](const char* key, std::int64_t value) {
     if (dimension_or(config, key, value) != value)
       throw UserError("{}: {} must be {}, or absent", config.where(), key, value);
@@ -219,7 +219,7 @@ void read_llama(const JsonView& config, ModelSpec& spec) {
   spec.layers = dimension(config.at("num_hidden_layers"));
   spec.hidden = dimension(config.at("hidden_size"));
   spec.heads = dimension(config.at("num_attention_heads"));
-  const bool is_named = config.raw().contains("num_key_value_heads");  // null: as many as heads
+  const bool is_named = config.raw().contains("num_key_value_heads");  // null: the same as heads
   const std::int64_t usual_kv_heads = is_named || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
   spec.kv_heads = dimension_or(config, "num_key_value_heads", usual_kv_heads);
   const std::int64_t usual_dim = defaults.head_dim > 0 ? defaults.head_dim : spec.hidden / spec.heads;
@@ -284,7 +284,7 @@ ModelSpec read_hf_config(const Path& path) {
   const std::string text = value_or_throw(read_file(file, kLargestFile));
   ModelSpec spec = spec_from_hf_config(parse_json(text, file.string()), file.string());
   const Path folder = std::filesystem::absolute(file, ignored).lexically_normal().parent_path();
-  // A folder's name may be any bytes; ours goes into JSON.
+  // The name of a folder may contain arbitrary bytes, but the name of the spec is written to JSON.
   const std::string name =
       Json(folder.filename().string()).dump(-1, ' ', false, Json::error_handler_t::replace);
   spec.name = Json::parse(name).get<std::string>();

@@ -11,10 +11,10 @@
 namespace optimus {
 namespace {
 
-// A key that changes the computation in a way that we do not follow, unless it has this value (or null).
+// A key that changes the computation in an unsupported way, unless it has this value (or null).
 struct NeutralKey {
   std::string_view key;
-  std::string_view neutral;  // as JSON
+  std::string_view neutral;  // the value without effect, as JSON
 };
 
 struct FamilyKeys {
@@ -85,16 +85,16 @@ constexpr NeutralKey kNeutralForAll[] = {
 constexpr NeutralKey kNeutralForLlamaLike[] = {
     {"partial_rotary_factor", "1.0"}, {"rope_interleaved", "false"}};
 
-// Names, versions, tokens, other heads, how outputs are returned, how text is generated, what other tools
-// left behind: nothing that the trained computation depends on.
+// Names, versions, tokens, other heads, formats of outputs, text generation, and entries of other tools: keys
+// on which the trained computation does not depend.
 constexpr std::string_view kBookkeeping[] = {
-    // where it comes from
+    // origin
     "_name_or_path", "name_or_path", "architectures", "transformers_version", "_commit_hash", "auto_map",
     "custom_pipelines", "_from_auto", "is_llama_config", "unsloth_version", "unsloth_fixed", "model_name",
     "transformers.js_config", "_diffusers_version", "framework", "license", "language", "tokenizer_class",
     "vocab_file", "model_max_length", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
     "base_model_tp_plan", "base_model_pp_plan", "base_model_fsdp_plan", "base_model_ep_plan",
-    // stored or computed how: results agree up to rounding
+    // storage and implementation: results agree up to rounding
     "torch_dtype", "dtype", "use_bfloat16", "torchscript", "gradient_checkpointing", "pretraining_tp",
     "chunk_size_feed_forward", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset",
     "_attn_implementation_internal", "_flash_attn_2_enabled", "_experts_implementation",
@@ -119,7 +119,7 @@ constexpr std::string_view kBookkeeping[] = {
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "epsilon_cutoff",
     "eta_cutoff", "encoder_repetition_penalty", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind",
-    // TensorFlow's and JAX's own
+    // TensorFlow and JAX
     "tf_legacy_loss", "use_tf", "xla_device",
 };
 // clang-format on
@@ -150,7 +150,7 @@ bool is_listed(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// Whether the key is one that must be neutral; refuses it when it is not.
+// Whether the key must have a neutral value; throws if it has another one.
 bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView& value) {
   const auto row = std::find_if(keys.neutral.begin(), keys.neutral.end(),
                                 [&](const NeutralKey& candidate) { return candidate.key == key; });

@@ -22,7 +22,7 @@ RopeScalingKind read_kind(const JsonView& settings) {
                   in_quotes(kind.text()));
 }
 
-// Any other key would change the rotation in a way that we do not follow.
+// Any other key would change the rotation in an unsupported way.
 void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
   std::vector<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
   if (kind != RopeScalingKind::none) known.push_back("factor");
@@ -51,7 +51,7 @@ RopeSettings read_settings(const JsonView& settings, double outer_theta, std::in
   return rope;
 }
 
-// transformers takes an empty object for an absent one.
+// transformers treats an empty object as absent.
 std::optional<JsonView> find_filled(const JsonView& config, std::string_view key) {
   const auto value = config.find(key);
   return value && value->raw().is_object() && value->raw().empty() ? std::nullopt : value;

@@ -1,4 +1,4 @@
-// See operations.h. Each block is written down once, operation by operation.
+// Implements operations.h. Each block is listed once, operation by operation.
 #include "model/operations.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 namespace optimus {
 namespace {
 
-constexpr RecomputeMode kBlockInput = RecomputeMode::full;  // kept in every mode
-constexpr RecomputeMode kUsual = RecomputeMode::selective;  // kept unless the whole block is computed again
-constexpr RecomputeMode kCheap = RecomputeMode::none;       // the first to go
+constexpr RecomputeMode kBlockInput = RecomputeMode::full;  // saved in every mode
+constexpr RecomputeMode kUsual = RecomputeMode::selective;  // saved unless the whole block is recomputed
+constexpr RecomputeMode kCheap = RecomputeMode::none;       // recomputed first
 
 double as_double(std::int64_t number) { return static_cast<double>(number); }
 
@@ -35,7 +35,7 @@ class BlockWork {
     lookup.kept = {{"embedding.ids", 1, KeptType::index, CutUnit::none, kBlockInput}};
     if (spec_.token_types > 0)
       lookup.kept.push_back({"embedding.token_types", 1, KeptType::index, CutUnit::none, kBlockInput});
-    // The embedding is never computed again as a whole.
+    // The embedding is never recomputed as a whole.
     if (spec_.norm_place == NormPlace::post) norm("embedding.norm", kBlockInput, false, kBlockInput);
   }
 
@@ -53,12 +53,13 @@ class BlockWork {
       norm("norm1", kUsual);
       mlp("norm1.output");
       residual("residual2");
-      // Its output is the next block's input and kept there; so its statistics are not computed again.
+      // The output is the input of the next block and is saved there, so its statistics are not recomputed.
       norm("norm2", kUsual, false, kBlockInput);
     }
   }
 
-  // The loss is worked out together with its gradient, in the forward: what the head holds is kept in every mode.
+  // The loss and its gradient are computed together in the forward, so the tensors of the head are saved in
+  // every mode.
   void head() {
     const bool is_pre = spec_.norm_place == NormPlace::pre;
     if (is_pre) norm("head.norm", kBlockInput, false, kBlockInput);
@@ -130,11 +131,11 @@ class BlockWork {
   void flash_attention() {
     const double positions = spec_.is_causal ? (length_ + 1) / 2 : length_;
     Operation& attention = cheap("attention.core", OperationKind::attention, CutUnit::heads);
-    attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted values
+    attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted sum of values
     attention.backward_flops = 2 * attention.forward_flops;
     attention.repeated_flops = 2 * query_ * positions;  // the scores
     attention.moved_elements = query_ + output_ + kv_ + value_;
-    // With norms on q and k, what stood before the norm is kept already and leads here cheaply.
+    // With norms on q and k, their inputs are already saved, and recomputing the outputs is inexpensive.
     const RecomputeMode of_qk = spec_.has_qk_norm ? kCheap : kUsual;
     const std::string qk = spec_.has_qk_norm ? "" : "qkv";
     attention.kept = {
@@ -161,14 +162,15 @@ class BlockWork {
         {"mlp.activation.output", ffn_, KeptType::activation, CutUnit::ffn, kCheap}};
   }
 
-  // The router's weights are multiplied in at the activation function, so that experts' outputs need not be kept.
+  // The router weights are applied at the activation function, so that the outputs of the experts need not be
+  // saved.
   void mixture(std::string input) {
     const Mixture& m = spec_.mixture;
     const double k = as_double(m.experts_per_token), wide = k * as_double(m.ffn);
     product("router", spec_.hidden, m.experts, CutUnit::none).kept = {
         {std::move(input), hidden_, KeptType::activation, CutUnit::none, kCheap}};
     Operation& routing = cheap("routing", OperationKind::routing, CutUnit::none);
-    // Scores in fp32, each token copied to its experts, and their outputs gathered and summed.
+    // Scores in fp32, the copy of each token for each of its experts, and the gathered and summed outputs.
     routing.moved_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
     routing.kept = {{"routing.scores", as_double(m.experts), KeptType::fp32, CutUnit::none, kUsual},
                     {"routing.places", k, KeptType::index, CutUnit::none, kUsual}};
@@ -265,7 +267,7 @@ namespace {
 
 std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind block, bool is_mixture,
                                               std::int64_t sequence_length) {
-  ensure(sequence_length >= 1, "a sequence of {} tokens", sequence_length);
+  ensure(sequence_length >= 1, "the sequence length is {}, must be at least 1", sequence_length);
   BlockWork work(spec, sequence_length);
   switch (block) {
     case BlockKind::embedding:
@@ -278,7 +280,7 @@ std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind b
       work.head();
       break;
     case BlockKind::custom:
-      ensure(false, "operations of a custom block go by its number");
+      ensure(false, "the operations of a custom block require its index, not only its kind");
   }
   return work.take();
 }
@@ -319,8 +321,8 @@ int bytes_per_element(KeptType type, int activation_bytes) {
   return 0;
 }
 
-// Gradients of a layer in the order in which its backward makes them. With norms behind the sums, and with dropout, the
-// gradient of a product's output is not the stream's.
+// Gradients of a layer in the order in which its backward computes them. With post-norms and with dropout,
+// the gradient of a GEMM output differs from the gradient of the residual stream.
 std::vector<GradientTensor> layer_gradients(const ModelSpec& spec, bool is_mixture) {
   const double hidden = as_double(spec.hidden), query = as_double(spec.query_width()),
                kv = as_double(spec.kv_width()), value = as_double(spec.kv_heads * spec.value_dim()),
@@ -371,7 +373,7 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
       return {{"head.transform.gradient", hidden, CutUnit::none, true},
               {"input.gradient", hidden, CutUnit::none, false}};
     case BlockKind::custom:
-      ensure(false, "gradients of a custom block go by its number");
+      ensure(false, "the gradients of a custom block require its index, not only its kind");
   }
   return {};
 }
@@ -380,7 +382,7 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, int block) {
   if (is_mixture_block(spec, block)) return layer_gradients(spec, true);
   if (!spec.is_custom()) return gradients(spec, block_kind(spec, block));
   const std::int64_t outputs = output_width(spec, block);
-  if (outputs == 0) return {};  // the loss
+  if (outputs == 0) return {};  // the last block, which computes the loss
   return {{"output.gradient", as_double(outputs), CutUnit::none, true}};
 }
 

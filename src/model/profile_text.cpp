@@ -1,4 +1,4 @@
-// The profile of a model for scripts (JSON) and for people (a table).
+// Formats the profile of a model as JSON and as a table.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -45,7 +45,7 @@ OrderedJson block_json(const BlockProfile& block) {
   return result;
 }
 
-// Per token, over all blocks.
+// Sum over all blocks, per token.
 std::array<double, 3> total_kept(const ModelProfile& profile, std::array<double, 3> BlockProfile::*kept) {
   std::array<double, 3> total{};
   for (const BlockProfile& block : profile.blocks)
@@ -75,8 +75,8 @@ std::string heads_text(const ModelSpec& spec) {
 }
 
 std::string table_text(const ModelProfile& profile) {
-  TextTable table({"block", "count", "parameters", "state bf16", "forward", "backward", "kept", "selective",
-                   "full", "tp: flops", "params", "kept"});
+  TextTable table({"block", "count", "parameters", "state bf16", "forward", "backward", "saved", "selective",
+                   "full", "tp: flops", "params", "saved"});
   for (const BlockProfile& block : profile.blocks)
     table.row({name_of(block), fmt::format("{}", block.count), with_commas(block.parameters),
                text(Bytes(block.parameters * kBf16State.total())), text(Flops(block.forward_flops)),
@@ -137,25 +137,25 @@ std::string text(const ModelProfile& profile) {
                   spec.name.empty() ? "model" : spec.name, text(spec.family), spec.layers, spec.hidden,
                   heads_text(spec), spec.ffn, spec.vocab, spec.is_tied ? "tied" : "untied");
   if (const Mixture& m = spec.mixture; spec.is_mixture())
-    result += fmt::format("{} of the layers are mixtures of {} experts, ffn {}{}; a token goes to {}\n",
+    result += fmt::format("{} of the layers are mixtures of {} experts, ffn {}{}; each token uses {}\n",
                           num_mixture_layers(profile), m.experts, m.ffn,
-                          m.shared_ffn > 0 ? fmt::format(", and one for all, ffn {}", m.shared_ffn) : "",
+                          m.shared_ffn > 0 ? fmt::format(", plus a shared one, ffn {}", m.shared_ffn) : "",
                           m.experts_per_token);
   TextTable facts({"parameters", with_commas(all)});
-  if (spec.is_mixture()) facts.row({"  that a token meets", with_commas(profile.active_parameters)});
+  if (spec.is_mixture()) facts.row({"  active per token", with_commas(profile.active_parameters)});
   facts.row({"state, bf16 with fp32 optimizer", text(Bytes(all * kBf16State.total()))});
   facts.row({"state, fp32", text(Bytes(all * kFp32State.total()))});
-  facts.row({fmt::format("flops a token, sequences of {}", profile.sequence_length),
+  facts.row({fmt::format("FLOPs per token at sequence length {}", profile.sequence_length),
              text(Flops(profile.flops_per_token))});
   const double executed = total_flops(profile, &BlockProfile::forward_flops) +
                           total_flops(profile, &BlockProfile::backward_flops);
-  if (spec.is_causal) facts.row({"  without attention to what comes later", text(Flops(executed))});
+  if (spec.is_causal) facts.row({"  without masked attention", text(Flops(executed))});
   result += facts.text() +
-            "\nOf each block; flops and kept activations (bf16) a token; tp: part that tensor parallelism "
-            "divides\n";
+            "\nPer block; FLOPs and saved activations (bf16) are per token; tp: fraction that tensor "
+            "parallelism divides\n";
   result += table_text(profile);
-  result += fmt::format("Pipelines: up to {} stages, {} elements a token between two\n", profile.most_stages,
-                        profile.cut_elements);
+  result += fmt::format("Pipelines: up to {} stages, {} elements per token between two stages\n",
+                        profile.most_stages, profile.cut_elements);
   return result;
 }
 

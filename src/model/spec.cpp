@@ -11,7 +11,8 @@
 namespace optimus {
 namespace {
 
-// Far beyond any model; small enough that no product of dimensions overflows and no list of tensors is huge.
+// Far beyond any model, but small enough that no product of dimensions overflows and no list of tensors is
+// too large.
 constexpr std::int64_t kMostLayers = 10'000;
 constexpr std::int64_t kLargestDimension = std::int64_t{1} << 30;
 constexpr double kMostParameters = 1e17;
@@ -56,11 +57,11 @@ void check_mixture(const ModelSpec& spec) {
   constexpr std::int64_t kMostExperts = 1'000'000;
   const Range rows[] = {
       {"experts", m.experts, 1, kMostExperts},
-      {"experts a token", m.experts_per_token, 1, m.experts},
-      {"an expert's ffn", m.ffn, 1, kLargestDimension},
-      {"the shared expert's ffn", m.shared_ffn, 0, kLargestDimension},
+      {"experts per token", m.experts_per_token, 1, m.experts},
+      {"the ffn of an expert", m.ffn, 1, kLargestDimension},
+      {"the ffn of the shared expert", m.shared_ffn, 0, kLargestDimension},
       {"the first layer with experts", m.first_layer, 0, spec.layers - 1},
-      {"the distance of layers with experts", m.every, 1, spec.layers},
+      {"the interval of layers with experts", m.every, 1, spec.layers},
   };
   for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
@@ -68,18 +69,21 @@ void check_mixture(const ModelSpec& spec) {
                       row.largest);
   if (spec.family == Family::deepseek_v3 && (m.shared_ffn % m.ffn != 0 || m.shared_ffn == 0 || m.every != 1))
     throw UserError(
-        "{}: the shared expert's ffn {} must be a multiple of an expert's, {}, and all layers from one on "
-        "mixtures",
+        "{}: the ffn of the shared expert is {}; it must be a multiple of the ffn of one expert, {}, and all "
+        "layers after the first dense ones must be mixtures",
         label(spec), m.shared_ffn, m.ffn);
   if (m.first_layer / m.every == spec.layers / m.every)
-    throw UserError("{}: none of {} layers is a mixture of experts: each {}th from layer {} on is",
-                    label(spec), spec.layers, m.every, m.first_layer);
+    throw UserError(
+        "{}: none of the {} layers is a mixture of experts: mixtures are every {} layers, starting at layer "
+        "{}",
+        label(spec), spec.layers, m.every, m.first_layer);
   if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
     throw UserError(
-        "{}: {} groups of experts, {} for a token; they must divide {} experts, and a token have 1 to all",
+        "{}: {} groups of experts, {} per token; the number of groups must divide the {} experts, and a "
+        "token must use at least 1 and at most all groups",
         label(spec), m.groups, m.groups_per_token, m.experts);
   if (!(m.scale > 0 && m.scale <= 1e6))
-    throw UserError("{}: the scale of experts' weights is {}, must be above 0 and at most a million",
+    throw UserError("{}: the scale of the expert weights is {}, must be above 0 and at most a million",
                     label(spec), m.scale);
   if (!(m.balance_loss >= 0 && m.balance_loss <= 1e6))
     throw UserError("{}: the weight of the balance loss is {}, must be from 0 to a million", label(spec),
@@ -101,7 +105,7 @@ void check_numbers(const ModelSpec& spec) {
     refuse("attention dropout", spec.attention_dropout, "from 0 to below 1");
 }
 
-// Before anything multiplies dimensions as integers.
+// Checks the size before any integer multiplication of dimensions.
 void check_size(const ModelSpec& spec) {
   const auto d = [](std::int64_t value) { return static_cast<double>(value); };
   const double tables = d(spec.vocab) * (spec.is_tied ? 1 : 2) + d(spec.max_positions) + d(spec.token_types);
@@ -111,7 +115,7 @@ void check_size(const ModelSpec& spec) {
                         d(spec.heads) * d(spec.latent.value_dim);
   const double total = d(spec.hidden) * (tables + d(spec.layers) * widths);
   if (total > kMostParameters)
-    throw UserError("{}: {:.1e} parameters, more than the {:.0e} that can be counted", label(spec), total,
+    throw UserError("{}: {:.1e} parameters exceed the supported maximum of {:.0e}", label(spec), total,
                     kMostParameters);
 }
 
@@ -120,9 +124,9 @@ void check_heads(const ModelSpec& spec) {
   if (spec.heads % spec.kv_heads != 0)
     throw UserError("{}: kv-heads {} must divide heads {}", label(spec), spec.kv_heads, spec.heads);
   if (!fixed.has_grouped_heads && spec.kv_heads != spec.heads)
-    throw UserError("{}: {} has no grouped heads: kv-heads {} must equal heads {}", label(spec),
+    throw UserError("{}: {} has no grouped-query attention: kv-heads {} must equal heads {}", label(spec),
                     fixed.model_type, spec.kv_heads, spec.heads);
-  // Llama's own config class insists on it, even where head_dim is given apart.
+  // Llama's config class requires this even if head_dim is specified.
   const bool must_divide = !fixed.has_own_head_dim || spec.family == Family::llama;
   if (must_divide && spec.hidden % spec.heads != 0)
     throw UserError("{}: heads {} must divide hidden {}", label(spec), spec.heads, spec.hidden);
@@ -155,7 +159,7 @@ void check_rope(const ModelSpec& spec) {
   const auto is_positive = [](double value) { return std::isfinite(value) && value > 0; };
   if (spec.positions == PositionKind::learned) {
     if (scaling.kind != RopeScalingKind::none)
-      throw UserError("{}: rotary scaling needs rotary positions, {} has learned ones", label(spec),
+      throw UserError("{}: rotary scaling needs rotary positions, but {} has learned positions", label(spec),
                       text(spec.family));
     return;
   }
@@ -186,7 +190,7 @@ void check_biases(const ModelSpec& spec) {
     case Family::gpt2:
     case Family::bert:
     case Family::megatron_bert:
-      return demand(has_all, "has biases everywhere");
+      return demand(has_all, "has biases in all projections");
     case Family::mistral:
     case Family::mixtral:
     case Family::deepseek_v3:
@@ -197,9 +201,9 @@ void check_biases(const ModelSpec& spec) {
     case Family::qwen3:
     case Family::qwen3_moe:
       return demand(spec.has_qkv_bias == spec.has_out_bias && !spec.has_mlp_bias,
-                    "has attention biases together or not at all, and none in the mlp");
+                    "has either all attention biases or none, and none in the mlp");
     case Family::llama:
-      return demand(spec.has_qkv_bias == spec.has_out_bias, "has attention biases together or not at all");
+      return demand(spec.has_qkv_bias == spec.has_out_bias, "has either all attention biases or none");
   }
 }
 
@@ -209,7 +213,7 @@ void check_family(const ModelSpec& spec) {
                            spec.positions == fixed.positions && spec.is_gated == fixed.is_gated &&
                            spec.has_qk_norm == fixed.has_qk_norm && spec.is_causal == fixed.is_causal;
   if (!is_as_fixed)
-    throw UserError("{}: norms, positions, gating or causality are not those of {}", label(spec),
+    throw UserError("{}: norms, positions, gating or causality differ from those of {}", label(spec),
                     fixed.model_type);
   check_biases(spec);
   if (spec.is_bert() && !spec.is_tied)
@@ -236,34 +240,35 @@ void check_custom(const ModelSpec& spec) {
   if (spec.layers != 0 || spec.is_tied)
     throw UserError("{}: a model of custom blocks has no layers and is not tied", label(spec));
   if (std::ssize(spec.custom) > kMostLayers)
-    throw UserError("{}: {} blocks, must be at most {}", label(spec), spec.custom.size(), kMostLayers);
+    throw UserError("{}: the model has {} blocks, must have at most {}", label(spec), spec.custom.size(),
+                    kMostLayers);
   std::set<std::string> names;
   double parameters = 0;
   for (std::size_t b = 0; b < spec.custom.size(); ++b) {
     const CustomBlock& block = spec.custom[b];
     const bool is_last = b + 1 == spec.custom.size();
     if (block.name.empty() || !names.insert(block.name).second)
-      throw UserError("{}: block {} needs a name of its own, found {}", label(spec), b,
-                      in_quotes(block.name));
+      throw UserError("{}: block {} needs a unique name, found {}", label(spec), b, in_quotes(block.name));
     if (block.inputs < 1 || block.inputs > kLargestDimension ||
         (b > 0 && block.inputs != spec.custom[b - 1].outputs))
       throw UserError(
-          "{}: block {} takes {} elements a sample, must be what the block before it gives and from 1 to {}",
+          "{}: block {} takes {} elements per sample, must equal the outputs of the preceding block and be "
+          "from 1 to {}",
           label(spec), in_quotes(block.name), block.inputs, kLargestDimension);
     if (is_last ? block.outputs != 0 : block.outputs < 1)
-      throw UserError("{}: block {} gives {} elements a sample, must be {}", label(spec),
+      throw UserError("{}: block {} has {} outputs per sample, must be {}", label(spec),
                       in_quotes(block.name), block.outputs,
-                      is_last ? "0: the last ends in the loss" : "at least 1");
+                      is_last ? "0, because the last block ends in the loss" : "at least 1");
     for (const CustomTensor& tensor : block.tensors) {
       if (tensor.name.empty() || !names.insert(tensor.name).second)
-        throw UserError("{}: a parameter of block {} needs a name of its own, found {}", label(spec),
+        throw UserError("{}: a parameter of block {} needs a unique name, found {}", label(spec),
                         in_quotes(block.name), in_quotes(tensor.name));
       parameters += num_custom_elements(spec, tensor);
     }
   }
   if (parameters > kMostParameters)
-    throw UserError("{}: {:.1e} parameters, more than the {:.0e} that can be counted", label(spec),
-                    parameters, kMostParameters);
+    throw UserError("{}: {:.1e} parameters exceed the supported maximum of {:.0e}", label(spec), parameters,
+                    kMostParameters);
 }
 
 }  // namespace
@@ -296,7 +301,7 @@ ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
   check_ranges(spec);
   if ((overrides.hidden || overrides.heads) && !overrides.head_dim) {
     if (spec.hidden % spec.heads != 0)
-      throw UserError("{}: heads {} must divide hidden {}, or head-dim must be given", label(spec),
+      throw UserError("{}: heads {} must divide hidden {}, or head-dim must be specified", label(spec),
                       spec.heads, spec.hidden);
     spec.head_dim = spec.hidden / spec.heads;
   }

@@ -1,4 +1,5 @@
-// See tensors.h. Each block is written down once, in the order of use; everything else is read off that list.
+// Implements tensors.h. Each block is listed once, in the order of use; everything else is derived from that
+// list.
 #include "model/tensors.h"
 
 #include <fmt/format.h>
@@ -13,9 +14,9 @@ namespace {
 
 constexpr Cut kWhole{};
 
-// Where a tensor stands inside a checkpoint's tensor that holds several of ours.
+// The place of a logical tensor inside a checkpoint tensor that combines several of them.
 struct Fusion {
-  std::int64_t offset = 0, total = 0;  // rows; total 0: alone
+  std::int64_t offset = 0, total = 0;  // rows; total 0: the tensor is stored alone
 };
 
 // Collects the tensors of one block.
@@ -110,7 +111,7 @@ class BlockList {
     if (spec_.has_mlp_bias) bias("mlp.down", names_.down, spec_.hidden, kWhole);
   }
 
-  // Experts lie one below the other; checkpoints hold gate and up of each together.
+  // Experts are stacked along the rows; checkpoints store gate and up of each expert together.
   void mixture() {
     const Mixture& m = spec_.mixture;
     const std::int64_t hidden = spec_.hidden;
@@ -130,13 +131,14 @@ class BlockList {
     matrix("shared.down", names_.shared_down, {hidden, m.shared_ffn}, kWhole, spec_.init_range);
   }
 
-  // GPT-2 starts what is added to the residual stream smaller, the deeper the model; the others do not.
+  // GPT-2 initializes projections into the residual stream with a smaller deviation in deeper models; the
+  // other families do not.
   double residual_deviation() const {
     if (spec_.family != Family::gpt2) return spec_.init_range;
     return spec_.init_range / std::sqrt(2.0 * static_cast<double>(spec_.layers));
   }
 
-  // Looked up by row or multiplied by its transpose; never stored transposed.
+  // A table is looked up by row or multiplied by its transpose; it is never stored transposed.
   void table(const char* ours, const char* theirs, std::int64_t rows, Cut cut) {
     const Shape shape{rows, spec_.hidden};
     add(ours, theirs, ".weight", shape, cut, {InitKind::normal, spec_.init_range}, {false, 0, shape});
@@ -170,7 +172,7 @@ class BlockList {
 
   void add(const char* ours, const char* theirs, const char* suffix, Shape shape, Cut cut, Init init,
            Stored stored) {
-    ensure(theirs != nullptr, "{} has no place in a checkpoint", ours);
+    ensure(theirs != nullptr, "{} has no name in the checkpoint format", ours);
     LogicalTensor tensor;
     tensor.name = ours_ + ours + suffix;
     tensor.shape = shape;
@@ -214,13 +216,14 @@ int num_blocks(const ModelSpec& spec) {
 }
 
 BlockKind block_kind(const ModelSpec& spec, int block) {
-  ensure(block >= 0 && block < num_blocks(spec), "block {} of {}", block, num_blocks(spec));
+  ensure(block >= 0 && block < num_blocks(spec), "block {} is outside the {} blocks", block,
+         num_blocks(spec));
   if (spec.is_custom()) return BlockKind::custom;
   if (block == 0) return BlockKind::embedding;
   return block <= spec.layers ? BlockKind::layer : BlockKind::head;
 }
 
-// Embedding, layer, head; and layers that are mixtures of experts.
+// The patterns are embedding, layer, head, and layers that are mixtures of experts.
 constexpr int kMixturePattern = 3;
 
 int num_patterns(const ModelSpec& spec) {

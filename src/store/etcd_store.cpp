@@ -1,5 +1,5 @@
-// A store in etcd, through its JSON gateway (v3). Keys of a run stand under optimus/ and a number that the token gives: who may
-// read and write there is etcd's business.
+// A KeyStore in etcd, accessed through its JSON gateway (v3). The keys of a run are under optimus/ followed
+// by a hash of the token. etcd itself controls access.
 #include <fmt/format.h>
 
 #include <mutex>
@@ -19,7 +19,7 @@ std::string run_prefix(const std::string& token) {
   return fmt::format("optimus/{:016x}/", RandomKey(0).with(token).value);
 }
 
-// The first key behind all that begin with the prefix.
+// The first key after all keys with the prefix.
 std::string end_of(std::string prefix) {
   prefix.back() = static_cast<char>(prefix.back() + 1);
   return prefix;
@@ -47,7 +47,8 @@ class EtcdStore final : public KeyStore {
     });
   }
 
-  // etcd counts how often a key was written; the answer to a write tells how often before.
+  // Uses etcd's version of a key, which counts its writes: the answer to a write contains the version before
+  // it.
   Outcome<std::int64_t> count(const std::string& key) override {
     const auto answer = post("put", {{"key", name(key)}, {"value", ""}, {"prev_kv", true}});
     if (!answer) return tl::unexpected(answer.error());
@@ -69,7 +70,7 @@ class EtcdStore final : public KeyStore {
   }
 
   std::string own_address() const override { return own_address_; }
-  std::string store_address() const override { return ""; }  // etcd's tells nothing of a rank
+  std::string store_address() const override { return ""; }  // the address of etcd is unrelated to the ranks
 
   Outcome<void> connect(const Deadline& deadline) {
     Outcome<Socket> socket = Socket::connect(place_.host, place_.port, deadline);
@@ -100,8 +101,8 @@ class EtcdStore final : public KeyStore {
       return failure("etcd at {}:{}: {}", place_.host, place_.port, answer.error().why);
     }
     if (answer->status != 200)
-      return failure("etcd at {}:{} answers {} with {}: {}", place_.host, place_.port, what, answer->status,
-                     in_quotes(answer->body, 100));
+      return failure("etcd at {}:{} answered {} with status {}: {}", place_.host, place_.port, what,
+                     answer->status, in_quotes(answer->body, 100));
     return understood([&]() -> Outcome<Json> { return parse_json(answer->body, "etcd's answer"); });
   }
 
@@ -128,7 +129,7 @@ Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StorePlace& place, cons
   const auto connected = store->connect(
       Deadline::after(Seconds(std::min(kEtcdPatience.value, deadline.remaining().value)), "etcd"));
   if (!connected)
-    return failure("etcd at {}:{} is not reached: {}", place.host, place.port, connected.error().why);
+    return failure("etcd at {}:{} cannot be reached: {}", place.host, place.port, connected.error().why);
   if (const auto answers = store->find("hello"); !answers) return tl::unexpected(answers.error());
   return store;
 }

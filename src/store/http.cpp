@@ -13,12 +13,12 @@ namespace {
 constexpr std::size_t kLongestHead = 1 << 14, kLongestBody = std::size_t{96} << 20;
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// What was read from the connection and not used yet.
+// Reads lines and bytes from a connection and buffers the rest.
 class HttpReader {
  public:
   HttpReader(Socket& socket, const Deadline& deadline) : socket_(socket), deadline_(deadline) {}
 
-  // Up to and without the line's end.
+  // Reads a line, without its line break.
   Outcome<std::string> line() {
     while (true) {
       if (const std::size_t end = have_.find("\r\n"); end != std::string::npos) {
@@ -26,7 +26,7 @@ class HttpReader {
         have_.erase(0, end + 2);
         return result;
       }
-      if (have_.size() > kLongestHead) return failure("a line without end");
+      if (have_.size() > kLongestHead) return failure("a header line is too long");
       if (const auto more = read_more(); !more) return tl::unexpected(more.error());
     }
   }
@@ -43,7 +43,7 @@ class HttpReader {
   Outcome<void> read_more() {
     const auto some = socket_.receive_some(1 << 16, deadline_);
     if (!some) return tl::unexpected(some.error());
-    if (some->empty()) return failure("the other end has closed the connection");
+    if (some->empty()) return failure("the peer has closed the connection");
     have_ += *some;
     return {};
   }
@@ -56,7 +56,8 @@ Outcome<std::size_t> http_size(std::string_view text, int base) {
   std::size_t size = 0;
   text = trim(text);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size, base);
-  if (error != std::errc() || size > kLongestBody) return failure("a body of {} bytes", in_quotes(text, 20));
+  if (error != std::errc() || size > kLongestBody)
+    return failure("invalid size {} of the body", in_quotes(text, 20));
   return size;
 }
 
@@ -70,7 +71,7 @@ Outcome<HttpHead> read_head(HttpReader& reader) {
   HttpHead head;
   const auto first = reader.line();
   if (!first) return tl::unexpected(first.error());
-  if (!starts_with(*first, "HTTP/1.") || first->size() < 12) return failure("it does not speak HTTP");
+  if (!starts_with(*first, "HTTP/1.") || first->size() < 12) return failure("the response is not HTTP");
   std::from_chars(first->data() + 9, first->data() + 12, head.status);
   for (std::size_t total = 0; total < kLongestHead;) {
     const auto next = reader.line();
@@ -78,7 +79,7 @@ Outcome<HttpHead> read_head(HttpReader& reader) {
     if (next->empty()) return head;
     total += next->size() + 2;
     const std::size_t colon = next->find(':');
-    if (colon == std::string::npos) return failure("it does not speak HTTP");
+    if (colon == std::string::npos) return failure("the response is not HTTP");
     const std::string name = lower(next->substr(0, colon)), value = lower(trim(next->substr(colon + 1)));
     if (name == "transfer-encoding") head.is_chunked = value == "chunked";
     if (name != "content-length") continue;
@@ -86,7 +87,7 @@ Outcome<HttpHead> read_head(HttpReader& reader) {
     if (!size) return tl::unexpected(size.error());
     head.size = *size;
   }
-  return failure("a head of more than {} bytes", kLongestHead);
+  return failure("the header is larger than {} bytes", kLongestHead);
 }
 
 Outcome<std::string> read_chunks(HttpReader& reader) {
@@ -96,7 +97,7 @@ Outcome<std::string> read_chunks(HttpReader& reader) {
     if (!line) return line;
     const auto size = http_size(line->substr(0, line->find(';')), 16);
     if (!size) return tl::unexpected(size.error());
-    if (body.size() + *size > kLongestBody) return failure("a body of more than {} bytes", kLongestBody);
+    if (body.size() + *size > kLongestBody) return failure("the body is larger than {} bytes", kLongestBody);
     const auto chunk = reader.bytes(*size);
     if (!chunk) return chunk;
     body += *chunk;
@@ -113,7 +114,7 @@ Outcome<HttpAnswer> read_http_answer(Socket& socket, const Deadline& deadline) {
   if (!head) return tl::unexpected(head.error());
   Outcome<std::string> body = head->is_chunked ? read_chunks(reader) : reader.bytes(head->size);
   if (!body) return tl::unexpected(body.error());
-  if (!reader.is_empty()) return failure("more came than was asked for");
+  if (!reader.is_empty()) return failure("the response is longer than announced");
   return HttpAnswer{head->status, std::move(*body)};
 }
 

@@ -28,7 +28,7 @@ Outcome<std::vector<std::optional<std::string>>> KeyStore::look(const Look& look
 StorePlace parse_store(const std::string& text, const std::string& token) {
   const std::string scheme = "etcd://";
   if (!starts_with(text, scheme))
-    throw UserError("--store {}: only etcd can be named, as in etcd://host:2379", in_quotes(text));
+    throw UserError("--store {}: only etcd is supported, for example etcd://host:2379", in_quotes(text));
   StorePlace place;
   std::tie(place.host, place.port) = parse_host_port(text.substr(scheme.size()), "--store");
   place.token = token, place.is_etcd = true;

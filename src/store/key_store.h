@@ -1,5 +1,6 @@
-// Where the ranks of a run find each other: keys with values, kept by a process that all can reach. Ours (store_server.h), or etcd
-// when the user names one. Small things only: addresses, settings, how a rank ended; tensors never come here.
+// KeyStore: the key-value store through which the ranks of a run find each other. A process that all ranks
+// can reach hosts it: a StoreServer (store_server.h), or etcd if the user specifies one. It contains only
+// small values: addresses, settings, how a rank ended; never tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +15,29 @@
 
 namespace optimus {
 
-// A connection to a store. Any thread. A call fails rather than wait longer than a few seconds.
+// A connection to a store. Thread-safe. A call fails instead of blocking for more than a few seconds.
 class KeyStore {
  public:
   virtual ~KeyStore() = default;
   virtual Outcome<void> set(const std::string& key, const std::string& value) = 0;
-  // Nothing when the key is not there.
+  // Returns nullopt if the key does not exist.
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
-  // Sets keys, then finds others, in their order; one journey for all, where the store can do that.
+  // Sets the keys of `says`, then finds the keys of `asks`, in this order; in a single round trip if the
+  // store supports that.
   struct Look {
     std::vector<std::pair<std::string, std::string>> says{};
     std::vector<std::string> asks{};
   };
   virtual Outcome<std::vector<std::optional<std::string>>> look(const Look& look);
-  // One more of those who come under this key; how many there are then.
+  // Increments the counter under this key and returns its new value.
   virtual Outcome<std::int64_t> count(const std::string& key) = 0;
-  // A last will: when this process ends, however that is, the key gets the value, unless it has one. Another will replaces it, one
-  // with an empty key takes it back. Only a store of ours does that; etcd never hears of a process's end.
+  // Registers a last will: when this process ends for any reason, the store sets the key to the value, unless
+  // the key exists. A new will replaces the previous one; an empty key removes it. Only a StoreServer
+  // supports this; etcd ignores it, because it does not notice the end of a process.
   virtual Outcome<void> set_will(const std::string& key, const std::string& value) = 0;
-  // Removes all keys of the run. A store of ours ends with it, so only etcd has something to remove.
+  // Removes all keys of the run. A StoreServer ends with the run, so only etcd needs this.
   virtual Outcome<void> clear() = 0;
-  // Addresses in digits of the connection: this machine's, as it reaches the store, and the store's.
+  // Numeric addresses of the connection: of this machine, as used to reach the store, and of the store.
   virtual std::string own_address() const = 0;
   virtual std::string store_address() const = 0;
 };
@@ -42,22 +45,24 @@ class KeyStore {
 struct StorePlace {
   std::string host = "127.0.0.1";
   int port = 0;
-  std::string token{};   // of the run
-  bool is_etcd = false;  // else a StoreServer
+  std::string token{};   // token of the run
+  bool is_etcd = false;  // false: a StoreServer
 };
-// "etcd://host:port". Throws UserError.
+// Parses "etcd://host:port". Throws UserError.
 StorePlace parse_store(const std::string& text, const std::string& token);
 
-// Tries until the deadline.
+// Retries until the deadline.
 Outcome<std::unique_ptr<KeyStore>> open_store(const StorePlace& place, const Deadline& deadline);
-// One attempt of it.
+// A single attempt.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline);
-// The same where the host may be gone, which shows soon, or be there and busy.
+// A single attempt with separate deadlines: connecting fails fast if the host is lost, while a busy store may
+// answer late.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& connects,
                                                   const Deadline& answers);
 Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StorePlace& place, const Deadline& deadline);
 
-// The value of a key that somebody is about to set; asks often at first, then every 50 ms. `goes_on` is asked meanwhile and may throw.
+// Waits for a key that another process is about to set. Polls often at first, then every 50 ms. Calls
+// `goes_on` between polls; it may throw to stop waiting.
 template <typename GoesOn>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,
                                   GoesOn&& goes_on);
@@ -70,7 +75,7 @@ Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const
     Outcome<std::optional<std::string>> found = store.find(key);
     if (!found) return tl::unexpected(found.error());
     if (*found) return std::move(**found);
-    if (deadline.has_passed()) return failure("{} is not there in time ({})", key, deadline.name());
+    if (deadline.has_passed()) return failure("key {} was not set in time ({})", key, deadline.name());
     goes_on();
     pause_before_look(look);
   }

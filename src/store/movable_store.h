@@ -1,5 +1,5 @@
-// A store that may be found elsewhere while it is in use: when whoever hosted it is gone, and another does from then on. What was in the
-// one before is gone with it. Any thread.
+// A KeyStore that can switch to another store while it is in use: when the process that hosts the store is
+// lost, another one takes over. The contents of the previous store are lost with it. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ class MovableStore final : public KeyStore {
   std::string store_address() const override { return now()->store_address(); }
 
  private:
-  // Shared: a call may be under way in the one before.
+  // Shared ownership: a call may still be using the previous store.
   std::shared_ptr<KeyStore> now() const {
     const std::lock_guard lock(mutex_);
     return store_;

@@ -1,4 +1,4 @@
-// See store_server.h. One thread looks after all connections (epoll); nothing in it waits for a single one.
+// Implements store_server.h. One thread serves all connections with epoll and never blocks on a single one.
 #include "store/store_server.h"
 
 #include <netinet/in.h>
@@ -24,13 +24,14 @@ using namespace store_protocol;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kGreetingPatience = std::chrono::seconds(2);
-constexpr std::size_t kMostStrangers = 128;      // connections that have not given the token
-constexpr std::size_t kMostKept = 1ULL << 30;    // bytes of keys and values
-constexpr std::size_t kMostUnread = 1ULL << 20;  // bytes of answers before requests of a connection wait
+constexpr std::size_t kMostStrangers = 128;    // unauthenticated connections
+constexpr std::size_t kMostKept = 1ULL << 30;  // bytes of keys and values
+// unsent bytes of answers, above which the requests of a connection wait
+constexpr std::size_t kMostUnread = 1ULL << 20;
 constexpr std::size_t kLongestWill = 1 << 12;
-constexpr int kMostAtOnce = 64;  // connections accepted before others are looked after
+constexpr int kMostAtOnce = 64;  // connections accepted before the existing ones are served
 
-// As many connections as the system lets a process have.
+// Raises the limit of open files to the maximum, to allow as many connections as possible.
 void raise_file_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
@@ -56,7 +57,7 @@ struct StoreServer::Parts {
     std::string in, out;
     std::string will_key, will_value;
     std::size_t num_sent = 0;
-    bool waits_for_room = false;  // epoll tells when it can be written again
+    bool waits_for_room = false;  // epoll reports when the connection is writable again
   };
 
   explicit Parts(const StoreServerOptions& options)
@@ -64,7 +65,8 @@ struct StoreServer::Parts {
         listener(listen_at(options.where, options.port)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!epoll.is_open() || !wake.is_open()) throw UserError("the store could not be started: no more files");
+    if (!epoll.is_open() || !wake.is_open())
+      throw UserError("the store could not be started: too many open files");
     watch(listener.handle(), EPOLLIN);
     watch(wake.handle(), EPOLLIN);
   }
@@ -82,21 +84,21 @@ struct StoreServer::Parts {
   void drop_oldest_stranger() {
     if (!strangers.empty()) drop(strangers.begin()->second);
   }
-  // False: the connection is to be dropped.
+  // These return false if the connection must be closed.
   bool read(Connection& connection);
   bool write(Connection& connection);
   bool greet(Connection& connection);
   bool answer_all(Connection& connection);
   void answer(Connection& connection, char what, std::string_view key, std::string_view value);
   void answer_count(Connection& connection, const std::string& key);
-  // False: there is no room.
+  // Returns false if the store is full.
   bool keep(const std::string& key, std::string_view value);
   static void put_answer(Connection& connection, char kind, std::string_view bytes);
 
   const std::string token;
   Socket listener, epoll, wake;
   std::map<int, Connection> connections;
-  std::multimap<Clock::time_point, int> strangers;  // by when they came
+  std::multimap<Clock::time_point, int> strangers;  // by the time of acceptance
   std::unordered_map<std::string, std::string> kept;
   std::size_t num_kept = 0;
   std::thread thread;
@@ -114,7 +116,7 @@ void StoreServer::Parts::run() {
         continue;
       }
       const auto found = connections.find(handle);
-      if (found == connections.end()) continue;  // dropped since
+      if (found == connections.end()) continue;  // closed in the meantime
       Connection& connection = found->second;
       const bool is_well = (events[i].events & EPOLLOUT) == 0 || write(connection);
       if (!is_well || ((events[i].events & ~EPOLLOUT) != 0 && !read(connection))) drop(handle);
@@ -131,7 +133,8 @@ void StoreServer::Parts::accept_some() {
       continue;
     }
     if (!socket.is_open()) {
-      // Others' connections fill the process's files: they wait in the queue, and this thread must not spin.
+      // The process has no free file descriptors: new connections wait in the queue, and this thread must not
+      // spin.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
@@ -150,7 +153,7 @@ void StoreServer::Parts::drop(int handle) {
   if (found == connections.end()) return;
   const Connection& ended = found->second;
   if (!ended.will_key.empty() && !kept.contains(ended.will_key)) keep(ended.will_key, ended.will_value);
-  connections.erase(found);  // closes it, which takes it from epoll
+  connections.erase(found);  // closes the socket, which removes it from epoll
 }
 
 void StoreServer::Parts::drop_late_strangers() {
@@ -169,7 +172,7 @@ bool StoreServer::Parts::read(Connection& connection) {
   return !connection.is_known || (answer_all(connection) && write(connection));
 }
 
-// Nothing is said to whoever does not know the token, however wrong it is.
+// A client that does not know the token gets no answer, whatever it sends.
 bool StoreServer::Parts::greet(Connection& connection) {
   const std::size_t end = connection.in.find('\n');
   const std::string_view line = std::string_view(connection.in).substr(0, end);
@@ -217,11 +220,11 @@ void StoreServer::Parts::answer(Connection& connection, char what, std::string_v
   }
   if (what == kCount) return answer_count(connection, whole_key);
   if (what == kWill) {
-    if (value.size() > kLongestWill) return put_answer(connection, kRefused, "a will of that size");
+    if (value.size() > kLongestWill) return put_answer(connection, kRefused, "the will is too large");
     connection.will_key = key.empty() ? "" : whole_key, connection.will_value = value;
     return put_answer(connection, kNothing, "");
   }
-  if (what != kSet) return put_answer(connection, kRefused, "no such request");
+  if (what != kSet) return put_answer(connection, kRefused, "unknown operation");
   if (!keep(whole_key, value)) return put_answer(connection, kRefused, "the store is full");
   put_answer(connection, kNothing, "");
 }
@@ -242,7 +245,7 @@ void StoreServer::Parts::answer_count(Connection& connection, const std::string&
     const char* const begin = found->second.data();
     const auto [end, error] = std::from_chars(begin, begin + found->second.size(), number);
     if (error != std::errc() || end != begin + found->second.size() || number == INT64_MAX)
-      return put_answer(connection, kRefused, "that key has a value that is no number to count on from");
+      return put_answer(connection, kRefused, "the value of the key is not a number that can be incremented");
   }
   const std::string next = std::to_string(number + 1);
   if (!keep(key, next)) return put_answer(connection, kRefused, "the store is full");
@@ -258,7 +261,7 @@ bool StoreServer::Parts::write(Connection& connection) {
       if (size < 0 && errno == EINTR) continue;
       if (size < 0 && errno != EAGAIN) return false;
       if (size < 0) {
-        // Until it is read nothing more is taken from this connection.
+        // No further requests are read from this connection until it is writable again.
         if (!connection.waits_for_room) watch(handle, EPOLLOUT, EPOLL_CTL_MOD);
         connection.waits_for_room = true;
         return true;
@@ -268,7 +271,7 @@ bool StoreServer::Parts::write(Connection& connection) {
     connection.out.clear(), connection.num_sent = 0;
     if (connection.waits_for_room) watch(handle, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
     connection.waits_for_room = false;
-    // Requests that stood behind unread answers.
+    // Handles requests that were waiting for unsent answers.
     if (!answer_all(connection)) return false;
     if (connection.out.empty()) return true;
   }

@@ -1,4 +1,4 @@
-// The client of a StoreServer (store_protocol.h).
+// Implements the client of a StoreServer (store_protocol.h).
 #include <algorithm>
 #include <charconv>
 #include <iterator>
@@ -17,17 +17,18 @@ using namespace store_protocol;
 
 constexpr Seconds kAnswerPatience{5};
 constexpr Seconds kSecondPatience{
-    1};  // with a store that was silent before: whoever ends asks it several times
+    1};  // timeout after the store did not answer before: a process that ends calls the store several times
 
-// The kernel connects for a process that is busy; only the process answers.
+// Two deadlines: the kernel accepts connections even if the store's process is busy, but only the process
+// answers.
 Outcome<Socket> greet(const StorePlace& place, const Deadline& connects, const Deadline& deadline) {
   Outcome<Socket> socket = Socket::connect(place.host, place.port, connects);
   if (!socket) return socket;
   const std::string greeting = std::string(kGreeting) + place.token + "\n";
   if (const auto sent = socket->send(greeting, deadline); !sent) return tl::unexpected(sent.error());
   const Outcome<std::string> answer = socket->receive(kWelcome.size(), deadline);
-  if (!answer) return failure("{}; is the token right?", answer.error().why);
-  if (*answer != kWelcome) return failure("whoever listens there is no store of ours");
+  if (!answer) return failure("{}; check the token", answer.error().why);
+  if (*answer != kWelcome) return failure("the process that listens there is not an Optimus store");
   return socket;
 }
 
@@ -36,7 +37,7 @@ Deadline soon(const Deadline& deadline) {
                          deadline.name());
 }
 
-// What comes in answer to one journey: read as it comes, taken piece by piece.
+// The answers of one round trip: received in large blocks and consumed piece by piece.
 struct Incoming {
   Socket& socket;
   const Deadline& deadline;
@@ -48,7 +49,7 @@ struct Incoming {
     while (bytes.size() - taken < size) {
       const Outcome<std::string> some = socket.receive_some(kAtOnce, deadline);
       if (!some) return some;
-      if (some->empty()) return failure("the other end has closed the connection");
+      if (some->empty()) return failure("the peer has closed the connection");
       bytes += *some;
     }
     taken += size;
@@ -84,10 +85,11 @@ class TcpStore final : public KeyStore {
     const std::string text = answer->value_or("");
     std::int64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || text.empty()) return failure("the store: no number where one was expected");
+    if (error != std::errc() || text.empty()) return failure("the store: the answer is not a number");
     return number;
   }
-  // Over a connection of its own: the other one is given up when the store is silent for a while, which is no reason to die.
+  // Uses a separate connection: the main connection is closed after a timeout of the store, which must not
+  // trigger the will.
   Outcome<void> set_will(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::after(patience(), "the store");
@@ -111,7 +113,8 @@ class TcpStore final : public KeyStore {
     std::string_view key, value;
   };
   using Answers = std::vector<std::optional<std::string>>;
-  // Of one journey: the store reads on only while its answers are read, too. So many short keys are on the way without that.
+  // Maximum number of requests per round trip: the store stops reading while its answers are not read. This
+  // number of short requests fits into the network buffers.
   static constexpr std::size_t kMostRequests = 256;
 
   Seconds patience() const { return was_silent_ ? kSecondPatience : kAnswerPatience; }
@@ -122,11 +125,13 @@ class TcpStore final : public KeyStore {
     return std::move(answers->front());
   }
 
-  // A connection that has failed once is not used again: an answer that comes late would be taken for another's.
+  // A connection that has failed is not reused, because a late answer would be taken for the answer to
+  // another request.
   Outcome<Answers> ask(const std::vector<Request>& requests) {
     for (const auto& [what, key, value] : requests)
       if (key.size() > kLongestKey || value.size() > kLongestValue)
-        return failure("the store: {} bytes under {} are too many", value.size(), key.substr(0, 60));
+        return failure("the store: a value of {} bytes for key {} is too large", value.size(),
+                       key.substr(0, 60));
     const std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::after(patience(), "the store");
     was_silent_ = true;
@@ -174,12 +179,12 @@ class TcpStore final : public KeyStore {
     const auto header = incoming.take(kAnswerHeader);
     if (!header) return tl::unexpected(header.error());
     const std::size_t size = size_at(*header, 1);
-    if (size > kLongestValue) return failure("an answer of {} bytes", size);
+    if (size > kLongestValue) return failure("the answer is too large: {} bytes", size);
     auto bytes = incoming.take(size);
     if (!bytes) return tl::unexpected(bytes.error());
     if ((*header)[0] == kNothing) return std::optional<std::string>();
     if ((*header)[0] == kValue) return std::optional<std::string>(std::move(*bytes));
-    return failure("it refuses {}: {}", key, *bytes);
+    return failure("the store rejected {}: {}", key, *bytes);
   }
 
   const StorePlace place_;
@@ -199,7 +204,7 @@ Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const
                                                   const Deadline& answers) {
   Outcome<Socket> socket = greet(place, connects, answers);
   if (!socket)
-    return failure("the store at {}:{} is not reached: {}", place.host, place.port, socket.error().why);
+    return failure("the store at {}:{} cannot be reached: {}", place.host, place.port, socket.error().why);
   return std::make_unique<TcpStore>(place, std::move(*socket));
 }
 

@@ -8,8 +8,8 @@
 namespace optimus {
 
 bool AddedTokenMatcher::add(const AddedToken& token) {
-  ensure(token.pattern.size() <= kLongestPattern, "added token of {} bytes", token.pattern.size());
-  if (token.pattern.empty()) return true;  // can be printed, never found
+  ensure(token.pattern.size() <= kLongestPattern, "an added token has {} bytes", token.pattern.size());
+  if (token.pattern.empty()) return true;  // such a token can be decoded but never matches
   if (!patterns_.insert(token.pattern, static_cast<std::int32_t>(tokens_.size()))) return false;
   tokens_.push_back(token);
   first_bytes_.set(static_cast<unsigned char>(token.pattern[0]));

@@ -14,13 +14,14 @@
 namespace optimus {
 namespace {
 
-// Up to this many symbols, looking at all pairs again after each merge beats a heap.
+// Up to this number of symbols, scanning all pairs after each merge is faster than a heap.
 constexpr std::size_t kShortWord = 64;
 constexpr std::size_t kNumJoints = 1 << 18;
 constexpr std::uint32_t kNoNeighbour = UINT32_MAX;
 
-// The place of the smallest number, of equal ones the first. Four comparisons at a time do not wait for each
-// other, which std::min_element's do: half the time of encoding text without spaces goes here.
+// The index of the smallest number, the first one if there are several. Four independent comparisons at a
+// time avoid the dependency chain of std::min_element: encoding text without spaces spends half its time
+// here.
 std::size_t place_of_smallest(const std::vector<std::uint32_t>& numbers) {
   std::array<std::uint32_t, 4> smallest;
   smallest.fill(UINT32_MAX);
@@ -95,7 +96,7 @@ std::size_t Bpe::joint_of(char32_t left, char32_t right) {
   return mix_bits((static_cast<std::uint64_t>(left) << 32) | right) % kNumJoints;
 }
 
-// Fills joints_, unless words may have symbols whose text is not the word's own.
+// Fills joints_, unless words may contain symbols whose text differs from the text of the word.
 void Bpe::find_joints(const Vocabulary& vocabulary) {
   if (options_.is_byte_level || options_.ignore_merges || !options_.byte_fallback || !has_all_bytes_) return;
   std::vector<bool> is_byte(static_cast<std::size_t>(vocabulary.end())), joints(kNumJoints);
@@ -140,7 +141,8 @@ void Bpe::start_with_bytes(std::string_view word, std::vector<TokenId>& ids) con
 }
 
 void Bpe::start_with_characters(std::string_view word, std::vector<TokenId>& ids) const {
-  // An unknown token waits until a known character comes; tokens of bytes overtake it, as in the library.
+  // The unknown token is emitted before the next known character, after the tokens of any bytes in between:
+  // the tokenizers library does the same.
   bool has_unknown = false;
   const auto put_unknown = [&] {
     if (std::exchange(has_unknown, false)) ids.push_back(*options_.unknown);
@@ -164,10 +166,10 @@ void Bpe::start_with_characters(std::string_view word, std::vector<TokenId>& ids
   put_unknown();
 }
 
-// The leftmost of the best pairs is merged until no pair is left that can be.
+// Merges the leftmost of the best pairs until no pair can be merged.
 void Bpe::merge_short(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
-  std::vector<std::uint32_t>& ranks = scratch.ranks;  // of each symbol with the next
+  std::vector<std::uint32_t>& ranks = scratch.ranks;  // of each symbol with the next one
   ranks.clear();
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) ranks.push_back(merges_.find(ids[i], ids[i + 1]));
   while (!ranks.empty()) {
@@ -181,7 +183,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   }
 }
 
-// The same with a heap of (rank, position) over a linked list of symbols.
+// The same algorithm with a heap of (rank, position) over a linked list of symbols.
 void Bpe::merge_long(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
   const auto size = static_cast<std::uint32_t>(ids.size());
@@ -204,7 +206,8 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     const auto left = static_cast<std::uint32_t>(scratch.heap.back());
     scratch.heap.pop_back();
     const std::uint32_t right = ids[left] < 0 ? kNoNeighbour : scratch.next[left];
-    if (right == kNoNeighbour || merges_.find(ids[left], ids[right]) != rank) continue;  // merged meanwhile
+    // the pair was merged in the meantime
+    if (right == kNoNeighbour || merges_.find(ids[left], ids[right]) != rank) continue;
     ids[left] = merges_.merged(rank);
     ids[right] = -1;
     const std::uint32_t after = scratch.next[right], before = scratch.previous[left];

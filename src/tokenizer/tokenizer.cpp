@@ -1,4 +1,4 @@
-// See tokenizer.h. Tokenizers from files are in pipeline_tokenizer.cpp.
+// Implements tokenizer.h. Tokenizers from files are in pipeline_tokenizer.cpp.
 #include "tokenizer/tokenizer.h"
 
 #include "base/error.h"

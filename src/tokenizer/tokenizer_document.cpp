@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kDeepest = 100;
 constexpr std::size_t kLargestText = std::size_t{1} << 30;
 
-// Takes the parser's events and builds the document.
+// Receives the events of the JSON parser and builds the document.
 class DocumentBuilder final : public nlohmann::json_sax<Json> {
  public:
   DocumentBuilder(std::string_view text, const std::string& source) : text_(text), source_(source) {}
@@ -22,7 +22,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   bool null() override { return scalar(nullptr); }
   bool boolean(bool value) override { return scalar(value); }
   bool number_float(number_float_t value, const string_t&) override { return scalar(value); }
-  bool binary(binary_t&) override { return false; }  // does not occur in text
+  bool binary(binary_t&) override { return false; }  // does not occur in JSON text
 
   bool number_integer(number_integer_t value) override {
     if (table_ == Table::kVocab) refuse_id(fmt::to_string(value));
@@ -75,7 +75,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    parse_json(text_, source_);  // says where and what
+    parse_json(text_, source_);  // throws with the place and the cause
     throw UserError("{}: not valid JSON", source_);
   }
 
@@ -106,7 +106,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  // Into the innermost open list or object; the address stays good while that is innermost.
+  // Adds the value to the innermost open list or object. The returned address stays valid while that one is
+  // innermost.
   Json* put(Json value) {
     if (open_.empty()) return &(document_.rest = std::move(value));
     Json& inside = *open_.back();
@@ -115,7 +116,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       return &inside.back();
     }
     const auto [place, is_new] = inside.emplace(key_, std::move(value));
-    if (!is_new) throw UserError("{}: key {} stands twice in one object", source_, in_quotes(key_));
+    if (!is_new) throw UserError("{}: key {} appears twice in one object", source_, in_quotes(key_));
     return &*place;
   }
   bool scalar(Json value) {
@@ -136,12 +137,12 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
                         in_quotes(document_.vocabulary.token_of(id)), in_quotes(key_));
     }
   }
-  // "left right", the older notation.
+  // Adds a merge in the older notation "left right".
   void add_written_merge(std::string_view text) {
     if (text.starts_with("#version")) return;
     const std::size_t space = text.find(' ');
     if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
-      throw UserError("{}: model.merges[{}] must be two tokens with a space between, found {}", source_,
+      throw UserError("{}: model.merges[{}] must be two tokens separated by one space, found {}", source_,
                       document_.merges.size(), in_quotes(text));
     document_.merges.add(text.substr(0, space), text.substr(space + 1));
   }
@@ -151,7 +152,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
                     in_quotes(key_), kLargestTokenId, in_quotes(found));
   }
   [[noreturn]] void refuse_merge() const {
-    throw UserError("{}: model.merges[{}] must be two texts", source_, document_.merges.size());
+    throw UserError("{}: model.merges[{}] must be two strings", source_, document_.merges.size());
   }
   [[noreturn]] void refuse_nested() const {
     if (table_ == Table::kMerges) refuse_merge();
@@ -161,9 +162,9 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   std::string_view text_;
   const std::string& source_;
   TokenizerDocument document_;
-  std::vector<Json*> open_;        // from the whole document inwards
-  std::vector<std::string> keys_;  // under which they stand
-  std::string key_;                // the last one seen
+  std::vector<Json*> open_;        // from the whole document to the innermost value
+  std::vector<std::string> keys_;  // the key of each open value
+  std::string key_;                // the most recent key
   Table table_ = Table::kNone;
   bool in_pair_ = false;
   std::size_t num_in_pair_ = 0;
@@ -180,7 +181,7 @@ void MergeList::add(std::string_view left, std::string_view right) {
 }
 
 TokenizerDocument read_tokenizer_document(std::string_view text, const std::string& source) {
-  // Keeps the offsets in MergeList and Vocabulary within 32 bits.
+  // The limit keeps the offsets in MergeList and Vocabulary within 32 bits.
   if (text.size() > kLargestText)
     throw UserError("{} is too large for a tokenizer: {} bytes, at most {}", source, text.size(),
                     kLargestText);

@@ -1,4 +1,5 @@
-// See tokenizer_json_steps.h. One function a kind of step; each lists the keys that it knows.
+// Implements tokenizer_json_steps.h. There is one function for each kind of step; each lists the keys that it
+// supports.
 #include "tokenizer/tokenizer_json_steps.h"
 
 #include <utility>
@@ -25,12 +26,12 @@ std::string short_text(const JsonView& view) {
   return view.text();
 }
 
-// {"String": "…"} or {"Regex": "…"}.
+// Reads a pattern: {"String": "…"} or {"Regex": "…"}.
 std::variant<std::string, SplitRegex> read_pattern(const JsonView& view) {
   allow_only(view, {"String", "Regex"});
   if (const auto regex = view.find("Regex")) return SplitRegex(regex->text(), regex->where());
   const JsonView literal = view.at("String");
-  if (literal.text().empty()) literal.refuse("a text that is not empty");
+  if (literal.text().empty()) literal.refuse("a non-empty string");
   return literal.text();
 }
 

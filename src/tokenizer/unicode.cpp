@@ -11,7 +11,8 @@
 namespace optimus {
 namespace {
 
-// What stands at the front of non-empty bytes: the size of a valid character, or of bytes to be replaced.
+// The start of a non-empty byte string: the size of a valid character, or of an invalid sequence to be
+// replaced.
 struct Front {
   std::size_t size;
   bool is_valid;
@@ -23,7 +24,7 @@ Front front_of(std::string_view bytes) {
   if (first < 0x80) return {1, true};
   if (first < 0xC2 || first > 0xF4) return {1, false};
   const std::size_t size = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-  // The second byte alone decides about over-long forms, surrogates and values past U+10FFFF.
+  // The second byte alone excludes overlong forms, surrogates and values above U+10FFFF.
   const unsigned smallest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned largest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   if (bytes.size() < 2 || at(1) < smallest || at(1) > largest) return {1, false};
@@ -32,7 +33,7 @@ Front front_of(std::string_view bytes) {
   return {size, true};
 }
 
-// The number of leading bytes that are ASCII, counted in blocks of 8; a lower bound.
+// A lower bound of the number of leading ASCII bytes, counted in blocks of 8.
 std::size_t ascii_prefix(std::string_view text) {
   std::size_t done = 0;
   for (std::uint64_t block = 0; done + 8 <= text.size(); done += 8) {
@@ -42,7 +43,7 @@ std::size_t ascii_prefix(std::string_view text) {
   return done;
 }
 
-// Letters that are younger than some distributions' utf8proc.
+// Capital letters that are newer than the utf8proc of some distributions.
 struct LateCapitals {
   CodePoint first, last, lower_of_first;
 };
@@ -130,7 +131,8 @@ void append_lower(CodePoint code_point, std::string& out) {
     out.push_back(static_cast<char>(code_point >= 'A' && code_point <= 'Z' ? code_point + 32 : code_point));
     return;
   }
-  if (code_point == 0x130) {  // the only character whose lower case is two: i and a dot above
+  // the only character with two characters as its lower case: i and a combining dot above
+  if (code_point == 0x130) {
     out += "i\xCC\x87";
     return;
   }

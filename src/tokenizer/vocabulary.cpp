@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// The slot that holds the token, or the free one where it belongs.
+// The slot that contains the token, or the free slot for inserting it.
 std::size_t Vocabulary::slot_of(std::string_view token) const {
   const std::size_t mask = slots_.size() - 1;
   for (std::size_t slot = hash_bytes(token) & mask;; slot = (slot + 1) & mask)
@@ -29,7 +29,7 @@ void Vocabulary::reserve(std::size_t num_tokens) {
 
 Vocabulary::Added Vocabulary::add(std::string_view token, TokenId id) {
   ensure(id >= 0 && id <= kLargestTokenId, "token id {} is out of range", id);
-  ensure(letters_.size() + token.size() < kAbsent, "vocabulary of more than 4 GiB");
+  ensure(letters_.size() + token.size() < kAbsent, "the vocabulary exceeds 4 GiB");
   const std::size_t slot = slot_of(token);
   if (slots_[slot] >= 0) return Added::kTokenTwice;
   if (has(id)) return Added::kIdTwice;

@@ -62,12 +62,12 @@ void WordCache::insert(std::string_view word, std::span<const TokenId> ids) {
   if (word.size() > kShortBytes || ids.size() > kShortIds) return insert_long(word, ids);
   const ShortKey key = short_key(word, word.data() + word.size());
   ShortEntry* const bucket = &short_[bucket_of(key)];
-  bucket[1] = bucket[0];  // the older of the two is forgotten
+  bucket[1] = bucket[0];  // evicts the older of the two entries
   bucket[0] = {key.low, key.high, {}, static_cast<std::uint32_t>(ids.size())};
   std::copy(ids.begin(), ids.end(), bucket[0].ids.begin());
 }
 
-// The slot that holds the word, or the free one where it belongs.
+// The slot that contains the word, or the free slot for inserting it.
 std::size_t WordCache::long_slot(std::string_view word, std::uint64_t hash) const {
   for (std::size_t slot = hash % kNumLong;; slot = (slot + 1) % kNumLong) {
     const LongEntry& entry = long_[slot];
@@ -96,7 +96,7 @@ void WordCache::insert_long(std::string_view word, std::span<const TokenId> ids)
   const std::uint64_t hash = hash_bytes(word);
   LongEntry& entry = long_[long_slot(word, hash)];
   if (entry.key_size != 0) return;
-  // A word has at most as many ids as bytes, so num_ids fits.
+  // A word has at most as many ids as bytes, so num_ids does not overflow.
   entry = {hash, static_cast<std::uint32_t>(long_keys_.size()), static_cast<std::uint32_t>(long_ids_.size()),
            static_cast<std::uint16_t>(word.size()), static_cast<std::uint16_t>(ids.size())};
   long_keys_ += word;

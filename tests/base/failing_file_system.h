@@ -1,5 +1,6 @@
-// The failing twin of the file system: does what the real one does until its budget of successful calls is
-// used up, then every call fails as a full disk would. Removing still works, as it does on a full disk.
+// A file system for fault injection: it forwards to the real file system until its budget of successful calls
+// is used up; afterwards every call fails as on a full disk. Removing files still works, as it does on a full
+// disk.
 #pragma once
 
 #include "base/unsynced_file_system.h"

@@ -1,4 +1,4 @@
-// Results in order, exceptions out, nothing left running.
+// transform_in_order keeps the order, propagates exceptions and ends its threads.
 #include "base/parallel.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Counter-based numbers: the published test vectors, and independence of how the work is split.
+// Counter-based random numbers: the published test vectors, and independence of how the work is split.
 #include "base/random.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Trace events are JSON whatever their names hold.
+// Trace events are valid JSON regardless of the characters in their names.
 #include "base/trace_events.h"
 
 #include <gtest/gtest.h>

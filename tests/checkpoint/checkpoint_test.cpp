@@ -1,4 +1,4 @@
-// Saving and reading: any ranks' pieces as any other ranks' boxes, damage of every kind, failures of the disk.
+// Saving and reading with different layouts, damaged files, disk failures.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace optimus {
 namespace {
 
-// The type in which the test stores a tensor: the same wherever it lies.
+// The type in which the test stores a tensor, independent of the layout.
 ElementType type_of(const TensorInfo& tensor) {
   constexpr std::array types{ElementType::f32, ElementType::f64, ElementType::bf16, ElementType::f16};
   return types[static_cast<std::size_t>(tensor.shape.num_elements()) % types.size()];
@@ -63,7 +63,7 @@ Box random_box(const Shape& shape) {
   return box;
 }
 
-// Everything that every rank of `to` holds, and some boxes of any kind.
+// Reads everything that every rank of `to` holds, and some random boxes.
 void expect_loads_as(const Checkpoint& saved, const Layout& to) {
   const RankIndex index(to);
   for (int rank = 0; rank < index.num_ranks(); ++rank)
@@ -113,7 +113,8 @@ TEST(BoxesToStore, EqualHoldersShareTheWork) {
     for (const HeldBox& held : boxes) load.back() += held.box.num_elements();
   }
   EXPECT_EQ(std::accumulate(load.begin(), load.end(), std::int64_t{0}), 120);
-  for (const std::int64_t one : load) EXPECT_NEAR(static_cast<double>(one), 30, 5);  // the largest piece
+  // the tolerance is the largest piece
+  for (const std::int64_t one : load) EXPECT_NEAR(static_cast<double>(one), 30, 5);
 }
 
 TEST(Checkpoint, HoldsEverythingThatWasSaved) {
@@ -155,7 +156,7 @@ TEST(Checkpoint, RefusesWhatIsNotThere) {
   };
   EXPECT_EQ(refusal("biass", {{0, 5}}), folder.string() + ": the checkpoint has no tensor 'biass'");
   EXPECT_EQ(refusal("bias", {{0, 8}}),
-            folder.string() + ": tensor 'bias' has shape [5], box [0:8] is not inside");
+            folder.string() + ": tensor 'bias' has shape [5], which does not contain box [0:8]");
   EXPECT_EQ(message_of([&] { saved.small_file("x"); }), folder.string() + ": the checkpoint has no file 'x'");
   EXPECT_EQ(message_of([&] { Checkpoint::open(run.path()); }),
             run.path().string() + " is not a checkpoint: it has no manifest.json");
@@ -165,7 +166,7 @@ TEST(Checkpoint, RefusesWhatIsNotThere) {
 
 std::string read_all(const Path& path) { return value_or_throw(read_file(path)); }
 
-// The message of opening, verifying and reading a damaged checkpoint; "" when nothing is found wrong.
+// The message from opening, verifying and reading a damaged checkpoint; "" if no damage is found.
 std::string problem_with(const Path& folder) {
   return message_of([&] {
     NullSink events;
@@ -185,7 +186,7 @@ TEST(Checkpoint, AFlippedBitIsFoundAndItsFileNamed) {
       damaged[at] = static_cast<char>(damaged[at] ^ 1 << at % 8);
       run.write("checkpoints/step-5/" + name, damaged);
       if (name == kManifestFile) {
-        const std::string problem = problem_with(folder);  // some bits of it matter to nobody: spaces
+        const std::string problem = problem_with(folder);  // some of its bits have no effect: white space
         EXPECT_TRUE(problem.empty() || problem.find(folder.string()) != std::string::npos) << problem;
         continue;
       }
@@ -210,16 +211,19 @@ TEST(Checkpoint, MissingAndCutFilesAreNamed) {
   const Path shard = folder / "rank-00000-2.safetensors";
   const std::string content = read_all(shard);
   std::filesystem::remove(shard);
-  EXPECT_EQ(problem_with(folder), shard.string() + " is missing, though the checkpoint's manifest lists it");
+  EXPECT_EQ(problem_with(folder),
+            shard.string() + " is missing, although the checkpoint's manifest lists it");
   EXPECT_FALSE(newest_whole(run.path()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content.substr(0, content.size() - 1));
-  EXPECT_EQ(problem_with(folder), fmt::format("{} is damaged: {} bytes, the checkpoint's manifest says {}",
-                                              shard.string(), content.size() - 1, content.size()));
+  EXPECT_EQ(problem_with(folder),
+            fmt::format("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}",
+                        shard.string(), content.size() - 1, content.size()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content);
   EXPECT_EQ(problem_with(folder), "");
 }
 
-// A shard that another manifest belongs to has a right sum in a manifest made for it, yet not the right tensors.
+// The manifest is rewritten for a shard of another checkpoint: the checksum is right, but the tensors are
+// not.
 TEST(Checkpoint, AShardThatDoesNotHoldItsPiecesIsNamed) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
@@ -229,7 +233,7 @@ TEST(Checkpoint, AShardThatDoesNotHoldItsPiecesIsNamed) {
   run.write("checkpoints/step-5/manifest.json", manifest_text(manifest));
   const std::string problem = problem_with(folder);
   EXPECT_NE(problem.find(".safetensors: tensor 'master/"), std::string::npos) << problem;
-  EXPECT_NE(problem.find("is missing, though the checkpoint's manifest says so"), std::string::npos)
+  EXPECT_NE(problem.find("is missing, although the checkpoint's manifest lists it"), std::string::npos)
       << problem;
 }
 
@@ -255,10 +259,10 @@ TEST(Checkpoint, RefusesToCommitWhatIsNotComplete) {
   expect_whole(run.path() / "checkpoints" / "step-4", 4);
 }
 
-// Each call of the file system fails in turn, as on a full disk.
+// Each call of the file system fails once, as on a full disk.
 TEST(CheckpointFailures, AFullDiskLeavesTheLastOneWhole) {
   UnsyncedFileSystem files;
-  for (const std::int64_t step : {2, 1}) {  // a new step; one that replaces the last
+  for (const std::int64_t step : {2, 1}) {  // a new step; a step that replaces an existing checkpoint
     const TemporaryFolder run;
     value_or_throw(save_made_up(files, run.path(), 1));
     bool has_failed = true;
@@ -271,7 +275,8 @@ TEST(CheckpointFailures, AFullDiskLeavesTheLastOneWhole) {
       if (!saved) {
         EXPECT_NE(saved.error().why.find("No space left on device"), std::string::npos);
       }
-      // One that replaces another may leave it under a temporary name, in which case it can be had again.
+      // A failed replacement may leave the old checkpoint under a temporary name; clear_leftovers restores
+      // it.
       if (!is_new) value_or_throw(clear_leftovers(files, run.path()));
       ASSERT_TRUE(newest_whole(run.path())) << calls;
       const CheckpointEntry newest = *newest_whole(run.path());
@@ -288,7 +293,7 @@ TEST(CheckpointFailures, AVanishedFolderIsNamed) {
   const TemporaryFolder outer;
   const Path run = outer / "run";
   EXPECT_EQ(save_made_up(files, run, 1).error().why,
-            "cannot save into " + run.string() + ": the folder is not there");
+            "cannot save into " + run.string() + ": the folder does not exist");
   std::filesystem::create_directory(run);
   const Path folder = value_or_throw(begin_checkpoint(files, run, 1));
   std::filesystem::remove_all(run);
@@ -302,7 +307,7 @@ TEST(CheckpointFailures, AVanishedFolderIsNamed) {
   abandon_checkpoint(files, folder);
 }
 
-// Root may write everywhere: a child becomes nobody first, and says what it was told.
+// root may write everywhere, so a child process drops its privileges and reports the error message.
 TEST(CheckpointFailures, AReadOnlyFolderIsNamed) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;

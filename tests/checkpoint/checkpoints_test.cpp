@@ -1,4 +1,4 @@
-// Which checkpoints a run has, which go, and what kill -9 at any instant of a save leaves.
+// Listing and removing the checkpoints of a run, and the state after kill -9 at any moment of a save.
 #include "checkpoint/checkpoints.h"
 
 #include <gtest/gtest.h>
@@ -49,15 +49,15 @@ TEST(Checkpoints, FindsWhatAUserNamed) {
             run.path().string() +
                 ": neither a run (it has no folder checkpoints) nor a checkpoint (it has no manifest.json)");
   EXPECT_EQ(message_of([&] { find_checkpoint(run / "x"); }),
-            (run / "x").string() + ": no such folder; a run or a checkpoint is expected");
+            (run / "x").string() + ": no such folder; expected a run or a checkpoint");
   run.write("settings.toml", "");
   EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
-            run.path().string() + ": the run has no whole checkpoint");
+            run.path().string() + ": the run has no complete checkpoint");
   EXPECT_TRUE(checkpoints_at(run.path()).empty());
   const Path folder = value_or_throw(save_made_up(files, run.path(), 3)).folder;
   EXPECT_EQ(find_checkpoint(run.path()), folder);
   EXPECT_EQ(find_checkpoint(folder), folder);
-  std::filesystem::rename(folder, run / "best");  // copied elsewhere it stays what it is
+  std::filesystem::rename(folder, run / "best");  // a checkpoint stays valid after copying or renaming
   EXPECT_EQ(find_checkpoint(run / "best"), run / "best");
   const auto list = checkpoints_at(run / "best");
   ASSERT_EQ(list.size(), 1u);
@@ -97,7 +97,7 @@ TEST(Checkpoints, RetentionCountsOnlyWholeOnes) {
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, -1}));
 }
 
-// Step 30 is whole by its looks but damaged, so the run went on from step 10 and has saved step 20 now.
+// Step 30 appears complete but is damaged, so the run resumed from step 10 and has now saved step 20.
 TEST(Checkpoints, RetentionDoesNotPreferLaterSteps) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
@@ -111,10 +111,10 @@ TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
   const TemporaryFolder run;
   for (const std::int64_t step : {10, 20, 30, 40}) value_or_throw(save_made_up(files, run.path(), step));
   const Path folder = run.path() / "checkpoints";
-  std::filesystem::remove(folder / "step-20" / "manifest.json");  // a removal that was killed
-  std::filesystem::remove(folder / "step-30" / "plan.json");      // damaged: not ours to throw away
+  std::filesystem::remove(folder / "step-20" / "manifest.json");  // a killed removal
+  std::filesystem::remove(folder / "step-30" / "plan.json");      // damaged: must not be removed
   std::filesystem::rename(folder / "step-40",
-                          folder / "step-40.tmp-0");  // killed just before it got its name
+                          folder / "step-40.tmp-0");  // killed just before the final rename
   run.write("checkpoints/step-50.tmp-0123456789abcdef/rank-00000.safetensors", "half");
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, -1, -1, -1, -1}));
   value_or_throw(clear_leftovers(files, run.path()));
@@ -124,7 +124,8 @@ TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, 30, 40}));
 }
 
-// Saves without end, telling the parent each step that is saved. With `is_same`, always the same step, replacing it.
+// Saves in an endless loop and reports each saved step to the parent. With `is_same`, always replaces the
+// same step.
 [[noreturn]] void save_in_a_loop(const Path& run, std::int64_t step, bool is_same, int tell) {
   RealFileSystem files;
   const std::vector<CheckpointTensor> tensors{{"large", {300, 200}}, {"small", {7}}};
@@ -137,8 +138,8 @@ TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
   }
 }
 
-// Kills a child that saves at a random instant between its first saved step and a little after its second; gives the last
-// step that it told of.
+// Kills a child that saves, at a random moment between its first saved step and shortly after its second one.
+// Returns the last step that the child reported.
 std::int64_t kill_while_saving(const Path& run, std::int64_t from, bool is_same, double instant) {
   int pipe[2];
   EXPECT_EQ(::pipe(pipe), 0);
@@ -171,7 +172,8 @@ TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
       const double instant = std::uniform_real_distribution(0.0, 1.0)(random);
       const std::int64_t told = kill_while_saving(run.path(), next, is_same, instant);
       for (const CheckpointEntry& entry : list_checkpoints(run.path())) leftovers += !entry.is_whole;
-      // Where a checkpoint replaces one of its own step, the name may be free for an instant; both are there.
+      // During a replacement of the same step, the final name may be free for a moment; both checkpoints
+      // exist.
       if (is_same) value_or_throw(clear_leftovers(files, run.path()));
       const auto newest = newest_whole(run.path());
       ASSERT_TRUE(newest) << i;
@@ -180,7 +182,8 @@ TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
       ASSERT_FALSE(HasFailure()) << "kill " << i << " at " << instant << " of a save";
       if (!is_same) next = newest->step + 1;
     }
-    EXPECT_GT(leftovers, 0);  // else no save was hit, and nothing was tested: 1 kill in 6 comes after a save
+    // otherwise no save was interrupted and nothing was tested: 1 kill in 6 happens after a save
+    EXPECT_GT(leftovers, 0);
     value_or_throw(clear_leftovers(files, run.path()));
     for (const CheckpointEntry& entry : list_checkpoints(run.path()))
       EXPECT_TRUE(entry.is_whole) << entry.folder;

@@ -1,4 +1,5 @@
-// Stored numbers against the definition of their formats. Against torch: tests/parity/safetensors_parity.py.
+// Stored numbers compared with the definitions of their formats. tests/parity/safetensors_parity.py compares
+// them with torch.
 #include "checkpoint/element.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ std::uint16_t stored_of(ElementType type, Real value) {
   return stored;
 }
 
-// The value by the definition: sign, exponent with a bias, fraction.
+// The value according to the definition: sign, biased exponent, fraction.
 double defined(std::uint16_t stored, int exponent_bits) {
   const int fraction_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = stored >> fraction_bits & ((1 << exponent_bits) - 1);
@@ -54,8 +55,8 @@ TEST_P(SixteenBits, EveryPatternDecodesAsDefinedAndComesBack) {
   }
 }
 
-// Between two neighbours the nearer one; in the middle the one with an even last bit. From double there are
-// values that a detour over float would round to the middle first.
+// A value between two neighbors rounds to the nearer one; in the middle, to the one with an even last bit.
+// Some doubles would be rounded to the middle first if they were converted through float.
 TEST_P(SixteenBits, RoundsToNearestEven) {
   const int infinity = GetParam() == ElementType::f16 ? 0x7c00 : 0x7f80;
   for (int pattern = 0; pattern + 1 < infinity; ++pattern) {

@@ -1,4 +1,5 @@
-// What stands in a Hugging Face folder beside its weights. That transformers opens it: tests/parity/hf_parity.py.
+// The files of a Hugging Face folder other than its weights. tests/parity/hf_parity.py checks that
+// transformers opens it.
 #include "checkpoint/hf_folder.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ TEST(HfFolder, BytesBecomeATokenizerThatGivesEveryByteItsId) {
   EXPECT_EQ(read->vocab_size(), 257);
   EXPECT_EQ(read->end_of_document(), 256);
   EXPECT_TRUE(read->is_special(256));
-  std::string text;  // every code point up to U+07FF, and some of three and four bytes
+  std::string text;  // every code point up to U+07FF, and some with three and four bytes
   for (CodePoint point = 0; point < 0x800; ++point) append_utf8(point, text);
   for (CodePoint point = 0x800; point < 0x10F000; point += 0x3FD)
     if (point < 0xD800 || point > 0xDFFF) append_utf8(point, text);
@@ -48,7 +49,7 @@ TEST(HfFolder, BytesBecomeATokenizerThatGivesEveryByteItsId) {
   EXPECT_EQ(read->decode(encoded(*read, text), true), text);
   const TemporaryFolder folder;
   const auto known = load_tokenizer(folder.write("tokenizer.json", files[0].content));
-  EXPECT_EQ(encoded(*known, "<|endoftext|>").size(), 13u);  // as plain bytes, which it is
+  EXPECT_EQ(encoded(*known, "<|endoftext|>").size(), 13u);  // encoded as plain bytes
 }
 
 TEST(HfFolder, TokenizerFilesAreCopiedWithTheirNeighbours) {

@@ -1,5 +1,5 @@
-// Small checkpoints of every family, written and read back; the names and oddities of published files.
-// Against transformers' own files: tests/parity/safetensors_parity.py.
+// Small checkpoints of every family, written and read back; names and peculiarities of published files.
+// tests/parity/safetensors_parity.py uses files written by transformers.
 #include "checkpoint/hf_tensors.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(HfTensors, EveryFamilyReadsBackWholeAndInBoxes) {
       std::vector<double> got(expected.size());
       read_logical(weights, tensor, got);
       ASSERT_EQ(got, expected) << tensor.name << " of seed " << seed;
-      Box box(tensor.shape);  // without its borders
+      Box box(tensor.shape);  // the interior of the tensor
       for (int d = 0; d < box.num_dims; ++d)
         if (box[d].size() > 2) box[d] = {1, box[d].end - 1};
       std::vector<float> part(static_cast<std::size_t>(box.num_elements()));
@@ -93,7 +93,7 @@ TEST(HfTensors, QueriesKeysAndValuesOfGpt2AreOneTransposedTensor) {
             values_of(key)[static_cast<std::size_t>(spec.hidden)]);
 }
 
-// Copies a model's weights into one file under other names; an empty name leaves the tensor out.
+// Copies the weights of a model into one file under other names; tensors with an empty name are omitted.
 using Rename = std::function<std::string(const std::string&)>;
 struct Extra {
   TensorHeader header;
@@ -121,7 +121,7 @@ void write_renamed(const Path& folder, const ModelSpec& spec, const Rename& rena
   value_or_throw(writer.commit());
 }
 
-// What checking says: the error, or the warnings, one a line.
+// The result of the check: the error, or the warnings, one per line.
 std::string verdict(const Path& folder, const ModelSpec& spec) {
   Collected events;
   const std::string error =
@@ -189,11 +189,11 @@ TEST(HfTensors, ATiedHeadMayBeAbsentAloneOrEqualButNotDifferent) {
   EXPECT_EQ(verdict(equal.path(), spec), "");
   head.bytes.back() ^= 1;
   write_renamed(different.path(), spec, as_it_is, {head});
-  EXPECT_EQ(
-      verdict(different.path(), spec),
-      (different / "model.safetensors").string() +
-          ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', though the config ties them; "
-          "tie_word_embeddings must be false");
+  EXPECT_EQ(verdict(different.path(), spec),
+            (different / "model.safetensors").string() +
+                ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', although the config "
+                "ties them; "
+                "set tie_word_embeddings to false");
 }
 
 TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
@@ -205,11 +205,10 @@ TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
 
   write_model(odd.path(), spec);
   const std::int64_t ffn = spec.ffn++;
-  EXPECT_EQ(
-      verdict(odd.path(), spec),
-      fmt::format(
-          "{}: tensor 'model.layers.0.mlp.gate_proj.weight' has shape [{}, {}], the model needs [{}, {}]",
-          (odd / "model.safetensors").string(), ffn, spec.hidden, ffn + 1, spec.hidden));
+  EXPECT_EQ(verdict(odd.path(), spec),
+            fmt::format("{}: tensor 'model.layers.0.mlp.gate_proj.weight' has shape [{}, {}], but the model "
+                        "requires [{}, {}]",
+                        (odd / "model.safetensors").string(), ffn, spec.hidden, ffn + 1, spec.hidden));
   --spec.ffn;
 
   const std::string bytes(static_cast<std::size_t>(spec.hidden), 'x');
@@ -218,7 +217,7 @@ TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
                 {{{"model.norm.weight", ElementType::i8, {spec.hidden}}, bytes}});
   EXPECT_EQ(verdict(integer.path(), spec),
             (integer / "model.safetensors").string() +
-                ": tensor 'model.norm.weight' is of type I8, expected F64, F32, BF16 or F16");
+                ": tensor 'model.norm.weight' has type I8, expected F64, F32, BF16 or F16");
 }
 
 TEST(HfTensors, UnknownTensorsAreReported) {
@@ -228,7 +227,7 @@ TEST(HfTensors, UnknownTensorsAreReported) {
                 {{{"score.weight", ElementType::u8, {1}}, "x"}});
   EXPECT_EQ(verdict(folder.path(), spec),
             (folder / "model.safetensors").string() +
-                ": tensor 'score.weight' is no part of the model and is not used");
+                ": tensor 'score.weight' is not part of the model and is ignored");
 }
 
 TEST(HfTensors, ADiskThatIsFullAtAnyCallLeavesNothingThatLooksWhole) {

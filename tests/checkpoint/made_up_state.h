@@ -1,5 +1,5 @@
-// State to save in tests: values are a function of (seed, field, tensor, element), so any box of it can be made alone, and
-// what is read back can be told from everything else.
+// Synthetic state for tests of saving: each value is a function of (seed, field, tensor, element), so any box
+// can be computed independently and wrong values are detected.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ inline std::vector<double> made_up_values(std::int64_t seed, StateField field, c
   return values;
 }
 
-// Pieces together with the memory that they point to.
+// Pieces together with the memory that they refer to.
 class MadeUpPieces {
  public:
   void add(std::int64_t seed, StateField field, const std::string& tensor, const Shape& shape, const Box& box,
@@ -29,7 +29,7 @@ class MadeUpPieces {
     encode(type, std::span<const double>(values), std::span(bytes));
     pieces_.push_back({field, tensor, shape, box, type, bytes});
   }
-  // All fields of whole tensors.
+  // All fields of complete tensors.
   static MadeUpPieces whole(std::int64_t seed, const std::vector<CheckpointTensor>& tensors) {
     MadeUpPieces result;
     for (const CheckpointTensor& tensor : tensors)
@@ -60,7 +60,7 @@ inline Outcome<SavedCheckpoint> save_made_up(FileSystem& files, const Path& run,
   return save_checkpoint(files, run, step, pieces.pieces(), small_files(step), {.largest = Bytes(3000)});
 }
 
-// Every value of every field is that of the step; types that round have none of these tests.
+// Checks that every value of every field is that of the step; the tested types do not round.
 inline void expect_values(const Checkpoint& saved, std::int64_t seed) {
   for (const CheckpointTensor& tensor : saved.manifest().tensors)
     for (const StateField field : kStateFields) {

@@ -1,4 +1,4 @@
-// The manifest: its file, what makes it valid, and tilings against counting every element.
+// The manifest: its file format, its validation, and the tiling check compared with counting every element.
 #include "checkpoint/manifest.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::string refusal(Manifest manifest) {
   return message_of([&] { make_valid(manifest, "m"); });
 }
 
-// The text with one thing replaced, parsed.
+// Parses the text after one replacement.
 std::string refusal(const std::string& from, const std::string& to) {
   std::string content = manifest_text(two_halves());
   const auto at = content.find(from);
@@ -47,7 +47,7 @@ TEST(Manifest, ReadsBackWhatItWrites) {
   EXPECT_EQ(manifest.pieces_of(StateField::first, 0).size(), 2u);
   EXPECT_TRUE(manifest.has(StateField::second));
   EXPECT_EQ(stored_name(StateField::first, "w", {{0, 4}, {2, 6}}), "first/w[0:4, 2:6]");
-  // Rows are shared by the fields that are stored alike.
+  // Fields that are stored in the same way share rows.
   EXPECT_NE(manifest_text(manifest).find(R"({"fields": ["master", "first"], "boxes": [)"), std::string::npos);
 }
 
@@ -67,10 +67,11 @@ TEST(Manifest, TheFileIsAsDocumented) {
 
 TEST(Manifest, RefusesOtherVersionsAndForms) {
   EXPECT_EQ(refusal("\"version\": 1", "\"version\": 2"),
-            "m: checkpoint format version 2; this program reads version 1, a newer one is needed");
+            "m: checkpoint format version 2 is not supported; this program reads version 1; a newer program "
+            "is required");
   EXPECT_EQ(refusal("\"version\": 1", "\"version\": 0"),
-            "m: checkpoint format version 0; this program reads version 1");
-  EXPECT_EQ(refusal("optimus-checkpoint", "other"), "m: format 'other' is not optimus-checkpoint");
+            "m: checkpoint format version 0 is not supported; this program reads version 1");
+  EXPECT_EQ(refusal("optimus-checkpoint", "other"), "m: the format is 'other', expected optimus-checkpoint");
   EXPECT_NE(refusal("\"step\"", "\"stp\""), "");
   EXPECT_NE(refusal("\"step\": 7", "\"step\": -7"), "");
   EXPECT_NE(refusal("\"bytes\": 100", "\"bytes\": 1e99"), "");
@@ -90,10 +91,11 @@ TEST(Manifest, RefusesRowsThatLie) {
             "m: tensor 'w': box [0:4, 2:7] is empty or not inside shape [4, 6]");
   EXPECT_EQ(refusal(row, "[0, 1, 0, 4, 6, 6]"),
             "m: tensor 'w': box [0:4, 6:6] is empty or not inside shape [4, 6]");
-  EXPECT_EQ(refusal(row, "[9, 1, 0, 4, 2, 6]"), "m: a piece is of tensor 9, there are 2");
-  EXPECT_EQ(refusal(row, "[0, 9, 0, 4, 2, 6]"), "m: tensor 'w': a piece is in file 9, there are 3");
+  EXPECT_EQ(refusal(row, "[9, 1, 0, 4, 2, 6]"), "m: a piece refers to tensor 9, but there are 2 tensors");
+  EXPECT_EQ(refusal(row, "[0, 9, 0, 4, 2, 6]"),
+            "m: tensor 'w': a piece refers to file 9, but there are 3 files");
   EXPECT_EQ(refusal(row, "[0, 2, 0, 4, 2, 6]"),
-            "m: tensor 'w': a piece is in file 'plan.json', which is no .safetensors file");
+            "m: tensor 'w': a piece is in file 'plan.json', which is not a .safetensors file");
   EXPECT_EQ(refusal(row, "[0, 1, 0, 4]"), "m: tensor 'w': box [0:4] is empty or not inside shape [4, 6]");
   for (const char* const bad : {"[0, 1, 0, 4, 2]", "[0, 1, 0, -4, 2, 6]", "[0, 1, 0, 4, 2, 1e1]", "[]", "7",
                                 "[0, 1, 0, 4, 2, 18446744073709551615]", "[4294967296, 1, 0, 4, 2, 6]"})
@@ -104,16 +106,16 @@ TEST(Manifest, RefusesWhatIsNotCoveredOnce) {
   EXPECT_EQ(refusal("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 3, 6]"),
             "m: master of tensor 'w': element [0, 2] is in no piece");
   EXPECT_EQ(refusal("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 1, 6]"),
-            "m: master of tensor 'w': element [0, 1] is in 2 pieces, one is expected");
+            "m: master of tensor 'w': element [0, 1] is in 2 pieces, expected one");
   Manifest manifest = two_halves();
   std::erase_if(manifest.pieces,
                 [](const CheckpointPiece& p) { return p.field == StateField::first && p.tensor == 1; });
   EXPECT_EQ(refusal(manifest), "m: first of tensor 'odd \"name\"\\x0a': element [0] is in no piece");
   manifest = two_halves();
   std::erase_if(manifest.pieces, [](const CheckpointPiece& p) { return p.field != StateField::master; });
-  EXPECT_EQ(refusal(manifest), "");  // weights alone are a checkpoint
+  EXPECT_EQ(refusal(manifest), "");  // master weights alone are a valid checkpoint
   std::erase_if(manifest.pieces, [](const CheckpointPiece&) { return true; });
-  EXPECT_EQ(refusal(manifest), "m: no piece holds masters");
+  EXPECT_EQ(refusal(manifest), "m: no piece contains master weights");
 }
 
 TEST(Manifest, RefusesNamesAndSizesThatLie) {
@@ -152,12 +154,12 @@ TEST(Manifest, MergesTheListsOfRanks) {
   EXPECT_EQ(merged.pieces.size(), whole.pieces.size());
   lists[1].tensors[1].shape = {4, 7};
   EXPECT_EQ(message_of([&] { merge(lists, "m"); }),
-            "m: tensor 'w' has shape [4, 6] for one rank, [4, 7] for another");
+            "m: tensor 'w' has shape [4, 6] on one rank, but [4, 7] on another");
   lists[1].step = 8;
-  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, another step 8");
+  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, but another rank step 8");
 }
 
-// Cuts a box in two again and again.
+// Recursively cuts a box in two.
 void cut(const Box& box, int depth, std::vector<Box>& out) {
   const int d = draw(0, box.num_dims - 1);
   if (depth == 0 || box[d].size() < 2) return void(out.push_back(box));
@@ -167,7 +169,7 @@ void cut(const Box& box, int depth, std::vector<Box>& out) {
   cut(left, depth - 1, out), cut(right, depth - 1, out);
 }
 
-// The first element that is not in exactly one box, by counting.
+// Reference implementation: finds the first element that is not in exactly one box by counting.
 std::optional<TilingMistake> counted(const Shape& shape, const std::vector<Box>& boxes) {
   for (std::int64_t i = 0; i < shape.num_elements(); ++i) {
     TilingMistake element;
@@ -196,7 +198,7 @@ TEST(TilingProperty, FindsTheFirstMistakeThatCountingFinds) {
     std::vector<Box> boxes;
     cut(Box(shape), draw(0, 5), boxes);
     if (one_in(3)) boxes.erase(boxes.begin() + draw(0, static_cast<int>(boxes.size()) - 1));
-    if (one_in(3)) {  // a box anywhere
+    if (one_in(3)) {  // an additional random box
       Box box(shape);
       for (int d = 0; d < shape.num_dims; ++d) {
         box[d].begin = draw(0, static_cast<int>(shape[d]) - 1);

@@ -1,4 +1,4 @@
-// state.json: reads back exactly, refuses everything else.
+// state.json: exact round trips, and errors for invalid files.
 #include "checkpoint/training_state.h"
 
 #include <gtest/gtest.h>
@@ -48,9 +48,9 @@ TEST(TrainingStateProperty, ReadsBackExactly) {
 
 TEST(TrainingState, RefusesWhatCannotBe) {
   EXPECT_EQ(state_refusal("\"version\": 1", "\"version\": 3"),
-            "state.json: training state version 3; this program reads version 1");
+            "state.json: training state version 3 is not supported; this program reads version 1");
   EXPECT_EQ(state_refusal("optimus-training-state", "x"),
-            "state.json: format 'x' is not optimus-training-state");
+            "state.json: the format is 'x', expected optimus-training-state");
   EXPECT_EQ(state_refusal("\"step\": 5", "\"step\": -1"),
             "state.json: step must be a whole number of at least 0, found '-1'");
   EXPECT_EQ(state_refusal("\"step\": 5", "\"stepp\": 5"),

@@ -362,7 +362,7 @@ class CommandLine(CommandLineTest):
         self.refused("checkpoint", "list", code=2)
         self.write("empty/settings.toml", "")
         self.assertEqual(as_json("checkpoint", "list", self.folder / "empty"), {"checkpoints": []})
-        self.refused("checkpoint", "show", self.folder / "empty", says=["no whole checkpoint"])
+        self.refused("checkpoint", "show", self.folder / "empty", says=["no complete checkpoint"])
         self.refused("checkpoint", "show", self.checkpoint(3, version=2), says=["manifest.json", "version 2", "version 1"])
 
     def simple_plan(self, **strategy):

@@ -311,7 +311,7 @@ class Etcd(LaunchedTest):
                 self.end(rank)
             self.expect_equal(name, 6)
         self.assertEqual(self.keys(), [])
-        for place, says in (("etcd://127.0.0.1:1", "etcd at 127.0.0.1:1 is not reached"), ("redis://x:1", "etcd://")):
+        for place, says in (("etcd://127.0.0.1:1", "etcd at 127.0.0.1:1 cannot be reached"), ("redis://x:1", "etcd://")):
             done = run(*self.words("no", 2, "--devices", 2, "--store", place), code=1, env=plain_environment())
             self.assertIn(says, done.stderr.splitlines()[-1])
             shutil.rmtree(self.folder / "no")

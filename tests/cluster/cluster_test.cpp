@@ -1,4 +1,4 @@
-// Where a device is and what joins two of them, against a list made device by device.
+// The location of devices and the links between them, compared with a list built device by device.
 #include "cluster/cluster.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ struct Seat {
   int group, node, domain;
 };
 
-// The slow, obvious way.
+// A slow but simple reference implementation.
 std::vector<Seat> seats(const HardwareProfile& profile) {
   std::vector<Seat> result;
   int node = -1, domain = -1;
@@ -143,8 +143,9 @@ double seconds_for(int devices) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Opening, mapping and one link for each device: for sixteen times the devices not 256 times the time, which is what looking at
-// pairs would take. The best of five, since other programs run beside the test.
+// Measures opening, mapping and one link per device. With 16 times the devices the time must not grow 256
+// times, as it would if pairs were examined. Takes the best of five runs, because other programs may run at
+// the same time.
 TEST(Cluster, WorkGrowsWithDevicesNotWithPairs) {
   double few = 1e9, many = 1e9;
   for (int i = 0; i < 5; ++i)

@@ -1,4 +1,4 @@
-// Straight in the logarithms, monotone, flat outside.
+// Curves are linear on logarithmic axes, monotone, and constant outside their points.
 #include "cluster/curve.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Hardware files: what is written reads back, what is wrong is named.
+// Hardware files: round trips, and messages for invalid files.
 #include "cluster/hardware_json.h"
 
 #include <gtest/gtest.h>
@@ -62,8 +62,8 @@ TEST(HardwareJson, NamesWhatIsWrong) {
   EXPECT_EQ(refusal_of(R"({"groups": [{"type": "h100", "devices": 16, "device_per_node": 2}]})"),
             "lab.json: groups[0]: unknown key 'device_per_node'; did you mean 'devices_per_node'?");
   EXPECT_EQ(refusal_of(R"({"groups": [{"type": "z100", "devices": 16}]})"),
-            "lab.json: groups[0].type is 'z100', which is neither in device_types nor shipped; did you mean "
-            "'h100'?");
+            "lab.json: groups[0].type is 'z100', which is neither in device_types nor a built-in type; did "
+            "you mean 'h100'?");
   EXPECT_EQ(refusal_of(R"({"groups": [{"type": "h100", "devices": 0}]})"),
             "lab.json: groups[0].devices must be a whole number from 1 to 1000000, found '0'");
   EXPECT_EQ(refusal_of(R"({"groups": []})"), "lab.json: the number of groups is 0, must be from 1 to 10000");

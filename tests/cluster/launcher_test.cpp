@@ -1,4 +1,4 @@
-// Which launcher is understood from which variables, and tokens.
+// Detection of launchers from environment variables, and tokens.
 #include "cluster/launcher.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(Launcher, Torchrun) {
   EXPECT_NE(understood(variables).job, job);
 }
 
-// Variables that somebody sets by hand.
+// Variables set by hand.
 TEST(Launcher, TorchrunStyle) {
   EXPECT_TRUE(understood({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}).is_one_host);
   const LaunchInfo info = understood({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}});
@@ -84,7 +84,7 @@ TEST(Launcher, Mpi) {
 }
 
 TEST(Launcher, Slurm) {
-  // A shell inside an allocation, and the script of a batch job: srun has not started them.
+  // A shell inside an allocation, and the script of a batch job, are not started by srun.
   EXPECT_EQ(understood({{"SLURM_JOB_ID", "5"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}).world_size, 1);
   Variables variables = {{"SLURM_JOB_ID", "5"},         {"SLURM_STEP_ID", "0"},
                          {"SLURM_NTASKS", "8"},         {"SLURM_STEP_NUM_TASKS", "4"},

@@ -1,4 +1,4 @@
-// Valid hardware of every kind; a pure function of the seed.
+// Valid hardware profiles of all kinds; a pure function of the seed.
 #pragma once
 
 #include <random>

@@ -1,4 +1,4 @@
-// Names of hardware.
+// Names of built-in hardware.
 #include "cluster/standard.h"
 
 #include <gtest/gtest.h>
@@ -52,10 +52,9 @@ TEST(Standard, SameTypeTwiceIsOneTypeAndAliasesAreTheirTypes) {
 }
 
 TEST(Standard, RefusesWithTheNearest) {
-  EXPECT_EQ(
-      name_refusal("h1000x8").find(
-          "cluster 'h1000x8': 'h1000' is not a known device type; did you mean 'h100'?; known are v100-16, "),
-      0U)
+  EXPECT_EQ(name_refusal("h1000x8").find("cluster 'h1000x8': 'h1000' is not a known device type; did you "
+                                         "mean 'h100'?; known types are v100-16, "),
+            0U)
       << name_refusal("h1000x8");
   EXPECT_EQ(
       name_refusal("rtx4090"),

@@ -1,4 +1,4 @@
-// A keyed shuffle: a bijection for every size and key, and a fair one.
+// The keyed permutation is a bijection for every size and key, and it is unbiased.
 #include "data/permutation.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Raw text to tokens: readers, filters, order, refusal of bad input.
+// Conversion of raw text to tokens: readers, filters, order, errors for invalid input.
 #include "data/prepare.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(Prepare, FiltersShortDoubleAndHeldOut) {
   EXPECT_EQ(summary.dropped_short, 1);
   EXPECT_EQ(summary.dropped_duplicate, 1);
   EXPECT_EQ(summary.dropped_held_out, 2);
-  options.filters.exclude_words = 0;  // only whole documents
+  options.filters.exclude_words = 0;  // only whole documents are compared
   EXPECT_EQ(texts_of(options).size(), 3u);
 }
 
@@ -81,7 +81,7 @@ TEST(Prepare, HeldOutTextsWithoutWordsAreWarnedAbout) {
       tokenize_documents(options, FakeTokenizer(), events, [](std::vector<TokenId>) {});
   EXPECT_EQ(summary.documents_kept, 1);
   ASSERT_EQ(events.warnings.size(), 1u);
-  EXPECT_NE(events.warnings[0].find("empty.txt holds no words"), std::string::npos);
+  EXPECT_NE(events.warnings[0].find("empty.txt contains no words"), std::string::npos);
 }
 
 TEST(Prepare, TheNumberOfThreadsChangesNothing) {
@@ -115,13 +115,13 @@ TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
   };
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \n"),
             "in.jsonl: line 2, column 10: not valid JSON at the end of the text");
-  EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: an object with key 'text' is expected");
+  EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: expected an object with key 'text'");
   EXPECT_EQ(refuse("{\"txt\": \"ok\", \"id\": 1}\n"),
-            "in.jsonl: line 1: no key 'text' (found 'id, txt'); name the right one with --text-key");
-  EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a text, found '5'");
+            "in.jsonl: line 1: no key 'text' (found 'id, txt'); set --text-key to the key of the text");
+  EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a string, found '5'");
   EXPECT_NE(refuse("{\"text\": \"\xff\"}\n").find("line 1"), std::string::npos);
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \"a\", \"text\": \"b\"}\n"),
-            "in.jsonl: line 2, column 20: key 'text' stands twice in one object");
+            "in.jsonl: line 2, column 20: key 'text' appears twice in one object");
   EXPECT_EQ(refuse(std::string("PK\0\1", 4), "in.zip"),
             "in.zip: not text (a zero byte in its first 8 KiB); expected text in UTF-8 or jsonl");
   refuse("", "in.txt");

@@ -1,4 +1,5 @@
-// Samples: every token once an epoch, the same for any split of workers, blends in their weights.
+// Samples: every token is used once per epoch, the result is the same for any split among workers, and blends
+// follow their weights.
 #include "data/samples.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// Documents of the given lengths whose tokens are 0, 1, 2, … in stream order, so that a token is its
+// Documents of the given lengths with the tokens 0, 1, 2, … in stream order, so that each token equals its
 // position.
 std::shared_ptr<const TokenSet> counting_set(const std::vector<int>& lengths) {
   std::vector<TokenId> tokens;
@@ -89,7 +90,7 @@ TEST(Samples, AnySplitOfWorkersAndAnyResumeReadTheSame) {
     const SampleOptions options{.sequence_length = 8, .seed = seed};
     const Samples one = whole(set, options), other = whole(set, options);
     const auto n =
-        *rc::gen::inRange<std::int64_t>(0, 1'000'000'000'000);  // a resumed run asks for any number at once
+        *rc::gen::inRange<std::int64_t>(0, 1'000'000'000'000);  // a resumed run may start at any number
     RC_ASSERT(one.read(n).inputs == other.read(n).inputs);
     const int workers = *rc::gen::inRange(1, 9);
     std::multiset<TokenId> together, alone;
@@ -110,7 +111,7 @@ TEST(Samples, EpochsAndSeedsShuffleDifferently) {
     same_epoch += a.read(i).inputs == a.read(i + a.epoch_size()).inputs;
     same_seed += a.read(i).inputs == b.read(i).inputs;
   }
-  EXPECT_LT(same_epoch, 10);  // one is expected of 100
+  EXPECT_LT(same_epoch, 10);  // 1 of 100 is expected
   EXPECT_LT(same_seed, 10);
 }
 
@@ -124,7 +125,7 @@ TEST(Samples, DocumentMaskRestartsPositionsAndDropsTargetsAcross) {
   EXPECT_EQ(sample.num_counted, 6);
 }
 
-// Without reading a token: what attention will see as wholes.
+// The segment lengths are known without reading tokens.
 TEST(Samples, LengthsAreThoseOfWhatIsRead) {
   for (const Packing packing : {Packing::stream, Packing::document})
     for (const DocumentMask mask : {DocumentMask::across, DocumentMask::within}) {
@@ -156,11 +157,11 @@ TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
     const std::int64_t n = 2000;
     for (std::int64_t i = 0; i < n; ++i) {
       const auto [part, index] = samples.deal(i);
-      RC_ASSERT(index == count[part]++);  // numbered without gaps
+      RC_ASSERT(index == count[part]++);  // consecutive numbers within each part
     }
-    // Each level of dealing rounds down once, by less than 1, and passes that on to the later parts. A share that
-    // is a whole number of samples may fall below it by the rounding of the share itself, hence the last term:
-    // counts to 2,000 in doubles are good to 2,000 * 2^-52 < 1e-12.
+    // Each level of the assignment rounds down once, by less than 1, and passes the difference to the later
+    // parts. The last term covers the rounding of the share itself, which matters if a share is an integer
+    // number of samples: counts up to 2,000 in doubles are accurate to 2,000 * 2^-52 < 1e-12.
     for (std::size_t p = 0; p < weights.size(); ++p)
       RC_ASSERT(std::abs(static_cast<double>(count[p]) - n * weights[p] / total) <=
                 1.0 + static_cast<double>(p) + 1e-9);
@@ -170,9 +171,10 @@ TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
 TEST(Samples, ValidationIsTheTailCutAtADocument) {
   const auto set = counting_set({50, 42, 8});
   const Split split = split_for_validation(set, 0.1);
-  EXPECT_EQ(split.training.end, 92);  // 90 was asked; the document starts at 92
+  EXPECT_EQ(split.training.end, 92);  // 90 was requested; the next document starts at 92
   EXPECT_EQ(split.validation.begin, 92);
-  EXPECT_EQ(split_for_validation(counting_set({100}), 0.1).validation.begin, 90);  // one document: cut inside
+  // a single document is split
+  EXPECT_EQ(split_for_validation(counting_set({100}), 0.1).validation.begin, 90);
   EXPECT_EQ(split_for_validation(set, 0).validation.begin, 100);
 }
 
@@ -192,7 +194,7 @@ TEST(Samples, MaskingIsKeyedAndFollowsItsRates) {
       ++chosen, masked += sample.inputs[p] == 999'999, kept += sample.inputs[p] == sample.targets[p];
     }
   }
-  // Five standard deviations of the binomials.
+  // The tolerances are five standard deviations of the binomial distributions.
   EXPECT_NEAR(static_cast<double>(chosen), 3000, 5 * std::sqrt(20'000 * 0.15 * 0.85));
   EXPECT_NEAR(static_cast<double>(masked), 0.8 * static_cast<double>(chosen), 5 * std::sqrt(3000 * 0.16));
   EXPECT_NEAR(static_cast<double>(kept), 0.1 * static_cast<double>(chosen), 5 * std::sqrt(3000 * 0.09));
@@ -200,7 +202,7 @@ TEST(Samples, MaskingIsKeyedAndFollowsItsRates) {
 
 TEST(Samples, RefusesWhatCannotBeTrainedOn) {
   const auto set = counting_set({10});
-  EXPECT_NE(message_of([&] { whole(counting_set({1}), {.sequence_length = 4}); }).find("holds 1 tokens"),
+  EXPECT_NE(message_of([&] { whole(counting_set({1}), {.sequence_length = 4}); }).find("contains 1 tokens"),
             std::string::npos);
   EXPECT_NE(message_of([&] { whole(set, {.sequence_length = 0}); }).find("--seq"), std::string::npos);
   EXPECT_NE(message_of([&] {

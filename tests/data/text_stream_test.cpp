@@ -1,4 +1,4 @@
-// Text shown token by token is the text of all tokens, and never harms a terminal.
+// Text shown token by token equals the text of all tokens and contains no terminal control characters.
 #include "data/text_stream.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(Printable, LosesWhatSteersATerminal) {
   EXPECT_EQ(printable("a\x1b[31mb\r\x07\x7f\tc\n"), "a[31mb\tc\n");
   EXPECT_EQ(printable("a\xC2\x9B"
                       "31m"),
-            "a31m");  // the same escape as one character
+            "a31m");  // the same escape sequence as one character
   EXPECT_EQ(printable("\xC2\xA0\xFF"), "\xC2\xA0\uFFFD");
 }
 

@@ -1,4 +1,5 @@
-// Choosing devices: against all permutations, and that what is kept is what diff does not move.
+// The choice of devices compared with all permutations, and the kept bytes compared with the bytes that diff
+// moves.
 #include "layout/assign.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,8 @@
 namespace optimus {
 namespace {
 
-// By trying all: the most bytes that stay when `count` virtual ranks get different ones of the devices.
+// Exhaustive search: the maximum number of bytes that stay in place if `count` virtual ranks are assigned to
+// distinct devices.
 std::int64_t most_kept(const Layout& from, const Layout& to, const std::vector<Rank>& devices, int count) {
   std::vector<Rank> order = devices;
   std::sort(order.begin(), order.end());
@@ -79,11 +81,12 @@ TEST(AssignProperty, GreedyIsBetweenHalfOfTheBestAndTheBound) {
     RC_ASSERT(2 * greedy.kept >= exact.kept);
     RC_ASSERT(greedy.is_exact == (greedy.kept == greedy.kept_bound));
     const TransferPlan plan = diff(from, with_devices(to, greedy.device_of)).value();
-    RC_ASSERT(plan.moved <= greedy.needed - greedy.kept);  // ranks left over may happen to hold something
+    // unassigned ranks may by chance get a device with matching data
+    RC_ASSERT(plan.moved <= greedy.needed - greedy.kept);
   }));
 }
 
-// Against an exhaustive search over all flows.
+// Exhaustive search over all flows.
 std::int64_t best_weight(const TransportProblem& problem, std::size_t edge, std::vector<int>& demand,
                          std::vector<int>& supply) {
   if (edge == problem.edges.size()) return 0;

@@ -1,4 +1,5 @@
-// From one layout to another: what moves is right, least, balanced, within memory, and really moves.
+// Plans from one layout to another are correct, minimal, balanced and within the memory limit, and can be
+// executed.
 #include "layout/diff.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +55,7 @@ void set_where(Elements& elements, const Elements& where, bool value) {
       if (where[t][i]) elements[t][i] = value;
 }
 
-// What somebody needs and no living rank holds.
+// Elements that some rank needs and no live rank holds.
 Elements lost_elements(const Scenario& scenario) {
   Elements lost = no_elements(scenario.to);
   for (int r = 0; r < world_of(scenario); ++r) set_where(lost, elements_of(scenario.to, Rank{r}), true);
@@ -64,7 +65,7 @@ Elements lost_elements(const Scenario& scenario) {
 }
 
 struct Counted {
-  std::int64_t missing = 0, needed = 0;  // bytes
+  std::int64_t missing = 0, needed = 0;  // in bytes
 };
 Counted count_by_element(const Scenario& scenario) {
   Counted counted;
@@ -141,7 +142,7 @@ TEST(Diff, OwnersTakeTurnsWithinOne) {
 }
 
 TEST(Diff, ShardsOfOneOwnerGroupAreSpreadOverIt) {
-  // Four replicas of everything become 32 shards on other ranks: every owner gives eight.
+  // Four replicas become 32 shards on other ranks: every owner sends eight of them.
   const Layout from = one_tensor({64, 2}, {4, 1, 1, first_ranks(4)}, {0, -1, {}});
   DeviceGrid grid{1, 32, 1, {}};
   for (int r = 0; r < 32; ++r) grid.ranks.push_back(Rank{4 + r});
@@ -154,7 +155,7 @@ TEST(Diff, NamesWhatIsLost) {
   const Layout to = one_tensor({4, 4}, {1, 1, 1, {Rank{0}}}, {0, -1, {}});
   const auto plan = diff(from, to, {.dead = {Rank{1}}});
   ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().why, "no living rank holds [2:4, 0:4] of tensor t (1 such pieces)");
+  EXPECT_EQ(plan.error().why, "no live rank holds [2:4, 0:4] of tensor t (1 such pieces)");
   EXPECT_EQ(plan.error().lost, (std::vector<HeldBox>{{0, Box{{2, 4}, {0, 4}}}}));
 }
 
@@ -231,7 +232,7 @@ TEST(DiffProperty, EveryRankFindsItsShareAlone) {
   }));
 }
 
-// The header promises it: each operation waited for before the next is begun.
+// As documented in the header, execution may complete each operation before it starts the next one.
 TEST(DiffProperty, NeedsNoMoreThanOneOperationInFlight) {
   EXPECT_TRUE(holds("one at a time", 100, [] {
     const Scenario scenario = random_scenario();

@@ -1,4 +1,4 @@
-// Splits, boxes, seats, and what makes a layout valid.
+// Splits, boxes, seats, and the validation of layouts.
 #include "layout/layout.h"
 
 #include <gtest/gtest.h>
@@ -92,16 +92,16 @@ TEST(Layout, SaysWhatIsWrong) {
   EXPECT_EQ(why_not(example()), "");
   Layout layout = example();
   layout.grids[0].ranks[3] = Rank{0};
-  EXPECT_EQ(why_not(layout), "grid 0 names rank 0 twice");
+  EXPECT_EQ(why_not(layout), "grid 0 contains rank 0 twice");
   layout = example();
   layout.grids[0].ranks.pop_back();
-  EXPECT_EQ(why_not(layout), "grid 0 lists 7 ranks, its shape 2 x 2 x 2 asks for 8");
+  EXPECT_EQ(why_not(layout), "grid 0 lists 7 ranks, but its shape 2 x 2 x 2 requires 8");
   layout = example();
   layout.grids[0].num_parts = 1 << 30;
   EXPECT_NE(why_not(layout).find("more than"), std::string::npos);
   layout = example();
   layout.grids[0].ranks[0] = Rank{2'000'000'000};
-  EXPECT_NE(why_not(layout).find("names rank 2000000000"), std::string::npos);
+  EXPECT_NE(why_not(layout).find("contains rank 2000000000"), std::string::npos);
   layout = example();
   layout.placements[0][0].parts[1] = {4, 6};
   EXPECT_EQ(why_not(layout), "tensor 'w': the parts on grid 0 do not cover dimension 1 of shape [4, 6]");
@@ -110,7 +110,7 @@ TEST(Layout, SaysWhatIsWrong) {
   layout.placements[0][0] = {0, 2, {{0, 1}, {1, 2}}};
   EXPECT_NE(why_not(layout).find("is cut along dimension 2"), std::string::npos);
   layout.placements[0][0] = {1, -1, {}};
-  EXPECT_EQ(why_not(layout), "tensor 'w' is placed on grid 1, the layout has 1");
+  EXPECT_EQ(why_not(layout), "tensor 'w' is placed on grid 1, but the number of grids is 1");
   layout = example();
   layout.tensors[0].shape = {std::int64_t{1} << 40, std::int64_t{1} << 40};
   EXPECT_NE(why_not(layout).find("63 bits"), std::string::npos);
@@ -119,7 +119,7 @@ TEST(Layout, SaysWhatIsWrong) {
   layout.tensors[0].shape = Shape{};
   EXPECT_NE(why_not(layout).find("0 dims"), std::string::npos);
   layout.placements.clear();
-  EXPECT_EQ(why_not(layout), "a layout of 1 tensors has placements for 0");
+  EXPECT_EQ(why_not(layout), "a layout of 1 tensors has placements for 0 tensors");
 }
 
 TEST(LayoutProperty, RandomLayoutsAreValidAndEveryElementIsHeld) {

@@ -1,6 +1,5 @@
-// A large model on many devices: that the algebra is right there too, and that nothing grows with ranks *
-// ranks. The figures themselves are bench/layout_bench.cpp's; the limits here are wide enough for a loaded
-// machine.
+// A large model on many devices: the results are correct there too, and no cost grows with ranks * ranks.
+// bench/layout_bench.cpp measures the times; the limits here are wide enough for a loaded machine.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -34,7 +33,7 @@ TEST(Scale, TheWholePlanOf512DevicesIsRightAndItsSharesAgree) {
 }
 
 TEST(Scale, ReplicasShareTheWorkOfSending) {
-  // Every old replica serves one of the new ones: nobody sends more than twice what one receives.
+  // Every old replica serves one of the new ones: no rank sends more than twice the bytes that one receives.
   const Layout from = llama_405b({4, 16, false}), to = llama_405b({2, 32, false});
   const TransferPlan plan = diff(from, to).value();
   EXPECT_LE(plan.max_sent / plan.max_received, 1.1);
@@ -69,7 +68,7 @@ TEST(Scale, GradientGroupsOf100000DevicesAreFew) {
   const SyncPlan plan = sync(llama_405b({16, 782, false}));
   EXPECT_LT(seconds_since(begin), 3.0);
   EXPECT_EQ(plan.groups.size(),
-            16u * 9u);  // of each stage: one a part, and one that all parts share for the norms
+            16u * 9u);  // per stage: one group per part, and one group of all parts for the norms
 }
 
 }  // namespace

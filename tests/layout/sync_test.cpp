@@ -1,4 +1,4 @@
-// Gradient reductions: against the owners of every single element.
+// Gradient reductions compared with the owners of every single element.
 #include "layout/sync.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Orders within memory, and the choice of senders, each against a slower way of finding the same.
+// Orders within the memory limit and the choice of senders, each compared with a slower reference
+// implementation.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -57,7 +58,7 @@ TEST(BankerProperty, WhatItFindsKeepsTheReserve) {
   }));
 }
 
-// With one class whose things all shrink or all grow, the greedy rule is the best there is.
+// For one class whose things all shrink or all grow, the greedy rule is optimal.
 TEST(BankerProperty, IsBestForOneRankThatOnlyShrinksOrOnlyGrows) {
   EXPECT_TRUE(holds("best", 200, [] {
     RandomBanker random = random_banker(1, draw(1, 6));
@@ -72,7 +73,7 @@ TEST(BankerProperty, IsBestForOneRankThatOnlyShrinksOrOnlyGrows) {
   }));
 }
 
-// In general it is a heuristic. How good: nearly always the best, on small random problems.
+// In general the rule is a heuristic; on small random problems it is nearly always optimal.
 TEST(BankerProperty, IsSeldomFarFromTheBest) {
   int num_found = 0, num_all = 0;
   EXPECT_TRUE(holds("near", 300, [&] {
@@ -86,9 +87,9 @@ TEST(BankerProperty, IsSeldomFarFromTheBest) {
 }
 
 TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
-  // Two stages of one rank each; then both ranks hold half of every layer. In the order of the model rank 1
-  // would take in four halves before it gives anything away. A layer from here, one from there: never more
-  // than two.
+  // Two stages of one rank each become two ranks that hold half of every layer. In the order of the model,
+  // rank 1 would receive four halves before it sends anything. If layers alternate between the stages, it
+  // never exceeds two.
   Layout from, to;
   from.grids = {{1, 1, 1, {Rank{0}}}, {1, 1, 1, {Rank{1}}}};
   to.grids = {{1, 2, 1, first_ranks(2)}};
@@ -106,11 +107,12 @@ TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
   const auto none = order_waves(LayoutChange(from, to, options));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().why,
-            "a reserve of 4 B is too small to move from one layout to the other, 10 B would do");
+            "a reserve of 4 B is too small to change from one layout to the other; 10 B would be sufficient");
 }
 
 TEST(Waves, ComeByTurnsFromAllWhoSend) {
-  // Four layers from each of two stages, and an embedding on the first: neither sends all of its own before the other begins.
+  // Four layers from each of two stages, plus an embedding on the first one: neither stage sends everything
+  // before the other begins.
   Layout from, to;
   from.grids = {{1, 1, 1, {Rank{0}}}, {1, 1, 1, {Rank{1}}}};
   to.grids = {{1, 2, 1, first_ranks(2)}};
@@ -141,10 +143,10 @@ TEST(RankDomains, DistancesAndPlaces) {
   EXPECT_EQ(distance(topology, Rank{2}, Rank{5}), 1);
   EXPECT_EQ(distance(topology, Rank{0}, Rank{5}), 2);
   const RankPlaces places(topology, 6);
-  EXPECT_EQ(places.place_of(Rank{4}), 2);  // the node 5 = {0, 1, 4} comes first
+  EXPECT_EQ(places.place_of(Rank{4}), 2);  // node 5 = {0, 1, 4} is first
   EXPECT_EQ(places.domain(0, places.place_of(Rank{3})).end - places.domain(0, places.place_of(Rank{3})).begin,
             2);
-  EXPECT_THROW(RankPlaces({{{0, 1, 0}, {0, 0, 1}}}, 3), UserError);  // node 0 in two racks
+  EXPECT_THROW(RankPlaces({{{0, 1, 0}, {0, 0, 1}}}, 3), UserError);  // node 0 is in two racks
   EXPECT_THROW(RankPlaces({{{0, 1}}}, 3), UserError);
 }
 

@@ -1,4 +1,4 @@
-// Models that are rows of custom blocks: what follows from their numbers.
+// Models of custom blocks: the properties derived from their numbers.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -47,16 +47,16 @@ TEST(CustomModel, WhatDoesNotFitTogetherIsRefused) {
   using Spec = ModelSpec&;
   EXPECT_EQ(changed([](Spec) {}), "");
   EXPECT_NE(changed([](Spec s) { s.is_tied = true; }).find("not tied"), std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[1].name = "a"; }).find("name of its own"), std::string::npos);
+  EXPECT_NE(changed([](Spec s) { s.custom[1].name = "a"; }).find("unique name"), std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[1].inputs = 39; }).find("takes 39"), std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[2].outputs = 1; }).find("ends in the loss"), std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].name = "a.weight"; }).find("name of its own"),
+  EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].name = "a.weight"; }).find("unique name"),
             std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].shape[0] = -1; }).find("must be from 1"),
             std::string::npos);
   EXPECT_NE(changed([](Spec s) {
               s.custom[2].tensors[0].shape = {1 << 30, 1 << 30};
-            }).find("can be counted"),
+            }).find("supported maximum"),
             std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// config.json as found in the wild, as written by us, and as nobody should write it.
+// config.json files as published, as written by this project, and invalid ones.
 #include "model/hf_config.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ ModelSpec read(const std::string& text) {
   return spec_from_hf_config(parse_json(text, "config.json"), "config.json");
 }
 
-// A small config of each family, to which a test adds or from which it removes.
+// A small config of each family, which tests extend or reduce.
 Json base_config(Family family) {
   switch (family) {
     case Family::gpt2:
@@ -124,11 +124,10 @@ TEST(HfConfig, MistralWithAnActiveWindowIsRefusedAndWithoutItIsRead) {
   const auto config = [&](int positions, const char* window) {
     return parse_json(fmt::format(fmt::runtime(text), positions, window), "config.json");
   };
-  EXPECT_EQ(
-      refusal_of(config(32768, "\"sliding_window\": 4096,")),
-      "config.json: sliding_window is 4096, which is not supported within max_position_embeddings 32768: it "
-      "must be null, or the positions at most the window");
-  EXPECT_NE(refusal_of(config(32768, "")), "");  // absent means 4096 to transformers
+  EXPECT_EQ(refusal_of(config(32768, "\"sliding_window\": 4096,")),
+            "config.json: sliding_window is 4096, which is not supported with max_position_embeddings 32768: "
+            "it must be null or at least max_position_embeddings");
+  EXPECT_NE(refusal_of(config(32768, "")), "");  // transformers defaults to 4096
   EXPECT_EQ(refusal_of(config(4096, "\"sliding_window\": 4096,")), "");
   ModelSpec expected = *find_preset("mistral-7b");
   expected.name = "";
@@ -140,7 +139,7 @@ TEST(HfConfig, QwenWindowsCountOnlyWhereTheyAct) {
   config["num_key_value_heads"] = 2;
   config["use_sliding_window"] = true;
   config["sliding_window"] = 16;
-  EXPECT_EQ(refusal_of(config), "");  // from layer 28 on, of which there is none
+  EXPECT_EQ(refusal_of(config), "");  // the window applies from layer 28 on, which does not exist
   config["max_window_layers"] = 1;
   EXPECT_NE(refusal_of(config), "");
   config["layer_types"] = {"full_attention", "full_attention"};

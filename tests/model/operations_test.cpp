@@ -1,4 +1,4 @@
-// Flops against closed formulas, kept activations against lists made by hand.
+// FLOPs compared with closed formulas, saved activations compared with lists made by hand.
 #include "model/operations.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ double forward_flops(const ModelSpec& spec, std::int64_t length) {
          of_block(BlockKind::head);
 }
 
-// Parameters that a token is multiplied with: all matrices except the tables that are looked up, and the word
-// embedding once as output projection.
+// Parameters that a token is multiplied with: all matrices except the look-up tables, plus the word embedding
+// once as output projection.
 double product_parameters(const ModelSpec& spec) {
   double total = d(spec.vocab) * d(spec.hidden);
   for (const LogicalTensor& tensor : logical_tensors(spec)) {
@@ -70,7 +70,7 @@ TEST(Operations, BackwardIsTwiceForwardAndProductsAreParameters) {
       }
 }
 
-// Every matrix of a layer or head is the weight of exactly one product, with the same cut.
+// Every matrix of a layer or head is the weight of exactly one GEMM with the same cut.
 TEST(Operations, ProductsAndMatricesMatchOneToOne) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const ModelSpec spec = random_spec(seed);
@@ -93,8 +93,8 @@ TEST(Operations, Gpt2LayerKeeps) {
   const auto kept = [&](RecomputeMode mode, int bytes) {
     return kept_bytes_per_token(spec, BlockKind::layer, 1024, mode, bytes);
   };
-  // Two norms (input, output, mean and deviation), q, k, v, attention's output and its logarithm per head,
-  // gelu's input and output.
+  // Two norms (input, output, mean and deviation), q, k, v, the attention output and its logsumexp per head,
+  // input and output of gelu.
   EXPECT_DOUBLE_EQ(kept(RecomputeMode::none, 2), 2 * (2 * h + 2 * h + 3 * h + h + 8 * h) + 4 * (4 + heads));
   EXPECT_DOUBLE_EQ(kept(RecomputeMode::selective, 2), 2 * (2 * h + 3 * h + h + 4 * h) + 4 * (4 + heads));
   EXPECT_DOUBLE_EQ(kept(RecomputeMode::full, 2), 2 * h);
@@ -119,7 +119,7 @@ TEST(Operations, EndsKeepIdsNeverLogits) {
   };
   EXPECT_DOUBLE_EQ(kept(BlockKind::embedding, RecomputeMode::none), 8);
   EXPECT_DOUBLE_EQ(kept(BlockKind::head, RecomputeMode::none), 2 * 2 * 4096 + 4 + 8 + 4);
-  // The loss's gradient is there when the forward ends: nothing to compute again.
+  // The gradient of the loss is available at the end of the forward, so nothing is recomputed.
   EXPECT_DOUBLE_EQ(kept(BlockKind::head, RecomputeMode::full), kept(BlockKind::head, RecomputeMode::none));
 }
 
@@ -131,7 +131,7 @@ TEST(Operations, EachModeKeepsLessAndTheBlockInputAlways) {
       EXPECT_GE(kept(RecomputeMode::none), kept(RecomputeMode::selective));
       EXPECT_GE(kept(RecomputeMode::selective), kept(RecomputeMode::full));
     }
-    // Norms behind the sums keep two statistics too: their output is computed once.
+    // Post-norms also save two statistics, because their output is computed only once.
     const double statistics = spec.norm_place == NormPlace::post ? 8 : 0;
     EXPECT_DOUBLE_EQ(kept_bytes_per_token(spec, BlockKind::layer, 8, RecomputeMode::full, 2),
                      2 * d(spec.hidden) + statistics);

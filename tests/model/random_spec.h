@@ -1,4 +1,4 @@
-// Small valid models of every family, all options exercised; a pure function of the seed.
+// Small valid models of every family with all options; a pure function of the seed.
 #pragma once
 
 #include <random>
@@ -49,11 +49,11 @@ inline ModelSpec random_spec(std::uint64_t seed) {
   return spec;
 }
 
-// The same of mixtures of experts.
+// The same for mixtures of experts.
 inline ModelSpec random_mixture(std::uint64_t seed) {
   constexpr Family kMixtures[] = {Family::mixtral, Family::qwen3_moe, Family::deepseek_v3};
   const Family family = kMixtures[seed % 3];
-  ModelSpec dense;  // Llama-like, without biases; its shape is as good as any
+  ModelSpec dense;  // a Llama-like model without biases; any shape is suitable
   for (std::uint64_t other = seed * 1000; !(dense.family == Family::mistral); ++other)
     dense = random_spec(other);
   std::mt19937_64 random(seed);

@@ -1,4 +1,4 @@
-// What is a model and what is not.
+// Valid and invalid model specs.
 #include "model/spec.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Spec, RefusesEachDimensionByNameAndValue) {
   EXPECT_EQ(refusal_with("llama3-8b", [](auto& s) { s.kv_heads = 7; }),
             "model 'llama3-8b': kv-heads 7 must divide heads 32");
   EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
-            "model 'gpt2': gpt2 has no grouped heads: kv-heads 4 must equal heads 12");
+            "model 'gpt2': gpt2 has no grouped-query attention: kv-heads 4 must equal heads 12");
   EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.head_dim = 32; }),
             "model 'gpt2': head-dim 32 must be hidden / heads = 64 in gpt2");
   EXPECT_EQ(refusal_with("qwen3-8b", [](auto& s) { s.head_dim = 65; }),
@@ -82,7 +82,7 @@ TEST(Spec, RefusesNumbersOutsideTheirRange) {
 
 TEST(Spec, RefusesMoreParametersThanCanBeCounted) {
   const std::string why = refusal_with("llama3-8b", [](auto& s) { s.ffn = s.vocab = 1 << 30; });
-  EXPECT_EQ(why, "");  // 4e14: absurd, but counted
+  EXPECT_EQ(why, "");  // 4e14: unrealistic, but supported
   EXPECT_NE(refusal_with("qwen3-8b", [](auto& s) { s.hidden = s.ffn = 1 << 30; }), "");
 }
 

@@ -1,5 +1,5 @@
-// The list of parameters: complete, in order, cut and placed as the contract says. That names and shapes
-// equal transformers' own is tests/parity/model_parity.py.
+// The list of parameters is complete, ordered, and cut and placed as documented. tests/parity/model_parity.py
+// compares names and shapes with those of transformers.
 #include "model/tensors.h"
 
 #include <gtest/gtest.h>
@@ -97,8 +97,8 @@ TEST(Tensors, OnlyATiedWordEmbeddingServesBothEnds) {
             (std::vector<std::string>{"head.norm.weight", "head.output.weight"}));
 }
 
-// Holds for every model: names are unique, blocks ascend, cuts fit whole units, every row of every tensor in
-// a checkpoint belongs to exactly one of ours, and counts agree.
+// Properties of every model: names are unique, blocks are in ascending order, cuts consist of whole units,
+// every row of every checkpoint tensor belongs to exactly one logical tensor, and the counts agree.
 void check_all(const ModelSpec& spec) {
   std::set<std::string> seen;
   std::map<std::string, std::int64_t> rows;
@@ -116,7 +116,7 @@ void check_all(const ModelSpec& spec) {
                 num_units(spec, tensor.cut.unit) * unit_width(spec, tensor.cut.unit));
     }
     EXPECT_EQ(rows[tensor.hf.name], tensor.hf.offset);
-    rows[tensor.hf.name] += tensor.shape[0] / tensor.hf.pieces;  // of each of a mixture's experts
+    rows[tensor.hf.name] += tensor.shape[0] / tensor.hf.pieces;  // rows of each expert of a mixture
     total[tensor.hf.name] = tensor.hf.shape[tensor.hf.is_transposed || tensor.hf.pieces > 1 ? 1 : 0];
   }
   EXPECT_EQ(rows, total);

@@ -1,4 +1,4 @@
-// What an etcd server says, and what somebody says who is none: answers as they come over a socket. A real one: tests/cli.
+// Answers of an etcd server and of other processes, received through a socket. tests/cli uses a real server.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <rapidcheck.h>

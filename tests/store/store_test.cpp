@@ -1,4 +1,5 @@
-// The store of a run: what its clients get, and what strangers, garbage, half-open connections and crowds get, which is nothing.
+// The store of a run: answers to its clients, and no answers to unauthenticated clients, garbage, half-open
+// connections and connection floods.
 #include "store/store_server.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ Socket stranger_of(const StoreServer& server) {
   return value_or_throw(Socket::connect("127.0.0.1", server.port(), within(10)));
 }
 
-// What the server says to somebody who sends these bytes, until it closes.
+// The answer of the server to a client that sends these bytes, until the server closes the connection.
 std::string said_to(const StoreServer& server, const std::string& bytes) {
   Socket stranger = stranger_of(server);
   (void)stranger.send(bytes, within(5));
@@ -61,7 +62,8 @@ TEST(Store, LooksAtManyInOneJourney) {
   EXPECT_TRUE(value_or_throw(one->look(look)).empty());
   EXPECT_EQ(value_or_throw(one->find("a")), "2");
   EXPECT_TRUE(value_or_throw(one->look({})).empty());
-  // More than are on the way at once, with more of an answer than the server sends before it is read.
+  // More requests than fit into one round trip, with more answer bytes than the server sends before they are
+  // read.
   const std::string large(3000, 'l');
   look = {};
   for (int i = 0; i < 3000; ++i) {
@@ -133,7 +135,7 @@ TEST(Store, TellsStrangersNothing) {
   EXPECT_EQ(value_or_throw(client->find("secret")), "value");
 }
 
-// A line that comes in pieces is a greeting, too; one that does not come is no reason to wait.
+// A greeting may arrive in pieces; the server does not wait for one that does not arrive.
 TEST(Store, SilentConnectionsEnd) {
   const StoreServer server({.token = kToken});
   Socket slow = stranger_of(server), silent = stranger_of(server), half = stranger_of(server);
@@ -165,7 +167,7 @@ TEST(Store, KnownOnesMayBeWrong) {
   EXPECT_FALSE(value_or_throw(client_of(server)->find("k")));
 }
 
-// Requests whose answers nobody reads take no unbounded memory, and hold nobody else up.
+// Requests whose answers are not read use a bounded amount of memory and do not block other clients.
 TEST(Store, AnswersThatNobodyReads) {
   const StoreServer server({.token = kToken});
   const auto client = client_of(server);
@@ -189,7 +191,7 @@ TEST(Store, SurvivesACrowd) {
   const StoreServer server({.token = kToken});
   const auto client = client_of(server);
   std::vector<Socket> crowd;
-  // As many as the process may have: both ends are in it.
+  // As many connections as the process may open: it contains both ends.
   for (int i = 0; i < 1000; ++i) {
     auto stranger = Socket::connect("127.0.0.1", server.port(), within(5));
     if (!stranger) break;
@@ -212,7 +214,7 @@ TEST(Store, IsGone) {
   EXPECT_FALSE(client->set("a", "b"));
   EXPECT_FALSE(client->find("a"));
   EXPECT_FALSE(Socket::connect("127.0.0.1", port, within(1)));
-  // One that comes back at the same port is used again.
+  // A server that restarts on the same port is used again.
   const StoreServer again({.token = kToken, .port = port});
   EXPECT_TRUE(client->set("a", "b"));
 }
@@ -244,7 +246,7 @@ TEST(Store, ListensEverywhereOnlyWhenAsked) {
   const StoreServer open({.token = kToken, .where = Listening::everywhere});
   EXPECT_TRUE(Socket::connect("127.0.0.1", open.port(), within(5)));
   const StoreServer closed({.token = kToken});
-  // 127.0.0.2 is this machine, too, but not the address that was bound.
+  // 127.0.0.2 is this machine as well, but not the bound address.
   EXPECT_TRUE(Socket::connect("127.0.0.2", open.port(), within(5)));
   EXPECT_FALSE(Socket::connect("127.0.0.2", closed.port(), within(5)));
 }

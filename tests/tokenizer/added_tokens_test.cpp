@@ -1,4 +1,4 @@
-// Added tokens in texts: longest, spaces around, whole words.
+// Matching of added tokens: longest match, surrounding spaces, whole words.
 #include "tokenizer/added_tokens.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// The parts with a bar between; tokens as <id>.
+// The parts separated by bars; added tokens are shown as <id>.
 std::string marked(const std::vector<AddedToken>& tokens, std::string_view text) {
   AddedTokenMatcher matcher;
   for (AddedToken token : tokens) {
@@ -46,7 +46,7 @@ TEST(AddedTokens, TakeSpacesWithThem) {
   right.rstrip = true;
   EXPECT_EQ(marked({left, right}, "a \u3000<l> b"), "|a|<1>| b|");
   EXPECT_EQ(marked({left, right}, "a <r> \n b"), "|a |<2>|b|");
-  EXPECT_EQ(marked({left, right}, "<r>  <l>"), "<2><1>");  // the spaces belong to the first
+  EXPECT_EQ(marked({left, right}, "<r>  <l>"), "<2><1>");  // the spaces belong to the first token
   EXPECT_EQ(marked({left, right}, "   "), "|   |");
 }
 

@@ -1,4 +1,4 @@
-// Merging, against the plainest way to do it; unknown characters; words of a million letters.
+// BPE merging compared with a reference implementation; unknown characters; words of a million letters.
 #include "tokenizer/bpe.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(MergeTable, FindsRanks) {
     ASSERT_EQ(table.merged(static_cast<std::uint32_t>(i)), i + 7);
     ASSERT_EQ(table.find(i, i), MergeTable::kNone);
   }
-  table.add(3, kLargestTokenId - 3, 1);  // again: the later rank counts
+  table.add(3, kLargestTokenId - 3, 1);  // added again: the later rank counts
   EXPECT_EQ(table.find(3, kLargestTokenId - 3), 5'000u);
   std::size_t num_pairs = 0;
   table.for_each_pair([&](TokenId left, TokenId right) {
@@ -76,13 +76,13 @@ TEST(Bpe, UnknownCharacters) {
   EXPECT_EQ(encoded(with(true, 2), "axyb"), (Ids{0, 2, 1}));
   EXPECT_EQ(encoded(with(true, std::nullopt), "axyb"), (Ids{0, 1}));
   EXPECT_EQ(encoded(with(true, 2, true), "aéb"), (Ids{0, 3, 4, 1}));
-  EXPECT_EQ(encoded(with(true, 2, true), "xé"), (Ids{3, 4, 2}));  // the library's order
+  EXPECT_EQ(encoded(with(true, 2, true), "xé"), (Ids{3, 4, 2}));  // same order as the tokenizers library
   const Bpe bytes(vocabulary, {}, {.is_byte_level = true, .fuse_unknown = true, .unknown = 2});
   EXPECT_EQ(encoded(bytes, "axyb"), (Ids{0, 2, 1}));
   EXPECT_FALSE(bytes.has_all_bytes());
 }
 
-// Finds the best pair by trying all, again and again.
+// Reference implementation: repeatedly finds the best pair by trying all pairs.
 Ids plainly_encoded(Ids ids, const std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>>& merges) {
   while (true) {
     int best = INT32_MAX;
@@ -100,7 +100,8 @@ Ids plainly_encoded(Ids ids, const std::map<std::pair<TokenId, TokenId>, std::pa
   }
 }
 
-// Random merges over three letters; words on both sides of the length from which a heap is used.
+// Random merges over three letters; the words are shorter and longer than the length above which a heap is
+// used.
 TEST(Bpe, AgreesWithThePlainWay) {
   for (std::uint64_t round = 0; round < 60; ++round) {
     const RandomKey key = RandomKey(5).with(round);
@@ -152,7 +153,7 @@ TEST(Bpe, PartsEncodedAloneGiveTheWhole) {
     rest.remove_prefix(front);
   }
   EXPECT_EQ(in_parts, encoded(bpe, text));
-  // A merge of byte tokens would reach over characters, so nothing is cut then.
+  // A merge of byte tokens could cross characters, so the text is not split in that case.
   tokens.emplace_back("<0xE5><0xAD>");
   merges.add(0xE5, 0xAD, static_cast<TokenId>(tokens.size()) - 1);
   EXPECT_EQ(Bpe(vocabulary_of(tokens), merges, {.byte_fallback = true}).independent_front(text), text.size());

@@ -1,4 +1,4 @@
-// The hand-written splitters, against tables and against the regular expressions they stand for.
+// The hand-written splitters compared with tables and with the regular expressions that they implement.
 #include "tokenizer/fast_split.h"
 
 #include <gtest/gtest.h>
@@ -63,8 +63,8 @@ TEST(FastSplit, KnowsItsPatterns) {
   EXPECT_EQ(find_fast_pattern(std::string(regex_of(FastPattern::kGpt2)) + " "), std::nullopt);
 }
 
-// PCRE2's tables are older than the library's: characters it classes otherwise are left out of the
-// comparison.
+// PCRE2's tables are older than those of the tokenizers library. Characters that PCRE2 classifies differently
+// are excluded from the comparison.
 std::vector<CodePoint> settled_code_points() {
   const SplitRegex letter(R"(\p{L})", "x"), number(R"(\p{N})", "x"), space(R"(\s)", "x");
   RegexScratch scratch;

@@ -1,4 +1,4 @@
-// Normal forms, BERT's cleaning, replacements.
+// Normal forms, BERT's cleaning and replacements.
 #include "tokenizer/normalizer.h"
 
 #include <gtest/gtest.h>
@@ -24,11 +24,11 @@ TEST(Normalizer, UnicodeForms) {
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u1100\u1161\u11a8"), "\uac01");    // Hangul
   EXPECT_EQ(normalized(UnicodeForm::kNfd, "\uac01"), "\u1100\u1161\u11a8");
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u212b\u2126"), "\u00c5\u03a9");  // singletons
-  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0958"), "\u0915\u093c");        // not composed again
+  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0958"), "\u0915\u093c");        // a composition exclusion
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\ufb01"), "\ufb01");
   EXPECT_EQ(normalized(UnicodeForm::kNfkc, "\ufb01\u00b2"), "fi2");
   EXPECT_EQ(normalized(UnicodeForm::kNfkd, "\ufb01\u00e9"), "fie\u0301");
-  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0301a"), "\u0301a");      // nothing to join with
+  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0301a"), "\u0301a");      // no base character to combine with
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u1eb9\u0302"), "\u1ec7");  // ẹ + circumflex
 }
 

@@ -1,4 +1,4 @@
-// Patterns as tokenizer files have them, run by PCRE2.
+// Patterns of tokenizer files, executed by PCRE2.
 #include "tokenizer/split_regex.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// The matches in brackets, the rest as it is.
+// The text with its matches in brackets.
 std::string marked(std::string_view pattern, std::string_view text) {
   const SplitRegex regex(pattern, "x");
   RegexScratch scratch;
@@ -41,7 +41,7 @@ TEST(SplitRegex, Finds) {
   EXPECT_EQ(marked(R"(\s)", "a\u180eb\u3000c"), "a\u180eb[\u3000]c");
   EXPECT_EQ(marked(R"(\S)", "\u180e"), "[\u180e]");
   EXPECT_EQ(marked(R"([^\S ])", "a \u180e\n"), "a \u180e[\n]");
-  EXPECT_EQ(marked(R"(\p{Han})", "中、々"), "[中]、[々]");  // the script, without its extensions
+  EXPECT_EQ(marked(R"(\p{Han})", "中、々"), "[中]、[々]");  // the script without its script extensions
   EXPECT_EQ(marked(R"(\p{^L})", "a1"), "a[1]");
 }
 
@@ -88,7 +88,7 @@ TEST(SplitRegex, HostilePatternsEnd) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THROW(regex.find(text + "bxd", 0, scratch), UserError);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-  EXPECT_TRUE(regex.find("aaabd", 0, scratch).has_value());  // the scratch is still good
+  EXPECT_TRUE(regex.find("aaabd", 0, scratch).has_value());  // the scratch remains usable
 }
 
 TEST(SplitRegex, LongRunsAreNoProblemForSanePatterns) {

@@ -1,5 +1,5 @@
-// What a tokenizer.json may ask for, and what is said when it asks for something else. Each case changes one
-// field of a good file.
+// The supported contents of a tokenizer.json, and the messages for unsupported ones. Each case changes one
+// field of a valid file.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -18,7 +18,7 @@ std::string refusal_of_text(const std::string& text) {
   return "accepted";
 }
 
-// The message for `good` with one place (a JSON pointer) set to `value`.
+// The message for `good` with the value at one place (a JSON pointer) replaced by `value`.
 std::string refusal(Json good, const char* place, Json value) {
   good[Json::json_pointer(place)] = std::move(value);
   return refusal_of_text(good.dump());
@@ -37,7 +37,7 @@ TEST(TokenizerJson, TopLevel) {
   EXPECT_EQ(refusal(hello_json(), "/version", "2.0"), "t.json: version must be \"1.0\", found '\"2.0\"'");
   EXPECT_EQ(refusal(hello_json(), "/trucation", nullptr),
             "t.json: unknown key 'trucation'; did you mean 'truncation'?");
-  // Wishes for batches of a server; documents are encoded whole all the same.
+  // Settings for batches of an inference server; documents are encoded completely in any case.
   EXPECT_EQ(refusal(hello_json(), "/truncation", {{"max_length", 1}}), "accepted");
   EXPECT_EQ(refusal(hello_json(), "/padding", {{"strategy", "Fixed"}}), "accepted");
 }
@@ -47,7 +47,7 @@ TEST(TokenizerJson, Model) {
             "t.json: model.type must be one of BPE, WordPiece, found '\"Unigram\"'");
   EXPECT_EQ(refusal(hello_json(), "/model", {{"vocab", Json::object()}}), "t.json: model.type is missing");
   EXPECT_EQ(refusal(hello_json(), "/model/dropout", 0.1),
-            "t.json: model.dropout must be null: merging by chance is not supported, found '0.1'");
+            "t.json: model.dropout must be null: BPE dropout is not supported, found '0.1'");
   EXPECT_EQ(refusal(hello_json(), "/model/dropout", 0.0), "accepted");
   EXPECT_EQ(refusal(hello_json(), "/model/end_of_word_suffix", "</w>"),
             "t.json: model.end_of_word_suffix must be empty, found '\"</w>\"'");
@@ -79,7 +79,7 @@ TEST(TokenizerJson, OldFilesDoNotSayTheModelsType) {
 
 TEST(TokenizerJson, TablesOfTheWrongForm) {
   EXPECT_EQ(refusal(hello_json(), "/model/vocab", Json::array()),
-            "t.json: model.vocab must be an object of tokens and ids, found a list");
+            "t.json: model.vocab must be an object that maps tokens to ids, found a list");
   EXPECT_EQ(refusal(hello_json(), "/model/merges", Json::object()),
             "t.json: model.merges must be a list, found an object");
   EXPECT_EQ(refusal(hello_json(), "/model", {{"type", "BPE"}}), "t.json: model.vocab is missing");
@@ -117,16 +117,16 @@ TEST(TokenizerJson, Vocabulary) {
 
 TEST(TokenizerJson, Merges) {
   EXPECT_EQ(refusal(hello_json(), "/model/merges/1", "l q q"),
-            "t.json: model.merges[1] must be two tokens with a space between, found 'l q q'");
+            "t.json: model.merges[1] must be two tokens separated by one space, found 'l q q'");
   EXPECT_EQ(refusal(hello_json(), "/model/merges/1", "lq"),
-            "t.json: model.merges[1] must be two tokens with a space between, found 'lq'");
+            "t.json: model.merges[1] must be two tokens separated by one space, found 'lq'");
   EXPECT_EQ(refusal(hello_json(), "/model/merges/1", "l q"),
             "t.json: model.merges[1]: 'lq' is not in model.vocab");
   EXPECT_EQ(refusal(hello_json(), "/model/merges/1", "中 q"),
             "t.json: model.merges[1]: '中' is not in model.vocab");
   for (const Json& bad : {Json(3), Json(nullptr), Json{{"a", 1}}, Json::array({"a"}),
                           Json::array({"a", "b", "c"}), Json::array({"a", 1})})
-    EXPECT_EQ(refusal(hello_json(), "/model/merges/1", bad), "t.json: model.merges[1] must be two texts")
+    EXPECT_EQ(refusal(hello_json(), "/model/merges/1", bad), "t.json: model.merges[1] must be two strings")
         << bad;
 }
 
@@ -138,9 +138,8 @@ TEST(TokenizerJson, Normalizer) {
   EXPECT_EQ(refusal(hello_json(), "/normalizer", {{"type", "NFC"}, {"form", 1}}),
             "t.json: normalizer: unknown key 'form'");
   EXPECT_EQ(refusal(hello_json(), "/normalizer", {{"type", "NFC"}}), "accepted");
-  EXPECT_EQ(
-      refusal(llama2_json(), "/normalizer/normalizers/1/pattern", {{"String", ""}}),
-      "t.json: normalizer.normalizers[1].pattern.String must be a text that is not empty, found '\"\"'");
+  EXPECT_EQ(refusal(llama2_json(), "/normalizer/normalizers/1/pattern", {{"String", ""}}),
+            "t.json: normalizer.normalizers[1].pattern.String must be a non-empty string, found '\"\"'");
   EXPECT_EQ(refusal(llama2_json(), "/normalizer/normalizers/1/content", std::string(1025, 'x')).substr(0, 77),
             "t.json: normalizer.normalizers[1].content must be at most 1024 bytes, found '");
   EXPECT_EQ(
@@ -212,7 +211,7 @@ TEST(TokenizerJson, AddedTokens) {
     twins["added_tokens"].back()["normalized"] = true;
   }
   EXPECT_EQ(refusal_of_text(twins.dump()),
-            "t.json: added_tokens[5]: 'twin' and another added token are both 'twin' once normalized");
+            "t.json: added_tokens[5]: 'twin' and another added token are both 'twin' after normalization");
 }
 
 TEST(TokenizerJson, PostProcessor) {
@@ -226,7 +225,7 @@ TEST(TokenizerJson, PostProcessor) {
             "t.json: post_processor.special_tokens.[X] is missing");
   EXPECT_EQ(
       refusal(bert_json(), "/post_processor/single", Json::array()),
-      "t.json: post_processor.single must be a template with the text (Sequence A) in it, found a list");
+      "t.json: post_processor.single must be a template that contains the text (Sequence A), found a list");
   EXPECT_EQ(refusal(bert_json(), "/post_processor/special_tokens/[CLS]/ids/0", 99),
             "t.json: post_processor: no token has the id 99");
   const Json bert = {{"type", "BertProcessing"}, {"sep", {"[SEP]", 2}}, {"cls", {"[CLS]", 1}}};

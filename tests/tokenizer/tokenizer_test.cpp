@@ -1,4 +1,4 @@
-// Whole tokenizers: from file to ids and back.
+// Complete tokenizers: loading, encoding and decoding.
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST(Tokenizer, NormalizedAddedTokens) {
   json["added_tokens"].push_back(token);
   const auto tokenizer = tokenizer_of(json);
   EXPECT_EQ(encoded(*tokenizer, "a RÜN a"), (Ids{17, 18, 17}));
-  EXPECT_EQ(tokenizer->decode({18}, false), "run");  // as the library prints it
+  EXPECT_EQ(tokenizer->decode({18}, false), "run");  // same output as the tokenizers library
 }
 
 TEST(Tokenizer, AnyUtf8ComesBackFromByteLevel) {
@@ -109,7 +109,7 @@ TEST(Tokenizer, AnyUtf8ComesBackFromByteLevel) {
   }));
 }
 
-// Caches are shared between calls and threads; what was encoded before must not show.
+// Caches are shared between calls and threads; earlier texts must not influence later ones.
 TEST(Tokenizer, ThreadsGetTheSameIds) {
   const auto tokenizer = tokenizer_of(hello_json());
   std::vector<std::string> texts;

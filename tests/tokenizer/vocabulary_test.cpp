@@ -1,4 +1,4 @@
-// The tables below the models: vocabulary, trie, cache of words.
+// The data structures of the models: vocabulary, trie, byte alphabet and word cache.
 #include "tokenizer/vocabulary.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST(ByteTrie, AgreesWithLookingAtAllKeys) {
   }));
 }
 
-// Whatever was inserted last under a word is found, or nothing is: never something else.
+// A look-up finds the ids that were inserted last for the word, or nothing; it never returns other ids.
 TEST(WordCache, ForgetsButNeverLies) {
   WordCache cache;
   std::map<std::string, std::vector<TokenId>> truth;
@@ -84,7 +84,8 @@ TEST(WordCache, ForgetsButNeverLies) {
   std::size_t num_found = 0;
   for (std::uint64_t i = 0; i < 300'000; ++i) {
     std::string word(random_below(key, 4 * i, i % 8 == 0 ? 300 : 18) + 1, '\0');
-    for (char& c : word) c = static_cast<char>(random_below(key, 4 * i + 1, 3));  // NULs and repeats
+    // few distinct bytes: NULs and repeats
+    for (char& c : word) c = static_cast<char>(random_below(key, 4 * i + 1, 3));
     std::vector<TokenId> found = {-7};
     const auto known = truth.find(word);
     const char* const end = word.data() + word.size();
