@@ -16,7 +16,7 @@ namespace {
 
 Plan plan_for(const ModelSpec& model, Precision precision, std::int64_t length) {
   UniformPlan shape{.microbatch = 1, .batch = 1, .sequence_length = length, .precision = precision};
-  shape.strategy.recompute = RecomputeMode::full;  // a forward keeps the least
+  shape.strategy.recompute = RecomputeMode::full;  // a forward then saves the least
   return uniform_plan(model, shape);
 }
 
@@ -30,7 +30,8 @@ Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position
   return batch;
 }
 
-// The place where the running sum of chances passes a uniform number's share of their sum.
+// Inverse transform sampling: the index at which the cumulative sum of chances exceeds `uniform` times their
+// total.
 std::size_t draw(const std::vector<double>& chances, double uniform) {
   std::vector<double> sums(chances.size());
   std::partial_sum(chances.begin(), chances.end(), sums.begin());
@@ -38,7 +39,7 @@ std::size_t draw(const std::vector<double>& chances, double uniform) {
   return std::min(static_cast<std::size_t>(at - sums.begin()), sums.size() - 1);
 }
 
-// One row of logits; a uniform number in [0, 1).
+// Selects a token from one row of logits; uniform: a random number in [0, 1).
 std::int64_t pick(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
   if (options.temperature == 0) return logits.argmax().item<std::int64_t>();
   const at::Tensor shares = logits.to(at::kCPU, at::kDouble).div(options.temperature).softmax(0).contiguous();
