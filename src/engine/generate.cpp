@@ -58,17 +58,17 @@ std::int64_t pick(const at::Tensor& logits, const GenerateOptions& options, doub
 
 void refuse_impossible(const ModelSpec& model, const std::vector<std::int64_t>& prompt,
                        std::int64_t num_tokens) {
-  if (!model.is_causal) throw UserError("{} fills in masked words and cannot generate text", model.name);
+  if (!model.is_causal) throw UserError("{} is a masked language model and cannot generate text", model.name);
   if (prompt.empty()) throw UserError("generation needs a prompt of at least one token");
   for (const std::int64_t id : prompt)
     if (id < 0 || id >= model.vocab)
       throw UserError("the prompt's token {} is outside the vocabulary of {}", id, model.vocab);
   const std::int64_t room =
-      model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no place
+      model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no position
   if (model.positions == PositionKind::learned && num_tokens > room)
-    throw UserError("{} tokens of prompt and {} new ones do not fit the {} positions of {}; {}",
-                    prompt.size(), num_tokens, model.max_positions, model.name,
-                    room > 0 ? fmt::format("at most {} new ones do", room) : "give a shorter prompt");
+    throw UserError("{} prompt tokens and {} new tokens exceed the {} positions of {}; {}", prompt.size(),
+                    num_tokens, model.max_positions, model.name,
+                    room > 0 ? fmt::format("generate at most {} tokens", room) : "use a shorter prompt");
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
                                    const GenerateOptions& options) {
   const std::int64_t total = std::ssize(prompt) + options.num_tokens;
   refuse_impossible(model, prompt, options.num_tokens);
-  ModelSpec long_enough = model;  // rotary positions have no end
+  ModelSpec long_enough = model;  // rotary positions are unlimited
   if (model.positions == PositionKind::rope) long_enough.max_positions = std::max(model.max_positions, total);
   const EngineOptions engine_options{.device = device, .seed = 0, .num_positions = total};
   KeyValueCache cache(model, total, types_of(precision), device);
