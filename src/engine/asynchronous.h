@@ -2,7 +2,8 @@
 // weights exist, and a separate update for each micro-batch. Synchronous schedules allocate nothing here.
 // docs/parallelism.md has the formulas.
 //
-//   stage 1 of 3, PipeDream    F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 …        U1 changes the weights that F2 used: they are saved for B2
+//   stage 1 of 3, PipeDream    F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 …
+//                              U1 changes the weights that F2 used: they are saved for B2
 //
 // A step begins and ends with an empty pipeline, so the order of the stage alone determines which weight
 // version each micro-batch uses. The program decides when gradients are summed over devices. Read next:

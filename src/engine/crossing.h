@@ -3,8 +3,8 @@
 // gradient of its output).
 //
 //   sender      leaving [tokens, width] -> message (some rows and columns of it) -> …
-//   receiver    … -> message -> the block's tensor; if tensor parts receive a slice of the features each, first into
-//               joined [parts, tokens, slice], which they gather
+//   receiver    … -> message -> the block's tensor; if tensor parts receive a slice of the features each,
+//               first into joined [parts, tokens, slice], which they gather
 //
 // A message contains its tokens in the order of samples and positions, which is the order of rows on every
 // device. The program (schedule/compile.cpp) specifies which messages exist. One thread calls.

@@ -4,7 +4,9 @@
 //   Parameters parameters(plan, model, rank, device);
 //   parameters.initialize(seed);
 //   Engine engine(plan, model, parameters, {.device = device, .rank = rank, .comm = &comm});
-//   for (…) report = engine.train_step(read_batch(samples, plan, step, step * plan.batch, rank), {.learning_rate = 3e-4});
+//   for (…)
+//     report = engine.train_step(read_batch(samples, plan, step, step * plan.batch, rank),
+//                                {.learning_rate = 3e-4});
 //
 // Instructions are executed in list order. Compute instructions run immediately. Collectives are started, and
 // completed before an instruction that waits for them or the next instruction of their lane, so that they

@@ -1,8 +1,10 @@
 // A transformer layer: attention and mlp, with norms before them (GPT-2, Llama) or after the residual sums
 // (BERT).
 //
-//   pre   norm1 -> q k v -> (norms of heads) -> rope -> attention -> out -> + stream;   norm2 -> up -> act -> down -> + stream
-//   post  q k v -> attention -> out -> + input -> norm1;                                up -> act -> down -> + -> norm2
+//   pre   norm1 -> q k v -> (norms of heads) -> rope -> attention -> out -> + stream;
+//         norm2 -> up -> act -> down -> + stream
+//   post  q k v -> attention -> out -> + input -> norm1;
+//         up -> act -> down -> + norm1 output -> norm2
 //
 // Shapes: rows are tokens, [rows, width]. Without tensor parallelism the residual stream is added inside the
 // last GEMM of each part. With it, a part ends with a GEMM whose result is a partial sum; the operations that

@@ -4,7 +4,8 @@
 //
 //   ModuleModel model{.name = "net", .loss = …};
 //   model.add("conv1", torch::nn::Conv2d(…));                           // anything with forward(Tensor)
-//   model.parts.push_back({.name = "pool", .forward = [](const at::Tensor& x) { return at::max_pool2d(x, 2); }});
+//   model.parts.push_back(
+//       {.name = "pool", .forward = [](const at::Tensor& x) { return at::max_pool2d(x, 2); }});
 //
 // Training must not depend on how a batch is cut into micro-batches. The result of a part for a sample must
 // therefore be deterministic and independent of the other samples in its batch: describe() rejects batch

@@ -2,7 +2,8 @@
 // matrices: each member rounds and measures its own shard, so that a gather moves one byte per element.
 // Rounding a weight again in the GEMM does not change it.
 //
-//   of a member    | q k v out up down: e4m3, a byte each | norms, biases: unchanged |      each tensor 16-byte aligned
+//   bytes of a member    | q k v out up down: e4m3, a byte each | norms, biases: unchanged |
+//                        each tensor is 16-byte aligned
 //
 // Read next: state_exchange.h, which gathers; fp8_scales.h, which has the scales.
 #pragma once

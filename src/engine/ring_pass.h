@@ -2,7 +2,8 @@
 // each device adds the attention of its own queries to the keys that it currently has. In the backward the
 // gradients of keys and values travel with them and reach their owner last.
 //
-//   ring step h uses the keys of context part (own - h) mod cp, in buffer h % 2; meanwhile they are sent to the next part
+//   ring step h uses the keys of context part (own - h) mod cp, in buffer h % 2;
+//   meanwhile they are sent to the next part
 //
 // Part of a layer block (layer_block.cpp). The arithmetic is in kernels/ring_attention.h.
 #pragma once

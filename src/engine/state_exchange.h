@@ -3,8 +3,8 @@
 // stores the received data; in between the Comm works.
 //
 //   zero 0   all-reduce over copies, in place
-//   zero 1   reduce-scatter over shards: each device keeps its own shard, at the start of the whole gradient buffer, whose rest is
-//            no longer needed
+//   zero 1   reduce-scatter over shards: each device keeps its own shard, at the start of the whole gradient
+//            buffer, whose rest is no longer needed
 //   zero 2,3 the same with the whole gradients of every micro-batch, added to the own shard
 //
 // Before that, tensor parts sum the gradients that each has computed only partially. Finally, gradients that

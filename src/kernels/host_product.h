@@ -66,7 +66,8 @@ template <typename Number, int Vectors>
       std::memcpy(to.data + row * to.row_stride + v * kLaneCount, &sums[row][v], sizeof(Vector));
 }
 
-// c [rows, columns] += a [rows, depth] * b [depth, columns]; rows padded to kTileRows, columns to kVectorLanes.
+// c [rows, columns] += a [rows, depth] * b [depth, columns]; rows padded to kTileRows, columns to
+// kVectorLanes.
 template <typename Number>
 [[gnu::noinline]] void multiply_add(const LeftFactor<Number>& a, const Block<const Number>& b,
                                     const Block<Number>& c, std::int64_t rows, std::int64_t columns,

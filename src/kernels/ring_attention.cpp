@@ -1,6 +1,7 @@
 // Determines the scores of a ring step, and code shared by the implementations of ring attention.
 //
-//   cp 2, causal: part 0 has pieces 0 and 3 of a sequence, part 1 has 1 and 2. \ causal, # all see all, . nothing
+//   cp 2, causal: part 0 has pieces 0 and 3 of a sequence, part 1 has 1 and 2.
+//   \ causal, # all see all, . nothing
 //
 //                  keys of part 0   of part 1
 //                         0  3        1  2
