@@ -45,8 +45,8 @@ struct PositionMap {
 };
 
 // A dropout site: element (row, column) of a [rows, width] tensor is dropped if its uniform number is below
-// `rate`, and otherwise scaled by 1 / (1 - rate). The number is element (position * width + column) of the key
-// of the row's sample, key.with(global sample), so that masks do not depend on micro-batches or ranks.
+// `rate`, and otherwise scaled by 1 / (1 - rate). The number is element (position * width + column) of the
+// key of the row's sample, key.with(global sample), so that masks do not depend on micro-batches or ranks.
 struct DropoutSite {
   double rate = 0;
   RandomKey key{};                      // derived from (seed, step, layer, site)
