@@ -362,7 +362,7 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
   return nullptr;
 }
 
-// Sums the step numbers over all devices. The result stays on the device.
+// Sums the step scalars over all devices. The result stays on the device.
 CommOutcome<void> Engine::sum_over_devices() {
   if (options_.comm == nullptr) return {};
   const std::unique_ptr<Pending> sum = options_.comm->all_reduce(

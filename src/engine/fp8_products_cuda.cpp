@@ -10,7 +10,7 @@
 // that only these GEMMs read never exists in 16 bits: norms and activation functions write it directly in
 // fp8, into the input's own memory (input_room), and it is transposed for the weight gradient if its producer
 // did not do that. Other inputs are quantised in the forward, and again, transposed, for the weight gradient;
-// this takes one more pass but saves one byte per element of saved activations. Cases that cuBLASLt or the
+// this needs one more pass but saves one byte per element of saved activations. Cases that cuBLASLt or the
 // kernel do not support (rows or columns not a multiple of 16, no history yet) use the reference
 // implementation.
 #include "engine/fp8_products.h"

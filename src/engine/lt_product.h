@@ -1,4 +1,4 @@
-// One GEMM in terms of cuBLASLt: lists the algorithms that the library offers for it, times them on this
+// One GEMM in terms of cuBLASLt: lists the algorithms that the library supports for it, times them on this
 // device, and runs one. Allocates no device memory. Compiled in CUDA builds only. Read next:
 // products_cuda.cpp, which expresses the GEMMs of a layer in these terms.
 #pragma once
@@ -59,7 +59,7 @@ class LtProduct {
   LtProduct(const LtProduct&) = delete;
   LtProduct& operator=(const LtProduct&) = delete;
 
-  // The algorithms that the library offers, its preferred one first; empty if it does not support this GEMM.
+  // The algorithms that the library supports, its preferred one first; empty if it does not support this GEMM.
   std::vector<LtAlgorithm> offers(cublasLtHandle_t handle) const;
   // Whether the library accepts an algorithm that was read from a file.
   bool accepts(cublasLtHandle_t handle, LtAlgorithm& algorithm) const;
@@ -73,7 +73,7 @@ class LtProduct {
   std::array<std::unique_ptr<Description>, 2> ways_;  // unchanged, transposed (may be null)
 };
 
-// Times the algorithms in turn on these operands and returns the fastest. D is overwritten and must not alias
+// Times the algorithms in turn on these operands and returns the best. D is overwritten and must not alias
 // C. The list must not be empty.
 LtAlgorithm fastest(const LtProduct& product, std::vector<LtAlgorithm> algorithms, cublasLtHandle_t handle,
                     const LtOperands& operands, void* workspace, cudaStream_t stream);

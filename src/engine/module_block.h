@@ -30,7 +30,7 @@ struct ModuleFacts {
 // Runs every part on a few copies of the example. The modules are not changed. Throws UserError if a part
 // fails, is random, depends on other samples of its batch (beyond rounding), changes its buffers, or shares a
 // parameter with another part. Element types are those of the precision; integer inputs keep their type. Only
-// matrix products and two-dimensional convolutions count as work.
+// matrix multiplications and two-dimensional convolutions count as work.
 ModuleFacts describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
                      at::Device device);
 

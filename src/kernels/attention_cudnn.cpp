@@ -218,7 +218,7 @@ bool execute(const Choice& choice, cudnnHandle_t handle, Places& places) {
   return choice.graph->execute_plan_at_index(handle, places, workspace.get(), choice.plan).is_good();
 }
 
-// Uses cuDNN's first choice, which was the fastest by far for all tested shapes (docs/performance.md). It is
+// Uses cuDNN's first plan, which was the fastest by far for all tested shapes (docs/performance.md). It is
 // not selected by measurement, because then two runs could round differently.
 Choice first_that_runs(Builder& builder, cudnnHandle_t handle, Places& places) {
   const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);

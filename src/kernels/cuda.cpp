@@ -14,7 +14,7 @@ namespace optimus {
 namespace {
 
 double* step_numbers_of(const at::Tensor& numbers) {
-  ensure(numbers.numel() == kNumStepNumbers, "{} is not the number of step numbers", numbers.numel());
+  ensure(numbers.numel() == kNumStepNumbers, "{} is not the number of step scalars", numbers.numel());
   return static_cast<double*>(flat_data(numbers, at::kDouble));
 }
 

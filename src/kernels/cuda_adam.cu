@@ -16,7 +16,7 @@ struct AdamArguments {
   Wide<T> beta1, rest1, beta2, rest2, epsilon;
 };
 
-// The factors from the step numbers, read once per thread.
+// The factors from the step scalars, read once per thread.
 template <typename W>
 struct AdamFactors {
   W decay, rate, inverse_root, scale;

@@ -1,4 +1,4 @@
-// The gradient through an activation function with fp8 output, in order and transposed, and its column sums
+// The gradient of an activation function with fp8 output, in order and transposed, and its column sums
 // for a bias: the gradient itself is never stored. Tiles as in cuda_fp8.cuh; with a gate, a block processes
 // the two tiles of both gradients. cuda_fp8_activated.cu has the function itself.
 #include "kernels/cuda_curves.cuh"

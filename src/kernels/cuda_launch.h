@@ -168,7 +168,7 @@ void add_square_sum(const Queue& queue, Element element, const void* values, std
 struct AdamTask {
   Element element = Element::fp32;  // of the weight; everything else has the wider type
   double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  double* numbers = nullptr;  // the step numbers, on the device
+  double* numbers = nullptr;  // the step scalars, on the device
   std::int64_t count = 0;
   const void* gradient = nullptr;
   void *master = nullptr, *first = nullptr, *second = nullptr, *weight = nullptr;

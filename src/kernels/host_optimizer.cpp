@@ -91,7 +91,7 @@ void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const 
 }
 
 void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) const {
-  ensure(numbers.numel() == kNumStepNumbers, "{} is not the number of step numbers", numbers.numel());
+  ensure(numbers.numel() == kNumStepNumbers, "{} is not the number of step scalars", numbers.numel());
   work_out_gate(options, flat_data<double>(numbers));
 }
 

@@ -137,7 +137,7 @@ class Kernels {
   // sum (one fp64 element on the device) += the squares of a flat gradient buffer, summed in fp64; infinite
   // or NaN if an element is. The result stays on the device, so that nothing waits for it.
   virtual void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const = 0;
-  // The computation between gradients and updates. numbers: the step numbers (step_numbers.h), fp64 on the
+  // The computation between gradients and updates. numbers: the step scalars (step_numbers.h), fp64 on the
   // device.
   virtual void pass_gate(const GateOptions& options, at::Tensor& numbers) const = 0;
   // In one pass: updates master and moments from the gradient, and writes the weight in its element type
@@ -174,7 +174,7 @@ std::unique_ptr<Kernels> make_cuda_kernels();
 // The fastest implementation for a device.
 std::unique_ptr<Kernels> make_kernels(at::Device device);
 
-// For updates without a gate, tests and benchmarks: the step numbers as after the gate of update `step`, with
+// For updates without a gate, tests and benchmarks: the step scalars as after the gate of update `step`, with
 // gradients multiplied by `factor`.
 at::Tensor numbers_behind_gate(at::Device device, double learning_rate, std::int64_t step = 1,
                                double factor = 1, const GateOptions& options = {});

@@ -1,4 +1,4 @@
-// The numbers of a step, kept on the device so that a step need not wait for the host: an array of
+// The scalars of a step, kept on the device so that a step need not wait for the host: an array of
 // kNumStepNumbers fp64 values. The host writes the first ones before a step and reads all of them after it;
 // blocks add to the sums; the gate between gradients and updates computes the last ones, which updates read.
 // Independent of libtorch, because CUDA code includes it.
