@@ -59,7 +59,7 @@ class LtProduct {
   LtProduct(const LtProduct&) = delete;
   LtProduct& operator=(const LtProduct&) = delete;
 
-  // The algorithms that the library supports, its preferred one first; empty if it does not support this GEMM.
+  // The algorithms that the library supports, its preferred one first; empty if there are none for this GEMM.
   std::vector<LtAlgorithm> offers(cublasLtHandle_t handle) const;
   // Whether the library accepts an algorithm that was read from a file.
   bool accepts(cublasLtHandle_t handle, LtAlgorithm& algorithm) const;

@@ -36,7 +36,7 @@ class Products {
   // gradient += dy^T x, or gradient = dy^T x.
   virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient,
                                bool adds = true) = 0;
-  // The cuBLASLt autotuner of this implementation (lt_choices.h), for use by fp8 GEMMs; null without cuBLASLt.
+  // The cuBLASLt autotuner of this implementation (lt_choices.h), for fp8 GEMMs; null without cuBLASLt.
   virtual LtChoices* choices() { return nullptr; }
   // Bytes of its own memory.
   virtual std::int64_t bytes() const { return 0; }

@@ -6,8 +6,8 @@
 // dropout). make_attention selects one for a device.
 //
 //   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. The elements
-//   of a head are contiguous; the other strides are arbitrary: q, k, v are usually column ranges of one buffer.
-//   heads is a multiple of kv_heads; heads h * group .. (h + 1) * group of q use head h of k and v.
+//   of a head are contiguous; the other strides are arbitrary: q, k, v are usually column ranges of one
+//   buffer. heads is a multiple of kv_heads; heads h * group .. (h + 1) * group of q use head h of k and v.
 //   logsumexp: [sequences, heads, length], fp32, or fp64 with fp64 elements; forward writes it, backward
 //   reads it.
 //

@@ -57,7 +57,7 @@ struct DropoutSite {
 };
 
 // AdamW as torch.optim.AdamW, with decoupled weight decay. Values that change every step are in the step
-// numbers.
+// scalars.
 struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
 };
