@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Copies the header-only libraries that the engine's sources include into a folder, for tests/gpu/build.sh.
-# CUDNN_FRONTEND names a folder with cudnn_frontend.h, such as the include folder of the Python package nvidia-cudnn-frontend.
+# CUDNN_FRONTEND names a folder with cudnn_frontend.h, such as the
+# include folder of the Python package nvidia-cudnn-frontend.
 set -euo pipefail
 mkdir -p "$1"
 cp -rL /usr/include/{nlohmann,fmt,tl,toml++,xxhash.h} "$1"

@@ -2,8 +2,8 @@
 // and device; also GEMMs and attention (products_check.h). Then measures the kernels' speed
 // (kernels_speed.h). Prints one line per kernel; exits with 1 if one is wrong.
 //
-//   kernels_check [--no-speed] [--own]     --own: only our own kernels in bf16, without GEMMs and attention of
-//                                          libraries: for compute-sanitizer, which is slow
+//   kernels_check [--no-speed] [--own]     --own: only our own kernels in bf16, without the GEMMs and
+//                                          attention of libraries: for compute-sanitizer, which is slow
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/allclose.h>
