@@ -23,7 +23,8 @@ StagePosition position_of(const Plan& plan, const Seat& seat) {
           static_cast<int>(pipeline.microbatches.size()), static_cast<int>(stage.chunks.size())};
 }
 
-// The first instruction of each backward that may read weights: messages stand early in the list, before older updates.
+// [instruction]: the micro-batch whose backward begins there, -1 for all others. This is the first
+// instruction of a backward that may read weights; messages appear early in the list, before older updates.
 std::vector<int> begins_of_backwards(const Program& program, const Order& order) {
   std::vector<int> result(program.instructions.size(), -1);
   std::vector<bool> is_seen(order.size());
@@ -69,7 +70,7 @@ WeightVersions::WeightVersions(const Plan& plan, const Program& program, const P
   kept_.resize(num_blocks), velocities_.resize(num_blocks), is_moving_.resize(num_blocks);
   for (int block = 0; block < parameters.num_blocks(); ++block) {
     const BlockState& state = parameters.block(block);
-    if (!state.gradients.defined()) continue;  // of another stage; or nothing is trained
+    if (!state.gradients.defined()) continue;  // belongs to another stage, or nothing is trained
     blocks_.push_back(block);
     const auto at = static_cast<std::size_t>(block);
     for (int i = 0; i < num_kept; ++i) kept_[at].push_back(at::empty_like(state.weights));
@@ -78,7 +79,7 @@ WeightVersions::WeightVersions(const Plan& plan, const Program& program, const P
   }
 }
 
-// Versions under way are as many as the longest delay, one behind the other.
+// There are as many live versions as the longest delay, and their buffers are reused in turn.
 int WeightVersions::version_of(int microbatch) const {
   const int delay = delays_[static_cast<std::size_t>(microbatch)];
   if (delay == 0) return -1;
@@ -96,7 +97,7 @@ void WeightVersions::before(std::size_t instruction) {
   correct(delays_[static_cast<std::size_t>(begins_[instruction])]);
 }
 
-// The update behind micro-batch k makes version k + 1 of version k.
+// The update after micro-batch k turns version k into version k + 1.
 void WeightVersions::before_update(int block, int microbatch, bool changes) {
   const auto at = static_cast<std::size_t>(block);
   if (longest_delay_ == 0 || kept_[at].empty()) return;
@@ -114,7 +115,8 @@ void WeightVersions::end_step() {
   if (schedule_ == Schedule::pipemare && longest_delay_ > 0) follow_velocity();
 }
 
-// The copy holds what the weights were before their last update. Neighbours in a 16-bit type have an exact difference.
+// The copy contains the weights before their last update. The difference of nearby values in a 16-bit type is
+// exact.
 void WeightVersions::follow_velocity() {
   const double left = std::pow(options_.decay, 1.0 / longest_delay_);
   for (const int block : blocks_) {
@@ -158,8 +160,8 @@ MicrobatchUpdates::MicrobatchUpdates(const Plan& plan, const Seat& seat, at::Dev
 
 void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const UpdateOptions& options,
                               std::int64_t num_updates) {
-  ensure(std::ssize(counted) == num_microbatches_, "counts of {} micro-batches of {}", counted.size(),
-         num_microbatches_);
+  ensure(std::ssize(counted) == num_microbatches_, "target counts of {} micro-batches, expected {}",
+         counted.size(), num_microbatches_);
   const auto num = std::ssize(counted);
   numbers_.assign(counted.size(), {});
   count_ = 0;

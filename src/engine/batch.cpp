@@ -10,10 +10,10 @@
 namespace optimus {
 namespace {
 
-// The device's positions of a sample, of all that the plan's length has room for.
+// Appends the device's positions of a sample, padded to the plan's sequence length.
 void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
   const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
-  ensure(used >= 1 && used <= length, "a sample of {} tokens in sequences of {}", used, length);
+  ensure(used >= 1 && used <= length, "a sample has {} tokens, the sequence length is {}", used, length);
   microbatch.samples.push_back(number);
   const std::vector<Span> all = {{0, length}};
   for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
@@ -23,7 +23,7 @@ void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, s
       microbatch.targets.push_back(i < used ? sample.targets[at] : kNoTarget);
       microbatch.positions.push_back(i < used ? sample.positions[at] : 0);
     }
-  // Documents that must not see each other are where positions begin anew; otherwise the sample is one segment.
+  // If documents are separate, positions restart at each document; otherwise the sample is one segment.
   std::int64_t begin = 0;
   for (std::int64_t i = 1; i <= used; ++i)
     if (i == used || sample.positions[static_cast<std::size_t>(i)] == 0) {
@@ -44,7 +44,7 @@ void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
 
 double square(std::int64_t length) { return static_cast<double>(length) * static_cast<double>(length); }
 
-// Documents that must not see each other are where positions begin anew.
+// If documents are separate, positions restart at each document.
 double squares_of(const Sample& sample) {
   double result = 0;
   std::int64_t begin = 0;
@@ -59,7 +59,7 @@ std::int64_t num_targets(const Sample& sample) {
                        [](TokenId target) { return target != kNoTarget; });
 }
 
-// When every sequence is one whole segment, none needs to be named.
+// Clears the segments if each sequence is one whole segment.
 void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
   if (microbatch.segments.size() != microbatch.samples.size()) return;
   for (const AttentionSegment& segment : microbatch.segments)
@@ -98,14 +98,15 @@ int split_of(const Stage& stage, int block) {
 
 namespace {
 
-// The samples of a step, and who gets which.
+// The samples of a step in the order in which micro-batches take them.
 struct Dealt {
-  std::vector<double> squares;       // [sample]: of the lengths that attention sees
-  std::vector<std::int64_t> sample;  // [place]
+  std::vector<double> squares;       // [sample]: sum of the squared segment lengths
+  std::vector<std::int64_t> sample;  // [place]: the sample assigned to it
 };
 
 Dealt dealt(const Plan& plan, std::vector<double> squares, Dealing dealing) {
-  ensure(std::ssize(squares) == plan.batch, "{} samples for a batch of {}", squares.size(), plan.batch);
+  ensure(std::ssize(squares) == plan.batch, "{} samples, but the batch size is {}", squares.size(),
+         plan.batch);
   Dealt result{std::move(squares), {}};
   if (dealing == Dealing::by_cost) {
     result.sample = deal_by_cost(plan, result.squares);
@@ -116,7 +117,7 @@ Dealt dealt(const Plan& plan, std::vector<double> squares, Dealing dealing) {
   return result;
 }
 
-// read(i): sample number i of the step.
+// read(i): returns sample i of the step.
 template <typename Read>
 Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device, const Dealt& dealt,
                Read read) {
@@ -142,7 +143,8 @@ Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, i
       Microbatch& microbatch = batch.microbatches.emplace_back();
       const ActivationShare own = share_of(split, seat.index, size, plan.sequence_length, false);
       if (split.strategy.cp > 1) microbatch.context = own.positions;
-      const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;  // of each sequence
+      // the device's share of each sequence
+      const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;
       for (std::int64_t place = before + own.samples.begin; place < before + own.samples.end; ++place) {
         const std::int64_t i = dealt.sample[static_cast<std::size_t>(place)];
         const Sample& sample = read(i);
@@ -179,7 +181,7 @@ Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int6
 
 namespace {
 
-// In a phase of shorter sequences their first tokens count.
+// With a sequence length shorter than the samples', only their first tokens count.
 std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::int64_t first_sample) {
   std::vector<double> result(static_cast<std::size_t>(plan.batch), square(plan.sequence_length));
   if (samples.are_alike()) return result;
@@ -194,7 +196,7 @@ std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::in
   return result;
 }
 
-// In a phase of shorter sequences: their first tokens.
+// Truncates a sample to at most `most` tokens, in phases with shorter sequences.
 Sample first_tokens(Sample sample, std::int64_t most) {
   if (std::ssize(sample.inputs) <= most) return sample;
   const auto length = static_cast<std::size_t>(most);
@@ -208,7 +210,7 @@ Sample first_tokens(Sample sample, std::int64_t most) {
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device, Dealing dealing) {
-  std::map<std::int64_t, Sample> known;  // blocks that split differently share most of what they read
+  std::map<std::int64_t, Sample> known;  // cache: blocks that split differently read mostly the same samples
   return deal_out(plan, step, first_sample, device,
                   dealt(plan, squares_of(samples, plan, first_sample), dealing),
                   [&](std::int64_t i) -> const Sample& {

@@ -29,12 +29,12 @@ const at::Tensor* SlabTensors::find(std::string_view name) const {
 at::Tensor Pass::operator[](std::string_view name) const {
   for (const SlabTensors* slab : slabs)
     if (const at::Tensor* tensor = slab->find(name)) return *tensor;
-  ensure(false, "no tensor {} in this pass", name);
+  ensure(false, "this pass has no tensor named {}", name);
   return {};
 }
 
 Exchange Block::begin_exchange(const Instruction& collective, const Pass&) {
-  ensure(false, "{} around a block that cannot be cut", text(collective.op));
+  ensure(false, "{} requested for a block that cannot be split", text(collective.op));
   return {};
 }
 void Block::end_exchange(const Instruction&, const Pass&) {}

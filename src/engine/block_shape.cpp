@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// Tensors that one product fills or reads: q | k | v and gate | up, weights and biases.
+// Tensors that one GEMM reads or writes jointly: q | k | v and gate | up, weights and biases.
 const std::vector<std::vector<const char*>>& fused_names() {
   static const std::vector<std::vector<const char*>> all = {{"attention.q", "attention.k", "attention.v"},
                                                             {"mlp.gate", "mlp.up"}};
@@ -58,8 +58,9 @@ Plan without_shards(Plan plan) {
   return plan;
 }
 
-// Rows of a part that no lower tensor part of the same group holds, when this belongs to the group's first copy; else none.
-// Key/value heads are held by several parts; what is not cut by all.
+// The rows of a part that this device counts: those that no lower tensor part of the same group stores, if
+// the device belongs to the group's first copy; otherwise empty. Key/value heads may be stored by several
+// parts, and tensors that are not cut by all.
 Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, int device) {
   const Placement& placement = layout.placements[static_cast<std::size_t>(index)].front();
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
@@ -88,7 +89,7 @@ Span BlockShape::own_rows(const HeldTensor& tensor) const {
 
 namespace {
 
-// A tied embedding belongs to the first block, or to the head in a stage that has no first block.
+// A tied embedding belongs to the first block, or to the head in a stage without the first block.
 Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
                        int head) {
   if (stage.chunks.front().first() == 0) return layout;
@@ -112,7 +113,8 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   const Layout shard_layout = own(layout_of(plan, model, StateKind::optimizer));
   const Storage whole = build_storage(whole_layout, RankIndex(whole_layout), Rank{device}, spec);
   const Storage sharded = build_storage(shard_layout, RankIndex(shard_layout), Rank{device}, spec);
-  ensure(whole.entries.size() == sharded.entries.size(), "{} tensors in {} shards", whole.entries.size(),
+  ensure(whole.entries.size() == sharded.entries.size(),
+         "{} tensors in whole storage, but {} in sharded storage", whole.entries.size(),
          sharded.entries.size());
   std::vector<BlockShape> shapes(static_cast<std::size_t>(num_blocks(model)));
   for (std::size_t e = 0; e < whole.entries.size(); ++e) {
@@ -139,7 +141,8 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   return shapes;
 }
 
-// All members of a shard group have the same offsets.
+// All members of a shard group have the same offsets, so the shape of another member differs only in its
+// shard index.
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device) {
   std::vector<BlockShape> shapes = block_shapes(plan, model, device);
   for (BlockShape& shape : shapes) {
@@ -155,14 +158,14 @@ std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, 
 
 std::vector<StateRun> update_runs(const BlockShape& shape) {
   std::vector<StateRun> runs;
-  bool ended = false;  // the last run, with its tensor: behind it is padding
+  bool ended = false;  // the last run reaches the end of its tensor, so only padding follows
   for (const HeldTensor& tensor : shape.tensors) {
     const Span rows = shape.own_rows(tensor);
     if (rows.size() == 0) continue;
     const StateRun run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row,
                        tensor.has_weight_decay};
-    // Padding between two tensors is zero and stays zero: where both orders have the same gap, one run goes over it. Rows of other
-    // shards are no padding.
+    // Padding between two tensors is always zero: if both orders have the same gap, one run includes it. Rows
+    // of other shards are not padding.
     if (!runs.empty() && ended && rows.begin == 0 && runs.back().has_weight_decay == run.has_weight_decay &&
         run.shard - runs.back().shard == run.whole - runs.back().whole)
       runs.back().length = run.shard + run.length - runs.back().shard;
@@ -175,7 +178,7 @@ std::vector<StateRun> update_runs(const BlockShape& shape) {
 
 std::vector<StateRun> counted_runs(const BlockShape& shape) {
   std::vector<StateRun> runs;
-  bool goes_on = false;  // nothing but padding since the last run
+  bool goes_on = false;  // only padding since the last run
   for (const HeldTensor& tensor : shape.tensors) {
     const Span own = shape.own_rows(tensor);
     if (own.size() == 0) continue;
@@ -197,8 +200,8 @@ std::vector<StateRun> counted_runs(const BlockShape& shape) {
 
 namespace {
 
-// Calls copy(whole piece, shards piece) for pieces [members, elements] that together are all of a tensor: the members with
-// full shards at once, then the one with what is left.
+// Calls copy(whole piece, shards piece) for pieces [members, elements] that together cover a tensor: first
+// all members with full shards, then the member with the remainder.
 template <typename Copy>
 void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::Tensor& shards, Copy copy) {
   const at::Tensor by_member = shards.view({shape.num_shards, shape.shard_elements});
@@ -220,7 +223,7 @@ void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::
 void to_shards(const BlockShape& shape, const at::Tensor& whole, at::Tensor& shards) {
   std::int64_t used = 0;
   for (const HeldTensor& tensor : shape.tensors) used += tensor.rows * tensor.row;
-  if (used < shards.numel()) shards.zero_();  // padding must not become a part of any sum
+  if (used < shards.numel()) shards.zero_();  // padding must not contribute to sums
   for_each_piece(shape, whole, shards, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
 }
 

@@ -14,7 +14,7 @@ const Stage& stage_with(const Pipeline& pipeline, int block) {
   for (const Stage& stage : pipeline.stages)
     for (const Chunk& chunk : stage.chunks)
       if (block >= chunk.first() && block < chunk.end()) return stage;
-  ensure(false, "no stage has block {}", block);
+  ensure(false, "no stage contains block {}", block);
   return pipeline.stages.front();
 }
 
@@ -22,7 +22,7 @@ Side side_of(const Stage& stage, int block) {
   return {static_cast<int>(stage.devices.size()), strategy_of(stage, block)};
 }
 
-// The rows of `share` in which its tokens inside the boxes lie.
+// The rows of `share` that contain its tokens inside the boxes.
 std::vector<Span> rows_of(const ActivationShare& share, const std::vector<Box>& boxes) {
   std::int64_t length = 0;
   for (const Span& span : share.positions) length += span.size();
@@ -77,11 +77,11 @@ void unpack(const at::Tensor& message, const MessagePart& part, const at::Tensor
   for_each_piece(activation, part, message, [](at::Tensor to, const at::Tensor& from) { to.copy_(from); });
 }
 
-// Both parts have the same tokens; their rows may lie in different pieces.
+// Both parts have the same tokens, but their rows may be divided into different pieces.
 void copy_part(const at::Tensor& from, const MessagePart& from_part, const at::Tensor& to,
                const MessagePart& to_part) {
   auto source = from_part.rows.begin();
-  std::int64_t used = 0;  // of the source's piece
+  std::int64_t used = 0;  // rows of the source's piece
   for (const Span& rows : to_part.rows)
     for (std::int64_t done = 0; done < rows.size();) {
       const std::int64_t count = std::min(rows.size() - done, source->size() - used);
@@ -106,7 +106,7 @@ std::string what(const Instruction& at) {
 
 }  // namespace
 
-// Both ends of a crossing, seen from one of its instructions.
+// Both ends of a crossing, relative to one of its instructions.
 struct Crossings::Sides {
   Side from, to;
   const Stage& other;  // the stage at the other end
@@ -131,7 +131,7 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
   find_arrivals();
 }
 
-// at.block is the own end: the receiving one, or the sending one.
+// at.block is the local end: the receiving block if is_to, otherwise the sending one.
 Crossings::Sides Crossings::sides_of(const Instruction& at, bool is_to) const {
   const int step = at.is_backward == is_to ? 1 : -1, other_block = at.block + step;
   const Stage& other = stage_with(pipeline_, other_block);
@@ -154,7 +154,7 @@ MessagePart Crossings::part_of(const Instruction& message) const {
   return {};
 }
 
-// Who reads what was received; and inside a stage, what stays on the device.
+// Finds the instructions that read received data, and inside a stage also data that stays on the device.
 void Crossings::find_arrivals() {
   std::map<int, std::size_t> receives;  // by buffer
   for (const auto& [index, part] : parts_)

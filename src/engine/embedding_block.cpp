@@ -1,5 +1,6 @@
-// The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under tensor parallelism each
-// device has some rows of the token table; the first part adds the other tables, and the sum over the parts is the embedding.
+// The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under
+// tensor parallelism each device has some rows of the token table; the first part adds the other tables, and
+// the sum over the parts is the embedding.
 #include <ATen/TensorOperators.h>
 
 #include "base/error.h"
@@ -68,7 +69,7 @@ class EmbeddingBlock final : public Block {
     return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next;
   }
 
-  // From the sum of tables to the stream, of all tokens or the own slice.
+  // Computes the residual stream from the sum of tables, for all tokens or the own slice.
   void finish(const Pass& pass) {
     at::Tensor y = *pass.next;
     if (has_norm(pass)) {
@@ -89,7 +90,7 @@ class EmbeddingBlock final : public Block {
                                  bias.gradient);
   }
 
-  // Row numbers in the own part of the token table; -1 where another part has the token.
+  // Row indices into the own part of the token table; -1 if another part has the token.
   at::Tensor own_ids(const Pass& pass) const {
     const at::Tensor& ids = pass.microbatch->ids;
     if (part_.is_alone()) return ids;

@@ -1,4 +1,4 @@
-// See engine.h. Here a step runs; engine_setup.cpp makes what it runs with, update.cpp updates a block.
+// Implements engine.h: runs a step. engine_setup.cpp constructs the engine, update.cpp updates a block.
 #include "engine/engine.h"
 
 #include <ATen/TensorOperators.h>
@@ -32,16 +32,18 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   const bool is_async = is_asynchronous(plan_.schedule);
   if (is_async && options.clip > 0)
     throw UserError(
-        "clip {}: schedule {} updates stages at different times and knows no norm of them all, use 0",
+        "clip {}: schedule {} updates stages at different times and has no global gradient norm; use --clip "
+        "0",
         options.clip, text(plan_.schedule));
   load(batch);
   update_ = options;
   if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   begin_numbers(/*is_training=*/true);
-  progress_ = is_async ? Progress::torn : Progress::between;  // updates at once cannot be told apart
+  progress_ = is_async ? Progress::torn : Progress::between;  // immediate updates cannot be told apart
   if (const CommOutcome<void> done = run_whole_step(batch); !done) {
-    // The host has run ahead of the device: what the gate and the updates worked with there is not known.
+    // The host has run ahead of the device, so the inputs of the gate and the updates on the device are
+    // unknown.
     if (options_.device.is_cuda() && progress_ != Progress::between) progress_ = Progress::torn;
     return tl::unexpected(done.error());
   }
@@ -71,8 +73,7 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
   const std::int64_t num_maxima = fp8_ == nullptr ? 0 : fp8_->maxima().numel();
   ensure(progress_ == Progress::updating ||
              (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums + num_maxima),
-         "a step cannot be finished at progress {} with {} sums", static_cast<int>(progress_),
-         gate_sums.size());
+         "a step cannot be finished in state {} with {} sums", static_cast<int>(progress_), gate_sums.size());
   const at::AutoDispatchBelowADInplaceOrView no_notes;
   if (progress_ == Progress::at_gate) {
     host_numbers_.copy_(numbers_);
@@ -93,8 +94,8 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
   return report;
 }
 
-// Not with what changes from step to step and reaches kernels as an argument (keys of dropout, segments), nor with autograd or
-// other devices.
+// Steps are not recorded if values that change from step to step are kernel arguments (dropout keys,
+// segments), nor with autograd or several devices.
 bool Engine::can_record(const Batch& batch) const {
   if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() ||
       options_.comm != nullptr || instruction_log != nullptr || is_asynchronous(plan_.schedule))
@@ -106,11 +107,12 @@ bool Engine::can_record(const Batch& batch) const {
 }
 
 std::string Engine::recording_note() const {
-  if (recording_.is_recorded()) return "steps are replayed from a recording";
+  if (recording_.is_recorded()) return "steps are replayed from a CUDA graph";
   return recording_.failure().empty() ? "steps are not recorded" : recording_.failure();
 }
 
-// The stage with the loss counts. Tensor parts have seen the same tokens; the first of them counts them.
+// The stage with the loss counts targets and tokens. Tensor parts process the same tokens, so only the first
+// of them counts.
 void Engine::begin_numbers(bool is_training) {
   if (fp8_ != nullptr) fp8_->begin_step(is_training);
   const bool has_loss = stage_.chunks.back().end() == plan_.num_blocks;
@@ -125,7 +127,7 @@ void Engine::begin_numbers(bool is_training) {
   numbers_.copy_(host_numbers_, /*non_blocking=*/true);
 }
 
-// Here, and only here, a step waits for the device.
+// The only place where a step waits for the device.
 StepReport Engine::end_step() {
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
@@ -157,9 +159,10 @@ StepReport Engine::end_step() {
 
 void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
-         "a batch of {} micro-batches of length {}", batch.microbatches.size(), batch.sequence_length);
+         "a batch of {} micro-batches of length {} does not match the plan", batch.microbatches.size(),
+         batch.sequence_length);
   num_counted_ = batch.num_counted, num_tokens_ = batch.num_tokens;
-  // On the processor the batch's own memory is used, elsewhere a tensor that stays in its place.
+  // On the CPU the batch's own memory is used, on other devices a tensor at a fixed address.
   const auto put = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
     void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
     const at::Tensor from = at::from_blob(data, {std::ssize(values)}, type);
@@ -182,7 +185,8 @@ void Engine::load(const Batch& batch) {
   for (Pass& pass : passes_) pass.step = batch.step;
 }
 
-// In the order of the list. What is begun is ended before something waits for it, before the next on its lane, or at the end.
+// In list order. An operation that was started is completed before an instruction that waits for it, before
+// the next one on its lane, or at the end.
 CommOutcome<void> Engine::run(const Run& how) {
   how_ = how;
   if (!how.is_forward_only)
@@ -190,7 +194,7 @@ CommOutcome<void> Engine::run(const Run& how) {
   under_way_.resize(program_.instructions.size());
   last_on_lane_.assign(6, -1);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-    // Also before what is left out: buffers are planned to be free from there on.
+    // Also done for skipped instructions: the memory plan assumes that buffers are free from this point on.
     if (CommOutcome<void> done = end_before(i); !done) return done;
     if (how.is_forward_only && !is_forward_[i]) continue;
     if (instruction_log != nullptr) instruction_log->begin(i);
@@ -257,7 +261,7 @@ CommOutcome<void> Engine::execute(std::size_t index) {
       break;
     case Op::dispatch:
     case Op::combine:
-      ensure(false, "{} cannot be executed", text(next.op));
+      ensure(false, "instruction {} is not supported", text(next.op));
   }
   return {};
 }
@@ -301,7 +305,8 @@ Pass Engine::pass_of(std::size_t index) const {
   return pass;
 }
 
-// A device may have no sequence of a small micro-batch; then it has nothing to compute or to exchange inside its tensor group.
+// A device may have no sequence of a small micro-batch. Then it has nothing to compute or to exchange inside
+// its tensor group.
 void Engine::compute(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   const Pass pass = pass_of(index);
@@ -323,7 +328,7 @@ void Engine::compute_paced(std::size_t index) {
   std::this_thread::sleep_until(end);
 }
 
-// What came from blocks elsewhere goes where the block reads it.
+// Copies activations that arrived from other blocks to where the block reads them.
 void Engine::take_arrivals(std::size_t index, const Pass& pass) {
   if (!crossings_.has_arrivals(index)) return;
   const Instruction& next = program_.instructions[index];
@@ -357,7 +362,7 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
   return nullptr;
 }
 
-// What every device has seen of the step, added up. Stays on the device.
+// Sums the step scalars over all devices. The result stays on the device.
 CommOutcome<void> Engine::sum_over_devices() {
   if (options_.comm == nullptr) return {};
   const std::unique_ptr<Pending> sum = options_.comm->all_reduce(
@@ -365,21 +370,21 @@ CommOutcome<void> Engine::sum_over_devices() {
   return sum->wait(Deadline::after(options_.patience, "step_gate"));
 }
 
-// What products in 8 bits were given, on any device.
+// Reduces the maxima of fp8 operands over all devices.
 CommOutcome<void> Engine::agree_on_maxima() {
   if (options_.comm == nullptr || fp8_ == nullptr) return {};
   const std::unique_ptr<Pending> largest =
-      options_.comm->all_reduce(world_, fp8_->maxima(), Sum::maximum, "maxima of 8-bit products");
+      options_.comm->all_reduce(world_, fp8_->maxima(), Sum::maximum, "maxima of fp8 operands");
   return largest->wait(Deadline::after(options_.patience, "step_gate"));
 }
 
-// Nothing that was computed counts before all that came from others has ended well.
+// A step counts only after all of its communication has completed successfully.
 CommOutcome<void> Engine::settle() {
   if (options_.comm == nullptr) return {};
-  return options_.comm->settle(Deadline::after(options_.patience, "the end of a step"));
+  return options_.comm->settle(Deadline::after(options_.patience, "end of step"));
 }
 
-// Each element of the model's gradient is counted on one device. What comes of it stays on the device.
+// Each element of the model's gradient is counted on exactly one device. The result stays on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
     for (const StateRun& run : parameters_.counted(block))
@@ -395,7 +400,7 @@ CommOutcome<void> Engine::pass_gate() {
   return {};
 }
 
-// What throws in the middle of a block leaves nothing that could be saved.
+// An exception in the middle of a block leaves a state that cannot be saved.
 void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::torn;
   update_block(program_.instructions[index].block, numbers_);
@@ -403,7 +408,7 @@ void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::updating, next_update_ = index + 1;
 }
 
-// Behind all updates: what the step is reported with.
+// Computes the values of the step report after all updates.
 CommOutcome<void> Engine::end_updates() {
   versions_.end_step();
   square_sum_.copy_(updates_.all_squares());
@@ -417,7 +422,7 @@ CommOutcome<void> Engine::end_updates() {
   return {};
 }
 
-// Asynchronous: with the gradient of one micro-batch, which is then forgotten.
+// Asynchronous schedules: updates with the gradient of one micro-batch, which is then cleared.
 void Engine::update_at_once(const Instruction& next) {
   at::Tensor gradients = parameters_.block(next.block).gradients;
   if (!gradients.defined()) return;
@@ -431,10 +436,10 @@ void Engine::update_at_once(const Instruction& next) {
   gradients.zero_();
 }
 
-// As behind an update.
+// Gathers weights as after an update.
 CommOutcome<void> Engine::gather_weights() {
   const at::AutoDispatchBelowADInplaceOrView no_notes;
-  if (types_.element == types_.wide) return {};  // the masters, which every holder of the weights has
+  if (types_.element == types_.wide) return {};  // the weights are the masters, which are already complete
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& next = program_.instructions[i];
     if (next.op != Op::gather_parameters || strategy_of(stage_, next.block).zero == 3) continue;
@@ -467,14 +472,15 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
-  ensure(!model_.is_custom(), "logits of a custom model: its modules give them");
-  ensure(batch.microbatches.size() == 1, "logits of {} micro-batches", batch.microbatches.size());
-  ensure(options_.comm == nullptr, "logits on several devices");
+  ensure(!model_.is_custom(), "logits are not available for custom models: evaluate their modules directly");
+  ensure(batch.microbatches.size() == 1, "logits of {} micro-batches requested, expected 1",
+         batch.microbatches.size());
+  ensure(options_.comm == nullptr, "logits are available on one device only");
   const auto rows = std::ssize(batch.microbatches[0].ids);
   at::Tensor result =
       at::empty({rows, model_.vocab}, at::TensorOptions(types_.element).device(options_.device));
   ensure(forward_only(batch, {.is_forward_only = true, .all_logits = &result, .cache = cache}).has_value(),
-         "one device failed to talk to itself");
+         "a step on one device failed with a communication error");
   if (cache != nullptr) cache->advance(rows);
   return result;
 }

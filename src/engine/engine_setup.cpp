@@ -1,4 +1,4 @@
-// Making an engine: blocks, memory, and for each instruction what it works on. engine.cpp runs it.
+// Constructs an engine: blocks, memory, and the operands of each instruction. engine.cpp runs it.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -17,7 +17,7 @@
 namespace optimus {
 namespace {
 
-// Tokens of a sequence that a device has under a split.
+// Number of tokens of a sequence that a device has under a split.
 std::int64_t own_length(const Side& side, int index, std::int64_t sequence_length) {
   std::int64_t sum = 0;
   for (const Span& span : share_of(side, index, 1, sequence_length, false).positions) sum += span.size();
@@ -26,7 +26,7 @@ std::int64_t own_length(const Side& side, int index, std::int64_t sequence_lengt
 
 Plan runnable(const Plan& plan, const ModelSpec& model, const EngineOptions& options) {
   ensure_engine_supports(plan, model);
-  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices without a Comm",
+  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices needs a Comm",
          num_devices(plan));
   return plan;
 }
@@ -111,8 +111,8 @@ std::vector<Group> Engine::groups() const {
 
 namespace {
 
-// Of a key/value head that several tensor parts have, each has a part of the gradient's sum: rounded to 8 bits one by one, they are
-// not what the sum would be.
+// If several tensor parts have the same key/value head, each has only a part of the gradient's sum. Rounding
+// the parts to fp8 separately differs from rounding the sum.
 void refuse_rounded_parts(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
     if (block < stage.chunks.front().first() || block >= stage.chunks.back().end()) continue;
@@ -123,9 +123,8 @@ void refuse_rounded_parts(const Plan& plan, const ModelSpec& model, const Stage&
         if (tensor_part(model, strategy, part).kv_heads.begin <
             tensor_part(model, strategy, part - 1).kv_heads.end)
           throw UserError(
-              "block {}: with tp {} devices share some of the {} key/value heads, which products in fp8 "
-              "cannot; "
-              "use a tp that divides them",
+              "block {}: tp {} makes devices share some of the {} key/value heads, which fp8 does not "
+              "support; use a tp that divides their number",
               block, strategy.tp, model.kv_heads);
     }
   }
@@ -139,17 +138,18 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stag
     const LayerStrategy &first = strategy_of(stage, 0), &last = strategy_of(stage, plan.num_blocks - 1);
     if (first.tp != last.tp || first.zero != last.zero || first.shard_group != last.shard_group)
       throw UserError(
-          "blocks 0 and {} share the embedding and are split differently: they must be split alike",
+          "blocks 0 and {} share the embedding but have different tp, zero or shard groups; give them the "
+          "same strategy",
           plan.num_blocks - 1);
   }
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
       const LayerStrategy& s = run.strategy;
-      // What autograd keeps of weights must be where it was when the backward comes.
+      // Autograd saves references to weights, which must still be valid in the backward.
       const bool is_kept_by_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
       if (is_kept_by_autograd && s.recompute != RecomputeMode::full)
-        throw UserError("zero 3 of a model of modules needs --recompute full, or use zero 2");
-      if (s.offload) throw UserError("offload: optimizer state cannot be kept in host memory yet");
+        throw UserError("zero 3 with a module model needs --recompute full; use that, or zero 2");
+      if (s.offload) throw UserError("offload: optimizer state in host memory is not supported yet");
     }
 }
 
@@ -158,14 +158,15 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stag
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
   validate(plan, model, "the plan");
   if (model.is_mixture())
-    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
                     model.name);
   if (is_asynchronous(plan.schedule) && model.is_custom())
     throw UserError(
-        "schedule {}: autograd needs the weights of a forward unchanged, use a synchronous schedule",
+        "schedule {}: autograd needs the weights of a forward to stay unchanged; use a synchronous schedule",
         text(plan.schedule));
   if (bytes_of(plan.accumulators) < 4)
-    throw UserError("accumulators of {}: gradients are added up in fp32, use that", text(plan.accumulators));
+    throw UserError("accumulators of {}: gradients are accumulated in fp32; use fp32",
+                    text(plan.accumulators));
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) ensure_engine_supports(plan, model, stage);
 }
@@ -225,7 +226,8 @@ void Engine::make_blocks() {
           made = make_head_block(tools_, part);
           break;
         case BlockKind::custom:
-          ensure(options_.make_custom_block != nullptr, "an engine for custom blocks without them");
+          ensure(options_.make_custom_block != nullptr,
+                 "a custom model needs EngineOptions::make_custom_block");
           made = options_.make_custom_block(block, strategy.recompute);
           break;
       }
@@ -259,13 +261,14 @@ void Engine::make_memory() {
   microbatches_.resize(splits_of(stage_).size() * sequences.size());
 }
 
-// A flat tensor inside a buffer of bytes.
+// A flat tensor inside a byte buffer.
 at::Tensor Engine::flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const {
   const auto width = static_cast<std::int64_t>(at::elementSize(type));
   return flats_[static_cast<std::size_t>(buffer)].narrow(0, offset * width, count * width).view(type);
 }
 
-// The whole weights or gradients of a block: in a buffer of the step, or where they always are; undefined where neither is.
+// The whole weights or gradients of a block: in a buffer of the step, or in Parameters; undefined if in
+// neither.
 at::Tensor Engine::whole(int block, int buffer, StateKind kind) const {
   const BlockShape& shape = parameters_.shape(block);
   const bool is_weights = kind == StateKind::weights;
@@ -279,7 +282,7 @@ at::Tensor Engine::whole_weights(const ViewKey& key) const {
   return whole(key.block, key.weights, StateKind::weights);
 }
 
-// Made once for each set of buffers that a block's tensors lie in.
+// Created once for each set of buffers that contain a block's tensors.
 const BlockViews* Engine::views(const ViewKey& key) {
   const BlockViews*& found = known_views_[key];
   if (found != nullptr) return found;
@@ -287,7 +290,7 @@ const BlockViews* Engine::views(const ViewKey& key) {
   if (!parameters_.shape(key.block).tensors.empty())
     made = parameters_.views(key.block, whole_weights(key),
                              whole(key.block, key.gradients, StateKind::gradients));
-  // A stage without the first block has a copy of a tied embedding among the head's own tensors.
+  // In a stage without the first block, the head's own tensors include a copy of the tied embedding.
   const bool is_tied_here = model_.is_tied && stage_.chunks.front().first() == 0;
   if (block_kind(model_, key.block) == BlockKind::head && is_tied_here) {
     constexpr const char* kWords = "embedding.words.weight";
@@ -305,7 +308,7 @@ const BlockViews* Engine::views(const ViewKey& key) {
   return found = views_.back().get();
 }
 
-// Each instruction with what it works on.
+// Determines the operands of each instruction.
 void Engine::make_passes() {
   const std::size_t num_microbatches = pipeline_.microbatches.size();
   const StagePosition position{program_.seat.stage, static_cast<int>(pipeline_.stages.size()),
@@ -352,7 +355,8 @@ bool is_of_backward(const Instruction& at) {
 
 }  // namespace
 
-// The slabs of an instruction; and the buffers of weights and gradients on their way that it uses.
+// Adds the activation buffers of an instruction to the pass, and returns its buffers of gathered weights and
+// unreduced gradients.
 Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) const {
   ViewKey key{.block = instruction.block};
   for (const Use& use : program_.uses(instruction)) {
@@ -379,12 +383,13 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
   return key;
 }
 
-// The first weight gradient of a block in a step is written over what the last step left; the rest is cleared. Not where
-// gradients are on their way to shards.
+// The first weight gradient of a block in a step overwrites the result of the previous step; all other
+// gradients are cleared. This does not apply to gradients that are reduced to shards.
 void Engine::mark_first_passes() {
   std::set<std::pair<int, Part>> seen;
   std::vector<at::Tensor> written;
-  if (is_asynchronous(plan_.schedule)) return clear_between(written);  // each update clears what it has used
+  // each update clears the gradients that it used
+  if (is_asynchronous(plan_.schedule)) return clear_between(written);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& next = program_.instructions[i];
     if (next.lane != Lane::compute || next.op == Op::optimizer) continue;

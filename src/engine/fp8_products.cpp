@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// By way of products in the element type.
+// fp8 GEMMs by rounding operands and multiplying them in the element type.
 class RoundedProducts final : public Products {
  public:
   RoundedProducts(const Fp8Tools& tools, int layer, LayerProduct product)

@@ -1,9 +1,10 @@
-// The products of one linear layer in 8 bits: operands are measured, scaled and rounded on their way into the products that the device
-// has anyway.
+// The GEMMs of one linear layer in fp8: operands are measured, scaled and rounded before they enter the
+// device's regular GEMMs.
 //
-// This is what fp8 means here. Numbers of 8 bits and powers of two are numbers of 16 bits, too: multiplying the rounded operands in
-// bf16 with sums in fp32 gives what 8-bit tensor cores give, up to the order of sums; and in fp64 plans can be compared to rounding.
-// Faster ones are compared with it.
+// This is the reference definition of fp8 in this project. Values that fp8 represents, multiplied by powers
+// of two, are exact in 16 bits. Multiplying the rounded operands in bf16 with fp32 accumulation therefore
+// gives the results of fp8 tensor cores up to the order of summation; in fp64, plans can be compared up to
+// rounding. Faster implementations are tested against it.
 #pragma once
 
 #include <memory>
@@ -14,19 +15,20 @@
 
 namespace optimus {
 
-// The tensor's values as 8 bits hold them (kernels/fp8.h), scaled back, in the tensor's type. scale and inverse: one fp32 element each.
+// Rounds the tensor's values to fp8 (kernels/fp8.h) and scales them back, in the tensor's type. scale and
+// inverse: one fp32 element each.
 at::Tensor rounded_to_fp8(const at::Tensor& tensor, Fp8Operand operand, const at::Tensor& scale,
                           const at::Tensor& inverse);
 
-// What they are made of; all must outlive them.
+// Dependencies of fp8 GEMMs; all must outlive them.
 struct Fp8Tools {
-  Products& products;  // of the element type
+  Products& products;  // for the element type
   const Kernels& kernels;
   Fp8Scales& scales;
 };
-// The fastest there are: on CUDA by cuBLASLt (fp8_products_cuda.cpp).
+// The fastest available implementation: cuBLASLt on CUDA (fp8_products_cuda.cpp).
 std::unique_ptr<Products> make_fp8_products(const Fp8Tools& tools, int layer, LayerProduct product);
-// By way of rounded operands, on every device: what the others are compared with.
+// The implementation with rounded operands, for every device: the reference for the others.
 std::unique_ptr<Products> make_rounded_products(const Fp8Tools& tools, int layer, LayerProduct product);
 #ifdef OPTIMUS_CUDA
 std::unique_ptr<Products> make_cuda_fp8_products(const Fp8Tools& tools, int layer, LayerProduct product);

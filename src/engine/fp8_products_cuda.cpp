@@ -1,13 +1,18 @@
-// Products in 8 bits on Hopper's tensor cores, by cuBLASLt. Its 8-bit products want the summed dimension contiguous in both operands:
+// fp8 GEMMs on Hopper's tensor cores, by cuBLASLt. Its fp8 GEMMs need the reduction dimension contiguous in
+// both operands:
 //
-//   y  = x W^T     x [rows, in]       W [out, in]       as they lie
+//   y  = x W^T     x [rows, in]       W [out, in]       as stored
 //   dx = dy W      dy [rows, out]     W^T [in, out]     W transposed
 //   dW = dy^T x    dy^T [out, rows]   x^T [in, rows]    both transposed
 //
-// So a weight is made 8-bit both ways once a step, at its first use; a gradient both ways in one pass, whose second copy waits for the
-// weight gradient. An input that nobody else reads is never in 16 bits: norms and activation functions write it here in 8, in its own place
-// (input_room), and what they did not transpose is transposed for the weight gradient. Others are rounded in the forward, and again,
-// transposed, for the weight gradient (one pass more, one byte an element less to keep). What cuBLASLt or the kernel cannot (rows or columns in no 16, no history yet) goes to the plain twin.
+// A weight is therefore quantised in both orientations once per step, at its first use. A gradient is
+// quantised in both orientations in one pass; the transposed copy is saved for the weight gradient. An input
+// that only these GEMMs read never exists in 16 bits: norms and activation functions write it directly in
+// fp8, into the input's own memory (input_room), and it is transposed for the weight gradient if its producer
+// did not do that. Other inputs are quantised in the forward, and again, transposed, for the weight gradient;
+// this needs one more pass but saves one byte per element of saved activations. Cases that cuBLASLt or the
+// kernel do not support (rows or columns not a multiple of 16, no history yet) use the reference
+// implementation.
 #include "engine/fp8_products.h"
 
 #ifdef OPTIMUS_CUDA
@@ -25,11 +30,11 @@ namespace {
 
 struct Copies {
   at::Tensor plain, turned;   // [rows, width], [width, rows]
-  at::Tensor inverse;         // of the scale: one fp32 element
+  at::Tensor inverse;         // inverse scale: one fp32 element
   bool is_only_here = false;  // the tensor itself was never written
 };
 
-// As a product takes it.
+// An fp8 operand of a GEMM.
 struct Operand {
   at::Tensor values, inverse;
 };
@@ -64,10 +69,10 @@ class CudaFp8Products final : public Products {
                               {gradient->plain, gradient->inverse}, stream, dx, {});
     gradient->plain.reset();
     if (has_input_gradient_) return;
-    ensure(!gradient->is_only_here, "cuBLASLt does no more what it has done");
+    ensure(!gradient->is_only_here, "cuBLASLt no longer supports a GEMM that it ran before");
     twin_->input_gradient(dy, weight, dx, stream);
   }
-  // The library's 8-bit product with GELU's gradient inside took three times as long as without (cuBLASLt 13.1).
+  // cuBLASLt's fp8 GEMM with a fused GELU gradient took three times as long as without (cuBLASLt 13.1).
   bool input_gradient_through(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
                               const at::Tensor& x, at::Tensor& dx) override {
     return !can(dy, weight) && twin_->input_gradient_through(kind, dy, weight, x, dx);
@@ -75,7 +80,8 @@ class CudaFp8Products final : public Products {
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     const Copies waiting = take(dy);
     if (!can(dy, x) || !all_aligned(gradient)) {
-      ensure(!waiting.is_only_here && taken_input(x) == nullptr, "8 bits for a product that is in none");
+      ensure(!waiting.is_only_here && taken_input(x) == nullptr,
+             "an operand exists only in fp8, but this GEMM does not run in fp8");
       return twin_->weight_gradient(dy, x, gradient, adds);
     }
     const Copies turned = waiting.turned.defined()
@@ -87,11 +93,13 @@ class CudaFp8Products final : public Products {
     shape.c_stride = shape.d_stride = gradient.stride(0);
     has_weight_gradient_ = run(shape, input, {turned.turned, turned.inverse}, gradient, gradient, {});
     if (has_weight_gradient_) return;
-    ensure(!waiting.is_only_here && taken_input(x) == nullptr, "cuBLASLt does no more what it has done");
+    ensure(!waiting.is_only_here && taken_input(x) == nullptr,
+           "cuBLASLt no longer supports a GEMM that it ran before");
     twin_->weight_gradient(dy, x, gradient, adds);
   }
 
-  // Only when both products have gone by cuBLASLt before: nothing else could read what is only here.
+  // Only if cuBLASLt has run both GEMMs before: the reference implementation could not read a gradient that
+  // exists only in fp8.
   bool takes_gradients(const at::Tensor& weight, std::int64_t rows) const override {
     return has_input_gradient_ && has_weight_gradient_ && tools_.scales.is_narrow() &&
            tools_.scales.is_known(Fp8Operand::gradient) && rows > 0 && rows % 16 == 0 && is_in_tiles(weight);
@@ -110,7 +118,7 @@ class CudaFp8Products final : public Products {
     const auto found = waiting_.find(gradient.data_ptr());
     return found != waiting_.end() && waiting_of_ == tools_.scales.number() && found->second.is_only_here;
   }
-  // Only when both products that read it have gone by cuBLASLt before, as for gradients.
+  // Only if cuBLASLt has run both GEMMs that read it before, as for gradients.
   std::optional<Fp8Room> input_room(const at::Tensor& input, const at::Tensor& weight,
                                     bool transposes) override {
     if (std::exchange(inputs_of_, tools_.scales.number()) != tools_.scales.number()) inputs_.clear();
@@ -151,7 +159,8 @@ class CudaFp8Products final : public Products {
     fill(tensor, operand, copies);
     return copies;
   }
-  // Gradients between their two products, by where they lie: of several micro-batches, where weight gradients come later.
+  // Gradients between their two GEMMs, by address. There may be several micro-batches, if weight gradients
+  // are computed later.
   Copies& keep(const at::Tensor& gradient, Copies copies) {
     if (std::exchange(waiting_of_, tools_.scales.number()) != tools_.scales.number()) waiting_.clear();
     return waiting_[gradient.data_ptr()] = std::move(copies);
@@ -170,7 +179,7 @@ class CudaFp8Products final : public Products {
     waiting_.erase(found);
     return copies;
   }
-  // What was written in 8 bits in the place of this input, in this step.
+  // The fp8 copies that were written into the memory of this input in this step; null if there are none.
   const Copies* taken_input(const at::Tensor& input) const {
     const auto found = inputs_.find(input.data_ptr());
     return found == inputs_.end() || inputs_of_ != tools_.scales.number() ? nullptr : &found->second;
@@ -214,7 +223,7 @@ class CudaFp8Products final : public Products {
                 const at::Tensor& addend, at::Tensor& y) {
     const Copies* taken = taken_input(x);
     if (!can(x, weight) || !all_aligned(bias, addend, y)) {
-      ensure(taken == nullptr, "8 bits for a product that is in none");
+      ensure(taken == nullptr, "an operand exists only in fp8, but this GEMM does not run in fp8");
       return false;
     }
     const Copies input =
@@ -225,7 +234,7 @@ class CudaFp8Products final : public Products {
     shape.epilogue = bias.defined() ? LtEpilogue::bias : LtEpilogue::none;
     has_forward_ =
         run(shape, {weight_of(weight).plain, weight_.inverse}, {input.plain, input.inverse}, addend, y, bias);
-    ensure(has_forward_ || taken == nullptr, "cuBLASLt does no more what it has done");
+    ensure(has_forward_ || taken == nullptr, "cuBLASLt no longer supports a GEMM that it ran before");
     return has_forward_;
   }
   bool run(const LtShape& shape, const Operand& a, const Operand& b, const at::Tensor& addend,
@@ -241,12 +250,12 @@ class CudaFp8Products final : public Products {
   const LayerProduct product_;
   const std::unique_ptr<Products> twin_;
   Copies weight_;
-  std::int64_t weight_of_ = -1;  // the step that it was made in
+  std::int64_t weight_of_ = -1;  // the step in which it was quantised
   std::map<const void*, Copies> waiting_;
-  std::int64_t waiting_of_ = -1;          // the step that they are of
-  std::map<const void*, Copies> inputs_;  // by the memory that they lie in
+  std::int64_t waiting_of_ = -1;          // the step that they belong to
+  std::map<const void*, Copies> inputs_;  // by address
   std::int64_t inputs_of_ = -1;
-  // The last ones went by cuBLASLt.
+  // Whether cuBLASLt ran the last GEMM of each kind.
   bool has_forward_ = false, has_input_gradient_ = false, has_weight_gradient_ = false;
 };
 

@@ -67,8 +67,9 @@ void Fp8Scales::set_history(Fp8History history) {
   history_ = {};
   for (std::vector<float>& step : history.steps) {
     if (std::ssize(step) != num_slots_)
-      throw UserError("maxima of {} operands of 8-bit products, the plan has {}: they are of another model",
-                      step.size(), num_slots_);
+      throw UserError(
+          "the fp8 history has maxima of {} operands, but the plan has {}: it belongs to another model",
+          step.size(), num_slots_);
     history_.add(std::move(step), window_);
   }
 }

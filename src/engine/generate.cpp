@@ -16,7 +16,7 @@ namespace {
 
 Plan plan_for(const ModelSpec& model, Precision precision, std::int64_t length) {
   UniformPlan shape{.microbatch = 1, .batch = 1, .sequence_length = length, .precision = precision};
-  shape.strategy.recompute = RecomputeMode::full;  // a forward keeps the least
+  shape.strategy.recompute = RecomputeMode::full;  // a forward then saves the least
   return uniform_plan(model, shape);
 }
 
@@ -30,7 +30,8 @@ Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position
   return batch;
 }
 
-// The place where the running sum of chances passes a uniform number's share of their sum.
+// Inverse transform sampling: the index at which the cumulative sum of chances exceeds `uniform` times their
+// total.
 std::size_t draw(const std::vector<double>& chances, double uniform) {
   std::vector<double> sums(chances.size());
   std::partial_sum(chances.begin(), chances.end(), sums.begin());
@@ -38,7 +39,7 @@ std::size_t draw(const std::vector<double>& chances, double uniform) {
   return std::min(static_cast<std::size_t>(at - sums.begin()), sums.size() - 1);
 }
 
-// One row of logits; a uniform number in [0, 1).
+// Selects a token from one row of logits; uniform: a random number in [0, 1).
 std::int64_t pick(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
   if (options.temperature == 0) return logits.argmax().item<std::int64_t>();
   const at::Tensor shares = logits.to(at::kCPU, at::kDouble).div(options.temperature).softmax(0).contiguous();
@@ -57,17 +58,17 @@ std::int64_t pick(const at::Tensor& logits, const GenerateOptions& options, doub
 
 void refuse_impossible(const ModelSpec& model, const std::vector<std::int64_t>& prompt,
                        std::int64_t num_tokens) {
-  if (!model.is_causal) throw UserError("{} fills in masked words and cannot generate text", model.name);
+  if (!model.is_causal) throw UserError("{} is a masked language model and cannot generate text", model.name);
   if (prompt.empty()) throw UserError("generation needs a prompt of at least one token");
   for (const std::int64_t id : prompt)
     if (id < 0 || id >= model.vocab)
       throw UserError("the prompt's token {} is outside the vocabulary of {}", id, model.vocab);
   const std::int64_t room =
-      model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no place
+      model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no position
   if (model.positions == PositionKind::learned && num_tokens > room)
-    throw UserError("{} tokens of prompt and {} new ones do not fit the {} positions of {}; {}",
-                    prompt.size(), num_tokens, model.max_positions, model.name,
-                    room > 0 ? fmt::format("at most {} new ones do", room) : "give a shorter prompt");
+    throw UserError("{} prompt tokens and {} new tokens exceed the {} positions of {}; {}", prompt.size(),
+                    num_tokens, model.max_positions, model.name,
+                    room > 0 ? fmt::format("generate at most {} tokens", room) : "use a shorter prompt");
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
                                    const GenerateOptions& options) {
   const std::int64_t total = std::ssize(prompt) + options.num_tokens;
   refuse_impossible(model, prompt, options.num_tokens);
-  ModelSpec long_enough = model;  // rotary positions have no end
+  ModelSpec long_enough = model;  // rotary positions are unlimited
   if (model.positions == PositionKind::rope) long_enough.max_positions = std::max(model.max_positions, total);
   const EngineOptions engine_options{.device = device, .seed = 0, .num_positions = total};
   KeyValueCache cache(model, total, types_of(precision), device);

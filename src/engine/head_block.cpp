@@ -1,10 +1,11 @@
-// The last block: final norm (or BERT's transform), output projection and loss. On a device that has the whole vocabulary the
-// forward goes over some tokens at a time: logits, loss, their gradient in place, and from it at once the projection's weight
-// gradient and the gradient of its input, which takes the input's place. So logits are computed once and all of them are never
-// in memory.
+// The last block: final norm (or BERT's transform), output projection and loss. On a device with the whole
+// vocabulary the forward processes some tokens at a time: it computes logits, loss, and the gradient of the
+// logits in place, and from that immediately the projection's weight gradient and the gradient of its input,
+// which overwrites the input. Logits are therefore computed once, and never all of them are in memory.
 //
-// Under tensor parallelism each device has some columns of the logits. The forward gives for each token the largest of them and
-// the sum of exponentials; the parts tell each other, and the backward computes the logits again for their gradient.
+// Under tensor parallelism each device has some columns of the logits. The forward computes the largest logit
+// and the sum of exponentials for each token; the parts exchange these statistics, and the backward
+// recomputes the logits for their gradient.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -77,7 +78,7 @@ class HeadBlock final : public Block {
   }
 
  private:
-  // Some tokens at a time: as many as there is room for logits.
+  // Some tokens at a time: as many as the logits buffer can hold.
   struct Piece {
     std::int64_t begin = 0;
     at::Tensor input, logits, targets;
@@ -96,12 +97,12 @@ class HeadBlock final : public Block {
     }
   }
 
-  // What the other parts need to know of these logits.
+  // Computes the statistics of these logits that the other parts need.
   void tell(const Pass& pass, const Piece& piece) {
     at::Tensor statistics = pass["head.statistics"].narrow(0, piece.begin, piece.input.size(0));
     tools_.kernels.loss_statistics(piece.logits, own_targets(piece.targets), statistics);
   }
-  // From what all parts told.
+  // Computes the losses from the statistics of all parts.
   void sum_losses(const Pass& pass) {
     const std::int64_t rows = pass.microbatch->num_rows();
     const at::Tensor all = pass["head.statistics.all"].view({part_.tp, rows, 3});
@@ -112,14 +113,15 @@ class HeadBlock final : public Block {
     const at::Tensor counted = at::where(pass.microbatch->targets.ge(0), losses, at::zeros_like(losses));
     if (part_.is_first()) pass.loss->add_(counted.sum(at::kDouble));
   }
-  // Column numbers among the own logits; -2 where another part has the target.
+  // Column indices among the own logits; -2 if another part has the target.
   at::Tensor own_targets(const at::Tensor& targets) const {
     const at::Tensor is_elsewhere = targets.lt(part_.vocab.begin).logical_or(targets.ge(part_.vocab.end));
     const at::Tensor own = (targets - part_.vocab.begin).masked_fill_(is_elsewhere, -2);
     return own.masked_fill_(targets.lt(0), -1);
   }
 
-  // The gradient of the logits, in their place, goes to the weights and to where the input was.
+  // Uses the gradient of the logits, which has overwritten them: adds it to the weight gradients, and
+  // overwrites the input with the input gradient.
   void use_gradient(const Pass& pass, const Piece& piece) {
     WeightView weight = output(pass), bias = output_bias(pass);
     at::Tensor input = piece.input;
@@ -144,7 +146,7 @@ class HeadBlock final : public Block {
     through(pass, "head.norm", d_input, input);
   }
 
-  // From the stream to the projection's input.
+  // Computes the projection's input from the residual stream.
   void prepare(const Pass& pass) {
     at::Tensor input = pass["head.output.input"];
     if (!model_.is_bert()) return normalize(pass, "head.norm", input);

@@ -30,7 +30,7 @@ void InstructionLog::begin_times() {
   keep(origin_);
   origin_ = now();
   if (origin_.event == nullptr) return;
-  // Only behind all work that the device still had does the event stand at a known time.
+  // The time of the event is known only if the device has finished all earlier work.
   origin_.event->synchronize();
   keep(origin_);
   origin_ = now();
@@ -60,7 +60,8 @@ void InstructionLog::executed(std::size_t instruction, Pending* under_way) {
   if (!carried && (first < 0 || !is_last(instruction))) return;
   if (under_way != nullptr)
     under_way
-        ->is_done();  // whoever carries it looks after it from here on, so that its end is seen when it comes
+        // polling starts here, so that the transport notices the end of the operation when it happens
+        ->is_done();
   else if (!carried)
     entries_[static_cast<std::size_t>(first)].end = now();
 }
@@ -69,7 +70,7 @@ void InstructionLog::end(std::size_t instruction, std::unique_ptr<Pending> ended
   if (is_carried(instruction)) {
     Entry& entry = entries_[instruction];
     entry.took = ended->took();
-    if (!entry.took) entry.carried = std::move(ended);  // the device has not come so far
+    if (!entry.took) entry.carried = std::move(ended);  // the device has not finished it yet
     return;
   }
   if (first_of(instruction) != static_cast<int>(instruction)) return;

@@ -1,5 +1,6 @@
-// How long each of a rank's own instructions may take before its thread counts as hung: many times what is predicted of it, and of
-// what it took before. A slow device's instructions end, so what it took before says how slow it is: it is never taken for dead.
+// How long each of a rank's own instructions may take before its thread counts as hung: a multiple of its
+// predicted and of its previously measured time. The instructions of a slow device still end, and their
+// measured times raise the limit, so a slow device is never declared dead.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +10,14 @@
 
 namespace optimus {
 
-// Of the thread that works. Waits and collectives are others' business.
+// Used by the working thread only. Waits and collectives are not limited here.
 class InstructionPace {
  public:
   static bool is_own(Op op) {
     return op == Op::forward || op == Op::recompute || op == Op::backward_input ||
            op == Op::backward_weight || op == Op::optimizer;
   }
-  // predicted: seconds of each instruction; may be empty. A null beacon: nobody looks.
+  // predicted: seconds of each instruction; may be empty. A null beacon disables monitoring.
   InstructionPace(StepBeacon* beacon, std::size_t num_instructions, std::vector<double> predicted)
       : beacon_(beacon), usual_(std::move(predicted)), is_seen_(num_instructions) {
     usual_.resize(num_instructions);
@@ -38,8 +39,9 @@ class InstructionPace {
   }
 
   double allowed(std::size_t index) const {
-    // A tenth is the most that published stragglers are slowed to; a thread that the system lets wait for a second is not hung. What
-    // was never run yet may have libraries to load and kernels to choose, and its prediction may be of another machine.
+    // Published stragglers run at no less than a tenth of normal speed, and a thread that the system does not
+    // schedule for a second is not hung. The first execution of an instruction may load libraries and select
+    // kernels, and its prediction may be for a different machine.
     constexpr double kTimes = 20, kLeast = 2, kFirstTimes = 100, kFirstLeast = 30;
     return is_seen_[index] ? std::max(kLeast, kTimes * usual_[index])
                            : std::max(kFirstLeast, kFirstTimes * usual_[index]);

@@ -1,12 +1,16 @@
-// A transformer layer: attention and mlp, with norms before (GPT-2, Llama) or behind the sums (BERT).
+// A transformer layer: attention and mlp, with norms before them (GPT-2, Llama) or after the residual sums
+// (BERT).
 //
-//   pre   norm1 -> q k v -> (norms of heads) -> rope -> attention -> out -> + stream;   norm2 -> up -> act -> down -> + stream
-//   post  q k v -> attention -> out -> + input -> norm1;                                up -> act -> down -> + -> norm2
+//   pre   norm1 -> q k v -> (norms of heads) -> rope -> attention -> out -> + stream;
+//         norm2 -> up -> act -> down -> + stream
+//   post  q k v -> attention -> out -> + input -> norm1;
+//         up -> act -> down -> + norm1 output -> norm2
 //
-// Shapes: rows are tokens, [rows, width]. On a device alone the stream is added inside the last product of each part. Under
-// tensor parallelism a part ends with a product that gives a part of a sum; what follows it (bias, dropout, stream, norms, and in
-// the backward norms and stream) waits behind the collective, in end_exchange. With sequence parallelism everything outside the
-// products is done for the own slice of tokens, and X.whole are the gathered operands and unsummed results of all tokens.
+// Shapes: rows are tokens, [rows, width]. Without tensor parallelism the residual stream is added inside the
+// last GEMM of each part. With it, a part ends with a GEMM whose result is a partial sum; the operations that
+// follow (bias, dropout, stream, norms, and in the backward norms and stream) are done after the collective,
+// in end_exchange. With sequence parallelism everything outside the GEMMs is computed for the own slice of
+// tokens, and X.whole are the gathered operands and unreduced results of all tokens.
 #include <array>
 #include <memory>
 
@@ -19,7 +23,7 @@
 namespace optimus {
 namespace {
 
-// Weight and bias of a product or a norm, and the accumulators of their gradients.
+// Weight and bias of a GEMM or a norm, and their gradient accumulators.
 struct Weights {
   at::Tensor weight, bias, weight_gradient, bias_gradient;
 };
@@ -59,7 +63,7 @@ class LayerBlock final : public Block {
       case Part::whole:
       case Part::router:
       case Part::experts:
-        ensure(false, "part {} of a layer", text(part));
+        ensure(false, "a layer has no part {}", text(part));
     }
   }
   void backward_input(Part part, const Pass& pass) override {
@@ -83,7 +87,7 @@ class LayerBlock final : public Block {
       case Part::whole:
       case Part::router:
       case Part::experts:
-        ensure(false, "part {} of a layer", text(part));
+        ensure(false, "a layer has no part {}", text(part));
     }
   }
   void backward_weight(Part part, const Pass& pass) override {
@@ -97,7 +101,8 @@ class LayerBlock final : public Block {
                           pass["mlp.activation.output"]);
       if (!has_sums_in_norm()) add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
       const bool is_summed =
-          products(LayerProduct::up).has_taken(pass["up.gradient"]);  // already, on its way to 8 bits
+          // already summed during the conversion to fp8
+          products(LayerProduct::up).has_taken(pass["up.gradient"]);
       add_weight_gradient(pass, LayerProduct::up, pass["up.gradient"], mlp_operand(pass));
       if (!is_summed) add_bias_gradient(pass, up_name(), pass["up.gradient"]);
     }
@@ -149,7 +154,7 @@ class LayerBlock final : public Block {
     return "";
   }
   at::Tensor stream_in(const Pass& pass) const { return pass[input_name(model_, BlockKind::layer)]; }
-  // The operands of the first products: of all tokens, or of the own slice before it is gathered.
+  // The operands of the first GEMMs: of all tokens, or of the own slice before it is gathered.
   at::Tensor attention_input(const Pass& pass) const {
     return pass[is_pre() ? "norm1.output" : "attention.input"];
   }
@@ -161,15 +166,16 @@ class LayerBlock final : public Block {
     return is_cut_by_tokens() ? pass["mlp.whole"] : mlp_input(pass);
   }
   at::Tensor gate(const Pass& pass) const { return model_.is_gated ? pass["mlp.gate.output"] : at::Tensor(); }
-  // The sum that a part ends with; of the mlp, where norms come first, the block's output.
+  // The sum at the end of a part. For the mlp with norms before it, this is the block's output.
   at::Tensor attention_sum(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.input"]; }
   at::Tensor mlp_sum(const Pass& pass) const { return is_pre() ? output(pass) : pass["norm2.input"]; }
   at::Tensor mlp_stream(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.output"]; }
-  // Computed again for the layer above; behind the sums (post) also for its statistics, which layers of a group do not keep.
+  // Whether the output is needed: a recompute needs it for the next layer, and with norms after the sums also
+  // for their statistics, which layers of a recompute group do not save.
   bool has_output(const Pass& pass) const {
     return !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
-  // The sum itself, behind which a norm stands, is needed for that norm's gradient.
+  // A norm after the sum needs the sum itself for its gradient.
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
   void begin_attention(const Pass& pass) {
@@ -224,7 +230,7 @@ class LayerBlock final : public Block {
     tools_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
   }
 
-  // q and k as attention sees them: through the norms of single heads, then turned by their positions.
+  // Prepares q and k for attention: norms of single heads, then rotary embedding.
   void position_heads(const Pass& pass) {
     at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]);
     if (model_.has_qk_norm) {
@@ -239,7 +245,7 @@ class LayerBlock final : public Block {
   }
   void rotate(const Pass& pass, at::Tensor& q, at::Tensor& k, bool is_backward) {
     if (!tools_.cosine.defined()) return;
-    // Columns of one matrix, side by side: heads of both are turned alike, so in one pass.
+    // q and k are adjacent columns of one matrix: one call rotates the heads of both.
     if (q.strides() == k.strides() && k.storage_offset() == q.storage_offset() + q.size(1) * q.stride(1)) {
       at::Tensor both = q.as_strided({q.size(0), q.size(1) + k.size(1), q.size(2)}, q.strides());
       tools_.kernels.rope(both, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
@@ -275,7 +281,7 @@ class LayerBlock final : public Block {
     }
   }
 
-  // sum = x + dropout(product + bias), in as few passes as there can be.
+  // sum = x + dropout(product + bias), in as few passes as possible.
   void add_to_stream(const Pass& pass, LayerProduct which, const at::Tensor& input, const at::Tensor& x,
                      at::Tensor& sum) {
     const Weights linear = weights(pass, name_of(which));
@@ -287,13 +293,13 @@ class LayerBlock final : public Block {
       products(which).forward_onto(input, linear.weight, linear.bias, x, sum);
     }
   }
-  // The same where the product is there already.
+  // The same, if `sum` already contains the product.
   void add_stream(const Pass& pass, const at::Tensor& bias, const at::Tensor& x, std::string_view site,
                   at::Tensor& sum) {
     tools_.kernels.add(sum, bias, x, dropout_of(pass, site), sum);
   }
 
-  // Of the sum that the mlp ends with.
+  // The gradient of the sum at the end of the mlp.
   at::Tensor mlp_sum_gradient(const Pass& pass) {
     at::Tensor stream = pass["output.gradient"];
     if (is_pre()) return stream;
@@ -348,12 +354,13 @@ class LayerBlock final : public Block {
     tools_.kernels.add(summed, {}, stream, {}, summed);
     through_norm(pass, "norm1", summed, {}, middle);
   }
-  // Nobody but the first product of the mlp reads that product's gradient.
+  // Only the first GEMM of the mlp reads the gradient of its output.
   bool up_takes_gradient(const Pass& pass) const {
     return products(LayerProduct::up)
         .takes_gradients(weights(pass, up_name()).weight, pass["up.gradient"].size(0));
   }
-  // The second norm's backward sees the gradients of both products that end in the stream: it sums them for their biases.
+  // The backward of the second norm reads the output gradients of both GEMMs that add to the stream, and can
+  // sum them for the bias gradients.
   bool has_sums_in_norm() const {
     return is_pre() && model_.hidden_dropout == 0 && model_.has_out_bias && model_.has_mlp_bias;
   }
@@ -414,7 +421,8 @@ class LayerBlock final : public Block {
                                  none);
   }
 
-  // Gradients of the two products that end in the stream: the stream's own, or behind dropout's mask.
+  // Output gradients of the two GEMMs that add to the stream: the stream's gradient, with the dropout mask
+  // applied if there is dropout.
   at::Tensor mlp_down_gradient(const Pass& pass) const {
     if (model_.hidden_dropout > 0) return pass["mlp.down.gradient"];
     return pass[is_pre() ? "output.gradient" : "mlp.sum.gradient"];
@@ -422,7 +430,7 @@ class LayerBlock final : public Block {
   at::Tensor attention_out_gradient(const Pass& pass) const {
     return pass[model_.hidden_dropout > 0 ? "attention.out.gradient" : "middle.gradient"];
   }
-  // The same of all tokens.
+  // The same for all tokens.
   at::Tensor whole_gradient(const Pass& pass, Part part) const {
     if (part == Part::attention)
       return is_cut_by_tokens() ? pass["attention.whole.gradient"] : attention_out_gradient(pass);
@@ -460,7 +468,8 @@ class LayerBlock final : public Block {
     mask_gradient(pass, stream, is_attention ? "attention" : "mlp", gradient);
     return gradient;
   }
-  // For the forward, or once more for weight gradients. What the selective mode does not keep is normalized again.
+  // For the forward, or again for weight gradients. Norm outputs that selective recompute did not save are
+  // recomputed.
   at::Tensor input_to_gather(const Instruction& collective, const Pass& pass) {
     const bool is_attention = collective.part == Part::attention,
                is_first_time = collective.serves != Op::backward_weight;
@@ -479,7 +488,7 @@ class LayerBlock final : public Block {
     at::Tensor y = pass[name + ".output"], statistics = pass[name + ".statistics"];
     tools_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
   }
-  // The only reader may want it in a form of its own.
+  // Normalizes into the format that the only reader prefers, which may be fp8.
   void normalize_for(const Pass& pass, const std::string& name, LayerProduct reader) const {
     const at::Tensor weight = weights(pass, name_of(reader)).weight;
     std::optional<Fp8Room> room =
@@ -534,7 +543,7 @@ class LayerBlock final : public Block {
   static at::Tensor of_keys(const at::Tensor& x, const HeadRun& run) {
     return x.size(1) == run.num_kv ? x : x.narrow(1, run.first_kv, run.num_kv);
   }
-  // [sequences, heads, length], run by run one behind the other.
+  // [sequences, heads, length] of one run; the runs are concatenated.
   at::Tensor logsumexp(const Pass& pass, const HeadRun& run) const {
     const at::Tensor flat = pass["attention.logsumexp"].view({-1});
     const std::int64_t rows = flat.numel() / part_.heads.size();
@@ -563,7 +572,7 @@ class LayerBlock final : public Block {
   const TensorPart part_;
   const std::vector<HeadRun> runs_;
   const RingPass ring_;
-  std::array<std::unique_ptr<Products>, kNumLayerProducts> narrow_;  // in 8 bits, else null
+  std::array<std::unique_ptr<Products>, kNumLayerProducts> narrow_;  // fp8 GEMMs; null if not in fp8
 };
 
 }  // namespace

@@ -26,7 +26,8 @@ std::string device_and_library(at::Device device) {
 
 }  // namespace
 
-// Algorithms that were measured, by device, library and shape. A file that cannot be read or written costs time, nothing else.
+// The measured algorithms, by device, library and shape. A file that cannot be read or written only costs
+// time.
 class LtChoices::Record {
  public:
   Record(const Path& path, const std::string& device) : path_(path), device_(device) {
@@ -99,8 +100,9 @@ LtChoices::Choice LtChoices::choose(const LtShape& shape, const LtOperands& oper
   choice.algorithm = offers.front();
   const bool is_recorded =
       c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-  if (offers.size() == 1 || is_recorded) return choice;  // nothing can be timed while a graph is recorded
-  // Where the result is added to what it takes the place of, a second run would add it twice: that is tried elsewhere.
+  if (offers.size() == 1 || is_recorded) return choice;  // nothing can be timed during graph capture
+  // If the result is accumulated in place, repeated runs would add it several times; they use separate
+  // memory.
   LtOperands trial = operands;
   at::Tensor room;
   if (shape.has_addend && operands.c == operands.d) {
@@ -113,7 +115,7 @@ LtChoices::Choice LtChoices::choose(const LtShape& shape, const LtOperands& oper
   record_->add(shape, choice.algorithm);
   return choice;
 }
-// Undefined where memory has no room: then the library's own choice will do.
+// Undefined if there is not enough memory; the library's preferred algorithm is then used.
 at::Tensor LtChoices::room_for(const LtShape& shape) const {
   const at::ScalarType type = shape.is_wide ? at::kFloat : shape.is_half ? at::kHalf : at::kBFloat16;
   try {

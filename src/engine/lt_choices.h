@@ -1,5 +1,6 @@
-// Products by cuBLASLt, each shape by the algorithm that was fastest here: measured at its first use and kept in a file for the next
-// run. Compiled where CUDA is. Read next: lt_product.h; products_cuda.cpp and fp8_products_cuda.cpp, who ask.
+// GEMMs by cuBLASLt. For each shape it uses the algorithm that was fastest on this device: timed at first
+// use, and stored in a file for the next run. Compiled in CUDA builds only. Read next: lt_product.h; the
+// users are products_cuda.cpp and fp8_products_cuda.cpp.
 #pragma once
 
 #ifdef OPTIMUS_CUDA
@@ -15,17 +16,17 @@ namespace optimus {
 
 class LtChoices {
  public:
-  // record: the file; empty: nothing is kept.
+  // record: the file; empty: nothing is stored.
   LtChoices(at::Device device, const Path& record);
   ~LtChoices();
 
-  // On the current stream. Whether it was started: false where cuBLASLt cannot.
+  // Starts the GEMM on the current stream. Returns false if cuBLASLt does not support it.
   bool run(const LtShape& shape, const LtOperands& operands);
   std::int64_t bytes() const { return static_cast<std::int64_t>(kLtWorkspace); }
 
  private:
   struct Choice {
-    std::unique_ptr<LtProduct> product;  // null: cuBLASLt cannot do it
+    std::unique_ptr<LtProduct> product;  // null: cuBLASLt does not support the shape
     LtAlgorithm algorithm;
   };
   class Record;
@@ -40,7 +41,8 @@ class LtChoices {
   std::map<LtShape, Choice> choices_;
 };
 
-// Rows of 16-byte units from a 16-byte address: what the library's fast kernels want.
+// Whether all rows start at 16-byte addresses and consist of 16-byte units, as the library's fast kernels
+// require.
 inline bool is_aligned(const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   const std::int64_t unit = 16 / static_cast<std::int64_t>(tensor.element_size());

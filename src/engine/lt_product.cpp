@@ -14,20 +14,20 @@ namespace optimus {
 namespace {
 
 void check(cublasStatus_t status, const char* what) {
-  ensure(status == CUBLAS_STATUS_SUCCESS, "{}: cuBLASLt says {}", what, static_cast<int>(status));
+  ensure(status == CUBLAS_STATUS_SUCCESS, "{}: cuBLASLt returned status {}", what, static_cast<int>(status));
 }
 
-// A matrix in memory: columns `stride` apart, or rows where it is row-major.
+// A matrix in memory: `stride` is the distance between columns, or between rows if row-major.
 cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
                               std::int64_t stride, bool is_row_major) {
   cublasLtMatrixLayout_t result = nullptr;
   check(cublasLtMatrixLayoutCreate(&result, type, static_cast<std::uint64_t>(rows),
                                    static_cast<std::uint64_t>(columns), stride),
-        "a matrix");
+        "creating a matrix layout");
   if (is_row_major) {
     const cublasLtOrder_t order = CUBLASLT_ORDER_ROW;
     check(cublasLtMatrixLayoutSetAttribute(result, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order),
-          "an order");
+          "setting the matrix order");
   }
   return result;
 }
@@ -44,9 +44,10 @@ cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// In 8 bits, sums that stay inside a tensor core have some 13 bits: what is smaller than the last of them is cut off, always towards
-// zero. That is the rate of 8 bits, and lost in the operands' rounding, except in weight gradients: sums over all tokens of a micro-batch,
-// most of whose terms cancel each other. With fast ones GPT-2 124M learned 1.3 % less (docs/precision.md).
+// With fp8 operands, accumulation inside a tensor core has about 13 bits: smaller contributions are truncated
+// towards zero. For most GEMMs this is below the rounding error of the operands. It is not for weight
+// gradients, which are sums over all tokens of a micro-batch whose terms mostly cancel each other. With fast
+// accumulation GPT-2 124M learned 1.3 % less (docs/precision.md).
 bool adds_exactly(const LtShape& shape) { return shape.b_is_gradient && shape.is_wide; }
 
 class Events {
@@ -100,12 +101,12 @@ struct LtProduct::Description {
                                                                                    : of.b_is_gradient
                                                                                        ? CUDA_R_8F_E5M2
                                                                                        : CUDA_R_8F_E4M3;
-    check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product");
+    check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "creating a matmul descriptor");
     const cublasLtMatrixLayout_t first = of.a_is_transposed ? layout(a_type, of.k, of.m, of.a_stride, false)
                                                             : layout(a_type, of.m, of.k, of.a_stride, false);
     const cublasLtMatrixLayout_t second = of.b_is_transposed ? layout(b_type, of.n, of.k, of.b_stride, false)
                                                              : layout(b_type, of.k, of.n, of.b_stride, false);
-    // Turned: D^T = op(B)^T op(A)^T.
+    // Transposed: D^T = op(B)^T op(A)^T.
     a = is_turned ? second : first, b = is_turned ? first : second;
     const bool a_transposed = is_turned ? !of.b_is_transposed : of.a_is_transposed,
                b_transposed = is_turned ? !of.a_is_transposed : of.b_is_transposed;
@@ -129,13 +130,13 @@ struct LtProduct::Description {
 
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t which, const T& value) {
-    check(cublasLtMatmulDescSetAttribute(product, which, &value, sizeof value), "an attribute");
+    check(cublasLtMatmulDescSetAttribute(product, which, &value, sizeof value), "setting a matmul attribute");
   }
 };
 
 LtProduct::LtProduct(const LtShape& shape) : shape_(shape) {
   ways_[0] = std::make_unique<Description>(shape, false);
-  // A bias or a second matrix would lie the other way round.
+  // With a bias or an auxiliary matrix, the transposed form would need these transposed too.
   if (shape.epilogue == LtEpilogue::none) ways_[1] = std::make_unique<Description>(shape, true);
 }
 LtProduct::~LtProduct() = default;
@@ -143,18 +144,18 @@ LtProduct::~LtProduct() = default;
 std::vector<LtAlgorithm> LtProduct::offers(cublasLtHandle_t handle) const {
   constexpr int kOffers = 24;
   cublasLtMatmulPreference_t preference = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&preference), "a preference");
+  check(cublasLtMatmulPreferenceCreate(&preference), "creating a matmul preference");
   const std::size_t workspace = kLtWorkspace;
-  // Parts of a sum are added in fp32, not rounded to 16 bits in between.
+  // Partial sums are accumulated in fp32 and not rounded to 16 bits in between.
   const std::uint32_t schemes = shape_.is_wide
                                     ? static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK)
                                     : static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                              sizeof workspace),
-        "a workspace");
+        "setting the workspace size");
   check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                              sizeof schemes),
-        "reductions");
+        "setting the reduction schemes");
   std::vector<LtAlgorithm> result;
   for (const std::unique_ptr<Description>& way : ways_) {
     if (way == nullptr) continue;
@@ -202,7 +203,8 @@ bool LtProduct::run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const
                         stream) == CUBLAS_STATUS_SUCCESS;
 }
 
-// All of them once, behind a run that loads the kernel; then the few best in turns, so that a clock that drifts meets all alike.
+// Times each algorithm once, after a run that loads the kernel; then the best few in turn, so that clock
+// drift affects all of them equally.
 LtAlgorithm fastest(const LtProduct& product, std::vector<LtAlgorithm> algorithms, cublasLtHandle_t handle,
                     const LtOperands& operands, void* workspace, cudaStream_t stream) {
   constexpr std::size_t kFinalists = 6;

@@ -1,5 +1,6 @@
-// describe (module_block.h): runs the parts of a model once before anything is planned, to learn their shapes, their work and the
-// memory that autograd takes for them, and to refuse what would make learning depend on the plan.
+// Implements describe (module_block.h): runs the parts of a model once before anything is planned, to
+// determine their shapes, their work and the memory that autograd needs for them, and to reject parts whose
+// results would depend on the plan.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones_like.h>
@@ -20,7 +21,7 @@
 namespace optimus {
 namespace {
 
-// Follows libtorch's allocations of this thread, and of threads that work for it.
+// Tracks libtorch's allocations on this thread and on threads that work for it.
 struct Meter final : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
     const std::int64_t held = now += bytes;
@@ -34,10 +35,11 @@ struct Meter final : c10::MemoryReportingInfoBase {
   double flops = 0;
 };
 
-// Called by libtorch at the begin of every operation; the meter is found where the allocator finds it.
+// Called by libtorch at the start of every operation. Finds the meter through the same thread-local as the
+// allocator.
 std::unique_ptr<at::ObserverContext> count_flops(const at::RecordFunction& function) {
   const std::string name = function.name();
-  const bool is_counted = name != "aten::mul" && name != "aten::add";  // bound by memory
+  const bool is_counted = name != "aten::mul" && name != "aten::add";  // others are memory-bound
   auto* const meter =
       dynamic_cast<Meter*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
   if (meter != nullptr && is_counted)
@@ -59,7 +61,7 @@ class FlopsCounting {
   at::CallbackHandle handle_;
 };
 
-// The modules' tensors in the run's element types, until it ends.
+// Converts the modules' tensors to the run's element types during its lifetime.
 class Converted {
  public:
   Converted(const ModuleModel& model, at::ScalarType type, at::Device device) {
@@ -82,7 +84,7 @@ class Converted {
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
 };
 
-// Two batches that differ in all but their first sample.
+// Two batches that differ in all samples except the first.
 struct Batches {
   at::Tensor one, other;
 };
@@ -120,9 +122,10 @@ class Trial {
   void name_tensors(std::size_t part, CustomBlock& block) {
     for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) {
       if (!seen_.insert(tensor.unsafeGetTensorImpl()).second)
-        throw UserError("{}: parameter {} belongs to an earlier part too; put what shares it into one part",
-                        model_.name, name);
-      // More dimensions than a Shape holds: the last ones as one. Rows stay rows.
+        throw UserError(
+            "{}: parameter {} also belongs to an earlier part; put everything that shares it into one part",
+            model_.name, name);
+      // If there are more dimensions than a Shape supports, the last ones are merged. Rows are preserved.
       Shape shape{1};
       for (std::int64_t d = 0; d < tensor.dim(); ++d) {
         if (d >= kMaxDims)
@@ -134,7 +137,7 @@ class Trial {
     }
   }
 
-  // The outputs of both batches, once it is sure that they depend on nothing but the sample.
+  // Returns the outputs of both batches after checking that they depend only on the sample.
   Batches check(std::size_t part) const {
     const ModulePart& what = model_.parts[part];
     const std::vector<at::Tensor> others = other_tensors(what);
@@ -145,17 +148,18 @@ class Trial {
     for (std::size_t i = 0; i < others.size(); ++i)
       if (!at::equal(others[i], before[i]))
         throw UserError(
-            "{}: part {} changes its buffers (batch statistics?), so what it learns would depend on how "
-            "batches are cut; "
-            "use a norm over each sample, such as GroupNorm or LayerNorm",
+            "{}: part {} changes its buffers (batch statistics?), so training would depend on how batches "
+            "are cut; use a norm over each sample, such as GroupNorm or LayerNorm",
             model_.name, what.name);
     if (!at::equal(one, again))
       throw UserError(
-          "{}: part {} is random (dropout?): the same input gave two outputs; take the random part out",
+          "{}: part {} is random (dropout?): the same input gave two different outputs; remove the random "
+          "part",
           model_.name, what.name);
     if (!at::allclose(one[0], other[0], 1e-3, 1e-5, true))
       throw UserError(
-          "{}: part {} gives a sample another output beside other samples; use a norm over each sample",
+          "{}: part {} gives different outputs for the same sample in different batches; use a norm over "
+          "each sample",
           model_.name, what.name);
     return {one, other};
   }
@@ -164,9 +168,10 @@ class Trial {
     const at::Tensor result = run_forward(model_, part, input, {}).output;
     if (result.dim() < 1 || result.size(0) != input.size(0) || result.numel() == 0 ||
         !result.is_floating_point())
-      throw UserError("{}: part {} made {} from {} samples, must be [{}, …] of a floating-point type",
-                      model_.name, model_.parts[part].name,
-                      fmt::format("[{}]", fmt::join(result.sizes(), ", ")), input.size(0), input.size(0));
+      throw UserError(
+          "{}: part {} returned {} for {} samples; it must return [{}, …] of a floating-point type",
+          model_.name, model_.parts[part].name, fmt::format("[{}]", fmt::join(result.sizes(), ", ")),
+          input.size(0), input.size(0));
     return result;
   }
 
@@ -196,7 +201,8 @@ class Trial {
       const FlopsCounting counting;
       forward = run_forward(model_, part, input, options);
     }
-    const at::Tensor gradient = at::ones_like(forward.output);  // the engine has it in its arena: not counted
+    // stored in the engine's arena, so not counted
+    const at::Tensor gradient = at::ones_like(forward.output);
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     forward.output.reset();
     const std::int64_t kept = meter->now;
@@ -212,15 +218,15 @@ class Trial {
 };
 
 void refuse_incomplete(const ModuleModel& model, const ModuleSample& example) {
-  if (model.parts.empty()) throw UserError("{}: a model of modules needs at least one part", model.name);
-  if (model.loss == nullptr) throw UserError("{}: a model of modules needs a loss", model.name);
+  if (model.parts.empty()) throw UserError("{}: a module model needs at least one part", model.name);
+  if (model.loss == nullptr) throw UserError("{}: a module model needs a loss", model.name);
   for (const ModulePart& part : model.parts)
     if (part.forward == nullptr)
-      throw UserError("{}: part {} has no forward", model.name, in_quotes(part.name));
+      throw UserError("{}: part {} has no forward function", model.name, in_quotes(part.name));
   if (!example.input.defined() || !example.target.defined() || example.input.numel() == 0)
-    throw UserError("{}: sample 0 needs an input with elements and a target", model.name);
+    throw UserError("{}: sample 0 must have a non-empty input and a target", model.name);
   if (!example.input.is_floating_point() && example.input.scalar_type() != at::kLong)
-    throw UserError("{}: inputs must be floating-point or 64-bit whole numbers", model.name);
+    throw UserError("{}: inputs must be floating-point numbers or 64-bit integers", model.name);
 }
 
 }  // namespace
@@ -238,8 +244,8 @@ ModuleFacts describe(const ModuleModel& model, const ModuleSample& example, Prec
   for (std::size_t part = 0; part < model.parts.size(); ++part) try {
       trial.run(part);
     } catch (const c10::Error& error) {
-      throw UserError("{}: part {} failed in its trial: {}", model.name, in_quotes(model.parts[part].name),
-                      in_quotes(error.what_without_backtrace(), 300));
+      throw UserError("{}: part {} failed in its trial run: {}", model.name,
+                      in_quotes(model.parts[part].name), in_quotes(error.what_without_backtrace(), 300));
     }
   validate(facts.spec);
   return facts;

@@ -1,9 +1,11 @@
-// A layer's shards on their way in 8 bits, where products in 8 bits are all that reads its matrices (ZeRO 3): each member rounds its own
-// shard of them and measures it, so that a gather moves a byte an element, and a product that rounds them once more changes nothing.
+// Gathers the shards of a layer's weights in fp8. Used with ZeRO 3 if only fp8 GEMMs read the layer's
+// matrices: each member rounds and measures its own shard, so that a gather moves one byte per element.
+// Rounding a weight again in the GEMM does not change it.
 //
-//   of a member    | q k v out up down: e4m3, a byte each | norms, biases: as they are |      each tensor at 16 bytes
+//   bytes of a member    | q k v out up down: e4m3, a byte each | norms, biases: unchanged |
+//                        each tensor is 16-byte aligned
 //
-// Read next: state_exchange.h, who gathers; fp8_scales.h, where the scales are.
+// Read next: state_exchange.h, which gathers; fp8_scales.h, which has the scales.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,19 +22,19 @@ class NarrowShards {
  public:
   NarrowShards(const BlockShape& shape, int layer, at::ScalarType element);
 
-  std::int64_t bytes() const { return bytes_; }  // of a member
+  std::int64_t bytes() const { return bytes_; }  // of one member
   // own: the member's shard, flat. to: `bytes` bytes.
   void pack(const at::Tensor& own, Fp8Scales& scales, const Kernels& kernels, const at::Tensor& to) const;
-  // all: the members' bytes one behind the other. whole: flat, in whole order; matrices as 8 bits hold them.
+  // all: the concatenated bytes of all members. whole: flat, in whole order; matrices have fp8 values.
   void unpack(const at::Tensor& all, const Fp8Scales& scales, const at::Tensor& whole) const;
 
  private:
   struct Piece {
     HeldTensor held;
-    int slot = -1;  // of its product's weight; -1: it goes as it is
+    int slot = -1;  // fp8 slot of its GEMM's weight; -1: not converted to fp8
     std::int64_t place = 0;
   };
-  // The first `rows` rows of a piece, of one member.
+  // The first `rows` rows of a piece in the bytes of one member.
   at::Tensor rows_of(const at::Tensor& bytes, const Piece& piece, std::int64_t rows) const;
 
   const int num_shards_;

@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-// Tensors that lie side by side, and the name of all of them together.
+// Tensors that are adjacent in memory, and their joint name.
 struct Fusion {
   const char* joint;
   std::vector<const char*> single;
@@ -88,7 +88,7 @@ void Parameters::hold_state(int number) {
   state.second = zeros(number, StateKind::optimizer, types_.wide);
 }
 
-// Masters that are weights are here whole, unless weights are sharded too.
+// Masters that are weights are stored completely on this device, unless weights are sharded too.
 void Parameters::hold_copy(int number) {
   if (shape(number).tensors.empty()) return;
   BlockState& state = block(number);
@@ -144,7 +144,7 @@ bool Parameters::is_sharded(const HeldTensor& held, at::Tensor BlockState::*memb
 
 Box Parameters::box(const std::string& name, at::Tensor BlockState::*member) const {
   const HeldTensor* held = find(name);
-  ensure(held != nullptr, "no tensor {}", name);
+  ensure(held != nullptr, "this device has no part of tensor {}", name);
   Box box = held->box;
   if (is_sharded(*held, member)) {
     const Span rows = shape(places_.at(name).first).own_rows(*held);
@@ -193,8 +193,8 @@ BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Ten
         for (const HeldTensor& held : tensors)
           if (name_in_block(held.name) == std::string(single) + suffix) {
             if (first == nullptr) first = &held;
-            ensure(held.offset == first->offset + rows * first->row, "{} does not follow {}", held.name,
-                   first->name);
+            ensure(held.offset == first->offset + rows * first->row,
+                   "tensor {} does not directly follow {} in memory", held.name, first->name);
             rows += held.rows;
           }
       if (first == nullptr) continue;
@@ -249,15 +249,17 @@ void Parameters::set(const std::string& name, std::span<const double> values) {
   const HeldTensor* held = find(name);
   if (held == nullptr) return;
   const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(held->tensor)];
-  ensure(std::ssize(values) == tensor.shape.num_elements(), "{} values for {}", values.size(), name);
-  // from_blob reads only.
+  ensure(std::ssize(values) == tensor.shape.num_elements(),
+         "{} values given for tensor {}, which has another size", values.size(), name);
+  // from_blob only reads.
   set_from(name, at::from_blob(const_cast<double*>(values.data()), sizes_of(Box(tensor.shape)), at::kDouble));
 }
 void Parameters::set(const std::string& name, std::span<const float> values) {
   const HeldTensor* held = find(name);
   if (held == nullptr) return;
   const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(held->tensor)];
-  ensure(std::ssize(values) == tensor.shape.num_elements(), "{} values for {}", values.size(), name);
+  ensure(std::ssize(values) == tensor.shape.num_elements(),
+         "{} values given for tensor {}, which has another size", values.size(), name);
   set_from(name, at::from_blob(const_cast<float*>(values.data()), sizes_of(Box(tensor.shape)), at::kFloat));
 }
 
@@ -272,14 +274,14 @@ void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
   if (copies_ != nullptr && copies_->find(name) != nullptr) copies_->set_from(name, whole);
   const BlockState& state = block(places_.at(name).first);
   if (!state.weights.defined()) return;
-  // Through the master's type, as an update rounds.
+  // Rounded via the master's type, as in an update.
   if (!state.masters.is_same(state.weights))
     weight(name).copy_(part(&BlockState::weights).to(state.masters.scalar_type()));
 }
 
 std::vector<double> Parameters::get(const std::string& name, at::Tensor BlockState::*member) const {
   const at::Tensor source = view(name, member);
-  ensure(source.defined(), "no tensor {}", name);
+  ensure(source.defined(), "this device has no part of tensor {}", name);
   std::vector<double> values(static_cast<std::size_t>(source.numel()));
   at::from_blob(values.data(), source.sizes(), at::kDouble).copy_(source);
   return values;

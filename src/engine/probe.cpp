@@ -49,7 +49,7 @@ class Probe {
     probe_host();
     if (precision_ == Precision::fp8)
       probe_narrow({device_, *products_, *kernels_, inputs_, outputs_, sums_, idle_,
-                    [&](std::int64_t done, std::int64_t total) { progress("8-bit products", done, total); }},
+                    [&](std::int64_t done, std::int64_t total) { progress("fp8 GEMMs", done, total); }},
                    times_);
     return std::move(times_);
   }
@@ -58,7 +58,7 @@ class Probe {
   bool is_cuda() const { return device_.is_cuda(); }
   std::int64_t ring_size() const { return is_cuda() ? std::int64_t{1} << 30 : std::int64_t{1} << 25; }
 
-  // A device that has rested runs faster at first than it does in a training, or more slowly.
+  // An idle device initially runs faster or slower than it does in training.
   void warm_up() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(is_cuda() ? 3 : 1);
     const std::int64_t edge = is_cuda() ? 4096 : 512;
@@ -83,7 +83,7 @@ class Probe {
     for (std::size_t point = 0; point < total; ++point) {
       const double r = rows[point / a_row], i = widths[point / widths.size() % widths.size()],
                    o = widths[point % widths.size()];
-      progress("products", static_cast<std::int64_t>(point), static_cast<std::int64_t>(total));
+      progress("GEMMs", static_cast<std::int64_t>(point), static_cast<std::int64_t>(total));
       for (std::size_t use = 0; use < std::size(tables); ++use) {
         std::vector<double>& rates = tables[use]->rates;
         const double before = point < a_row ? 0 : rates[point - a_row];  // with fewer rows
@@ -94,7 +94,7 @@ class Probe {
       }
     }
   }
-  // Seconds; what would take longer is as fast as the size before it.
+  // In seconds. A GEMM that would take longer is assumed to be as fast as the next smaller size.
   double longest_product() const { return is_cuda() ? 0.02 : 0.2; }
 
   double product_rate(std::size_t use, std::int64_t rows, std::int64_t inner, std::int64_t outer) {
@@ -160,11 +160,12 @@ class Probe {
       attention_->backward(task, in_heads(inputs_.next(rows, width)), columns(qkv, 0), columns(qkv, 1),
                            columns(qkv, 2), out, logsumexp, dq, dk, dv);
     };
-    // The scores are computed again: five products in place of two.
+    // The scores are recomputed: five GEMMs instead of two.
     times_.tables[name + ".backward"].rates.push_back(2.5 * flops / seconds_of_kernel(device_, backward));
   }
 
-  // Rows of a usual width; elements a second over elements.
+  // Measures a memory-bound kernel on rows of a typical width: elements per second as a function of the
+  // number of elements.
   void cheap(const std::string& name, std::int64_t width,
              const std::function<void(std::int64_t rows, std::int64_t width)>& call) {
     const Axis sizes =
@@ -283,7 +284,7 @@ class Probe {
     });
   }
 
-  // Clearing the gradient, its norm and AdamW, as each step has them.
+  // Zeroing the gradient, its norm, and AdamW, as in each step.
   void probe_update() {
     at::Tensor square = at::zeros({1}, at::TensorOptions(at::kDouble).device(device_));
     const at::Tensor numbers = numbers_behind_gate(device_, 1e-4);
@@ -298,7 +299,8 @@ class Probe {
     });
   }
 
-  // A training of next to nothing is all host: so many kernels, and what a step has beside them.
+  // Training a tiny model is limited by the host: measures the time per kernel launch, and the fixed time per
+  // step.
   void probe_host() {
     if (is_cuda()) {
       at::Tensor x = outputs_.next(1, 128);
@@ -326,7 +328,7 @@ class Probe {
     sample.num_counted = 8;
     const Batch batch = make_batch({sample}, plan, 0, 0);
     return seconds_of(device_, [&] {
-      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step failed");
+      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step of the probe failed");
     });
   }
 
@@ -362,8 +364,7 @@ NumberFormat format_name(Precision precision) {
 
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events) {
   if (precision == Precision::fp8 && !device.is_cuda())
-    throw UserError("--precision fp8: only GPUs multiply in 8 bits; use bf16 or fp32 to measure {}",
-                    device.str());
+    throw UserError("--precision fp8: only GPUs support fp8; use bf16 or fp32 to measure {}", device.str());
   KernelTimes times = Probe(device, precision, events).run();
   times.format = format_name(precision);
   return times;

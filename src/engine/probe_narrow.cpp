@@ -11,7 +11,7 @@ namespace {
 
 using Axis = std::vector<double>;
 
-// The width that cheap kernels are measured with, as for others in probe.cpp.
+// The width for memory-bound kernels, as for others in probe.cpp.
 constexpr std::int64_t kNormWidth = 1024, kWidth = 4096;
 
 class Narrow {
@@ -50,7 +50,7 @@ class Narrow {
     }
   }
 
-  // In the memory of a tensor of 16 bits, as products give it (Products::input_room).
+  // In the memory of a 16-bit tensor, as provided by Products::input_room.
   Fp8Room room(std::int64_t rows, std::int64_t width, bool turns) {
     const std::int64_t count = rows * width;
     const at::Tensor bytes = with_.outputs.next(rows, width).view({-1}).view(fp8_type(Fp8Operand::input));
@@ -140,12 +140,13 @@ class Narrow {
       (void)narrow->input_room(x, weight, /*transposes=*/true);
       narrow->weight_gradient(dy, x, gradient);
     };
-    forward(false), backward(true);  // from now on inputs are taken
+    forward(false), backward(true);  // after this, inputs can be passed in fp8
     const double work =
         2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(outer);
     const double elements = static_cast<double>(rows * outer);
     const auto seconds = [&](const auto& call) { return seconds_of_product(with_.device, with_.idle, call); };
-    // A product without the casts that were measured with it; never less than half of both, should noise have it so.
+    // The time of a GEMM without the casts that were measured with it; at least half of the total, to be
+    // robust against noise.
     const auto without = [&](double both, const char* cast) {
       return std::max(both / 2, both - times_.seconds(cast, elements, {elements}));
     };

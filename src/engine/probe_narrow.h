@@ -1,5 +1,5 @@
-// How fast products in 8 bits are, and what comes with them: casts, transpositions, norms and activation functions that write 8 bits.
-// Tables as in cluster/kernel_times.h. Used by engine/probe.cpp alone.
+// Measures the speed of fp8 GEMMs and of the operations around them: casts, transpositions, and norms and
+// activation functions with fp8 output. Tables as in cluster/kernel_times.h. Used only by engine/probe.cpp.
 #pragma once
 
 #include "cluster/kernel_times.h"

@@ -16,7 +16,8 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMostViews = 128;
-constexpr double kSpan = 2e-3;  // seconds: long enough for the clock and for launches to overlap
+// seconds: long enough for the resolution of the clock and for overlapping launches
+constexpr double kSpan = 2e-3;
 
 double seconds_of_calls(at::Device device, const std::function<void()>& call, int count) {
   wait_for(device);
@@ -27,10 +28,10 @@ double seconds_of_calls(at::Device device, const std::function<void()>& call, in
 }
 
 #ifdef OPTIMUS_CUDA
-// Calls between pairs of events, with copies of half their length behind each.
+// Calls between pairs of events, each followed by copies of half its duration.
 double seconds_between_copies(const at::Tensor& idle, const std::function<void()>& call, double once) {
   constexpr double kCopied =
-      3.2e12;  // bytes a second, read and written, of a Hopper; less on others: they rest longer
+      3.2e12;  // bytes per second, read and written, of a Hopper GPU; slower GPUs pause longer
   const auto elements =
       static_cast<std::int64_t>(once * 0.5 * kCopied / 2 / static_cast<double>(idle.element_size()));
   const std::int64_t half = idle.numel() / 2, count = std::clamp<std::int64_t>(elements, 1, half);
@@ -88,7 +89,7 @@ double seconds_of(at::Device device, const std::function<void()>& call) {
 }
 
 double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
-  constexpr double kLong = 200e-6;  // seconds: no launch shows beside them
+  constexpr double kLong = 200e-6;  // seconds: longer kernels hide the launch time
   call();
   if (!device.is_cuda() || seconds_of_calls(device, call, 2) > kLong) return seconds_of(device, call);
   constexpr int kCalls = 50, kPlain = 3, kTimed = 5;

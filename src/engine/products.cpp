@@ -15,8 +15,9 @@
 namespace optimus {
 namespace {
 
-// While it lives ATen multiplies fp32 by its BLAS. On Arm it would go through oneDNN, which copies the weights into a workspace
-// at every call: slower (68 against 74 GFLOP/s on two Neoverse-N1 cores) and an allocation as large as an activation.
+// Makes ATen use its BLAS for fp32 GEMMs during its lifetime. On Arm it would use oneDNN, which copies the
+// weights into a workspace on every call: slower (68 vs. 74 GFLOP/s on two Neoverse-N1 cores), with an
+// allocation as large as an activation.
 class BlasOnly {
  public:
   BlasOnly() : before_(at::globalContext().userEnabledMkldnn()) {
@@ -30,12 +31,12 @@ class BlasOnly {
   bool before_;
 };
 
-// By ATen's products, in one element type.
+// GEMMs by ATen, in one element type.
 class AtenProducts : public Products {
  public:
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                bool adds) override {
-    ensure(!adds || !bias.defined(), "a bias is added before the product");
+    ensure(!adds || !bias.defined(), "a bias cannot be combined with accumulation");
     if (adds)
       at::addmm_out(y, y, x, weight.t());
     else if (bias.defined())
@@ -58,7 +59,7 @@ class AtenProducts : public Products {
   }
 };
 
-// fp32 and fp64 on a processor.
+// fp32 and fp64 on a CPU.
 class BlasProducts final : public AtenProducts {
  public:
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
@@ -77,7 +78,8 @@ class BlasProducts final : public AtenProducts {
   }
 };
 
-// bf16 on a processor that multiplies it: the weight gradient is rounded once a micro-batch before it is added.
+// bf16 on a CPU with bf16 GEMMs: the weight gradient is rounded once per micro-batch before it is
+// accumulated.
 class NarrowProducts final : public AtenProducts {
  public:
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
@@ -89,9 +91,10 @@ class NarrowProducts final : public AtenProducts {
   }
 };
 
-// bf16 or fp16 on CUDA: sums are fp32's until they are written, and rounded once. Parts of a sum would be added in 16 bits where
-// ATen lets the library; and a bias that it hands over with a product whose rows are in no 16 bytes is added to the rounded
-// result, in a pass of its own (seen in cuBLASLt 13.1), so here it is what the product is added to.
+// bf16 or fp16 on CUDA: sums are fp32 and are rounded once, when they are written. By default ATen allows the
+// library to add partial sums in 16 bits. In addition, the library adds a bias to the already rounded result
+// in a separate pass if the rows of the matrix are not 16-byte aligned (observed with cuBLASLt 13.1);
+// therefore the bias is copied to the output first, and the GEMM accumulates into it.
 class WideSumProducts final : public AtenProducts {
  public:
   WideSumProducts() {
@@ -111,7 +114,8 @@ class WideSumProducts final : public AtenProducts {
   }
 };
 
-// bf16 or fp16 on a processor without such products: operands are widened into buffers of ours, the product is fp32's.
+// bf16 or fp16 on a CPU without such GEMMs: operands are converted to fp32 buffers, and the GEMM runs in
+// fp32.
 class WideningProducts final : public Products {
  public:
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
@@ -145,7 +149,7 @@ class WideningProducts final : public Products {
   }
 
  private:
-  // Grows in the first step, then stays.
+  // Grows during the first step, then keeps its size.
   at::Tensor room(std::size_t index, const at::Tensor& like) {
     at::Tensor& buffer = buffers_[index];
     if (!buffer.defined() || buffer.numel() < like.numel()) buffer = at::empty({like.numel()}, at::kFloat);
@@ -189,7 +193,7 @@ bool Products::has_taken(const at::Tensor&) const { return false; }
 std::optional<Fp8Room> Products::input_room(const at::Tensor&, const at::Tensor&, bool) { return {}; }
 void Products::take_gradient(Activation, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                              const at::Tensor&, at::Tensor&) {
-  ensure(false, "a gradient for products that take none");
+  ensure(false, "these GEMMs cannot take a gradient in their own format");
 }
 
 std::unique_ptr<Products> make_products(at::Device device, at::ScalarType element, const Path& record) {

@@ -1,8 +1,9 @@
-// A layer's products on CUDA in bf16 and fp16, by cuBLASLt: each shape's algorithm is the one that was fastest here, measured at
-// its first use and kept in a file for the next run. What cuBLASLt cannot do goes to ATen's products.
+// The GEMMs of a layer on CUDA in bf16 and fp16, by cuBLASLt. For each shape they use the algorithm that was
+// fastest on this device, measured at first use and stored in a file for the next run. Cases that cuBLASLt
+// does not support use ATen's GEMMs.
 //
-// Matrices of ours are row-major, cuBLASLt's column-major: y = x W^T is y^T = W x^T, and the memory of y^T, column-major, is
-// that of y.
+// Our matrices are row-major, cuBLASLt's are column-major: y = x W^T is y^T = W x^T, and y^T in column-major
+// order has the same memory as y.
 #include "engine/products_cuda.h"
 
 #ifdef OPTIMUS_CUDA
@@ -31,13 +32,13 @@ class CudaProducts final : public Products {
                     const at::Tensor& stream, at::Tensor& y) override {
     if (!multiply(x, weight, bias, stream, y)) plain_->forward_onto(x, weight, bias, stream, y);
   }
-  // Not in place: where C is D, the library rounds the sums to 16 bits and lets the memory add them (seen with all algorithms of
-  // cuBLASLt 13.1 on an H200).
+  // Not in place: if C is D, the library rounds the sums to 16 bits and accumulates in memory (observed with
+  // all algorithms of cuBLASLt 13.1 on an H200).
   void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
                       const at::Tensor& stream) override {
     const std::vector<Span> parts = parts_of(dy);
     if (parts.size() == 1) return whole_input_gradient(dy, weight, dx, stream);
-    // The few columns of the rest first, so that what they give is rounded while it is small.
+    // The few remaining columns come first, so that their contribution is rounded while it is small.
     at::Tensor rest = at::empty_like(dx);
     whole_input_gradient(columns(dy, parts[1]), rows(weight, parts[1]), rest, stream);
     whole_input_gradient(columns(dy, parts[0]), rows(weight, parts[0]), dx, rest);
@@ -59,8 +60,9 @@ class CudaProducts final : public Products {
   LtChoices* choices() override { return &choices_; }
 
  private:
-  // Outputs that one product covers. The library has no quick ones for matrices in no 16 bytes, and logits of GPT-2's 50,257 tokens
-  // are such: where their rows are longer, the last few are a product of their own.
+  // Ranges of outputs that are computed by one GEMM each. The library has no fast kernels for matrices
+  // without 16-byte alignment, and the logits of GPT-2's 50,257 tokens are such a matrix. If the row stride
+  // is aligned, the last few columns are a separate GEMM.
   static std::vector<Span> parts_of(const at::Tensor& y) {
     constexpr std::int64_t kMany = 4096, kUnit = 64;
     const std::int64_t outputs = y.size(1), even = outputs / kUnit * kUnit;
@@ -104,7 +106,7 @@ class CudaProducts final : public Products {
     shape.a_stride = weight.stride(0), shape.b_stride = dy.stride(0), shape.d_stride = dx.stride(0);
     return shape;
   }
-  // y = x W^T + bias + addend; false where cuBLASLt cannot.
+  // y = x W^T + bias + addend; false if cuBLASLt does not support it.
   bool multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                 const at::Tensor& addend, at::Tensor& y) {
     if (!all_aligned(x, weight, bias, addend, y)) return false;

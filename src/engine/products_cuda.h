@@ -1,4 +1,4 @@
-// Products by cuBLASLt, for make_products; see products_cuda.cpp.
+// GEMMs by cuBLASLt, for make_products; see products_cuda.cpp.
 #pragma once
 
 #include "base/file.h"
@@ -7,7 +7,8 @@
 namespace optimus {
 
 #ifdef OPTIMUS_CUDA
-// bf16 or fp16. `record`: the file that keeps which algorithms were fastest; empty: none does. `plain` does the rest.
+// bf16 or fp16. `record`: the file for the fastest algorithms; empty: they are not stored. `plain` handles
+// all other cases.
 std::unique_ptr<Products> make_cuda_products(at::Device device, at::ScalarType element, const Path& record,
                                              std::unique_ptr<Products> plain);
 #endif

@@ -23,7 +23,7 @@ at::Tensor of_run(const at::Tensor& x, std::int64_t first, std::int64_t count) {
 RingPass::RingPass(const Tools& tools, int layer, const TensorPart& part, std::vector<HeadRun> runs)
     : tools_(tools), layer_(layer), part_(part), runs_(std::move(runs)) {}
 
-// Keys and values lie side by side in a row.
+// Keys and values are adjacent in each row.
 RingPass::Keys RingPass::keys_in(const at::Tensor& buffer) const {
   const std::int64_t heads = part_.kv_heads.size();
   const at::Tensor both = buffer.view({buffer.size(0), 2 * heads, tools_.model.head_dim});
@@ -122,7 +122,7 @@ Exchange RingPass::exchange(const Instruction& hop, const Pass& pass) const {
 
 namespace {
 
-// Several operations that end together.
+// Several operations that are waited for together.
 class PendingAll final : public Pending {
  public:
   explicit PendingAll(std::vector<std::unique_ptr<Pending>> all) : all_(std::move(all)) {}
@@ -158,7 +158,7 @@ class PendingAll final : public Pending {
 std::unique_ptr<Pending> pass_on(Comm& comm, const Group& group,
                                  const std::vector<std::pair<at::Tensor, at::Tensor>>& tensors,
                                  std::string_view what) {
-  constexpr int kTag = 16;  // apart from those of messages between stages (crossing.cpp)
+  constexpr int kTag = 16;  // distinct from the tags of messages between stages (crossing.cpp)
   const auto size = std::ssize(group.members);
   const auto own = std::find(group.members.begin(), group.members.end(), comm.rank()) - group.members.begin();
   const int next = group.members[static_cast<std::size_t>((own + 1) % size)],

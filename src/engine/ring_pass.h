@@ -1,9 +1,11 @@
-// Attention of a layer under context parallelism: the own keys and values go round a ring of devices, each adds what its queries
-// see of them. In the backward the gradients of keys and values travel with them and come home last.
+// Ring attention of a layer under context parallelism: keys and values circulate in a ring of devices, and
+// each device adds the attention of its own queries to the keys that it currently has. In the backward the
+// gradients of keys and values travel with them and reach their owner last.
 //
-//   hop h works on the keys of context part (own - h) mod cp, which lie in buffer h % 2; meanwhile they go on to the next part
+//   ring step h uses the keys of context part (own - h) mod cp, in buffer h % 2;
+//   meanwhile they are sent to the next part
 //
-// Part of a layer block (layer_block.cpp); the arithmetic is kernels/ring_attention.h.
+// Part of a layer block (layer_block.cpp). The arithmetic is in kernels/ring_attention.h.
 #pragma once
 
 #include <memory>
@@ -19,7 +21,8 @@ class RingPass {
  public:
   RingPass(const Tools& tools, int layer, const TensorPart& part, std::vector<HeadRun> runs);
 
-  // q, k, v: [rows, heads, head_dim], the own ones. Forward: begin, hops, then `output` is filled by end.
+  // q, k, v: [rows, heads, head_dim] of this device. Call begin, the ring steps, then end. In the forward,
+  // end writes `output`.
   void begin_forward(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
   void forward_hop(const Pass& pass, const at::Tensor& q) const;
   void end_forward(const Pass& pass, at::Tensor output) const;
@@ -47,7 +50,8 @@ class RingPass {
   const std::vector<HeadRun> runs_;
 };
 
-// To the next member of the group, from the one before.
+// Sends each first tensor to the next member of the group, and receives each second tensor from the previous
+// one.
 std::unique_ptr<Pending> pass_on(Comm& comm, const Group& group,
                                  const std::vector<std::pair<at::Tensor, at::Tensor>>& tensors,
                                  std::string_view what);

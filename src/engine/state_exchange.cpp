@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-constexpr int kBuddyTag = 2;  // beside those of activations and their gradients (crossing.cpp)
+constexpr int kBuddyTag = 2;  // distinct from the tags of activations and their gradients (crossing.cpp)
 
 // The first elements of a byte buffer as a flat tensor of another type.
 at::Tensor first_of(const at::Tensor& bytes, std::int64_t count, at::ScalarType type) {
@@ -40,7 +40,7 @@ void StateExchange::gather_narrow(Fp8Scales& scales, const Kernels& kernels) {
     const NarrowShards& narrow = narrow_.try_emplace(block, shape, block - 1, element_).first->second;
     const auto whole = shape.shard_elements * static_cast<std::int64_t>(at::elementSize(element_));
     if (narrow.bytes() > whole)
-      narrow_.erase(block);  // matrices so small that padding outweighs them
+      narrow_.erase(block);  // the matrices are so small that padding outweighs the savings
     else
       scales.expect_rounded_weights(block - 1);
   }
@@ -60,7 +60,7 @@ void StateExchange::find_shared_pieces() {
   }
 }
 
-// Of tensor parts with equal copies the lowest contributes.
+// Of tensor parts with equal copies, the lowest contributes.
 StateExchange::SharedPiece StateExchange::shared_piece(const HeldBox& shared,
                                                        const std::vector<int>& members) const {
   const std::string& name = parameters_.tensors()[static_cast<std::size_t>(shared.tensor)].name;
@@ -79,7 +79,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const HeldBox& shared,
           .view(sizes);
   for (int d = 0; d < own.num_dims; ++d)
     piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own[d].begin, shared.box[d].size());
-  // Shards of the parts of one copy: rows that two parts share may lie in different shards of theirs.
+  // Considers the shards of all parts of one copy: rows that two parts share may be in different shards of
+  // each.
   const int copy = strategy_of(stage_, block).tp * shape.num_shards,
             first = program_.seat.index / copy * copy;
   for (int index = first; index < program_.seat.index; ++index)
@@ -88,7 +89,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const HeldBox& shared,
   return piece;
 }
 
-// A tied embedding that another stage holds too comes first among a block's tensors, and is not summed with the others.
+// A tied embedding that another stage stores too is the first of a block's tensors, and is not summed
+// together with the others.
 std::int64_t StateExchange::end_of_shared(int block) const {
   const bool has_both_ends =
       stage_.chunks.front().first() == 0 && stage_.chunks.back().end() == plan_.num_blocks;
@@ -106,14 +108,14 @@ std::string StateExchange::what(const Instruction& next) const {
 }
 
 std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const StateBuffers& buffers) {
-  ensure(comm_ != nullptr, "{} in a program of one device", text(next.op));
+  ensure(comm_ != nullptr, "{} in a program for one device", text(next.op));
   if (next.op == Op::sync_gradients) return begin_sync(next, buffers);
   if (gathered_shape(next.block).tensors.empty()) return nullptr;  // a custom block without parameters
   if (next.op == Op::send_buddy || next.op == Op::receive_buddy) return begin_buddy(next, buffers);
   return next.op == Op::gather_parameters ? begin_gather(next, buffers) : begin_reduce(next, buffers);
 }
 
-// A shard lies in one piece on both sides.
+// A shard is contiguous on both sides.
 std::unique_ptr<Pending> StateExchange::begin_buddy(const Instruction& next, const StateBuffers& buffers) {
   if (parameters_.shape(next.block).tensors.empty()) return nullptr;
   if (next.op == Op::send_buddy)
@@ -129,10 +131,10 @@ at::Tensor StateExchange::copied_weights(int block, const StateBuffers& buffers)
   return first_of(buffers.room, parameters_.shape(block).shard_elements, element_);
 }
 
-// Of a tied head the embedding's words come behind its own tensors.
+// For a tied head, the word embeddings follow its own tensors.
 BlockShape StateExchange::gathered_shape(int block) const {
   BlockShape shape = parameters_.shape(block);
-  const bool is_elsewhere = stage_.chunks.front().first() > 0;  // then the head has a copy of its own
+  const bool is_elsewhere = stage_.chunks.front().first() > 0;  // then the head has its own copy
   if (block != head_ || !model_.is_tied || shape.zero < 3 || is_elsewhere) return shape;
   for (const HeldTensor& held : parameters_.shape(0).tensors) {
     if (!parameters_.tensors()[static_cast<std::size_t>(held.tensor)].is_also_head) continue;
@@ -145,7 +147,7 @@ BlockShape StateExchange::gathered_shape(int block) const {
   return shape;
 }
 
-// Every member puts its own shard in its place among them.
+// Every member writes its own shard to its position among all shards.
 std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, const StateBuffers& buffers) {
   const BlockShape shape = gathered_shape(next.block);
   const BlockState& state = parameters_.block(next.block);
@@ -176,7 +178,8 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, co
   return comm_->all_gather(group, own, all, what(next));
 }
 
-// Devices are in the order of tensor parts: the members' parts from their places in the stage.
+// Devices are in the order of tensor parts, so the parts of the members follow from their indices in the
+// stage.
 std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& next) const {
   const LayerStrategy& s = strategy_of(stage_, next.block);
   std::vector<int> parts;
@@ -232,7 +235,7 @@ void StateExchange::for_each_partial(const Instruction& next, const StateBuffers
     copy(whole.narrow(0, held.offset + rows.rows.begin * held.row, count), packed.narrow(0, offset, count));
     offset += count;
   }
-  ensure(offset == packed.numel(), "{} of {} elements are added up by {} parts", offset, packed.numel(),
+  ensure(offset == packed.numel(), "{} of {} elements are summed by {} tensor parts", offset, packed.numel(),
          program_.groups[static_cast<std::size_t>(next.group)].members.size());
 }
 
@@ -249,7 +252,8 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, co
     const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
     return comm_->all_reduce(group, first_of(buffers.room, count, wide_), Sum::sum, what(next));
   }
-  ensure(group.role == Role::shard, "a sum of gradients over role {}", static_cast<int>(group.role));
+  ensure(group.role == Role::shard, "gradients cannot be reduced over a group with role {}",
+         static_cast<int>(group.role));
   const std::int64_t all = shape.num_shards * shape.shard_elements;
   const at::Tensor room = first_of(buffers.room, all + (shape.zero >= 2 ? shape.shard_elements : 0), wide_);
   at::Tensor shards = room.narrow(0, 0, all);

@@ -1,5 +1,5 @@
-// Where a rank's work is, for another thread to see: a thread that hangs cannot say so itself (run/rank_watch.h); and how far its training
-// is, which it gets to only together with all others.
+// The heartbeat of a rank's working thread: publishes its current instruction to a watching thread, since a
+// hung thread cannot report itself (run/rank_watch.h), and the last step that all ranks have completed.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,17 @@
 
 namespace optimus {
 
-// One thread works, any thread looks.
+// Written by the working thread, read by any thread.
 class StepBeacon {
  public:
   struct Sight {
-    bool is_waiting = true;  // for others, or between steps
-    Op op = Op::forward;     // else
+    bool is_waiting = true;  // for other ranks, or between steps
+    Op op = Op::forward;     // the current instruction, if not waiting
     int block = 0;
-    double seconds = 0;     // since it began
-    double usual = 0;       // as predicted, or as seen, whichever is longer
-    double allowed = 0;     // longer than this, and it hangs
-    std::int64_t step = 0;  // behind which all others stood, too, not long ago
+    double seconds = 0;     // since the instruction began
+    double usual = 0;       // the longer of the predicted and the measured time
+    double allowed = 0;     // the limit after which the thread counts as hung
+    std::int64_t step = 0;  // a recent step that all other ranks had also completed
   };
 
   void wait() {
@@ -30,7 +30,7 @@ class StepBeacon {
     const std::lock_guard lock(mutex_);
     sight_ = {false, at.op, at.block, 0, usual, allowed}, since_ = Clock::now(), has_worked_ = true;
   }
-  // When all ranks have said that they are behind the step before.
+  // Called when all ranks have reported that they completed the previous step.
   void stepped(std::int64_t step) {
     const std::lock_guard lock(mutex_);
     step_ = step;

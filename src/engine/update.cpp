@@ -1,5 +1,5 @@
-// Engine: the update of one block, behind the gate: of the own shard, and again of the one that this device keeps a copy of (Plan::buddy);
-// and what updates tell of the gradients' noise.
+// Implements the updates of engine.h: the update of one block after the gate, for the own shard and for the
+// shard of which this device has a redundant copy (Plan::buddy); and the statistics of gradient noise.
 #include <ATen/ops/dot.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ void Engine::update_block(int block, const at::Tensor& numbers) {
           !parameters_.shape(block).is_sharded(StateKind::weights)});
 }
 
-// The same kernel in the same pieces as on the device that the shard belongs to, so that the copy has the same bits. Weights that come
-// of it go where a gather brings the same ones, or where nobody looks.
+// Uses the same kernel on the same ranges as the device that owns the shard, so that the copy is
+// bit-identical. The resulting weights go where a gather will write the same values, or to unused memory.
 void Engine::repeat_update(std::size_t index) {
   const int block = program_.instructions[index].block;
   const Parameters* const copies = parameters_.copies();
@@ -32,7 +32,7 @@ void Engine::repeat_update(std::size_t index) {
   update(block, numbers_, {*copies, gradients, weights, false});
 }
 
-// Masters that are weights lie with them.
+// Masters that are weights are laid out like them.
 void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
   const BlockState& state = what.of.block(block);
   AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
@@ -46,7 +46,7 @@ void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
   }
 }
 
-// In doubles, some of it at a time: what devices add up must not depend on how many they are.
+// In doubles, a piece at a time: the sum must not depend on the number of devices.
 void Engine::add_moment_sum() {
   constexpr std::int64_t kAtATime = 1 << 18;
   at::Tensor sum = numbers_.select(0, static_cast<int>(StepNumber::moment_sum));
@@ -62,7 +62,7 @@ void Engine::add_moment_sum() {
   }
 }
 
-// Gradients are sums over targets, multiplied by the loss scale; moments are of the mean.
+// Gradients are sums over targets, multiplied by the loss scale; moments refer to the mean loss.
 void Engine::see_noise(const double* numbers) {
   const auto at = [&](StepNumber which) { return numbers[static_cast<int>(which)]; };
   const double to_mean = at(StepNumber::loss_scale) * at(StepNumber::num_counted);

@@ -1,4 +1,5 @@
-// Dropout of attention's scores on a card, where attention is not computed by one kernel, or by one that takes a mask. Empty without CUDA.
+// Dropout factors and masks of attention scores on a GPU, for the plain implementation and for kernels that
+// take a mask. Empty without CUDA.
 #ifdef OPTIMUS_CUDA
 #include <algorithm>
 
@@ -8,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// scores: [heads, queries, keys]; key_of: of a head.
+// scores: [heads, queries, keys]; key_of: returns the key of a head.
 template <typename KeyOf>
 void fill_scores(const AttentionDropout& dropout, cuda::FactorsTask task, at::Tensor& scores,
                  const KeyOf& key_of) {

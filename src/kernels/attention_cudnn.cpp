@@ -19,7 +19,7 @@
 #include <mutex>
 #include <vector>
 
-// The frontend's own variable, by which it finds the cuDNN that PyTorch has loaded.
+// The frontend's own variable, through which it finds the cuDNN that PyTorch has loaded.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -29,7 +29,7 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-// How the graphs name their tensors.
+// The tensor ids used in the graphs.
 enum Name : std::int64_t {
   kQuery = 1,
   kKey,
@@ -46,7 +46,7 @@ enum Name : std::int64_t {
 };
 using Places = std::unordered_map<std::int64_t, void*>;
 
-// A [sequences * length, heads, head_dim] tensor as cuDNN sees it: [sequences, heads, length, head_dim].
+// A [sequences * length, heads, head_dim] tensor in cuDNN's order: [sequences, heads, length, head_dim].
 struct Layout4 {
   std::vector<std::int64_t> sizes, strides;
 };
@@ -65,9 +65,9 @@ void describe(const GraphTensor& tensor, Name name, const Layout4& layout) {
   tensor->set_output(true).set_uid(name).set_dim(layout.sizes).set_stride(layout.strides);
 }
 
-// One kernel for shapes and strides: the graph, and which of its plans is taken.
+// The kernel for given shapes and strides: the graph, and the index of the selected execution plan.
 struct Choice {
-  std::shared_ptr<fe::graph::Graph> graph;  // null: cuDNN cannot do it
+  std::shared_ptr<fe::graph::Graph> graph;  // null: not supported by cuDNN
   std::int64_t plan = 0, workspace_bytes = 0;
 };
 
@@ -99,7 +99,8 @@ class Builder {
                        .set_generate_stats(true)
                        .set_causal_mask(shape_.is_causal)
                        .set_attn_scale(static_cast<float>(shape_.scale));
-    // Both multiply; cuDNN knows the chain in which the mask comes first, which is the second argument here.
+    // Both arguments are factors; cuDNN recognizes the pattern in which the mask is applied first, which is
+    // the second argument here.
     if (drops_) options.set_dropout(number(kScale), mask());
     auto [result, sums] = graph_->sdpa(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
                                        input(kValue, layout_of(shape_, v)), options);
@@ -124,14 +125,14 @@ class Builder {
     describe(of_key, kKeyGradient, layout_of(shape_, dk));
     describe(of_value, kValueGradient, layout_of(shape_, dv));
   }
-  // null where cuDNN has no kernel for the graph.
+  // Returns null if cuDNN has no kernel for the graph.
   std::shared_ptr<fe::graph::Graph> build(cudnnHandle_t handle) try {
     const bool is_built = graph_->validate().is_good() && graph_->build_operation_graph(handle).is_good() &&
                           graph_->create_execution_plans({fe::HeurMode_t::A}).is_good() &&
                           graph_->check_support().is_good() &&
                           graph_->build_plans(fe::BuildPlanPolicy_t::ALL).is_good();
     return is_built ? graph_ : nullptr;
-  } catch (const std::runtime_error&) {  // a library that the frontend did not find
+  } catch (const std::runtime_error&) {  // the frontend did not find a library
     return nullptr;
   }
 
@@ -141,13 +142,14 @@ class Builder {
   std::shared_ptr<fe::graph::Graph> graph_;
 };
 
-// What one call covers: all of a task, or with dropout as much as a mask may be large for.
+// The part of a task that one call covers: all of it, or with dropout as much as the size limit of the mask
+// allows.
 struct Part {
   AttentionShape shape{};  // of the part
   Span sequences{}, groups{};
   at::Tensor mask{};  // with dropout: 1 or 0 for each score
   double rate = 0;
-  float scale = 1, inverse = 1;  // of what is kept; see scaled_out
+  float scale = 1, inverse = 1;  // of retained scores; see scaled_out
 
   bool drops() const { return rate > 0; }
   Span heads() const {
@@ -159,15 +161,16 @@ struct Part {
     places[kMask] = mask.data_ptr(), places[kScale] = const_cast<float*>(&scale);
     if (is_backward) places[kInverse] = const_cast<float*>(&inverse);
   }
-  // What the backward reads as the result. It must take its product with dout times 1 - rate: cuDNN 9.19 ignores the number that
-  // says so and takes 1, so that is what it is told, and the result is smaller instead.
+  // The output as the backward must see it. The backward should multiply the product of output and dout by 1
+  // - rate, but cuDNN 9.19 ignores the argument for this factor and uses 1. We therefore pass 1 and scale the
+  // output instead.
   at::Tensor scaled_out(const at::Tensor& out) const { return drops() ? out * (1 - rate) : out; }
   void fill_mask(const AttentionTask& task, const at::Tensor& like) {
     if (!drops()) return;
     mask = at::empty({shape.sequences, shape.heads, shape.length, shape.length}, like.options());
     fill_dropout_mask(task.dropout, shape.is_causal, sequences, heads(), mask);
   }
-  // Of rows and heads, or rows and heads of keys.
+  // The part's rows and heads, of queries or of keys.
   at::Tensor queries(const at::Tensor& rows) const {
     return rows_of_part(rows).narrow(1, heads().begin, shape.heads);
   }
@@ -189,7 +192,7 @@ std::vector<Part> parts_of(const AttentionTask& task) {
   const AttentionShape& whole = task.shape;
   check_attention(whole, task.dropout);
   const std::int64_t group = whole.heads / whole.kv_heads;
-  // Groups of heads at a time; of whole sequences, if there is room for one.
+  // Some groups of heads at a time; whole sequences if the mask of one fits.
   const bool drops = task.dropout.rate > 0;
   const std::int64_t most = std::max<std::int64_t>(1, kMostBytes / (2 * group * whole.length * whole.length));
   const std::int64_t groups = drops ? std::min(most, whole.kv_heads) : whole.kv_heads;
@@ -215,8 +218,8 @@ bool execute(const Choice& choice, cudnnHandle_t handle, Places& places) {
   return choice.graph->execute_plan_at_index(handle, places, workspace.get(), choice.plan).is_good();
 }
 
-// cuDNN's own favourite, which was the fastest by far on all shapes that were tried (docs/performance.md). Not by measurement: a
-// run would then round otherwise than the run before it.
+// Uses cuDNN's first plan, which was the fastest by far for all tested shapes (docs/performance.md). It is
+// not selected by measurement, because then two runs could round differently.
 Choice first_that_runs(Builder& builder, cudnnHandle_t handle, Places& places) {
   const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);
   for (std::int64_t plan = 0; graph != nullptr && plan < graph->get_execution_plan_count(); ++plan) {
@@ -302,7 +305,8 @@ bool CudnnAttention::forward(const AttentionTask& task, const at::Tensor& q, con
 bool CudnnAttention::backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q,
                               const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                               const at::Tensor& logsumexp, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
-  // It reads its operands while it writes. Callers hand in the same tensors, or others that share nothing.
+  // cuDNN reads its operands while it writes. Callers pass either the same tensors or tensors that do not
+  // overlap.
   const bool is_in_place =
       dq.data_ptr() == q.data_ptr() || dk.data_ptr() == k.data_ptr() || dv.data_ptr() == v.data_ptr();
   if (fe::cudnn_dlhandle == nullptr || is_in_place || !logsumexp.is_contiguous()) return false;

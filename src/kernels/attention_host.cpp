@@ -1,5 +1,6 @@
-// Attention on processors, our own: blocks of queries against blocks of keys, with dropout masks that are a function of
-// (sample, head, query, key) alone; over whole sequences, and as a hop of a ring. Read next: host_attention.h.
+// Our own attention for CPUs: blocks of queries against blocks of keys, with dropout masks that depend only
+// on (sample, head, query, key). Computes attention over whole sequences, or one ring step. Read next:
+// host_attention.h.
 #include <numeric>
 
 #include "kernels/attention.h"
@@ -9,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Attention over whole sequences: every segment is one piece, the parts are everything.
+// Expresses attention over whole sequences as a ring with one part: every segment is one piece.
 RingTask ring_of_one(const AttentionTask& task) {
   RingTask ring{.shape = task.shape,
                 .own_length = task.shape.length,
@@ -64,7 +65,7 @@ class HostRingAttention final : public RingAttention {
   }
 };
 
-// Cuts pieces where `joins(range so far, next)` is false.
+// Starts a new range wherever `joins(range so far, next)` is false.
 template <typename Joins>
 std::vector<Span> ranges_of(const std::vector<RingPiece>& pieces, Joins joins) {
   std::vector<Span> ranges;
@@ -109,7 +110,7 @@ void share_by_cost(const std::vector<std::int64_t>& costs, const std::function<v
   std::int64_t item = 0, before = 0;
   for (std::int64_t range = 0; range < num_ranges; ++range) {
     const std::int64_t begin = item, until = total / num_ranges * (range + 1);
-    // An item goes where its middle lies.
+    // An item belongs to the range that contains its middle.
     while (item < static_cast<std::int64_t>(costs.size()) &&
            (range + 1 == num_ranges || before + costs[static_cast<std::size_t>(item)] / 2 < until))
       before += costs[static_cast<std::size_t>(item++)];

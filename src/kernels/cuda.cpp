@@ -1,5 +1,5 @@
-// CudaKernels: tensors to the kernels of cuda_*.cu, on the current stream. Workspaces come from ATen's allocator, which gives
-// them back in the stream's order. Compiled where CUDA is; without it the file is empty.
+// CudaKernels: calls the kernels of cuda_*.cu with tensors, on the current stream. Workspaces come from
+// ATen's stream-ordered allocator. Compiled in CUDA builds only; otherwise the file is empty.
 #ifdef OPTIMUS_CUDA
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
@@ -14,16 +14,16 @@ namespace optimus {
 namespace {
 
 double* step_numbers_of(const at::Tensor& numbers) {
-  ensure(numbers.numel() == kNumStepNumbers, "{} numbers of a step", numbers.numel());
+  ensure(numbers.numel() == kNumStepNumbers, "{} is not the number of step scalars", numbers.numel());
   return static_cast<double*>(flat_data(numbers, at::kDouble));
 }
 
 void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
-  ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "a tensor of {} elements with one of {}",
+  ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "a tensor has {} elements, expected {}",
          tensor.defined() ? tensor.numel() : 0, like.numel());
 }
 
-// Rows in packs of 16 bytes, and whole tiles of 16 x 16.
+// Requires rows in packs of 16 bytes, and whole tiles of 16 x 16.
 bool is_quantised_here(const at::Tensor& x) {
   const bool is_narrow = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
   return is_narrow && x.dim() == 2 && x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && x.stride(1) == 1 &&
@@ -57,7 +57,7 @@ void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& t
                               .workspace = workspace.data_ptr()});
 }
 
-// The rows of sequences first .. first + count.
+// The rows first_row .. first_row + num_rows.
 cuda::Rows part_of(cuda::Rows rows, std::int64_t first_row, std::int64_t num_rows, int element_size) {
   if (rows.data == nullptr) return rows;
   rows.data = static_cast<char*>(rows.data) + first_row * rows.outer_stride * element_size;
@@ -128,7 +128,8 @@ class CudaKernels final : public Kernels {
     task.x = rows_of(x), task.gate = rows_of(gate, type);
     task.dy = rows_of(dy, type), task.dx = rows_of(dx, type);
     if (gate.defined()) {
-      ensure(d_gate.defined() && d_gate.sizes() == x.sizes(), "a gate without room for its gradient");
+      ensure(d_gate.defined() && d_gate.sizes() == x.sizes(),
+             "a gated activation needs a tensor for the gradient of its gate");
       task.d_gate = rows_of(d_gate, type);
     }
     launch(cuda::activation_backward, task);
@@ -137,7 +138,8 @@ class CudaKernels final : public Kernels {
   void rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
             bool is_backward) const override {
     ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1) && positions.numel() == x.size(0),
-           "rope of heads of {} with {} angles", x.size(-1), cosine.size(1));
+           "rotary embedding of heads with dimension {} needs half as many angles, not {}", x.size(-1),
+           cosine.size(1));
     if (x.numel() == 0) return;
     const Launch launch(x);
     launch(cuda::rope, {.element = element_of(x),
@@ -151,7 +153,7 @@ class CudaKernels final : public Kernels {
 
   void embedding(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& tokens,
                  const at::Tensor& positions, const at::Tensor& types, at::Tensor& out) const override {
-    ensure(ids.numel() == out.size(0), "{} ids for {} rows", ids.numel(), out.size(0));
+    ensure(ids.numel() == out.size(0), "{} ids for {} output rows", ids.numel(), out.size(0));
     const at::ScalarType type = out.scalar_type();
     const Launch launch(out);
     cuda::EmbeddingTask task;
@@ -176,8 +178,8 @@ class CudaKernels final : public Kernels {
 
   void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                      double gradient_scale) const override {
-    ensure(targets.numel() == logits.size(0) && losses.numel() == logits.size(0), "{} targets for {} rows",
-           targets.numel(), logits.size(0));
+    ensure(targets.numel() == logits.size(0) && losses.numel() == logits.size(0),
+           "{} targets for {} rows of logits", targets.numel(), logits.size(0));
     const Launch launch(logits);
     launch(cuda::cross_entropy, {.element = element_of(logits),
                                  .logits = rows_of(logits),
@@ -216,14 +218,15 @@ class CudaKernels final : public Kernels {
     const at::ScalarType wide = wide_type(x);
     const Launch launch(x);
     const cuda::Rows rows = rows_of(x);
-    ensure(sum.numel() == rows.width, "a sum of {} columns of {}", sum.numel(), rows.width);
+    ensure(sum.numel() == rows.width, "a sum with {} columns cannot receive {} columns", sum.numel(),
+           rows.width);
     const at::Tensor workspace = at::empty({cuda::sum_parts(launch.queue(), element_of(x), rows), rows.width},
                                            x.options().dtype(wide));
     launch(cuda::add_rows, element_of(x), rows, flat_data(sum, wide), workspace.data_ptr());
   }
 
   void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const override {
-    ensure(sum.numel() == 1, "a sum of {} elements", sum.numel());
+    ensure(sum.numel() == 1, "a square sum must have one element, not {}", sum.numel());
     const Launch launch(flat);
     const at::Tensor workspace = at::empty({cuda::kSquareParts}, flat.options().dtype(at::kDouble));
     launch(cuda::add_square_sum, element_of(flat), flat_data(flat, flat.scalar_type()), flat.numel(),
@@ -254,7 +257,7 @@ class CudaKernels final : public Kernels {
                          .weight = flat_data(weight, weight.scalar_type())});
   }
 
-  // ATen's copy is one vectorised pass in every pair of types.
+  // ATen's copy is one vectorized pass for all pairs of types.
   void quantise(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
                 at::Tensor& transposed, at::Tensor& maximum) const override {
     if (!is_quantised_here(x)) return Kernels::quantise(operand, x, scale, y, transposed, maximum);
@@ -356,12 +359,13 @@ class CudaKernels final : public Kernels {
     task.workspace = workspace.data_ptr();
     launch(cuda::norm_backward, task);
   }
-  // The keys of sequences are arguments of a launch, so that none waits for a copy to the device.
+  // The keys of the sequences are kernel arguments, so that no launch waits for a copy to the device.
   static void add_with_dropout(const Launch& launch, const cuda::AddTask& whole, const DropoutSite& dropout) {
     const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
     const std::int64_t begin = dropout.first_row, end = begin + whole.x.num_rows;
-    ensure(length > 0 && end <= length * num_sequences, "{} rows from {} of {} sequences of {}",
-           whole.x.num_rows, begin, num_sequences, length);
+    ensure(length > 0 && end <= length * num_sequences,
+           "dropout: {} rows starting at {} exceed {} sequences of {}", whole.x.num_rows, begin,
+           num_sequences, length);
     for (std::int64_t first = begin / length; first * length < end; first += cuda::kMostKeys) {
       cuda::DropoutKeys keys;
       const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, num_sequences - first);
@@ -383,7 +387,7 @@ class CudaKernels final : public Kernels {
     }
   }
 
-  std::unique_ptr<Kernels> plain_ = make_plain_kernels();  // for rows wider than registers hold
+  std::unique_ptr<Kernels> plain_ = make_plain_kernels();  // for rows that do not fit into registers
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Activation functions on CUDA, plain and gated, with their gradients: one pass each, one pack of neighbours a thread.
+// Activation functions on CUDA, plain and gated, with their gradients: one pass each, one pack of adjacent
+// elements per thread.
 #include "kernels/cuda_curves.cuh"
 
 namespace optimus::cuda {

@@ -1,4 +1,5 @@
-// AdamW on CUDA: one pass over gradient, master, moments and weight; four elements a thread. The gate before it: one thread.
+// AdamW on CUDA: one pass over gradient, master, moments and weight, four elements per thread. The preceding
+// gate uses a single thread.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -15,7 +16,7 @@ struct AdamArguments {
   Wide<T> beta1, rest1, beta2, rest2, epsilon;
 };
 
-// What the step's numbers say, read once a thread.
+// The factors from the step scalars, read once per thread.
 template <typename W>
 struct AdamFactors {
   W decay, rate, inverse_root, scale;
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
                      step = gridDim.x * 256ll;
   for (std::int64_t pack = thread; pack < of.count / kPack; pack += step)
     update<T, kPack>(of, by, pack * kPack);
-  const std::int64_t rest = of.count / kPack * kPack + thread;  // fewer than kPack: of the first threads
+  // fewer than kPack elements, for the first threads
+  const std::int64_t rest = of.count / kPack * kPack + thread;
   if (rest < of.count) update<T, 1>(of, by, rest);
 }
 

@@ -1,5 +1,6 @@
-// Residual, bias and keyed dropout on CUDA, in one pass. The random numbers are those of base/random.h: element (position,
-// column) of a sequence takes word e % 4 of block e / 4, e = position * width + column.
+// Residual, bias and keyed dropout on CUDA, in one pass. The random numbers are those of base/random.h:
+// element (position, column) of a sequence uses word e % 4 of block e / 4, where e = position * width +
+// column.
 #include <cmath>
 
 #include "kernels/cuda_math.cuh"
@@ -8,7 +9,8 @@
 namespace optimus::cuda {
 namespace {
 
-// Drops or scales kPack neighbours, of which the first is `element` (a multiple of kPack where that is more than one).
+// Drops or scales kPack adjacent values. `element` is the index of the first; if kPack > 1, it is a multiple
+// of kPack.
 template <typename W, int kPack>
 __device__ __forceinline__ void drop(W (&values)[kPack], std::uint64_t key, std::uint64_t element,
                                      std::uint32_t threshold, W scale) {
@@ -36,8 +38,8 @@ struct AddArguments {
   const T* bias;
   std::int64_t num_rows, num_packs;
   unsigned sequence_length, first_row, first_position, jump_at, jump;
-  std::uint32_t threshold;  // of 24 bits, below which a number drops its element
-  Wide<T> scale;            // of what is kept
+  std::uint32_t threshold;  // 24 bits; an element is dropped if its number is below
+  Wide<T> scale;            // of retained elements
 };
 
 template <typename T, int kPack, bool kDrops>

@@ -1,11 +1,12 @@
-// Activation functions on CUDA, with their slopes: what kernels that apply them share.
+// Activation functions on CUDA with their derivatives, shared by the kernels that apply them.
 #pragma once
 
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
 
-// The function at x and its slope there, as in host_activation.cpp. What a kernel does not use, the compiler drops.
+// The function and its derivative at x, as in host_activation.cpp. The compiler removes the value that a
+// kernel does not use.
 template <typename T>
 struct Curve {
   Wide<T> value, slope;

@@ -1,4 +1,5 @@
-// What keyed dropout leaves of attention's scores on CUDA: the factors of dropout_factors (kernels/attention.h), or ones and zeros.
+// Keyed dropout of attention scores on CUDA: the factors of dropout_factors (kernels/attention.h), or a mask
+// of ones and zeros.
 #include <cmath>
 
 #include "kernels/cuda_math.cuh"
@@ -12,7 +13,8 @@ struct ScorePlaces {
   bool is_causal;
 };
 
-// A thread has the scores of one block of four random numbers, of which a row's first and last may have fewer.
+// A thread computes the scores of one block of four random numbers; the first and last block of a row may
+// have fewer.
 template <typename T, bool kIsAligned>
 __global__ void __launch_bounds__(256)
     factors_kernel(T* factors, const ScorePlaces at, const __grid_constant__ DropoutKeys keys,
@@ -42,7 +44,8 @@ void launch_factors(const Queue& queue, const FactorsTask& task, const DropoutKe
   constexpr int kThreads = 256;
   const bool begin_with_blocks = task.max_positions % 4 == 0 && task.first_key % 4 == 0;
   const bool is_aligned = begin_with_blocks && task.num_keys % 4 == 0;
-  const std::int64_t blocks = (task.num_keys + (begin_with_blocks ? 3 : 6)) / 4;  // of numbers, in a row
+  // blocks of random numbers per row
+  const std::int64_t blocks = (task.num_keys + (begin_with_blocks ? 3 : 6)) / 4;
   const dim3 grid(static_cast<unsigned>(task.num_queries),
                   static_cast<unsigned>((blocks + kThreads - 1) / kThreads),
                   static_cast<unsigned>(task.num_heads));

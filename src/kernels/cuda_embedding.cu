@@ -1,12 +1,12 @@
-// Embedding tables and rotary positions on CUDA. The gradient of a table is summed in the order of tokens without atomic
-// additions: rows come sorted by id (cuda.cpp sorts), a block sums a piece of them, and an id whose rows go over several pieces
-// is added up by a second kernel.
+// Embedding tables and rotary positions on CUDA. The gradient of a table is summed in the order of tokens
+// without atomics: rows are sorted by id (by cuda.cpp), a block sums one piece of them, and ids whose rows
+// span several pieces are summed by a second kernel.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-// Stops the program as ATen does: an id outside its table is a defect of ours, and its address is anybody's.
+// Traps like ATen: an id outside its table is an internal error and would access arbitrary memory.
 __device__ __forceinline__ void check(bool is_inside) {
   if (!is_inside) __trap();
 }
@@ -17,7 +17,7 @@ struct RopeArguments {
   std::int64_t row_stride, head_stride, num_rows, num_positions;
   const Wide<T>*cosine, *sine;
   const std::int32_t* positions;
-  int num_heads, num_packs;  // of half a head
+  int num_heads, num_packs;  // per half head
   Wide<T> direction;
 };
 
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(256)
   });
 }
 
-constexpr int kPiece = 64;  // sorted rows that a block sums
+constexpr int kPiece = 64;  // number of sorted rows that a block sums
 
 template <typename T>
 struct ScatterArguments {
@@ -91,7 +91,8 @@ struct ScatterArguments {
   RowsOf<Wide<T>> table;
   const std::int64_t *sorted, *order;
   Wide<T>*
-      workspace;  // [pieces, 2, width]: sums of an id that began before the piece; that goes on behind it
+      // [pieces, 2, width]: sums of the id that began before the piece, and of the id that continues after it
+      workspace;
   std::int64_t num_rows, table_rows;
 };
 
@@ -104,8 +105,9 @@ __device__ __forceinline__ void add_to(W* place, const W (&sum)[kPack]) {
   store_wide(place, before);
 }
 
-// One piece of sorted rows: whole ids go to the table; the first and the last id of the piece to the workspace where they
-// are shared with neighbours. An id that fills a piece and goes on both ways counts as one that began before.
+// Sums one piece of sorted rows. Complete ids are added to the table; the first and the last id of the piece
+// go to the workspace if they are shared with adjacent pieces. An id that fills a whole piece and continues
+// on both sides counts as one that began before.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, st
   }
 }
 
-// An id that begins in a piece and goes on: its parts in order.
+// Sums the parts of an id that begins in a piece and continues after it, in order.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_rest_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
@@ -144,7 +146,7 @@ __global__ void __launch_bounds__(256) scatter_rest_kernel(ScatterArguments<T> o
   if (column >= num_packs || end >= of.num_rows) return;
   const std::int64_t id = of.sorted[end];
   if (id < 0 || of.sorted[end - 1] != id) return;
-  if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // began before
+  if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // began before this piece
   W sum[kPack], more[kPack];
   load_wide(of.workspace + (piece * 2 + 1) * width + column * kPack, sum);
   for (std::int64_t next = piece + 1; next * kPiece < of.num_rows && of.sorted[next * kPiece] == id; ++next) {

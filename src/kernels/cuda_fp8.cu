@@ -1,11 +1,11 @@
-// To 8 bits on CUDA: one pass reads a matrix, measures it, and writes it as it lies, transposed, or both, since Hopper's 8-bit
-// products want the summed dimension contiguous in both operands.
+// Conversion to fp8 on CUDA: one pass reads a matrix, measures its maximum, and writes it unchanged in order,
+// transposed, or both, because Hopper's fp8 GEMMs need the reduction dimension contiguous in both operands.
 #include "kernels/cuda_fp8.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-// As it lies: 32 numbers a thread at a time, 16 bytes of result in one store.
+// Without transposition: a thread processes 32 numbers at a time, and stores 16 bytes of results at once.
 template <typename T, Narrow kFormat>
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(RowsOf<T> x, unsigned num_pieces, unsigned pieces_of_row, bool is_contiguous,
@@ -76,7 +76,7 @@ void launch(const Queue& queue, const QuantiseTask& task) {
   if (transposed == nullptr) {
     const auto pieces_of_row = static_cast<unsigned>(width / 16);
     const auto num_pieces =
-        static_cast<unsigned>(rows * pieces_of_row);  // below 2^32: fewer than 2^36 numbers
+        static_cast<unsigned>(rows * pieces_of_row);  // below 2^32, because there are fewer than 2^36 numbers
     const bool is_contiguous = task.x.outer_stride == width && task.x.num_inner == 1;
     plain_kernel<T, kFormat><<<(num_pieces + 2 * kThreads - 1) / (2 * kThreads), kThreads, 0, queue.stream>>>(
         RowsOf<T>(task.x), num_pieces, pieces_of_row, is_contiguous, y, task.scale, task.maximum);

@@ -1,12 +1,14 @@
-// What the kernels that write 8 bits share.
+// Shared by the kernels that write fp8.
 //
-// Transposing, a block has a tile of 128 x 128. A thread has packs of 8 columns from 4 neighbouring rows, so that 4 rows of a column
-// make one word; words go through shared memory to threads that write 16 rows of a column at once. Lines of shared memory are ordered
-// so that a warp's words lie in 32 different banks (stride 34, columns that one instruction writes are neighbouring lines).
+// For transposition, a block processes a tile of 128 x 128. A thread has packs of 8 columns from 4 adjacent
+// rows, so that 4 rows of a column form one word. The words pass through shared memory to threads that write
+// 16 rows of a column at once. Lines of shared memory are ordered so that a warp's words are in 32 different
+// banks (stride 34; the columns that one instruction writes are adjacent lines).
 //
-// Numbers are measured as pairs of 16-bit words without their signs, which are ordered as the numbers are; only where one of them is
-// not finite a thread takes the longer way that turns infinity into NaN. Few blocks find a new maximum: one that does not leaves the
-// common word alone, on which all would wait.
+// Maxima are computed on pairs of 16-bit words without their signs, whose order is that of the magnitudes.
+// Only if one of them is not finite, a thread takes the slower path that turns infinity into NaN. Few blocks
+// find a new maximum; a block that does not skips the atomic update of the common word, which would serialize
+// all blocks.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -39,7 +41,7 @@ __device__ __forceinline__ bool is_all_finite(std::uint32_t largest) {
   constexpr std::uint32_t kInfinity = std::is_same_v<T, __half> ? 0x7c00u : 0x7f80u;
   return (largest & 0xffffu) < kInfinity && largest >> 16 < kInfinity;
 }
-// The magnitude of one as fp32, as a word.
+// A 16-bit magnitude converted to fp32, as a word.
 template <typename T>
 __device__ __forceinline__ std::uint32_t wide_word(std::uint32_t magnitude) {
   if constexpr (std::is_same_v<T, __half>)
@@ -61,7 +63,7 @@ __device__ __forceinline__ std::uint32_t pair_of(float first, float second) {
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
-// Infinity times zero is NaN, which stays NaN in 8 bits; on its own it would become the largest number.
+// Infinity times zero is NaN, which stays NaN in fp8; infinity itself would saturate at the largest number.
 template <bool kIsFinite>
 __device__ __forceinline__ float scaled(float x, float scale) {
   return kIsFinite ? x * scale : fmaf(x, 0.0f, x * scale);
@@ -91,7 +93,7 @@ __device__ __forceinline__ void narrow_all(const Eight (&from)[kCount], bool is_
   }
 }
 
-// Bytes c of four words that are rows become word c.
+// Transposes four words of four bytes: byte c of each row word becomes column word c.
 __device__ __forceinline__ void turn(const std::uint32_t (&rows)[4], std::uint32_t (&columns)[4]) {
   const std::uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140),
                       high01 = __byte_perm(rows[0], rows[1], 0x7362),
@@ -101,7 +103,7 @@ __device__ __forceinline__ void turn(const std::uint32_t (&rows)[4], std::uint32
   columns[2] = __byte_perm(high01, high23, 0x5410), columns[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// Of a block's pairs. Every thread of the block calls; ends with all of them here.
+// Updates `maximum` with the pairs of a block. Every thread of the block must call it; contains a barrier.
 template <typename T, int kBlock = kThreads>
 __device__ __forceinline__ void keep_largest(std::uint32_t pair, std::uint32_t* maximum) {
   __shared__ std::uint32_t of_warp[kBlock / 32];
@@ -116,7 +118,8 @@ __device__ __forceinline__ void keep_largest(std::uint32_t pair, std::uint32_t* 
   if (of_block > __ldcg(maximum)) atomicMax(maximum, of_block);
 }
 
-// Four rows of 8 columns into lines of shared memory, [kTile * kLine]; group: which four rows of the tile.
+// Stores four rows of 8 columns, transposed, into lines of shared memory, [kTile * kLine]; group: index of
+// the four rows in the tile.
 __device__ __forceinline__ void put_turned(const uint2 (&out)[4], int pack, int group, std::uint32_t* words) {
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -128,7 +131,8 @@ __device__ __forceinline__ void put_turned(const uint2 (&out)[4], int pack, int 
     for (int c = 0; c < 4; ++c) words[((part * 4 + c) * kPacks + pack) * kLine + group] = columns[c];
   }
 }
-// Out of them, behind a barrier: 8 threads a column, 16 rows each. to: [columns, num_rows], the tile's first column among them.
+// Writes the transposed tile from shared memory, after a barrier: 8 threads per column, 16 rows each. to:
+// [columns, num_rows] of the whole matrix.
 __device__ __forceinline__ void store_turned(const std::uint32_t* words, std::int64_t first_row,
                                              std::int64_t num_rows, std::int64_t first_column,
                                              std::int64_t width, std::uint8_t* to) {

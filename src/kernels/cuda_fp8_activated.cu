@@ -1,5 +1,5 @@
-// Activation functions straight to 8 bits, as they lie and transposed: what the next product reads is never in memory in 16. Tiles as in
-// cuda_fp8.cuh. Also the transposition of what is in 8 bits already.
+// Activation functions with fp8 output, in order and transposed: the input of the next GEMM is never stored
+// in 16 bits. Tiles as in cuda_fp8.cuh. Also the transposition of fp8 matrices.
 #include "kernels/cuda_curves.cuh"
 #include "kernels/cuda_fp8.cuh"
 
@@ -26,8 +26,9 @@ __device__ __forceinline__ Eight activated(const Eight& x, const Eight& gate) {
                      activated<Function, kIsGated>(x.words.w, gate.words.w))};
 }
 
-// Calls rows(row, column, out) for each four rows of eight columns that this thread has, and writes what comes out transposed.
-// between: on the way, by all threads; a barrier.
+// Calls rows(row, column, out) for each four rows of eight columns of this thread, and writes the results
+// transposed. between: called by all threads before the results are read from shared memory; must contain a
+// barrier.
 template <typename Rows4, typename Between>
 __device__ __forceinline__ void turn_tile(std::int64_t num_rows, std::int64_t width, std::uint8_t* transposed,
                                           Rows4 rows, Between between) {

@@ -1,6 +1,6 @@
-// The gradient through an activation function straight to 8 bits, as it lies and transposed, and its columns summed for a bias: the
-// gradient itself is never in memory. Tiles as in cuda_fp8.cuh; with a gate a block has the two tiles of both gradients. The function
-// itself is in cuda_fp8_activated.cu.
+// The gradient of an activation function with fp8 output, in order and transposed, and its column sums
+// for a bias: the gradient itself is never stored. Tiles as in cuda_fp8.cuh; with a gate, a block processes
+// the two tiles of both gradients. cuda_fp8_activated.cu has the function itself.
 #include "kernels/cuda_curves.cuh"
 #include "kernels/cuda_fp8.cuh"
 
@@ -9,7 +9,7 @@ namespace {
 
 using Number = __nv_bfloat16;
 
-// Two neighbours: x's gradient from dy, and the gate's.
+// For two adjacent elements: computes the gradients of x and of the gate from dy.
 template <typename Function, bool kIsGated>
 __device__ __forceinline__ void through(std::uint32_t dy, std::uint32_t x, std::uint32_t gate,
                                         std::uint32_t& dx, std::uint32_t& d_gate) {
@@ -43,10 +43,10 @@ __device__ __forceinline__ void add_columns(const Eight& eight, float (&sums)[8]
 
 struct Target {
   std::uint8_t *y = nullptr, *transposed = nullptr;
-  std::int64_t columns = 0, first = 0;  // of y; where this gradient's begin
+  std::int64_t columns = 0, first = 0;  // columns of y; the first column of this gradient
 };
 
-// Four rows of a thread, to both places.
+// Writes four rows of a thread to y and, transposed, to shared memory.
 __device__ __forceinline__ void write_rows(const Eight (&rows)[4], std::uint32_t largest, float scale,
                                            const Target& to, std::int64_t row, std::int64_t column, int pack,
                                            int group, std::uint32_t* words) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kHasSum)
 #pragma unroll
     for (int i = 0; i < 8; ++i) column_sums[group][pack * 8 + i] = sums[i];
-  keep_largest<Number>(largest, maximum);  // a barrier
+  keep_largest<Number>(largest, maximum);  // contains a barrier
   const auto turned = [&](const Target& to) { return to.transposed + to.first * num_rows; };
   store_turned(words, first_row, num_rows, first_column, width, turned(of_x));
   if constexpr (kIsGated)

@@ -1,4 +1,4 @@
-// Norms straight to 8 bits: what a product reads is never in memory in 16.
+// Norms with fp8 output: the input of the next GEMM is never stored in 16 bits.
 #include "kernels/cuda_fp8.cuh"
 #include "kernels/cuda_norm.cuh"
 
@@ -23,7 +23,7 @@ struct NarrowRows {
     narrow_all<Number, Narrow::e4m3>(eight, is_all_finite<Number>(largest), *scale, out);
     *reinterpret_cast<uint2*>(y + row * width + column) = out[0];
   }
-  // Rows are in sixteens, so every thread of a block had one.
+  // The number of rows is a multiple of 16, so every thread of a block had one.
   template <int kThreads>
   __device__ __forceinline__ void end() const {
     keep_largest<Number, kThreads>(largest, maximum);

@@ -1,5 +1,5 @@
-// Layer norm and RMS norm on CUDA: a group of threads, a warp or a block, holds a row in registers, so that it is read once. Where results
-// go is the launch's: as they are (cuda_norm.cu) or in 8 bits (cuda_fp8_norm.cu).
+// Layer norm and RMS norm on CUDA: a group of threads (a warp or a block) keeps a row in registers, so that
+// it is read once. The launch selects the output: the element type (cuda_norm.cu) or fp8 (cuda_fp8_norm.cu).
 #pragma once
 
 #include "kernels/cuda_math.cuh"
@@ -17,7 +17,7 @@ struct NormArguments {
   bool is_centred;
 };
 
-// Groups of one warp come four a block, others alone.
+// Groups of one warp share a block of four groups; larger groups are one block each.
 template <int kGroup>
 constexpr int kNormThreads = kGroup == 32 ? 128 : kGroup;
 
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kNormThreads<kGroup>) norm_kernel(NormArgument
   Sums sums(room);
   const int groups = kNormThreads<kGroup> / kGroup, lane = threadIdx.x % kGroup;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + threadIdx.x / kGroup;
-  if (row >= of.num_rows) return;  // a whole group
+  if (row >= of.num_rows) return;  // the whole group returns
   const auto has = [&](int p) { return p * kGroup + lane < of.num_packs; };
   const auto place = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
   const T* from = of.x.row(row);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kNormThreads<kGroup>) norm_kernel(NormArgument
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum += held[p].at(i);  // what is not there is 0
+      for (int i = 0; i < kPack; ++i) sum += held[p].at(i);  // absent elements are 0
     sums(sum, none);
     mean = sum / count;
   }
@@ -86,7 +86,7 @@ void launch_norm(const Queue& queue, const NormArguments<T>& of, const Output& t
   norm_kernel<T, kPack, kGroup, kElements><<<blocks, kNormThreads<kGroup>, 0, queue.stream>>>(of, to);
 }
 
-// 16-bit packs: the fewest threads whose columns hold a row without many of them idle.
+// For 16-bit packs: the smallest number of threads that can keep a row in registers with few of them idle.
 template <typename T, int kPack, typename Output>
 void launch_norm_for_width(const Queue& queue, const NormArguments<T>& of, std::int64_t width,
                            const Output& to) {

@@ -1,7 +1,8 @@
-// Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads walk over rows; each thread keeps to its columns,
-// so that it can sum their weight and bias gradients in registers, and where asked the columns of the residual and of the
-// result, which are bias gradients of the products around the norm. A block's sums are a part; parts are added up in a second,
-// small kernel, in an order that depends on sizes alone.
+// Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads iterate over rows, and each
+// thread keeps its columns. It can therefore sum their weight and bias gradients in registers and, on
+// request, the columns of the residual and of the result, which are bias gradients of the GEMMs around the
+// norm. The sums of a block are a part; a second, small kernel adds the parts, in an order that depends only
+// on sizes.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -18,11 +19,11 @@ struct BackwardArguments {
   bool is_centred;
 };
 
-// Threads of a block: groups of one warp come four a block, others alone.
+// Threads per block: groups of one warp share a block of four groups; larger groups are one block each.
 template <int kGroup>
 constexpr int kThreads = kGroup == 32 ? 128 : kGroup;
-// Blocks that the registers of a multiprocessor hold, as far as nothing is spilled: rows are waited for, and other blocks fill
-// the wait.
+// The number of blocks that fit into the registers of a multiprocessor without spilling: while one block
+// waits for its rows, others compute.
 constexpr int blocks_at_once(int group, int elements, int sums) {
   if (group == 512) return 1;
   if (group == 256) return sums == 4 ? 1 : 2;
@@ -30,8 +31,8 @@ constexpr int blocks_at_once(int group, int elements, int sums) {
   return elements * sums <= 24 ? 4 : elements * sums <= 64 ? 3 : 2;
 }
 
-// Sums over a group of threads, in all of them. Rooms of two calls in turn: a group may still read the one while it fills the
-// other.
+// Sums over a group of threads, returned in all of them. The shared memory is double-buffered: a group may
+// still read one half while it fills the other.
 template <int kGroup, int kCount, typename W>
 struct ManySums {
   static constexpr int kWarps = kGroup / 32;
@@ -62,14 +63,15 @@ struct ManySums {
   }
 };
 
-// What a thread holds of kRows rows at a time, as it was read: all of it is asked for before any is waited for.
+// The data of kRows rows that a thread keeps at a time, in stored form: all loads are issued before any is
+// waited for.
 template <typename T, int kPack, int kPacks>
 struct HeldRow {
   Raw<T, kPack> dy[kPacks], x[kPacks], residual[kPacks];
   Wide<T> mean, rstd;
 };
 
-// kSums: of dy * normed; of dy; of the residual and of dx (1, 2 or 4 of them).
+// kSums: number of sums (1, 2 or 4): of dy * normed; of dy; of the residual and of dx.
 template <typename T, int kPack, int kGroup, int kElements, int kRows, int kSums>
 __global__ void __launch_bounds__(kThreads<kGroup>,
                                   sizeof(T) == 8 ? 1 : blocks_at_once(kGroup, kElements, kSums))
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
           if (of.residual.data != nullptr) held[r].residual[p].load(of.residual.row(row) + place(p));
         }
     }
-    W along[2 * kRows] = {};  // of each row: the sums of dy * weight, and of that times the normed row
+    W along[2 * kRows] = {};  // for each row: the sums of dy * weight, and of that times the normed row
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (!has(p)) continue;
-        // Every element was read by the thread that writes it, so dx may lie where dy or the residual do.
+        // The thread that writes an element has read it, so dx may alias dy or the residual.
         Values<T, kPack> result;
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
       }
     }
   }
-  // The block's part. Groups of one warp add theirs up first, in order.
+  // The block's part. Groups of one warp first add their sums, in order.
   __shared__ W columns[kGroups > 1 ? kGroups : 1][kGroups > 1 ? kElements * 32 : 1];
   const std::int64_t width = static_cast<std::int64_t>(of.num_packs) * kPack;
 #pragma unroll
@@ -176,7 +178,8 @@ void launch(const Queue& queue, const BackwardArguments<T>& of, std::int64_t blo
       <<<static_cast<unsigned>(blocks), kThreads<kGroup>, 0, queue.stream>>>(of);
 }
 
-// 16-bit packs: the fewest columns a thread that hold a row, two rows at a time where groups wait for each other.
+// For 16-bit packs: the fewest columns per thread that cover a row, two rows at a time where groups wait for
+// each other.
 template <typename T, int kPack, int kSums>
 void launch_for_width(const Queue& queue, const BackwardArguments<T>& of, std::int64_t width,
                       std::int64_t blocks) {
@@ -205,7 +208,8 @@ int num_sums_of(const NormBackwardTask& task) {
   return !task.is_centred ? 1 : task.residual_sum == nullptr && task.output_sum == nullptr ? 2 : 4;
 }
 
-// Blocks that fill the device, but each with rows enough that its sums are little beside them.
+// The number of blocks that fills the device, but with enough rows per block that the cost of its sums is
+// small.
 std::int64_t num_blocks(const Queue& queue, const NormBackwardTask& task) {
   const std::int64_t width = task.x.width, rows = task.x.num_rows;
   const int group = width <= 1024   ? 32

@@ -1,11 +1,11 @@
-// Sums on CUDA, each in two kernels: parts, then the parts in order. Which element goes into which part depends on sizes and the
-// device alone, so that a sum is the same each time.
+// Sums on CUDA, each in two kernels: partial sums, then the sum of the parts in order. The assignment of
+// elements to parts depends only on sizes and the device, so that a sum is deterministic.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-constexpr int kLanes = 32, kDepth = 8;  // threads of a block of row_kernel: columns and rows
+constexpr int kLanes = 32, kDepth = 8;  // threads of a row_kernel block: columns and rows
 
 // Part blockIdx.y: the sums of rows blockIdx.y * rows_of_part … in kLanes * kPack columns.
 template <typename T, int kPack>
@@ -43,7 +43,8 @@ struct PartSums {
   W* of[4];
 };
 
-// A block sums 32 columns of all parts, of sum blockIdx.y; 32 threads share out a column's parts.
+// A block sums 32 columns of all parts for sum number blockIdx.y; 32 threads divide the parts of a column
+// among themselves.
 template <typename W>
 __global__ void __launch_bounds__(1024)
     part_kernel(const W* parts, std::int64_t num_parts, std::int64_t stride, std::int64_t width,
@@ -60,13 +61,13 @@ __global__ void __launch_bounds__(1024)
   }
   room[threadIdx.y][threadIdx.x] = own;
   __syncthreads();
-  // Turned around: warp y now holds column y.
+  // Transposed: warp y now has column y.
   own = warp_sum(room[threadIdx.x][threadIdx.y]);
   const std::int64_t mine = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.y;
   if (threadIdx.x == 0 && mine < width) sum[mine] += own;
 }
 
-// The sum over a block of 256 threads, in thread 0.
+// The sum over a block of 256 threads, returned in thread 0.
 __device__ double block_sum(double value) {
   __shared__ double room[8];
   value = warp_sum(value);
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(256) square_kernel(const T* values, std::int64
 #pragma unroll
     for (int i = 0; i < kPack; ++i) sum += static_cast<double>(some.at[i]) * static_cast<double>(some.at[i]);
   }
-  const std::int64_t rest = count / kPack * kPack + thread;  // fewer than kPack: of the first threads
+  // fewer than kPack elements, for the first threads
+  const std::int64_t rest = count / kPack * kPack + thread;
   if (rest < count) {
     const double value = static_cast<double>(widen(values[rest]));
     sum += value * value;
@@ -116,7 +118,7 @@ std::int64_t num_column_blocks(Element element, const Rows& x) {
 
 }  // namespace
 
-// As many as fill the device, each of at least 64 rows.
+// As many parts as fill the device, each with at least 64 rows.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x) {
   const std::int64_t full =
       queue.num_processors * 8 / std::max<std::int64_t>(1, num_column_blocks(element, x));

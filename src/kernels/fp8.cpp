@@ -22,13 +22,13 @@ at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& sca
   const double largest = operand == Fp8Operand::gradient ? 57344 : 448;
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor values = x.to(wide);
-  // Infinity times zero is NaN; on its own it would be cut to the largest number.
+  // Infinity times zero is NaN; clamp alone would turn infinity into the largest number.
   return (at::clamp(values * scale.to(wide), -largest, largest) + values * 0).to(fp8_type(operand));
 }
 
 namespace {
 
-// 2^exponent, |exponent| <= 126, by the bits of an fp32 number: exact on every device.
+// 2^exponent, |exponent| <= 126, built from the bits of an fp32 number: exact on every device.
 at::Tensor power_of_two(const at::Tensor& exponent) {
   return ((exponent + 127) * (1 << 23)).to(at::kInt).view(at::kFloat);
 }
@@ -45,7 +45,7 @@ Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum) {
 
 void keep_largest(const at::Tensor& x, at::Tensor& maximum) {
   constexpr double kLargest =
-      std::numeric_limits<double>::infinity();  // the norm that is the maximum: one pass
+      std::numeric_limits<double>::infinity();  // the infinity norm is the maximum: one pass
   if (x.numel() > 0) at::maximum_out(maximum, maximum, at::linalg_vector_norm(x, kLargest).to(at::kFloat));
 }
 

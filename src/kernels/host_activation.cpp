@@ -1,13 +1,14 @@
-// Activation functions on processors, plain and gated, with their gradients: one pass each.
+// Activation functions on CPUs, plain and gated, with their gradients: one pass each.
 //
-// (ATen's gelu is a third faster than our exact one on aarch64, but its out variant writes wrong values into strided tensors.)
+// (ATen's gelu is a third faster than our exact one on aarch64, but its out variant writes wrong values into
+// strided tensors.)
 #include "kernels/host.h"
 #include "kernels/host_rows.h"
 
 namespace optimus {
 namespace {
 
-// The function at x and its slope there. What a loop does not use, the compiler drops.
+// The function and its derivative at x. The compiler removes the value that a loop does not use.
 template <typename Number>
 struct Curve {
   Number value, slope;

@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// The factors of one row of a dropout site: 0 or 1 / (1 - rate).
+// The dropout factors of one row: 0 or 1 / (1 - rate).
 template <typename Number>
 class RowMask {
  public:
@@ -36,11 +36,12 @@ class RowMask {
 void ensure_samples(const DropoutSite& site, std::int64_t num_rows) {
   ensure(site.sequence_length > 0 && static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >=
                                          site.first_row + num_rows,
-         "dropout of {} rows from {} with {} samples of {}", num_rows, site.first_row, site.samples.size(),
-         site.sequence_length);
+         "dropout: {} rows starting at {} exceed {} samples of {}", num_rows, site.first_row,
+         site.samples.size(), site.sequence_length);
 }
 
-// y = residual + (x + bias) * mask, each where it is there: loops without a question in them.
+// y = residual + (x + bias) * mask, where each operand is optional. Template parameters keep branches out of
+// the loops.
 template <bool HasBias, bool HasResidual, bool HasMask, typename T>
 void add_row(const T* x, const T* bias, const T* residual, const Wide<T>* mask, std::int64_t width, T* y) {
 #pragma omp simd
@@ -62,7 +63,8 @@ void add_row_of(const T* x, const T* bias, const T* residual, const Wide<T>* mas
   add_row<false, false, HasMask>(x, bias, residual, mask, width, y);
 }
 
-// sum[j] += x[., j] for columns begin .. end, eight rows at a time: fewer additions follow each other.
+// sum[j] += x[., j] for columns begin .. end, eight rows at a time to shorten the dependency chain of
+// additions.
 template <typename T>
 void add_columns(const Rows<T>& x, std::int64_t begin, std::int64_t end, Wide<T>* sum) {
   std::int64_t r = 0;
@@ -105,7 +107,7 @@ void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Ten
 }
 
 void HostKernels::dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const {
-  add(dy, {}, {}, dropout, dx);  // the mask times dy: dropout is linear
+  add(dy, {}, {}, dropout, dx);  // dropout is linear, so its gradient is the mask times dy
 }
 
 void HostKernels::add_rows(const at::Tensor& x, at::Tensor& sum) const {

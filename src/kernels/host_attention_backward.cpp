@@ -1,5 +1,5 @@
-// Attention backward on processors: probabilities are computed anew from logsumexp, block of keys by block of keys. The gradient
-// of a head of keys is one thread's work, so its sum always has the same order.
+// Attention backward on CPUs: recomputes probabilities from logsumexp, one block of keys at a time. One
+// thread computes the whole gradient of a key head, so the order of its sum is fixed.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// The backward pass of heads that share a head of keys: block of keys by block of keys.
+// The backward pass of the query heads that share a key head, one block of keys at a time.
 template <typename W>
 class BackwardBlocks {
  public:
@@ -45,8 +45,8 @@ class BackwardBlocks {
     }
   }
 
-  // Adds to the queries' gradients and makes those of the keys, key_gradient() and value_gradient(). `places` has one for each
-  // query head of the group.
+  // Adds to the gradients of the queries and computes those of the keys: key_gradient() and value_gradient().
+  // `places` has one entry for each query head of the group.
   template <typename T>
   void run(const std::vector<HeadPlace>& places, const Head<T>& k, const Head<T>& v, Span keys) {
     copy_in(k, keys, keys_);
@@ -61,7 +61,7 @@ class BackwardBlocks {
     }
   }
 
-  // The first rows are those of the keys.
+  // The first rows belong to the keys.
   const Scratch<W>& key_gradient() const { return key_sums_; }
   const Scratch<W>& value_gradient() const { return value_sums_; }
   const Scratch<W>& query_gradient(std::int64_t member) const {
@@ -71,7 +71,8 @@ class BackwardBlocks {
  private:
   struct PerQuery {
     Scratch<W> q, dout, dq;
-    std::vector<W> delta;  // sum of dout * out: what the softmax takes off every slope of the row
+    // sum of dout * out: the softmax gradient subtracts it from every score gradient of the row
+    std::vector<W> delta;
     const W* logsumexp = nullptr;
     PerQuery(std::int64_t length, std::int64_t head_dim)
         : q(round_up(length, kBlock), head_dim),
@@ -95,7 +96,8 @@ class BackwardBlocks {
     multiply_add<W>(slopes_.left(), keys_.right(), of.dq.block(at), rows, width, keys.size());
   }
 
-  // A row of scores becomes probabilities (after dropout, for the values' gradient), a row of slopes the scores' gradient.
+  // Converts a row of scores to probabilities (after dropout, for the gradient of the values), and a row of
+  // probability gradients to score gradients.
   void derive_row(const HeadPlace& place, const PerQuery& of, std::int64_t query, std::int64_t i, Span keys) {
     W *probability = probabilities_.row(i), *slope = slopes_.row(i);
     const std::int64_t seen = place.num_seen(query, keys);
@@ -124,7 +126,7 @@ class BackwardBlocks {
   std::array<std::uint8_t, kBlock> kept_{};
 };
 
-// What one thread does: all gradients of one head of keys of some pieces, then the next.
+// The work of one thread: all gradients of one key head for some pieces, then the next.
 template <typename T>
 class BackwardThread {
  public:
@@ -132,7 +134,7 @@ class BackwardThread {
   BackwardThread(const RingTask& task, const AttentionTensors& tensors, Results results, std::int64_t longest)
       : task_(task), tensors_(tensors), results_(results), blocks_(task, longest) {}
 
-  // Pieces that have all queries in common.
+  // Processes pieces that all have the same queries.
   void run(Span pieces, std::int64_t kv_head) {
     const RingPiece& first = task_.pieces[static_cast<std::size_t>(pieces.begin)];
     const std::int64_t row = first_query_row(task_, first), count = first.queries.size();
@@ -163,7 +165,7 @@ class BackwardThread {
     }
   }
 
-  // The first rows of scratch to rows `row` onwards of a head.
+  // Writes the first rows of scratch to rows `row` onwards of a head.
   void put(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
            std::int64_t count) const {
     if (results_ == Results::added) {
@@ -183,7 +185,7 @@ class BackwardThread {
   BackwardBlocks<W> blocks_;
 };
 
-// Pieces that have nothing to do with the others, as ranges of those with the same queries.
+// Pieces that are independent of all others, as ranges with the same queries.
 struct BackwardItem {
   std::vector<Span> runs;
   std::int64_t kv_head = 0;
@@ -192,7 +194,7 @@ struct BackwardItem {
 struct BackwardWork {
   std::vector<BackwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t longest = 0;  // queries of a run
+  std::int64_t longest = 0;  // the largest number of queries of a range
 };
 
 BackwardWork backward_work(const RingTask& task) {

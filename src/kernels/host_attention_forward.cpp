@@ -1,5 +1,5 @@
-// Attention forward on processors: for a block of queries, the largest score and the sum of exponentials so far; the output is
-// rescaled when a larger score comes. No matrix of scores is larger than a block.
+// Attention forward on CPUs: keeps the largest score and the sum of exponentials so far for each query of a
+// block, and rescales the output when a larger score appears. No score matrix is larger than a block.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-// The forward pass over blocks of queries of one head after another, with the keys of the head packed.
+// The forward pass over blocks of queries, one head after another, with the keys of the head packed.
 template <typename W>
 class ForwardBlocks {
  public:
@@ -43,12 +43,12 @@ class ForwardBlocks {
     max_.fill(std::numeric_limits<W>::lowest());
     total_.fill(0);
   }
-  // As after the keys that gave this output and logsumexp.
+  // Restores the state after the keys that produced this output and logsumexp.
   void go_on(const Head<W>& out, const W* logsumexp, Span queries) {
     copy_in(out, queries, sums_);
     for (std::int64_t i = 0; i < queries.size(); ++i) {
       const W sum = logsumexp[queries.begin + i];
-      if (sum < std::numeric_limits<W>::lowest()) continue;  // none yet
+      if (sum < std::numeric_limits<W>::lowest()) continue;  // no keys so far
       max_[static_cast<std::size_t>(i)] = sum, total_[static_cast<std::size_t>(i)] = 1;
     }
   }
@@ -80,7 +80,8 @@ class ForwardBlocks {
                     keys.size());
   }
 
-  // Scores of a row become exponentials against the largest so far; sums of earlier blocks follow when that grows.
+  // Replaces the scores of a row by exponentials relative to the largest so far, and rescales the sums of
+  // earlier blocks when that grows.
   void soften(const HeadPlace& place, std::int64_t query, std::int64_t i, Span keys) {
     const auto at = static_cast<std::size_t>(i);
     W* row = scores_.row(i);
@@ -107,23 +108,24 @@ class ForwardBlocks {
   bool has_dropout_;
   std::int64_t head_dim_;
   Scratch<W> queries_;
-  std::vector<Scratch<W>> keys_;  // transposed, a block each
+  std::vector<Scratch<W>> keys_;  // transposed, one block each
   Scratch<W> values_, scores_, sums_;
   std::array<W, kBlock> max_{}, total_{};
   std::array<std::uint8_t, kBlock> kept_{};
 };
 
-// An item of the forward pass's work: some queries of one head against the keys of the pieces that have these queries.
+// A work item of the forward pass: some queries of one head against the keys of the pieces with these
+// queries.
 struct ForwardItem {
   Span pieces;
   std::int64_t head;
-  Span queries;  // from the pieces' start
+  Span queries;  // relative to the pieces' start
 };
 
 struct ForwardWork {
   std::vector<ForwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t num_key_blocks = 0;  // the most that the keys of an item take
+  std::int64_t num_key_blocks = 0;  // the largest number of key blocks of an item
 };
 
 const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
@@ -132,7 +134,7 @@ const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
 
 std::int64_t num_blocks(std::int64_t rows) { return (rows + kBlock - 1) / kBlock; }
 
-// In the order of pieces and heads, so that a thread packs the keys of a head once.
+// Ordered by pieces and heads, so that a thread packs the keys of a head once.
 ForwardWork forward_work(const RingTask& task) {
   ForwardWork work;
   for (const Span pieces : pieces_by_queries(task.pieces)) {
@@ -154,7 +156,7 @@ ForwardWork forward_work(const RingTask& task) {
   return work;
 }
 
-// What one thread does: items one after the other.
+// The work of one thread: items one after another.
 template <typename T>
 class ForwardThread {
  public:
@@ -201,7 +203,7 @@ class ForwardThread {
   const AttentionTensors& tensors_;
   Results results_;
   ForwardBlocks<W> blocks_;
-  std::pair<Span, std::int64_t> packed_{};  // pieces and head of the keys that are packed; no pieces at first
+  std::pair<Span, std::int64_t> packed_{};  // pieces and head of the packed keys; initially empty
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Softmax cross entropy on processors: one reading of the logits for the loss, one more pass for the gradient.
+// Softmax cross entropy on CPUs: one pass over the logits for the loss, and another one for the gradient.
 #include <limits>
 
 #include "kernels/host.h"
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// sum of e^(x - max) over a row, and that max.
+// The sum of e^(x - max) over a row, and its max.
 template <typename Number>
 struct ExponentialSum {
   Number max;
@@ -25,8 +25,9 @@ Wide<T> exponentials(const T* logits, std::int64_t count, Wide<T> max) {
   return lane_sum<Wide<T>>(count, [=](std::int64_t j) { return exponential(load(logits[j]) - max); });
 }
 
-// In pieces that stay in the nearest cache: the largest logit of a piece, then its exponentials; a new maximum rescales the
-// sum so far. Pieces are added up in fp64, so that a vocabulary of 10^5 costs no digits.
+// Works on pieces that fit into the L1 cache: the largest logit of a piece, then its exponentials; a new
+// maximum rescales the sum so far. Pieces are summed in fp64, so that a vocabulary of 10^5 does not lose
+// precision.
 template <typename T>
 ExponentialSum<Wide<T>> sum_exponentials(const T* logits, std::int64_t vocab) {
   constexpr std::int64_t kPiece = 1024;
@@ -63,7 +64,7 @@ void HostKernels::cross_entropy(at::Tensor& logits, const at::Tensor& targets, a
     auto* results = flat_data<Wide<T>>(losses);
     for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
       T* row = rows.row(r);
-      ensure(goals[r] >= -1 && goals[r] < rows.width, "target {} in a vocabulary of {}", goals[r],
+      ensure(goals[r] >= -1 && goals[r] < rows.width, "target {} is outside the vocabulary of {}", goals[r],
              rows.width);
       if (goals[r] < 0) {
         results[r] = 0;
@@ -86,7 +87,8 @@ void HostKernels::loss_statistics(const at::Tensor& logits, const at::Tensor& ta
     const auto* goals = flat_data<std::int64_t>(targets);
     for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
       const T* row = rows.row(r);
-      ensure(goals[r] >= -2 && goals[r] < rows.width, "target {} in {} columns", goals[r], rows.width);
+      ensure(goals[r] >= -2 && goals[r] < rows.width, "target {} is outside {} columns", goals[r],
+             rows.width);
       const auto total = sum_exponentials(row, rows.width);
       Wide<T>* to = results.row(r);
       to[0] = total.max, to[1] = static_cast<Wide<T>>(total.sum);

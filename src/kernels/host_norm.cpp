@@ -1,4 +1,4 @@
-// Layer norm and RMS norm on processors: a row stays in the nearest cache while it is passed over two or three times.
+// Layer norm and RMS norm on CPUs: a row stays in the L1 cache during two or three passes.
 #include <vector>
 
 #include "kernels/host.h"
@@ -37,7 +37,7 @@ void rms_norm_row(double eps, const T* x, const T* weight, std::int64_t width, T
   for (std::int64_t j = 0; j < width; ++j) store(y[j], load(x[j]) * rstd * load(weight[j]));
 }
 
-// What the backward pass over one row reads.
+// The inputs of the backward pass over one row.
 template <typename T>
 struct BackwardRow {
   const T *dy, *x, *weight, *residual;
@@ -45,7 +45,8 @@ struct BackwardRow {
   std::int64_t width;
 };
 
-// The factors a, b of dx = rstd * (dy * weight - a - normed * b): means of the row's gradient, plain and along the row.
+// The values a, b of dx = rstd * (dy * weight - a - normed * b): the means of the row's weighted gradient,
+// and of its product with the normed row.
 template <typename T>
 std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_centred) {
   using W = Wide<T>;
@@ -59,7 +60,7 @@ std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_ce
   return {plain / count, along / count};
 }
 
-// Adds to the weights' gradients before dx is written, because dx may lie where dy does.
+// Adds to the weight gradients before dx is written, because dx may alias dy.
 template <typename T>
 void backward_row(const BackwardRow<T>& row, bool is_centred, T* dx, Wide<T>* weight_sum, Wide<T>* bias_sum) {
   using W = Wide<T>;
@@ -107,8 +108,8 @@ void backward_rows(const BackwardTensors<T>& all, bool is_centred, std::int64_t 
   }
 }
 
-// Every part of the rows has sums of its own, which are added up in the order of parts: the same for the same number of
-// threads.
+// Every part of the rows has its own sums, which are added in the order of parts: the result is deterministic
+// for a given number of threads.
 template <typename T>
 void norm_backward_typed(const BackwardTensors<T>& all, bool is_centred, Wide<T>* weight_gradient,
                          Wide<T>* bias_gradient) {

@@ -1,8 +1,8 @@
-// Small matrix products for the attention kernel: c += a b on blocks that lie in the nearest caches.
+// Small matrix products for the attention kernel: c += a b on blocks that fit into the L1 cache.
 //
-// A tile of c is kept in registers while the common index runs. Vector types are written out here, because g++ does not keep a
-// two-dimensional tile of plain arrays in registers. Blocks are padded by the caller: rows of c to kTileRows, columns to
-// kVectorLanes, so that no odd ends exist.
+// A tile of c stays in registers during the loop over the common dimension. Vector types are explicit,
+// because g++ does not keep a two-dimensional tile of plain arrays in registers. The caller pads blocks: rows
+// of c to kTileRows, columns to kVectorLanes, so that there are no remainder loops.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace optimus {
 #if defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64, kTileVectors = 4;
 #elif defined(__AVX2__)
-inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // 16 registers only
+inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // only 16 registers
 #else
 inline constexpr int kVectorBytes = 16, kTileVectors = 4;
 #endif
@@ -22,7 +22,7 @@ inline constexpr std::int64_t kTileRows = 4;
 template <typename Number>
 inline constexpr std::int64_t kVectorLanes = kVectorBytes / static_cast<std::int64_t>(sizeof(Number));
 
-// Element (row, k) of a left factor lies at data[row * row_stride + k * k_stride]: a block or its transpose.
+// A left factor, whose element (row, k) is data[row * row_stride + k * k_stride]: a block or its transpose.
 template <typename Number>
 struct LeftFactor {
   const Number* data;
@@ -36,7 +36,7 @@ struct Block {
   std::int64_t row_stride;
 };
 
-// Tile of c at `to`: kTileRows rows, `Vectors` vectors wide.
+// Adds to the tile of c at `to`: kTileRows rows, `Vectors` vectors wide.
 template <typename Number, int Vectors>
 [[gnu::always_inline]] inline void multiply_tile(const LeftFactor<Number>& a, const Block<const Number>& b,
                                                  std::int64_t depth, const Block<Number>& to) {
@@ -66,7 +66,8 @@ template <typename Number, int Vectors>
       std::memcpy(to.data + row * to.row_stride + v * kLaneCount, &sums[row][v], sizeof(Vector));
 }
 
-// c [rows, columns] += a [rows, depth] * b [depth, columns]; rows padded to kTileRows, columns to kVectorLanes.
+// c [rows, columns] += a [rows, depth] * b [depth, columns]; rows padded to kTileRows, columns to
+// kVectorLanes.
 template <typename Number>
 [[gnu::noinline]] void multiply_add(const LeftFactor<Number>& a, const Block<const Number>& b,
                                     const Block<Number>& c, std::int64_t rows, std::int64_t columns,

@@ -1,4 +1,5 @@
-// PlainKernels: each kernel as ATen operations, on any device. Written to be read, not to be fast: tests trust it.
+// PlainKernels: each kernel as ATen operations, on any device. Written for readability, not speed: the
+// reference in tests.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -49,7 +50,7 @@ at::Tensor activate_backward(Activation kind, const at::Tensor& dy, const at::Te
   return {};
 }
 
-// The site's factors, [rows, width]: 0 or 1 / (1 - rate). Drawn on the host, row by row.
+// The dropout factors of a site, [rows, width]: 0 or 1 / (1 - rate). Drawn on the host, row by row.
 at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   const std::int64_t num_rows = like.size(0), width = like.size(1);
   at::Tensor uniform = at::empty({num_rows, width}, at::kDouble);
@@ -63,7 +64,8 @@ at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   return (uniform.ge(site.rate).to(at::kDouble) / (1 - site.rate)).to(like.device(), like.scalar_type());
 }
 
-// table[ids[row]] += values[row]. Of ATen's two ways the one whose order of additions is fixed on the device.
+// table[ids[row]] += values[row]. Of ATen's two operations, uses the one with a fixed order of additions on
+// the device.
 void add_to_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& values) {
   if (table.is_cuda())
     table.index_put_({ids.to(at::kLong)}, values, /*accumulate=*/true);
@@ -97,7 +99,7 @@ class PlainKernels final : public Kernels {
     const std::int64_t width = x.size(-1);
     weight_gradient.add_((wide(dy) * normed).reshape({-1, width}).sum(0));
     if (is_centred) bias_gradient.add_(wide(dy).reshape({-1, width}).sum(0));
-    dx.copy_(gradient);  // last: dx may be dy
+    dx.copy_(gradient);  // last, because dx may alias dy
   }
 
   void activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,

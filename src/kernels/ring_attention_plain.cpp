@@ -1,7 +1,8 @@
-// Ring attention as its definition says, by ATen operations: the twin that the other is compared with, and what CUDA uses.
+// Ring attention by its definition, with ATen operations: the reference for the host implementation, and the
+// implementation for CUDA.
 //
-// Pieces that are alike in neighbouring sequences are computed together; queries go in blocks, so that the matrix of scores
-// stays small however long the sequence is.
+// Equal pieces of consecutive sequences are computed together. Queries are processed in blocks, so that the
+// score matrix stays small for any sequence length.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/matmul.h>
@@ -22,7 +23,7 @@ at::Tensor widened(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
-// A piece that `num_sequences` sequences have, beginning with its own.
+// A piece that is the same in `num_sequences` consecutive sequences, beginning with its own.
 struct AlikePieces {
   RingPiece piece;
   std::int64_t num_sequences = 1;
@@ -37,7 +38,7 @@ struct AlikePieces {
 std::vector<AlikePieces> alike_pieces(const std::vector<RingPiece>& pieces) {
   std::vector<AlikePieces> result;
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t>
-      last;  // where a piece that begins like this is
+      last;  // index of the last entry with these begins
   for (const RingPiece& piece : pieces) {
     const auto [found, is_new] = last.try_emplace({piece.queries.begin, piece.keys.begin}, result.size());
     if (!is_new && result[found->second].goes_on_with(piece)) {
@@ -50,7 +51,8 @@ std::vector<AlikePieces> alike_pieces(const std::vector<RingPiece>& pieces) {
   return result;
 }
 
-// Some queries of alike pieces and all keys that they see. Tensors are [sequences, heads, rows, head_dim] in the wide type.
+// Some queries of equal pieces and all keys that they see. Tensors are [sequences, heads, rows, head_dim] in
+// the wide type.
 class RingBlock {
  public:
   RingBlock(const RingTask& task, const AlikePieces& alike, Span queries)
@@ -59,7 +61,7 @@ class RingBlock {
         queries_(queries),
         num_keys_(alike.piece.is_causal ? queries.end : alike.piece.keys.size()) {}
 
-  // Views of what the block reads and writes, [sequences, rows, heads, head_dim] turned to heads first.
+  // Views of the block's data, [sequences, rows, heads, head_dim] transposed to heads first.
   at::Tensor of_queries(const at::Tensor& tensor) const {
     const std::int64_t begin = alike_.piece.queries.begin + queries_.begin;
     return rows(tensor, task_.own_length, {begin, begin + queries_.size()});
@@ -74,7 +76,8 @@ class RingBlock {
         .unsqueeze(3);
   }
 
-  // The heads of a group as one: [sequences, kv_heads, group * rows, ..], as the products with keys want them; and back.
+  // grouped: merges the heads of a group, [sequences, kv_heads, group * rows, ..], for products with keys.
+  // apart: the inverse.
   at::Tensor grouped(const at::Tensor& heads) const {
     return heads.reshape({heads.size(0), task_.shape.kv_heads, -1, heads.size(3)});
   }
@@ -91,7 +94,7 @@ class RingBlock {
     return result.masked_fill_(is_later, -std::numeric_limits<double>::infinity());
   }
 
-  // A factor for each score, or undefined without dropout.
+  // A factor for each score; undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
     const RingPiece& piece = alike_.piece;
@@ -114,7 +117,7 @@ class RingBlock {
 
   const RingTask& task_;
   const AlikePieces& alike_;
-  Span queries_;  // from the piece's start
+  Span queries_;  // relative to the piece's start
   std::int64_t num_keys_;
 };
 

@@ -1,6 +1,7 @@
-// The numbers of a step that stay where the kernels are, so that a step need not wait for the host: fp64, kNumStepNumbers of
-// them in a row. The host writes the first ones before a step and reads them all behind it; blocks add to the sums; the gate
-// between gradients and updates makes the last ones, which updates read. Knows no libtorch: CUDA code includes it.
+// The scalars of a step, kept on the device so that a step need not wait for the host: an array of
+// kNumStepNumbers fp64 values. The host writes the first ones before a step and reads all of them after it;
+// blocks add to the sums; the gate between gradients and updates computes the last ones, which updates read.
+// Independent of libtorch, because CUDA code includes it.
 #pragma once
 
 #include <cmath>
@@ -15,39 +16,39 @@ namespace optimus {
 
 enum class StepNumber {
   learning_rate,
-  loss_scale,   // what the loss was multiplied by; 1 but in fp16
-  num_updates,  // taken before this step; the gate counts
+  loss_scale,   // factor of the loss; 1 except in fp16
+  num_updates,  // number of updates before this step; the gate increments it
   num_counted,  // targets of the whole step
   num_tokens,
   loss_sum,     // over counted targets
-  square_sum,   // of all gradients, each logical element once
-  moment_sum,   // likewise, of gradients times first moments; 0 where nobody asks
+  square_sum,   // of all gradients, each logical element counted once
+  moment_sum,   // sum of gradients times first moments, each element once; 0 if not requested
   grad_norm,    // of the mean loss
-  is_finite,    // 1; 0: no update happens
-  factor,       // that gradients are multiplied by: to the mean loss, and clipped
-  rate,         // the learning rate, corrected for the first moment's beginning at 0
-  inverse_root  // what the root of the second moment is multiplied by, likewise
+  is_finite,    // 1; 0: no update is made
+  factor,       // factor of gradients: normalizes to the mean loss and clips
+  rate,         // the learning rate with the bias correction of the first moment
+  inverse_root  // factor of the root of the second moment: its bias correction
 };
 constexpr int kNumStepNumbers = 13;
-// These lie side by side: devices add theirs up in one collective.
+// These are adjacent: one collective sums them over devices.
 constexpr StepNumber kFirstSum = StepNumber::num_counted;
 constexpr int kNumSums = 5;
 static_assert(static_cast<int>(StepNumber::moment_sum) == static_cast<int>(kFirstSum) + kNumSums - 1);
 
 struct GateOptions {
   double beta1 = 0.9, beta2 = 0.95;
-  double clip = 0;  // the largest gradient norm; 0: any
+  double clip = 0;  // the largest gradient norm; 0: no clipping
 };
 
 OPTIMUS_ON_BOTH inline double& number(double* numbers, StepNumber which) {
   return numbers[static_cast<int>(which)];
 }
 
-// What the gate makes of the numbers.
+// The computation of the gate.
 OPTIMUS_ON_BOTH inline void work_out_gate(const GateOptions& options, double* numbers) {
   const double to_mean = number(numbers, StepNumber::loss_scale) * number(numbers, StepNumber::num_counted);
   const double norm = std::sqrt(number(numbers, StepNumber::square_sum)) / to_mean;
-  // Differences of a number and itself: infinity and NaN have none that is 0.
+  // x - x is 0 only for finite x.
   const double loss = number(numbers, StepNumber::loss_sum);
   const bool is_finite = norm - norm == 0 && loss - loss == 0;
   number(numbers, StepNumber::grad_norm) = norm;

@@ -1,5 +1,6 @@
-// A second copy of sharded state (Plan::buddy): training with it learns what one device learns, and the copy has, bit for bit, what
-// the device has whose updates it repeats: after steps, after steps that nobody took, and where a step was left at its gate.
+// A redundant copy of sharded state (Plan::buddy): training with it gives the same result as one device, and
+// the copy is bit-identical to the state of the device whose updates it repeats: after steps, after skipped
+// steps, and after a step that failed at its gate.
 #include <ATen/ops/equal.h>
 #include <rapidcheck.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr std::array kFields = {&BlockState::masters, &BlockState::first, &BlockState::second};
 
-// Offload is not there yet, and an embedding that both ends of a stage share is split alike.
+// Offload is not supported yet, and an embedding that both ends of a stage share must be split equally.
 Plan random_plan_with_copies(const ModelSpec& model, int most_devices) {
   for (;;) {
     Plan plan = random_plan::plan_for(
@@ -54,7 +55,7 @@ TEST(Buddy, AnyPlanLearnsWhatOneDeviceLearns) {
   }));
 }
 
-// Ranks of a plan as threads, each with what it has trained.
+// The ranks of a plan as threads, each with its training state.
 struct Member {
   std::unique_ptr<Comm> comm;
   std::unique_ptr<Parameters> parameters;
@@ -96,7 +97,7 @@ StepReport step(const ModelSpec& model, const Plan& plan, Member& rank, int numb
   return value_or_throw(rank.engine->train_step(batch, {.learning_rate = 1e-2}));
 }
 
-// The device that has a copy's shard as its own: so many shards before, in the same group.
+// The device that owns the shard of a copy.
 int owner_of(const Plan& plan, int device, const BlockShape& copied) {
   const Seat seat = seat_of(plan, device);
   const Stage& stage =
@@ -106,7 +107,8 @@ int owner_of(const Plan& plan, int device, const BlockShape& copied) {
       .devices[static_cast<std::size_t>(seat.index / group * group + copied.shard * tp + seat.index % tp)];
 }
 
-// Every element of every copy beside its owner's. Masters that are weights are compared where both hold them.
+// Compares every element of every copy with its owner's. Masters that are weights are compared if both
+// devices store them.
 void expect_equal_bits(const Plan& plan, const std::vector<Member>& ranks) {
   std::int64_t compared = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -162,7 +164,7 @@ TEST(Buddy, CopiesHaveTheSameBits) {
       ASSERT_EQ(problem_in(plan, model), std::nullopt);
       ThreadWorld world(num_devices(plan));
       std::vector<Member> ranks = make_ranks(model, plan, world);
-      expect_equal_bits(plan, ranks);  // as they begin
+      expect_equal_bits(plan, ranks);  // in the initial state
       on_ranks(ranks, [&](Member& rank, int number) {
         for (int index = 0; index < 3; ++index) step(model, plan, rank, number, index);
       });
@@ -170,14 +172,15 @@ TEST(Buddy, CopiesHaveTheSameBits) {
     }
 }
 
-// Key and value heads that tensor parts share: rows of one shard then lie among those of the other as if they were padding.
+// Tensor parts share key/value heads: rows of one shard are between those of another shard, as padding would
+// be.
 TEST(Buddy, SharedHeadsLearnWhatOneDeviceLearns) {
   const ModelSpec model = model_of("llama3-8b", 2, 1);
   for (const int zero : {1, 2, 3})
     expect_equal_to_one_device(model, plan_of(model, {1, 2, 2, zero, 0, 1}, Precision::fp64), 3);
 }
 
-// Steps of a loss that is scaled too much are taken by nobody, copies neither.
+// If the loss scale is too large, all ranks skip the step, and so do the copies.
 TEST(Buddy, CopiesSkipTheSameSteps) {
   const ModelSpec model = model_of("gpt2", 4, 2);
   for (const int zero : {1, 2, 3}) {
@@ -191,13 +194,13 @@ TEST(Buddy, CopiesSkipTheSameSteps) {
         skipped[static_cast<std::size_t>(number)].push_back(
             step(model, plan, rank, number, index).is_skipped);
     });
-    EXPECT_TRUE(skipped[0].front()) << "the scale was not too large";
-    EXPECT_FALSE(skipped[0].back()) << "the scale did not come down";
+    EXPECT_TRUE(skipped[0].front()) << "the loss scale was not too large";
+    EXPECT_FALSE(skipped[0].back()) << "the loss scale did not decrease";
     expect_equal_bits(plan, ranks);
   }
 }
 
-// Where one operation fails, the gate of a step.
+// A Comm that can fail one operation: the gate of a step.
 class GateFails final : public Comm {
  public:
   explicit GateFails(Comm& inner) : inner_(inner) {}
@@ -257,8 +260,8 @@ class GateFails final : public Comm {
     bool is_done() override { return inner_->is_done(); }
     CommOutcome<void> wait(const Deadline& deadline) override {
       (void)inner_->wait(deadline);
-      sums_.fill_(std::nan(""));  // half of it came
-      return tl::unexpected(CommFailure{"the gate", "world", {}, Seconds(0), "the test wants it"});
+      sums_.fill_(std::nan(""));  // a partial result arrived
+      return tl::unexpected(CommFailure{"the gate", "world", {}, Seconds(0), "injected by the test"});
     }
 
    private:
@@ -268,11 +271,13 @@ class GateFails final : public Comm {
   Comm& inner_;
 };
 
-// All are left at the gate of the third step and follow with sums that somebody who passed it would have, each without the others. Their
-// copies are then of that step, also of shards that nobody has gathered.
+// All ranks fail at the gate of the third step and complete it separately, with the sums of a rank that
+// passed the gate. Their copies then belong to that step, including copies of shards that were never
+// gathered.
 TEST(Buddy, CopiesFollowFromTheGate) {
   if (test_device().is_cuda())
-    GTEST_SKIP() << "on a GPU the host has run ahead: a step that fails at the gate is torn there";
+    GTEST_SKIP()
+        << "on a GPU the host runs ahead, so a step that fails at the gate leaves an undefined state";
   const ModelSpec model = model_of("llama3-8b", 4, 2);
   for (const Precision precision : {Precision::fp32, Precision::bf16})
     for (const Shape& shape : {Shape{1, 1, 4, 1, 0, 1}, Shape{1, 1, 4, 3, 0, 1}, Shape{1, 2, 2, 2, 0, 1}}) {
@@ -305,7 +310,7 @@ TEST(Buddy, CopiesFollowFromTheGate) {
         rank.engine->finish_step(whole[at].engine->gate_sums());
       });
       expect_equal_bits(plan, ranks);
-      // And what follows is what the undisturbed training has.
+      // The result equals that of the undisturbed training.
       for (std::size_t r = 0; r < ranks.size(); ++r)
         for (const LogicalTensor& tensor : ranks[r].parameters->tensors())
           for (at::Tensor BlockState::*const field : kFields)

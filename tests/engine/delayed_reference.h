@@ -1,6 +1,7 @@
-// What an asynchronous schedule should learn, composed on one device in plain double: which weights each forward and backward saw
-// is told by the stages' orders, gradients by the engine on one device (PipeDream: forward and backward have the same weights) or by
-// autograd (PipeMare: they differ). Read next: asynchronous_test.cpp.
+// The expected result of an asynchronous schedule, computed on one device in double precision. The order of
+// the stages determines which weights each forward and backward used. Gradients come from the engine on one
+// device (PipeDream: forward and backward use the same weights) or from autograd (PipeMare: they differ).
+// Read next: asynchronous_test.cpp.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -13,10 +14,11 @@ namespace optimus {
 
 using Values = std::map<std::string, std::vector<double>>;
 
-// Updates of a stage before each micro-batch's forward and before its backward, counted in its order.
+// The numbers of updates of a stage before each micro-batch's forward and before its backward, in the order
+// of the schedule.
 struct Counts {
   std::vector<int> before_forward, before_backward;
-  int most() const {  // between the two
+  int most() const {  // the largest number between the two
     int result = 0;
     for (std::size_t m = 0; m < before_forward.size(); ++m)
       result = std::max(result, before_backward[m] - before_forward[m]);
@@ -55,7 +57,8 @@ using Differentiate =
     std::function<Gradient(const Values& forward, const Values& backward, const std::vector<Sample>&,
                            std::int64_t step, std::int64_t first)>;
 
-// One device, in plain double, that follows the stages' orders. Reads nothing of the plan but stages and micro-batches.
+// Trains on one device, in double precision, with the delays of the stages. Uses only the stages and
+// micro-batches of the plan.
 class Reference {
  public:
   Reference(const ModelSpec& model, const Plan& plan, const UpdateOptions& update,
@@ -116,7 +119,7 @@ class Reference {
     return weights;
   }
 
-  // AdamW on the newest weights. Returns the square of the mean gradient's norm.
+  // AdamW on the newest weights. Returns the squared norm of the mean gradient.
   double update(const Gradient& gradient) {
     const double k = num_updates_++;
     double squares = 0;
@@ -151,12 +154,12 @@ class Reference {
   const std::vector<LogicalTensor> tensors_;
   std::vector<Counts> counts_;  // [stage]
   Learned learned_;
-  std::vector<Values> versions_;  // of the step, by the number of updates
+  std::vector<Values> versions_;  // of the step, by number of updates
   Values first_, second_, velocities_;
   double num_updates_ = 0;
 };
 
-// The engine on one device; its backward has the weights of its forward.
+// The engine on one device; its backward uses the weights of its forward.
 class OneDevice {
  public:
   explicit OneDevice(const ModelSpec& model) : model_(model) {}
@@ -189,11 +192,12 @@ class OneDevice {
     Engine engine;
   };
   const ModelSpec model_;
-  std::map<int, std::unique_ptr<Made>> made_;  // by sequences
+  std::map<int, std::unique_ptr<Made>> made_;  // by number of sequences
 };
 
-// GPT-2 by autograd, without dropout and padding. Values are those of the forward's weights, gradients pass through the backward's:
-// each use of a weight is the backward's plus the constant that is missing.
+// GPT-2 by autograd, without dropout and padding. Values are computed with the forward's weights, and
+// gradients flow through the backward's: each use of a weight is the backward's weight plus a constant that
+// makes up the difference.
 class TwoWeights {
  public:
   TwoWeights(const ModelSpec& model, const Values& forward, const Values& backward) : model_(model) {

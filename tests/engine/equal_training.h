@@ -1,5 +1,5 @@
-// What tests of parallel training share: small models with dropout, samples with padding, a plan trained by ranks as threads, and
-// what one device learns beside it.
+// Shared by tests of parallel training: small models with dropout, samples with padding, training of a plan
+// by ranks as threads, and the comparison with training on one device.
 #pragma once
 
 #include <ATen/ops/from_blob.h>
@@ -41,7 +41,7 @@ inline ModelSpec model_of(const std::string& preset, std::int64_t heads, std::in
 
 struct SampleKinds {
   bool is_padded = true;       // one in three is shorter
-  bool has_uncounted = false;  // one in seven has nothing that counts
+  bool has_uncounted = false;  // one in seven has no counted targets
 };
 inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, std::int64_t vocab,
                                       const SampleKinds& kinds = {}) {
@@ -63,7 +63,7 @@ inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, st
   return result;
 }
 
-// What was learned: losses and norms of the steps, and the whole masters, put together from whoever holds which part.
+// The result of a training: losses and norms of the steps, and the whole masters, assembled from all ranks.
 struct Learned {
   std::vector<double> losses, norms;
   double evaluated = 0;
@@ -86,7 +86,7 @@ inline void put(const Parameters& parameters, Learned& learned) {
   }
 }
 
-// What ranks train with: the samples of a step, and what to do in it.
+// The settings of a training: the samples and options of each step.
 struct Course {
   std::function<std::vector<Sample>(std::int64_t first, std::int64_t count)> samples{};
   UpdateOptions update{.learning_rate = 1e-2, .measures_noise = true};
@@ -94,7 +94,8 @@ struct Course {
   int seed = 5;
 };
 
-// One rank's training. Returns what it saw; its part of the tensors is put into `all` by whoever joins the threads.
+// Trains one rank. Returns its measurements; the caller, which joins the threads, copies its part of the
+// tensors into the result.
 inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Comm* comm,
                           const Course& course, Parameters& parameters) {
   parameters.initialize(course.seed);
@@ -160,21 +161,22 @@ inline Learned train(const ModelSpec& model, const Plan& plan, int steps) {
   return train(model, plan, Course{.samples = samples, .steps = steps});
 }
 
-// Norm-wise distance of two tensors.
+// Relative norm of the difference of two tensors.
 inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0, size = 0;
   for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), size += a[i] * a[i];
   return std::sqrt(difference / std::max(size, 1e-300));
 }
 
-// Key biases without RoPE have no gradient but rounding noise, which Adam normalizes (DESIGN.md): they are left out.
+// Without RoPE, key biases have no gradient except rounding noise, which Adam normalizes. They are not
+// compared.
 inline bool is_noise(const ModelSpec& model, const std::string& name) {
   return model.positions != PositionKind::rope && name.find("attention.k.bias") != std::string::npos;
 }
 
 inline constexpr double kTolerance = 1e-9;
 
-// Losses and norms of the steps, and the tensors behind them.
+// Compares losses and norms of the steps, and the resulting tensors.
 inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const Learned& one,
                                  const Learned& many) {
   const std::string what = model.name + " " + short_text(plan);
@@ -192,7 +194,8 @@ inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const
   }
 }
 
-// Products of gradients and of means of them: each is as far off as the gradients are, of norms that are at most these.
+// The noise statistics are products of gradients and of moments. Their relative error is that of the
+// gradients, with respect to norms that are at most these.
 inline void expect_same_noise(const Plan& plan, const Learned& one, const Learned& many) {
   double squares = 0;
   for (const double norm : one.norms) squares += 2 * norm * norm;

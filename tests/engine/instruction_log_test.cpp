@@ -1,4 +1,4 @@
-// The times of a step's instructions: each has one, and they tell what the program says of before and after.
+// The times of a step's instructions: each has one, and they are consistent with the order in the program.
 #include "engine/instruction_log.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ struct Seen {
   std::vector<InstructionTime> first, second, evaluated, unasked, computing;
 };
 
-// Forward of neighbouring layers as one; of backward the input gradients, each by itself.
+// Spans: the forwards of consecutive layers together; of the backward only the input gradients, each alone.
 std::vector<int> some_spans(const Program& program) {
   std::vector<int> spans;
   for (const Instruction& at : program.instructions) {
@@ -73,7 +73,7 @@ Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   InstructionLog some(device, {some_spans(engine.program()), {}});
   engine.instruction_log = &some;
   step(), some.take();
-  some.begin_times();  // what marked the first step marks the second
+  some.begin_times();  // the events of the first step are reused
   step(), seen.computing = some.take();
   return seen;
 }
@@ -91,7 +91,7 @@ std::vector<Seen> run(const ModelSpec& model, const Plan& plan) {
   return seen;
 }
 
-// Every instruction once, none before what it waits for.
+// Every instruction appears once, and none starts before the instructions that it waits for have ended.
 void expect_order(const Program& program, const std::vector<InstructionTime>& times) {
   ASSERT_EQ(times.size(), program.instructions.size());
   for (std::size_t i = 0; i < times.size(); ++i) {
@@ -136,16 +136,16 @@ TEST(InstructionLog, OnlyWhatIsWanted) {
     int num_taking = 0;
     for (const InstructionTime& time : rank.computing) {
       const int first = spans[static_cast<std::size_t>(time.instruction)];
-      EXPECT_GE(time.start, before) << "one after the other";
+      EXPECT_GE(time.start, before) << "spans must not overlap";
       EXPECT_GE(time.end, time.start);
       EXPECT_TRUE(first == time.instruction || time.end == time.start);
       before = time.end, num_taking += time.end > time.start;
     }
-    EXPECT_LT(num_taking, std::ssize(rank.computing)) << "some are timed as one";
+    EXPECT_LT(num_taking, std::ssize(rank.computing)) << "some instructions are timed together";
   }
 }
 
-// What is carried says itself what that took, at once or when the device has come so far.
+// A transfer reports its own duration, immediately or when the device has finished it.
 TEST(InstructionLog, WhatIsCarriedSaysWhatItTook) {
   class Carried final : public Pending {
    public:
@@ -162,7 +162,7 @@ TEST(InstructionLog, WhatIsCarriedSaysWhatItTook) {
   };
   InstructionLog log(test_device(), {{-1, 1, -1, -1, -1}, {true, false, true, true, false}});
   const std::array<std::pair<std::optional<double>, std::optional<double>>, 4> said = {
-      {{0.25, 0.25}, {}, {std::nullopt, 0.5}, {std::nullopt, std::nullopt}}};  // at its end, later
+      {{0.25, 0.25}, {}, {std::nullopt, 0.5}, {std::nullopt, std::nullopt}}};  // when it ended, and later
   for (std::size_t i = 0; i < 5; ++i) {
     std::unique_ptr<Pending> under_way;
     if (i == 0 || i == 2 || i == 3) under_way = std::make_unique<Carried>(said[i].first, said[i].second);
@@ -171,7 +171,7 @@ TEST(InstructionLog, WhatIsCarriedSaysWhatItTook) {
     if (under_way != nullptr) log.end(i, std::move(under_way));
   }
   const std::vector<InstructionTime> times = log.take();
-  ASSERT_EQ(times.size(), 3U) << "nobody knows what the fourth took, and nobody asked for the last";
+  ASSERT_EQ(times.size(), 3U) << "the fourth has no known duration, and the last was not requested";
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(times[i].instruction, static_cast<int>(i));
     EXPECT_GE(times[i].start, 0);

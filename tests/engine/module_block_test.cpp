@@ -1,5 +1,6 @@
-// Blocks of torch modules against torch itself: the same modules, trained by torch::optim::AdamW in one batch, give the same
-// gradients and parameters; how a batch is cut and whether forwards run twice changes nothing; memory is as predicted.
+// Blocks made of torch modules, compared with torch itself: the same modules, trained by torch::optim::AdamW
+// in one batch, give the same gradients and parameters. The division of a batch and recomputation do not
+// change the result; memory is as predicted.
 #include "engine/module_block.h"
 
 #include <ATen/ATen.h>
@@ -35,7 +36,7 @@ void then(ModuleModel& model, const char* name, at::Tensor (*function)(const at:
   model.parts.push_back({.name = name, .forward = function});
 }
 
-// The same values each time it is called.
+// Returns the same values on each call.
 ModuleModel conv_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "conv", .loss = cross_entropy};
@@ -56,7 +57,7 @@ ModuleModel mlp() {
   return model;
 }
 
-// One part only, with a weight of five dimensions.
+// A single part, with a weight of five dimensions.
 ModuleModel volume() {
   at::manual_seed(5);
   ModuleModel model{.name = "volume", .loss = cross_entropy};
@@ -85,12 +86,12 @@ using Values = std::map<std::string, at::Tensor>;
 
 struct Learned {
   std::vector<double> losses;
-  Values gradients, parameters;  // of the first step; after the last
+  Values gradients, parameters;  // gradients: of the first step; parameters: after the last
 };
 
 Learned train_here(const ModuleModel& model, Precision precision, int microbatch, int steps,
                    RecomputeMode mode = RecomputeMode::none) {
-  // What comes back has the type that the modules came with.
+  // The modules get back the type that they had before.
   for (const ModulePart& part : model.parts)
     if (part.module) part.module->to(types_of(precision).wide);
   const ModuleFacts facts = describe(model, kData.read(0), precision, test_device());
@@ -175,7 +176,7 @@ void expect_alike(const Learned& a, const Learned& b, double tolerance) {
   expect_near(a.parameters, b.parameters, tolerance);
 }
 
-// The modules of one rank, and what it lends them to.
+// The modules of one rank, and its results.
 struct ModuleRank {
   ModuleModel model;
   ModuleFacts facts;
@@ -198,7 +199,7 @@ void train_rank(ModuleRank& rank, const Plan& plan, Comm& comm, int steps) {
                               .loss);
 }
 
-// What ranks as threads learn, each with modules of its own; fp64, 1e-9 as in parallel_test.cpp.
+// Trains ranks as threads, each with its own modules; fp64, 1e-9 as in parallel_test.cpp.
 template <typename Make>
 void expect_equal_to_one_device(Make make, UniformPlan shape) {
   const Learned one = train_here(make(), Precision::fp64, kBatch, 4);
@@ -230,7 +231,7 @@ void expect_equal_to_one_device(Make make, UniformPlan shape) {
     ASSERT_EQ(rank.losses.size(), one.losses.size());
     for (std::size_t i = 0; i < one.losses.size(); ++i)
       EXPECT_NEAR(rank.losses[i], one.losses[i], 1e-9 * one.losses[i]) << "step " << i;
-    if (shape.strategy.zero == 3) continue;  // modules have their own shard's rows
+    if (shape.strategy.zero == 3) continue;  // modules only have the rows of their own shard
     const Stage& stage = plan.pipelines[0].stages[static_cast<std::size_t>(seat_of(plan, r).stage)];
     for (const Chunk& chunk : stage.chunks)
       for (int block = chunk.first(); block < chunk.end(); ++block) {
@@ -244,12 +245,12 @@ void expect_equal_to_one_device(Make make, UniformPlan shape) {
   }
 }
 
-// Data parallel and ZeRO 1 to 3, with forwards that run twice and a batch that does not divide.
+// Data parallelism and ZeRO 1 to 3, with and without recomputation, and a batch that does not divide evenly.
 TEST(ModuleBlock, SeveralDevicesLearnWhatOneLearns) {
   for (const auto make : {conv_net, mlp})
     for (const int zero : {0, 1, 2, 3})
       for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::full}) {
-        if (zero == 3 && mode == RecomputeMode::none) continue;  // refused: see below
+        if (zero == 3 && mode == RecomputeMode::none) continue;  // rejected: see below
         UniformPlan shape{.dp = 4};
         shape.strategy.zero = zero, shape.strategy.recompute = mode;
         expect_equal_to_one_device(make, shape);
@@ -267,7 +268,8 @@ TEST(ModuleBlock, PipelinesLearnWhatOneDeviceLearns) {
         }
 }
 
-// Autograd keeps weights where they were; with ZeRO 3 they are gone by the backward, unless the forward runs again before it.
+// Autograd saves references to weights. With ZeRO 3 these are freed before the backward, unless the forward
+// is recomputed just before it.
 TEST(ModuleBlock, ShardedWeightsNeedAForwardBeforeTheBackward) {
   const ModuleFacts facts = describe(mlp(), kData.read(0), Precision::fp32, test_device());
   UniformPlan shape{.dp = 2, .batch = kBatch, .precision = Precision::fp32};
@@ -323,7 +325,7 @@ ModuleModel large() {
   return model;
 }
 
-// As exactly as for hand-written blocks.
+// As accurate as for hand-written blocks.
 TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
   const ModuleData data{8, [](std::int64_t n) {
                           return ModuleSample{at::full({2, 24, 24}, static_cast<double>(n)),
@@ -359,7 +361,7 @@ TEST(ModuleBlock, ATrialTellsShapesAndWork) {
   EXPECT_EQ(num_parameters(facts.spec), 5 * 2 * 9 + 5 + 10 + 45 * 4 + 4);
   EXPECT_EQ(facts.spec.custom[0].forward_flops, 2 * 36 * 5 * 2 * 9);
   EXPECT_EQ(facts.spec.custom[3].forward_flops, 2 * 45 * 4);
-  EXPECT_GE(facts.spec.custom[2].graph.per_sample, 45 * 8);  // places of the maxima, whole numbers of 64 bits
+  EXPECT_GE(facts.spec.custom[2].graph.per_sample, 45 * 8);  // 64-bit indices of the maxima
 }
 
 TEST(ModuleBlock, TakesWholeNumbers) {
@@ -407,7 +409,7 @@ TEST(ModuleBlock, RefusesWhatWouldDependOnThePlan) {
   };
   EXPECT_NE(refusal(with(torch::nn::BatchNorm2d(5))).find("changes its buffers"), std::string::npos);
   EXPECT_NE(refusal(with(torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(5).track_running_stats(false))))
-                .find("beside other samples"),
+                .find("in different batches"),
             std::string::npos);
   EXPECT_NE(refusal(with(torch::nn::Dropout2d(0.5))).find("is random"), std::string::npos);
   EXPECT_NE(refusal(with(torch::nn::Linear(7, 3))).find("failed in its trial"), std::string::npos);

@@ -1,4 +1,5 @@
-// Shards on their way in 8 bits: what every member gathers is what 8 bits hold of the whole, and its maxima are the whole's.
+// Gathering shards in fp8: the result equals the whole weights rounded to fp8, and the maxima are those of
+// the whole weights.
 #include "engine/narrow_shards.h"
 
 #include <ATen/ops/maximum.h>
@@ -12,7 +13,7 @@ namespace {
 
 TEST(NarrowShards, ComeAsEightBitsHoldTheWhole) {
   const ModelSpec model = model_of("llama3-8b", 4, 2, 3);
-  for (const int dp : {2, 3}) {  // three: rows that do not divide
+  for (const int dp : {2, 3}) {  // three: rows that do not divide evenly
     UniformPlan shape{.dp = dp, .microbatch = 1, .batch = 2 * dp, .sequence_length = kLength};
     shape.strategy.zero = 3, shape.precision = Precision::fp64;
     const Plan plan = in_fp8(uniform_plan(model, shape));
@@ -29,7 +30,7 @@ TEST(NarrowShards, ComeAsEightBitsHoldTheWhole) {
       scales.set_history({{std::vector<float>(static_cast<std::size_t>(num_fp8_slots(plan)), 0.06f)}});
       scales.begin_step(/*is_training=*/true);
       const NarrowShards narrow(block, kBlock - 1, at::kDouble);
-      EXPECT_LT(narrow.bytes(), block.shard_elements * 2) << "most of a layer is its matrices";
+      EXPECT_LT(narrow.bytes(), block.shard_elements * 2) << "matrices are most of a layer";
       if (rank == 0) all = at::zeros({dp * narrow.bytes()}, at::kByte), largest = scales.maxima().clone();
       narrow.pack(parameters.block(kBlock).weights, scales, *kernels,
                   all.narrow(0, rank * narrow.bytes(), narrow.bytes()));

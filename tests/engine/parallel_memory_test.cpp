@@ -1,4 +1,5 @@
-// What the devices of a plan take is what its programs say: tracked while all ranks train as threads, so the sum over ranks.
+// The memory used by the devices of a plan equals the prediction of their programs. It is tracked while all
+// ranks train as threads, so it is the sum over ranks.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -36,10 +37,11 @@ void train_rank(const ModelSpec& model, const Plan& plan, Comm& comm) {
   for (int step = 0; step < 2; ++step) value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3}));
 }
 
-// All ranks hold their most at about the same time, so that the sum of what each is said to take is the peak of the process.
+// All ranks reach their peaks at about the same time, so the sum of their predictions is the peak of the
+// process.
 TEST(ParallelMemory, IsAsPredicted) {
   if (test_device().is_cuda())
-    GTEST_SKIP() << "ranks as threads share one card's allocator, whose peaks are not told apart";
+    GTEST_SKIP() << "ranks as threads share the allocator of one GPU, whose peaks cannot be told apart";
   struct Case {
     int tp, dp, zero;
     bool is_sequence_parallel = false;
@@ -119,14 +121,15 @@ TEST(ParallelMemory, IsAsPredicted) {
       for (std::thread& thread : threads) thread.join();
     }
     const double ratio = static_cast<double>(memory.peak()) / predicted;
-    std::printf("%-28s %8.2f MiB, %5.1f %% of what was predicted\n", short_text(plan).c_str(),
+    std::printf("%-28s %8.2f MiB, %5.1f %% of the prediction\n", short_text(plan).c_str(),
                 static_cast<double>(memory.peak()) / 0x1p20, 100 * ratio);
-    EXPECT_NEAR(ratio, 1, 0.1) << short_text(plan);  // of the requirement
+    EXPECT_NEAR(ratio, 1, 0.1) << short_text(plan);  // relative to the specified accuracy
   }
 }
 
-// The formula of the ZeRO paper for bf16 weights, fp32 accumulators, masters and moments: 18 bytes a parameter become 6 + 12 / N,
-// 2 + 16 / N, 18 / N. Shards are padded to whole rows: at most N - 1 of a tensor's rows in N.
+// The formula of the ZeRO paper for bf16 weights, fp32 accumulators, masters and moments: 18 bytes per
+// parameter become 6 + 12 / N, 2 + 16 / N, 18 / N. Shards are padded to whole rows: at most N - 1 additional
+// rows per tensor.
 TEST(ParallelMemory, ShardedStateSavesWhatItsFormulaSays) {
   const ModelSpec model = with_overrides(
       open_model("gpt2"), {.layers = 4, .hidden = 256, .heads = 8, .head_dim = 32, .vocab = 4096});

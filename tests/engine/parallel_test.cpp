@@ -1,9 +1,10 @@
-// Parallel = equal: a plan of several devices, each a thread, learns what one device learns. fp64, so that nothing but the order
-// of sums is left: after a few steps of AdamW every weight agrees within 1e-9 of its tensor's norm (DESIGN: 1e-9 after 20 steps).
+// A plan with several devices, each a thread, trains like one device. In fp64, so that only the order of sums
+// differs: after a few steps of AdamW every weight agrees within 1e-9 of its tensor's norm.
 //
-// Random plans over tensor, pipeline, context and data parallelism, ZeRO, hybrid sharding, sequence parallelism, schedules,
-// accumulation, recompute and batches that do not divide; GPT-2, Llama with grouped heads, Qwen 3 with norms of heads, BERT.
-// Dropout is on. Plans whose layers or pipelines differ: any_plan_test.cpp.
+// Random plans over tensor, pipeline, context and data parallelism, ZeRO, hybrid sharding, sequence
+// parallelism, schedules, accumulation, recomputation and batches that do not divide evenly; GPT-2, Llama
+// with grouped heads, Qwen 3 with norms of heads, BERT. Dropout is enabled. Plans whose layers or pipelines
+// differ: any_plan_test.cpp.
 #include "engine/equal_training.h"
 
 namespace optimus {
@@ -57,8 +58,8 @@ TEST(Parallel, DataParallelAndZeroEqualOneDevice) {
       }
 }
 
-// Gradients of a loss that is scaled too much overflow somewhere, on one device or on several; then nobody takes the step, and
-// everybody halves the scale.
+// If the loss scale is too large, gradients overflow somewhere, on one device or on several. All ranks then
+// skip the step and halve the scale.
 TEST(Parallel, EverybodySkipsTheSameSteps) {
   const ModelSpec model = model_of("gpt2", 4, 2);
   struct Seen {
@@ -85,8 +86,8 @@ TEST(Parallel, EverybodySkipsTheSameSteps) {
   };
   UniformPlan shape{.batch = 6, .sequence_length = kLength, .precision = Precision::fp16};
   const Seen one = train_fp16(uniform_plan(model, shape), 0, nullptr);
-  EXPECT_TRUE(one.skipped.front()) << "the scale was not too large";
-  EXPECT_FALSE(one.skipped.back()) << "the scale did not come down";
+  EXPECT_TRUE(one.skipped.front()) << "the loss scale was not too large";
+  EXPECT_FALSE(one.skipped.back()) << "the loss scale did not decrease";
   shape.pp = 2, shape.dp = 2, shape.strategy.tp = 2, shape.strategy.zero = 1;
   const Plan plan = uniform_plan(model, shape);
   ThreadWorld world(8);
@@ -102,7 +103,7 @@ TEST(Parallel, EverybodySkipsTheSameSteps) {
   EXPECT_FALSE(ranks.front().skipped.back());
 }
 
-// A random plan of up to eight devices.
+// A random plan with up to eight devices.
 UniformPlan random_shape(const RandomKey& key, std::int64_t heads) {
   std::uint64_t next = 0;
   const auto below = [&](std::uint64_t bound) { return static_cast<int>(random_below(key, next++, bound)); };
@@ -137,7 +138,7 @@ TEST(Parallel, RandomPlansEqualOneDevice) {
     const std::string& preset = presets[random_below(own, 100, presets.size())];
     const std::int64_t kv = 1 + static_cast<std::int64_t>(random_below(own, 101, 3)),
                        heads = kv * (1 + static_cast<std::int64_t>(random_below(own, 102, 3)));
-    SCOPED_TRACE(fmt::format("plan {} of {}, {} heads, {} of keys", i, preset, heads, kv));
+    SCOPED_TRACE(fmt::format("plan {} of {}, {} heads, {} key/value heads", i, preset, heads, kv));
     const UniformPlan shape = random_shape(own, heads);
     const int layers = std::max(2, shape.pp * shape.chunks) + static_cast<int>(random_below(own, 103, 2));
     expect_equal_to_one_device(model_of(preset, heads, kv, layers), shape, 3);

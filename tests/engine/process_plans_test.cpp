@@ -1,6 +1,7 @@
-// Two dozen random plans by real processes over Gloo, each compared with one device: what parallel_test.cpp does with threads. This
-// program starts itself four times; each process trains its part of every plan and, alone, all of it, and compares what it holds.
-// The seed is another one each time, and printed; OPTIMUS_SEED repeats one. fp64, three steps: 1e-9 as there.
+// 24 random plans run by real processes over Gloo, each compared with one device, like parallel_test.cpp with
+// threads. This program starts itself four times. Each process trains its part of every plan and, alone, the
+// whole model, and compares its tensors. The seed differs on each run and is printed; OPTIMUS_SEED repeats a
+// run. fp64, three steps, tolerance 1e-9 as there.
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -29,7 +30,7 @@ struct Case {
   Plan plan;
 };
 
-// The same in every process that has the seed.
+// The same in every process with the same seed.
 Case case_of(std::uint64_t seed, int number) {
   const RandomKey key = RandomKey(seed).with("process plans").with(static_cast<std::uint64_t>(number));
   std::uint64_t next = 0;
@@ -62,7 +63,8 @@ Case case_of(std::uint64_t seed, int number) {
   strategy.recompute = static_cast<RecomputeMode>(below(3));
   result.plan = uniform_plan(result.model, shape);
   result.plan.buddy = below(2);
-  if (problem_in(result.plan, result.model)) result.plan.buddy = 0;  // a state in one shard has no buddy
+  // state in a single shard cannot have a copy
+  if (problem_in(result.plan, result.model)) result.plan.buddy = 0;
   return result;
 }
 
@@ -83,7 +85,7 @@ std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, const Mod
   return result;
 }
 
-// Losses and norms of the steps.
+// Returns losses and norms of the steps.
 std::vector<double> train(const Case& one, int rank, Comm* comm, int epoch, Parameters& parameters) {
   parameters.initialize(5);
   EngineOptions options{.seed = 9};
@@ -101,12 +103,12 @@ std::vector<double> train(const Case& one, int rank, Comm* comm, int epoch, Para
   return result;
 }
 
-// What this rank holds beside the same boxes of one device, norm-wise.
+// Compares this rank's tensors with the same boxes of one device, by relative norm.
 void compare(const Case& one, const Parameters& mine, const Parameters& whole) {
   for (const LogicalTensor& tensor : mine.tensors()) {
-    // Without RoPE their gradient is rounding noise alone, which Adam makes large.
+    // Without RoPE their gradient is only rounding noise, which Adam amplifies.
     if (one.model.positions != PositionKind::rope && tensor.name.ends_with("attention.k.bias")) continue;
-    if (mine.find(tensor.name) == nullptr) continue;  // another stage has it
+    if (mine.find(tensor.name) == nullptr) continue;  // belongs to another stage
     at::Tensor expected = whole.master(tensor.name);
     const double size = expected.norm().item<double>();
     const Box box = mine.box(tensor.name, &BlockState::masters);
@@ -115,7 +117,7 @@ void compare(const Case& one, const Parameters& mine, const Parameters& whole) {
   }
 }
 
-// Runs only when it was started as one.
+// Runs only in the processes that the other test starts.
 TEST(ProcessPlans, IsOneRank) {
   if (test::variable("OPTIMUS_PLANS_RANK").empty()) GTEST_SKIP() << "started by the other test of this file";
   const int rank = std::stoi(test::variable("OPTIMUS_PLANS_RANK"));
@@ -129,7 +131,7 @@ TEST(ProcessPlans, IsOneRank) {
     SCOPED_TRACE(what);
     ASSERT_EQ(problem_in(one.plan, one.model), std::nullopt);
     const int size = num_devices(one.plan);
-    if (rank >= size) {  // idle, but messages need everybody to be connected
+    if (rank >= size) {  // idle, but messages need all ranks to be connected
       done_or_throw(comm->connect(number, {}, Deadline::after(Seconds(60), "connecting")));
       continue;
     }

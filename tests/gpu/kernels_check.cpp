@@ -1,8 +1,9 @@
-// Every kernel of CudaKernels, in each element type, against PlainKernels in fp64 on the same numbers and device, and products
-// and attention (products_check.h); then the kernels' speed (kernels_speed.h). Prints a line a kernel; exits with 1 when one is wrong.
+// Compares every kernel of CudaKernels, in each element type, with PlainKernels in fp64 on the same numbers
+// and device; also GEMMs and attention (products_check.h). Then measures the kernels' speed
+// (kernels_speed.h). Prints one line per kernel; exits with 1 if one is wrong.
 //
-//   kernels_check [--no-speed] [--own]     --own: our own kernels in bf16 alone, neither products nor attention, which are
-//                                          libraries': for compute-sanitizer, under which everything takes long
+//   kernels_check [--no-speed] [--own]     --own: only our own kernels in bf16, without the GEMMs and
+//                                          attention of libraries: for compute-sanitizer, which is slow
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/allclose.h>
@@ -30,7 +31,8 @@ namespace {
 struct Size {
   std::int64_t rows, width;
 };
-// Nothing, every remainder of packs and warps, each way that norms share out a row, and rows too wide for any of them.
+// Empty tensors, every remainder of packs and warps, each way in which norms distribute a row, and rows too
+// wide for all of them.
 const std::vector<Size> kSizes = {{0, 8},     {1, 1},     {3, 7},     {5, 16},    {17, 33},
                                   {64, 96},   {130, 257}, {9, 1027},  {1000, 64}, {700, 128},
                                   {333, 768}, {40, 2048}, {65, 4096}, {5, 8192},  {3, 11008},
@@ -50,8 +52,8 @@ class Check {
     for (const Size& size : kSizes)
       for (const std::int64_t shift : kShifts) {
         size_ = size, shift_ = shift;
-        // A normed number alone is a sign, and an activation alone may lie at a zero of the function, where fp16 underflows:
-        // nothing to measure an error by.
+        // A single normed number is only a sign, and a single activation may be at a zero of the function,
+        // where fp16 underflows: there is no magnitude to relate the error to.
         if (size.width > 1) norms(), activations();
         adds();
         score_factors();
@@ -127,7 +129,7 @@ class Check {
     same("norm backward", over_residual, dx);
   }
 
-  // Also where dx takes the residual's place.
+  // Also with dx in the memory of the residual.
   void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
                                const at::Tensor& weight, const at::Tensor& statistics,
                                const at::Tensor& residual) {
@@ -144,12 +146,14 @@ class Check {
     near("norm backward", dx, plain_dx);
     wide_near("norm weight gradient", dw, plain_dw);
     wide_near("norm bias gradient", db, plain_db);
-    if (residual.defined()) wide_near("sums beside a norm", sums.residual, plain_sums.residual);
-    // RMS norms and odd widths sum what was rounded, each of a column's elements by up to half a unit in its last place: near_ of it.
+    if (residual.defined()) wide_near("sums in norm backward", sums.residual, plain_sums.residual);
+    // RMS norms and odd widths sum rounded values, each element of a column with an error of up to half a
+    // unit in its last place: near_ of it.
     if (size_.rows == 0) return;
     const double rounding =
         near_ * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
-    differences_.compare("sums beside a norm", type_, sums.output, plain_sums.output, wide_near_ + rounding);
+    differences_.compare("sums in norm backward", type_, sums.output, plain_sums.output,
+                         wide_near_ + rounding);
   }
 
   void norm_of_heads() {
@@ -198,7 +202,8 @@ class Check {
       }
   }
 
-  // Sequences of 7 rows, the last of them cut short: more of them than one launch has keys for, where there are many rows.
+  // Sequences of 7 rows, the last of them shorter: more sequences than one launch has keys for if there are
+  // many rows.
   DropoutSite site(double rate) const {
     DropoutSite site{.rate = rate, .key = RandomKey(3).with("site"), .samples = {}, .sequence_length = 7};
     for (std::int64_t i = 0; i * 7 < size_.rows; ++i) site.samples.push_back(1000 - 3 * i);
@@ -226,9 +231,10 @@ class Check {
     near("dropout backward", dx, plain_dx);
   }
 
-  // Of attention's scores: bit for bit those that processors have, wherever queries and keys begin.
+  // The dropout factors of attention scores are bit-identical to those on the CPU, for any first query and
+  // key.
   void score_factors() {
-    if (c10::elementSize(type_) < 4) return;  // scores are of the wider type
+    if (c10::elementSize(type_) < 4) return;  // scores have the wider type
     const AttentionDropout dropout{.rate = 0.1,
                                    .key = RandomKey(5).with("scores"),
                                    .samples = {11, 4},
@@ -277,7 +283,7 @@ class Check {
 
   void embeddings() {
     for (const std::int64_t width : {1, 37, 96, 768, 2049})
-      for (const std::int64_t num_ids : {1, 3, 19, 5000})  // one: an id over many pieces
+      for (const std::int64_t num_ids : {1, 3, 19, 5000})  // 1: a single id spans many pieces
         for (const std::int64_t num_rows : {0, 1, 63, 64, 65, 128, 1000}) embedding(width, num_ids, num_rows);
   }
   void embedding(std::int64_t width, std::int64_t num_ids, std::int64_t num_rows) {
@@ -325,15 +331,15 @@ class Check {
         near("cross entropy gradient", logits, plain_logits);
         differences_.require("cross entropy",
                              logits[3].abs().max().item<double>() == 0 && losses[20].item<double>() == 0,
-                             "cross entropy counts what does not count");
+                             "cross entropy counts targets of -1");
       }
   }
 
   void extreme_losses() {
     at::Tensor logits = at::full({3, 40}, -1e4, at::TensorOptions(at::kDouble).device(at::kCUDA)).to(type_);
     at::Tensor losses = wide({3}), targets = at::full({3}, 5, logits.options().dtype(at::kLong));
-    logits[0][5] = 1e4;                                         // certain and right
-    logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one ruled out
+    logits[0][5] = 1e4;                                         // certain and correct
+    logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one excluded
     logits[1][7] = 0;
     logits[2][39] = std::numeric_limits<double>::quiet_NaN();
     targets[1] = 7;
@@ -356,7 +362,7 @@ class Check {
         flat[count - 1] = std::numeric_limits<double>::infinity();
         ours_->add_square_sum(flat, sum);
         differences_.require("sum of squares", std::isinf(sum.item<double>()),
-                             "an infinite gradient is not seen");
+                             "an infinite gradient is not detected");
       }
   }
 
@@ -384,7 +390,7 @@ class Check {
       }
   }
 
-  // As it passes, clips, and stops what is not finite.
+  // The gate passes, clips, and stops non-finite updates.
   void gates() {
     const double infinity = std::numeric_limits<double>::infinity();
     for (const double clip : {0.0, 1.0})
@@ -399,16 +405,17 @@ class Check {
         ours_->pass_gate({.clip = clip}, here);
         plain_->pass_gate({.clip = clip}, plain_numbers);
         differences_.require("gate", at::allclose(here.cpu(), plain_numbers, 1e-14, 0, true),
-                             fmt::format("the gate of loss {} and squares {}", loss, squares));
+                             fmt::format("gate with loss {} and squares {}", loss, squares));
         at::Tensor master = wide({100}), first = at::zeros({100}, master.options()), second = first.clone();
         const at::Tensor before = master.clone();
         ours_->adamw({}, here, wide({100}), master, first, second, master);
         differences_.require("gate", at::equal(master, before) != std::isfinite(loss + squares),
-                             "an update behind a closed gate, or none behind an open one");
+                             "an update after a closed gate, or none after an open one");
       }
   }
 
-  // Against the three kernels that it takes the place of: rounded to 16 bits in between, so bit for bit but for the sums.
+  // Compared with the three kernels that it replaces: with rounding to 16 bits in between, so bit-identical
+  // except for the sums.
   void quantises_through() {
     if (type_ != at::kBFloat16) return;
     for (const Size& size : std::vector<Size>{{16, 16}, {144, 272}, {1040, 768}, {33, 48}})
@@ -437,7 +444,8 @@ class Check {
         }
   }
 
-  // Straight to 8 bits: bit for bit what rounding 16 bits gives; what a norm reduces in another order may fall on another number of 16.
+  // fp8 output is bit-identical to rounding the 16-bit output. A norm that reduces in a different order may
+  // round to a different 16-bit number.
   void writes_narrow() {
     if (type_ != at::kBFloat16) return;
     const auto room = [&](std::int64_t rows, std::int64_t width, bool turns) {
@@ -464,10 +472,10 @@ class Check {
           Fp8Room ours = room(size.rows, size.width, true), expected = room(size.rows, size.width, true);
           ours_->activation_to_fp8(kind, x, other, ours);
           ours_->Kernels::activation_to_fp8(kind, x, other, expected);
-          compare("activation to 8 bits", ours, expected);
+          compare("activation to fp8", ours, expected);
           at::Tensor turned = at::zeros_like(ours.transposed.view(at::kByte)).view(at::kFloat8_e4m3fn);
           ours_->transpose_fp8(ours.y, turned);
-          same("transposition of 8 bits", turned.view(at::kByte), expected.transposed.view(at::kByte));
+          same("transposition of fp8", turned.view(at::kByte), expected.transposed.view(at::kByte));
         }
         const at::Tensor weight = at::randn({size.width}, x.options()),
                          bias = has_more ? at::randn({size.width}, x.options()) : at::Tensor();
@@ -477,13 +485,14 @@ class Check {
                      expected_statistics = statistics.clone();
           ours_->norm_to_fp8({kind, 1e-5}, x, weight, bias, statistics, ours);
           ours_->Kernels::norm_to_fp8({kind, 1e-5}, x, weight, bias, expected_statistics, expected);
-          compare("norm to 8 bits", ours, expected);
-          same("norm to 8 bits", statistics, expected_statistics);
+          compare("norm to fp8", ours, expected);
+          same("norm to fp8", statistics, expected_statistics);
         }
       }
   }
 
-  // Bit for bit, also what is not finite, too large, too small, on an edge of a tile and between other columns.
+  // Bit-identical, including numbers that are not finite, too large or too small, edges of tiles, and columns
+  // of a wider buffer.
   void quantises() {
     if (type_ != at::kBFloat16 && type_ != at::kHalf) return;
     for (const Size& size :
@@ -523,7 +532,7 @@ class Check {
             const auto bytes = [](const at::Tensor& tensor) {
               return tensor.view(at::kByte).bitwise_and(0xff);
             };
-            // NaN has two signs, and in e5m2 three fractions: any of them is one.
+            // NaN has two signs, and in e5m2 three fractions: all are equal here.
             const auto numbers = [](const at::Tensor& tensor) {
               return at::nan_to_num(tensor.to(at::kFloat), 1e9, 2e9, 3e9);
             };

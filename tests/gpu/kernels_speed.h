@@ -1,4 +1,5 @@
-// Speed of CudaKernels in bf16 at the shapes of two models: milliseconds, and GB/s of what a kernel must read and write at least.
+// Speed of CudaKernels in bf16 for the shapes of two models: milliseconds, and GB/s of the minimum that a
+// kernel must read and write.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,7 @@
 
 namespace optimus::test {
 
-// The mean of some runs behind a few that warm up, on the current stream.
+// The mean of several runs after a warm-up, on the current stream.
 inline double milliseconds_of(const std::function<void()>& work) {
   constexpr int kWarm = 3, kRuns = 20;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
@@ -120,7 +121,7 @@ class Speed {
     at::Tensor dt = at::zeros({of_.vocab, of_.width}, sum_.options()),
                dp = at::zeros({of_.length, of_.width}, sum_.options()), no_types;
     show("embedding", 2 * bytes(x_), [&] { kernels_->embedding(ids, places, tokens, positions, none, z_); });
-    // Each table's gradient is read and written where it is hit: about once a token, in fp32.
+    // Each table's gradient is read and written only in rows that occur: about once per token, in fp32.
     show("embedding backward", 2 * bytes(x_) + 4 * bytes(x_),
          [&] { kernels_->embedding_backward(x_, ids, places, dt, dp, no_types); });
   }

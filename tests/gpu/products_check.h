@@ -1,5 +1,5 @@
-// Products and attention on CUDA in 16-bit types, each against ATen in fp64 on the same numbers: the algorithms that were found
-// fastest here, cuDNN without copies, and what they fall back to.
+// GEMMs and attention on CUDA in 16-bit types, compared with ATen in fp64 on the same numbers: the selected
+// algorithms, cuDNN without copies, and the fallbacks.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -23,7 +23,7 @@ class ProductsCheck {
   ProductsCheck(at::ScalarType type, Differences& differences) : type_(type), differences_(differences) {}
 
   void run() {
-    // Shapes of a small layer; with widths that are in no 16 bytes, which go to ATen; one row.
+    // Shapes of a small layer; widths without 16-byte alignment, which use ATen; one row.
     for (const auto& [rows, in, out] : std::vector<std::array<std::int64_t, 3>>{
              {384, 256, 512}, {1000, 768, 2304}, {128, 64, 72}, {33, 50, 131}, {1, 128, 64}, {77, 1001, 40}})
       products(rows, in, out);
@@ -36,7 +36,7 @@ class ProductsCheck {
       for (const std::int64_t dim : {64, 128, 24})
         for (const std::int64_t kv_heads : {4, 2})
           attention({2, 192, 4, kv_heads, dim, is_causal, 1 / std::sqrt(static_cast<double>(dim))}, 0);
-    // cuDNN takes a second or two to choose a kernel with dropout: fewer of these.
+    // cuDNN takes one or two seconds to select a kernel with dropout, so there are fewer of these.
     for (const std::int64_t dim : {64, 128, 24}) {
       attention({2, 192, 4, 4, dim, true, 1 / std::sqrt(static_cast<double>(dim))}, 0.1);
       attention({2, 192, 4, 2, dim, false, 1 / std::sqrt(static_cast<double>(dim))}, 0.1);
@@ -54,28 +54,28 @@ class ProductsCheck {
 
   void products(std::int64_t rows, std::int64_t in, std::int64_t out) {
     const double near_once = tolerance(type_);  // fp32 sums, rounded once
-    // Sums of `rows` products of which each is exact: errors of 2^-24 that a tensor core's truncation makes one-sided.
+    // Sums of `rows` exact products: errors of 2^-24, which the truncation of tensor cores makes one-sided.
     const double wide_limit = std::ldexp(static_cast<double>(rows), -23) + 1e-6;
     const at::Tensor x = random_rows(rows, in, type_, 8), weight = random_tensor({out, in}, type_),
                      bias = random_tensor({out}, type_), stream = random_tensor({rows, out}, type_), none;
     const at::Tensor exact = in_double(x).mm(in_double(weight).t());
     at::Tensor y = at::empty({rows, out}, x.options());
-    for (int i = 0; i < 2; ++i) {  // measured, then as kept
+    for (int i = 0; i < 2; ++i) {  // first measured, then cached
       products_->forward(x, weight, {}, y);
-      near("product", y, exact, near_once);
+      near("GEMM", y, exact, near_once);
       products_->forward(x, weight, bias, y);
-      near("product and bias", y, exact + in_double(bias), near_once);
+      near("GEMM with bias", y, exact + in_double(bias), near_once);
       products_->forward_onto(x, weight, bias, stream, y);
-      near("product onto a stream", y, exact + in_double(bias) + in_double(stream),
+      near("GEMM added to a stream", y, exact + in_double(bias) + in_double(stream),
            2 * near_once);  // ATen rounds twice
       y.copy_(stream);
       products_->forward(x, weight, {}, y, true);
-      near("product onto a stream", y, exact + in_double(stream), 2 * near_once);
+      near("GEMM added to a stream", y, exact + in_double(stream), 2 * near_once);
       gradients(x, weight, wide_limit);
     }
   }
 
-  // Of a vocabulary in no 16 bytes, whose logits lie in rows that are longer.
+  // For a vocabulary without 16-byte alignment, whose logits have an aligned row stride.
   void logit_products(std::int64_t rows, std::int64_t in, std::int64_t out) {
     const at::Tensor x = random_tensor({rows, in}, type_), weight = random_tensor({out, in}, type_),
                      bias = random_tensor({out}, type_);
@@ -117,8 +117,9 @@ class ProductsCheck {
     near("weight gradient", sums, product, wide_limit);
   }
 
-  // The library's tanh t is good to 2^-11, before the result is rounded. The slope of gelu, (1 + t) / 2 + x u' (1 - t^2) / 2 with t of
-  // u = c (x + 0.044715 x^3), changes by 1 / 2 - x u' t times what t does.
+  // The library's tanh t has an error of 2^-11, before the result is rounded. The derivative of gelu, (1 + t)
+  // / 2 + x u' (1 - t^2) / 2 with t of u = c (x + 0.044715 x^3), changes by 1 / 2 - x u' t times the change
+  // of t.
   static double error_by_tanh(const at::Tensor& upstream, const at::Tensor& x) {
     constexpr double kSlope = 0.7978845608028654, kCubic = 0.044715;
     const at::Tensor t = (kSlope * (x + kCubic * x * x * x)).tanh();
@@ -126,9 +127,10 @@ class ProductsCheck {
     return std::ldexp((upstream * change).abs().max().item<double>(), -11);
   }
 
-  // In 8 bits by cuBLASLt, against the exact product of the rounded operands. Tensor cores add 32 products of 8 bits at a time with some 13
-  // bits behind the point of the largest (fast accumulation), cutting the rest off: 2^-13 of whatever the sum has come to, which is
-  // never more than the sum of magnitudes, each time. Then the result is rounded, in 16 bits, before or behind what is added to it.
+  // fp8 by cuBLASLt, compared with the exact product of the rounded operands. Tensor cores add 32 fp8
+  // products at a time with about 13 fraction bits relative to the largest (fast accumulation) and truncate
+  // the rest: an error of 2^-13 of the current sum, which is at most the sum of magnitudes, each time. The
+  // result is then rounded, in 16 bits, before or after the addend is added.
   void near_narrow(const std::string& what, const at::Tensor& got, const at::Tensor& product,
                    const at::Tensor& added, const at::Tensor& magnitudes, std::int64_t summed,
                    double last_rounding) {
@@ -136,14 +138,15 @@ class ProductsCheck {
     const at::Tensor exact = product + added,
                      bound = (product.abs() + added.abs()) * last_rounding + magnitudes * cut + 1e-30;
     const double worst = ((in_double(got) - exact).abs() / bound).max().item<double>();
-    differences_.require(what, worst <= 1,
-                         fmt::format("{}: {:.3g} of its bound, {} summed", what, worst, summed));
+    differences_.require(
+        what, worst <= 1,
+        fmt::format("{}: error is {:.3g} of its bound, {} terms summed", what, worst, summed));
   }
   void narrow_products(std::int64_t rows, std::int64_t in, std::int64_t out) {
     Plan plan;
     plan.num_blocks = 3, plan.fp8.blocks = {1};
     Fp8Scales scales(plan, at::Device(at::kCUDA, 0)), twin_scales(plan, at::Device(at::kCUDA, 0));
-    std::vector<float> maxima(kFp8SlotsOfLayer, 2.5f);  // what is larger is cut
+    std::vector<float> maxima(kFp8SlotsOfLayer, 2.5f);  // larger values are clipped
     scales.set_history({{maxima}}), twin_scales.set_history({{maxima}});
     const std::unique_ptr<Kernels> kernels = make_cuda_kernels();
     const auto ours = make_fp8_products({*products_, *kernels, scales}, 0, LayerProduct::up);
@@ -159,16 +162,16 @@ class ProductsCheck {
     at::Tensor y = at::empty_like(stream), twin_y = at::empty_like(stream), dx = at::empty_like(before),
                twin_dx = at::empty_like(before), sums = random_tensor({out, in}, at::kFloat),
                twin_sums = sums.clone();
-    for (int step = 0; step < 2; ++step) {  // weights are made once a step
+    for (int step = 0; step < 2; ++step) {  // weights are quantised once per step
       scales.begin_step(true), twin_scales.begin_step(true);
       for (int i = 0; i < 2; ++i) {
         ours->forward(x, weight, bias, y), twin->forward(x, weight, bias, twin_y);
         const at::Tensor x8 = rounded(x, Fp8Operand::input), w8 = rounded(weight, Fp8Operand::weight),
                          dy8 = rounded(dy, Fp8Operand::gradient), old_sums = in_double(sums);
         const at::Tensor product = x8.mm(w8.t()), sizes = x8.abs().mm(w8.abs().t());
-        near_narrow("fp8 product", y, product, in_double(bias), sizes, in, rounding);
+        near_narrow("fp8 GEMM", y, product, in_double(bias), sizes, in, rounding);
         ours->forward_onto(x, weight, bias, stream, y), twin->forward_onto(x, weight, bias, stream, twin_y);
-        near_narrow("fp8 product onto", y, product, in_double(bias) + in_double(stream), sizes, in,
+        near_narrow("fp8 GEMM added to a stream", y, product, in_double(bias) + in_double(stream), sizes, in,
                     2 * rounding);
         ours->input_gradient(dy, weight, dx, before), twin->input_gradient(dy, weight, twin_dx, before);
         near_narrow("fp8 input gradient", dx, dy8.mm(w8), in_double(before), dy8.abs().mm(w8.abs()), out,
@@ -183,7 +186,8 @@ class ProductsCheck {
   }
 
   void attention(const AttentionShape& shape, double rate) {
-    // Probabilities and their gradients are rounded inside the kernels too: several roundings add up (attention_test.cpp).
+    // Probabilities and their gradients are rounded inside the kernels too, so several roundings add up
+    // (attention_test.cpp).
     const double limit = type_ == at::kBFloat16 ? std::ldexp(1, -6) : std::ldexp(1, -9);
     const std::int64_t rows = shape.sequences * shape.length, dim = shape.head_dim;
     const std::vector<std::int64_t> widths = {shape.heads * dim, shape.kv_heads * dim, shape.kv_heads * dim};
@@ -200,8 +204,7 @@ class ProductsCheck {
                                                             out.options().dtype(at::kFloat));
     AttentionTask task;
     task.shape = shape;
-    if (rate > 0)
-      task.dropout = {rate, RandomKey(5).with("scores"), {11, 4, 7}, 3, 8192};  // as on processors
+    if (rate > 0) task.dropout = {rate, RandomKey(5).with("scores"), {11, 4, 7}, 3, 8192};  // as on CPUs
     const std::string name = rate > 0 ? "attention with dropout" : "attention";
     ours_->forward(task, q, k, v, out, sums);
     ours_->backward(task, dout, q, k, v, out, sums, dq, dk, dv);

@@ -1,4 +1,4 @@
-// Every kernel of HostKernels, in each element type, against PlainKernels in fp64 on the same numbers.
+// Compares every kernel of HostKernels, in each element type, with PlainKernels in fp64 on the same numbers.
 #include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -38,21 +38,21 @@ class HostTest : public testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(Types, HostTest, testing::ValuesIn(kTypes),
                          [](const auto& type) { return std::string(c10::toString(type.param)); });
 
-// As a number, added to what was there.
+// The result as a number. The initial value of the accumulator is subtracted.
 double square_sum(const Kernels& kernels, const at::Tensor& flat) {
   at::Tensor sum = at::full({1}, 0.5, at::kDouble);
   kernels.add_square_sum(flat, sum);
   return sum.item<double>() - 0.5;
 }
 
-// Rows x width, with every remainder of vectors and lanes, and none.
+// Rows x width, with every remainder of vectors and lanes, and without rows.
 const std::vector<std::pair<std::int64_t, std::int64_t>> kSizes = {{0, 8},   {1, 1},   {3, 7},     {5, 16},
                                                                    {17, 33}, {64, 96}, {130, 257}, {9, 1027}};
 
 TEST_P(HostTest, NormForwardAndBackward) {
   for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm})
     for (const auto& [num_rows, width] : kSizes) {
-      if (width == 1) continue;  // a normed number is a sign: only eps would be compared
+      if (width == 1) continue;  // a single normed number is only a sign: this would compare only eps
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(width));
       const NormOptions options{.kind = kind, .eps = 1e-5};
       const bool is_layer = kind == NormKind::layer_norm;
@@ -232,8 +232,8 @@ TEST_P(HostTest, CrossEntropyAndItsGradient) {
 
 TEST_P(HostTest, CrossEntropyOfExtremeLogits) {
   at::Tensor logits = at::full({3, 40}, -1e4, at::kDouble).to(type_), losses = wide("x", {3});
-  logits[0][5] = 1e4;                                         // certain and right
-  logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one ruled out
+  logits[0][5] = 1e4;                                         // certain and correct
+  logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one excluded
   logits[1][7] = 0;
   logits[2][39] = std::numeric_limits<double>::quiet_NaN();
   at::Tensor targets = at::full({3}, 5, at::kLong);
@@ -283,7 +283,7 @@ TEST_P(HostTest, DropoutDoesNotDependOnMicroBatches) {
     EXPECT_TRUE(at::equal(part, whole.narrow(0, 6 * sequence, 6)));
   }
   const double kept = whole.ne(0).to(at::kDouble).mean().item<double>();
-  EXPECT_NEAR(kept, 0.5, 5 * 0.5 / 30);  // five deviations of the mean of 900 coins
+  EXPECT_NEAR(kept, 0.5, 5 * 0.5 / 30);  // five standard deviations of the mean of 900 coin flips
 }
 
 TEST_P(HostTest, SumsOverRows) {
@@ -303,7 +303,7 @@ TEST_P(HostTest, SquareSum) {
     EXPECT_NEAR(square_sum(*host_, flat), expected, 1e-12 * expected);
     if (size == 0) continue;
     flat[size - 1] = 1e30;
-    EXPECT_NEAR(square_sum(*host_, flat) / 1e60, 1, 1e-6);  // larger than fp32 holds
+    EXPECT_NEAR(square_sum(*host_, flat) / 1e60, 1, 1e-6);  // exceeds the range of fp32
     flat[size - 1] = std::numeric_limits<double>::infinity();
     EXPECT_TRUE(std::isinf(square_sum(*host_, flat)));
     flat[0] = std::numeric_limits<double>::quiet_NaN();
@@ -332,7 +332,8 @@ TEST_P(HostTest, AdamwFollowsItsTwin) {
   EXPECT_TRUE(at::equal(weight, master.to(type_)));
 }
 
-// Whoever repeats a part of an update, from any element on, gets its bits: state that is sent before the update relies on it.
+// An update that is repeated for any range of elements is bit-identical. State that is sent before the update
+// relies on this.
 TEST_P(HostTest, AdamwOfPiecesIsThatOfTheWhole) {
   const std::int64_t size = 20011;
   const at::Tensor gradient = wide("g", {size});
@@ -342,7 +343,7 @@ TEST_P(HostTest, AdamwOfPiecesIsThatOfTheWhole) {
   const at::Tensor numbers = numbers_behind_gate(at::kCPU, 1e-2, 3, 0.25);
   const AdamOptions options{.weight_decay = 0.1};
   host_->adamw(options, numbers, gradient, master, first, second, weight);
-  const std::int64_t lengths[] = {1, 3, 7, 16, 100, 4097, 9000};  // vectors begin and end anywhere
+  const std::int64_t lengths[] = {1, 3, 7, 16, 100, 4097, 9000};  // vectors begin and end at any offset
   std::int64_t at = 0;
   for (std::size_t i = 0; at < size; ++i) {
     const std::int64_t length = std::min(lengths[i % std::size(lengths)], size - at);
@@ -369,7 +370,8 @@ TEST_P(HostTest, AdamwWhereTheWeightIsTheMaster) {
   EXPECT_TRUE(at::equal(master, other) && at::equal(weight, other));
 }
 
-// Sums of loss and squares, targets, loss scale: behind each gate the numbers are its twin's, and an update happens or not.
+// For sums of loss and squares, targets and loss scales: the numbers after the gate equal those of the
+// reference, and the update happens or not.
 TEST_P(HostTest, TheGateFollowsItsTwin) {
   const double infinity = std::numeric_limits<double>::infinity();
   const std::vector<std::array<double, 4>> cases = {
@@ -389,7 +391,7 @@ TEST_P(HostTest, TheGateFollowsItsTwin) {
       EXPECT_EQ(number(values, StepNumber::is_finite), is_finite ? 1 : 0) << loss << " " << squares;
       EXPECT_EQ(number(values, StepNumber::num_updates), is_finite ? 5 : 4);
       EXPECT_TRUE(at::allclose(numbers, plain_numbers, 1e-15, 0, /*equal_nan=*/true));
-      if (is_finite && clip > 0) {  // clipped gradients have at most that norm
+      if (is_finite && clip > 0) {  // the norm of clipped gradients is at most this
         EXPECT_LE(number(values, StepNumber::factor) * std::sqrt(squares), clip * (1 + 1e-15));
       }
       at::Tensor master = wide("m", {100}), first = at::zeros({100}, master.options()),

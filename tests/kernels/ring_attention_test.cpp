@@ -1,4 +1,5 @@
-// Ring attention: all parts and all hops together against plain attention over whole sequences; and which scores a hop has.
+// Ring attention: all parts and all ring steps together compared with plain attention over whole sequences;
+// also the scores of each ring step.
 #include "kernels/ring_attention.h"
 
 #include <ATen/ops/equal.h>
@@ -36,13 +37,13 @@ std::vector<std::int64_t> listed(const ContextPositions& spans) {
   return result;
 }
 
-// A whole task and how many parts its positions are cut into.
+// A whole task and the number of parts into which its positions are split.
 struct RingCase {
   AttentionTask task;
   int cp = 1;
 };
 
-// Documents and gaps, one after the other; sometimes a sequence has none, and sequences come in any order.
+// Documents and gaps, one after another; some sequences have none, and sequences come in any order.
 std::vector<AttentionSegment> random_segments(std::int64_t sequences, std::int64_t length) {
   std::vector<AttentionSegment> segments;
   for (std::int64_t sequence = sequences - 1; sequence >= 0; --sequence)
@@ -89,7 +90,7 @@ RingTask hop_of(const RingCase& whole, int own, int theirs) {
           .dropout = whole.task.dropout};
 }
 
-// [sequences, query, key] of a whole task: how often a pair counts, 0 or 1.
+// [sequences, query, key] of a whole task: how often a pair is computed, 0 or 1.
 std::vector<int> pairs_of(const AttentionTask& task) {
   const std::int64_t length = task.shape.length;
   std::vector<int> result(static_cast<std::size_t>(task.shape.sequences * length * length));
@@ -125,7 +126,7 @@ TEST(RingPiecesTest, CoverEveryPairThatCountsOnce) {
 
 bool meet(const Span& a, const Span& b) { return a.begin < b.end && b.begin < a.end; }
 
-// What threads of the host kernel share out: no two of them have a row in common that they write.
+// The ranges of the host kernel's threads: no two of them write to the same row.
 TEST(RingPiecesTest, RangesForThreadsHaveNothingInCommon) {
   EXPECT_TRUE(rc::check([] {
     const RingCase whole = random_case(40);
@@ -167,7 +168,7 @@ TEST(RingPiecesTest, WorkIsSharedOutByCost) {
       }
     });
     RC_ASSERT(done == std::vector<int>(costs.size(), 1));
-    // A range is off by half an item at either end, the last also by what the division leaves.
+    // A range may differ by half an item at either end, the last one also by the remainder of the division.
     const std::int64_t threads = at::get_num_threads();
     RC_ASSERT(most <= total / threads + largest + threads ||
               costs.size() < static_cast<std::size_t>(threads));
@@ -185,14 +186,14 @@ TEST(RingPiecesTest, HopsAreFewRectangles) {
   EXPECT_EQ(pieces(0, 1, true), later);
   const std::vector<RingPiece> earlier{{0, {0, 2}, {0, 2}, false, 2, 0}, {0, {2, 4}, {0, 2}, false, 8, 0}};
   EXPECT_EQ(pieces(1, 0, true), earlier);
-  const std::vector<RingPiece> middle{{0, {0, 4}, {0, 4}, true, 4, 4}};  // its two pieces are neighbours
+  const std::vector<RingPiece> middle{{0, {0, 4}, {0, 4}, true, 4, 4}};  // its two pieces are adjacent
   EXPECT_EQ(pieces(2, 2, true), middle);
   EXPECT_EQ(pieces(1, 0, false).size(), 4U);
 }
 
-// What one part has. Rows behind the last sequence are NaN: nobody may look at them.
+// The data of one part. Rows after the last sequence are NaN: they must not be read.
 struct Part {
-  at::Tensor index;  // rows of the whole
+  at::Tensor index;  // row indices in the whole
   at::Tensor q, k, v, dout, out, logsumexp, dq, dk, dv;
 
   std::int64_t num_rows() const { return index.numel(); }
@@ -234,7 +235,7 @@ class Ring {
       }
   }
 
-  // The parts' rows, put together in fp64.
+  // The rows of all parts, assembled in fp64.
   at::Tensor whole(at::Tensor Part::*member) const {
     at::Tensor result;
     for (const Part& part : parts_) {
@@ -290,12 +291,13 @@ class Ring {
   std::vector<Part> parts_;
 };
 
-// Rows are normal numbers and the scale keeps scores of order 1, so every term of a result is of order 1: errors are measured
-// against the largest result, or 1 where the true gradient vanishes (a query that sees one key). Arithmetic is wide for all
-// types, and 16-bit outputs are rounded for both sides before backward. A score of size up to 8 that is a sum of 24 products
-// has an error of some 10 units; probabilities have that as their relative error, plus 2 units of the exponential and, for each
-// of 5 hops, one rounding of a logsumexp of up to 10: sqrt(10^2 + 2^2 + 5 * 10^2) = 25 units if errors are independent. Sums over
-// up to 300 keys, queries and 3 heads, whose terms' errors are independent too, add less than twice that again: 75 units of
+// Rows are normally distributed and the scale keeps scores of order 1, so every term of a result is of order
+// 1. Errors are relative to the largest result, or to 1 if the true gradient vanishes (a query that sees one
+// key). Arithmetic is wide for all types, and 16-bit outputs are rounded on both sides before the backward. A
+// score of size up to 8 that is a sum of 24 products has an error of about 10 units. Probabilities have that
+// as their relative error, plus 2 units of the exponential and, for each of 5 ring steps, one rounding of a
+// logsumexp of up to 10: sqrt(10^2 + 2^2 + 5 * 10^2) = 25 units if errors are independent. Sums over up to
+// 300 keys, queries and 3 heads, whose errors are independent too, add less than twice that: 75 units of
 // 2^-53 (8e-15) or 2^-24 (4.5e-6).
 double ring_limit(at::ScalarType type) { return type == at::kDouble ? 1e-14 : 4.5e-6; }
 
@@ -304,7 +306,7 @@ double ring_difference(const at::Tensor& got, const at::Tensor& expected) {
   return (got - expected).abs().max().item<double>() / std::max(1.0, expected.abs().max().item<double>());
 }
 
-// The largest error of all results, against plain attention over whole sequences.
+// The largest error of all results, compared with plain attention over whole sequences.
 double ring_error(const RingCase& whole, const RingAttention& attention, at::ScalarType type) {
   Ring ring(whole, attention, type);
   ring.run();
@@ -317,7 +319,7 @@ double ring_error(const RingCase& whole, const RingAttention& attention, at::Sca
   const at::Tensor ring_out = ring.whole(&Part::out);
   plain->backward(whole.task, dout, q, k, v, in_double(ring_out.to(type)), logsumexp, dq, dk, dv);
 
-  // Outside all segments: no key seen, zero gradients, exactly.
+  // Outside all segments: no key is seen, and gradients are exactly zero.
   at::Tensor is_covered = at::zeros({shape.sequences, shape.length}, at::kBool);
   for (const AttentionSegment& segment : segments_of(whole.task))
     is_covered.select(0, segment.sequence).narrow(0, segment.begin, segment.end - segment.begin).fill_(true);
@@ -338,7 +340,7 @@ double ring_error(const RingCase& whole, const RingAttention& attention, at::Sca
 struct Implementation {
   std::string name;
   std::unique_ptr<RingAttention> (*make)();
-  std::int64_t longest;  // sequence: several blocks
+  std::int64_t longest;  // sequence length: several blocks
 };
 
 const std::vector<Implementation> kImplementations = {
@@ -360,7 +362,8 @@ TEST_P(RingAttentionTest, PartsTogetherEqualTheWhole) {
   }));
 }
 
-// A logsumexp that is far above what the next keys have, and far below: nothing overflows, the larger part wins.
+// A logsumexp that is far above or far below that of the next keys: nothing overflows, and the larger part
+// dominates.
 TEST_P(RingAttentionTest, LargeScores) {
   const auto attention = GetParam().make();
   const RingTask task{
