@@ -1,8 +1,9 @@
 // Communication between processes, one rank per process. Ranks find each other through a store (StoreServer,
 // c10d_link.h) and exchange messages over Gloo; collectives are built from messages (exchange.h).
 //
-//   StoreServer server;                                            // the process that starts the others
-//   auto comm = make_process_comm({.rank = 2, .size = 4, .store = {.port = server.port(), .token = token}}, deadline);
+//   StoreServer server;  // in the process that starts the others
+//   auto comm = make_process_comm({.rank = 2, .size = 4, .store = {.port = server.port(), .token = token}},
+//                                 deadline);
 //
 // Collectives of CUDA tensors use NCCL if each member has its own GPU (card_group.h); otherwise they go
 // through host memory, as messages always do. A thread per group drives operations of several stages, so they
