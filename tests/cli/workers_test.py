@@ -200,7 +200,7 @@ class Workers(CommandLineTest):
         pids = [worker["pid"] for worker in self.workers("run")]
         os.kill(pids[1], signal.SIGKILL)
         _, lines = self.expect_end(process, 1, pids, "run")
-        self.assertRegex(lines[0], r"lost with the ranks: .*; the last whole checkpoint is of step \d+, in memory")
+        self.assertRegex(lines[0], r"lost with the ranks: .*; the last complete checkpoint is from step \d+, in memory")
         step = int(lines[0].split("checkpoint is of step ")[1].split(",")[0])
         self.assertGreaterEqual(step, 6)
         self.assertEqual(len(list(memory.iterdir())), 1)
