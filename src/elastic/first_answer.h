@@ -33,7 +33,7 @@ struct WhereStateIs {
   int num_there = 0, num_staying = 0;
 };
 RanksThere ranks_there(const WhereStateIs& state);
-// Those who are there compute all of it, without a byte moving. Nothing where that cannot be.
+// The ranks that are present compute the whole model, and no state moves. nullopt if they do not cover it.
 std::optional<Plan> taken_over(const WhereStateIs& state);
 
 // One thread. Plans are prepared on other threads.

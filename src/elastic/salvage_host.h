@@ -43,7 +43,7 @@ class SalvageHost {
   // is_gone: [worker id], whether it has ended, or counts as lost. True while an emergency checkpoint or
   // membership change is in progress: leave the ranks alone. Never blocks.
   bool look(const std::vector<bool>& is_gone);
-  // The ranks' launcher ends them: who has not said within a moment where it stands is not waited for.
+  // The launcher is ending the ranks: do not wait for ranks that have not reported within a moment.
   void hurry();
   // When no rank runs any more: removes an incomplete checkpoint. Returns what to append to the run's failure
   // line, beginning with "; ", or an empty string.
