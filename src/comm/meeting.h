@@ -1,7 +1,8 @@
 // One operation of rank threads: the members submit their tensors, and once all have arrived the work is done
 // in parts by whichever members wait. A member that is busy elsewhere does not block the others.
 //
-//   all_reduce   stage 0: part i sums piece i of all tensors into member i's         stage 1: part i copies the others' pieces into i's
+//   all_reduce   stage 0: part i sums piece i of all tensors into member i's
+//                stage 1: part i copies the other members' pieces into member i's
 //   others       stage 0: part i fills member i's output
 //
 // All functions are called with the world's lock held, except do_part(). Read next: thread_comm.cpp, which

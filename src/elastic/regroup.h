@@ -3,13 +3,13 @@
 // run's store decides from the reports of the ranks (salvage.h), and all ranks apply the decision
 // (run/rank_regroup.cpp). Pure.
 //
-//   generation 0     seats 0 1 2 3 = ranks 0 1 2 3        dp4
-//   seat 2 is killed
-//   generation 1     seats 0 1 3   = ranks 0 1 2          dp3: masters and moments from the ranks that have them
-//   seat 4 joins
-//   generation 2     seats 0 1 3 4 = ranks 0 1 2 3        dp4
+//   generation 0     workers 0 1 2 3 = ranks 0 1 2 3    dp4
+//   worker 2 is killed
+//   generation 1     workers 0 1 3   = ranks 0 1 2      dp3: masters and moments from the remaining ranks
+//   worker 4 joins
+//   generation 2     workers 0 1 3 4 = ranks 0 1 2 3    dp4
 //
-// A seat is the id that a worker keeps for life, a rank its number in one generation.
+// A worker keeps its id for life; a rank is its number in one generation.
 #pragma once
 
 #include <functional>

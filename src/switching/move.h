@@ -6,7 +6,7 @@
 //
 //   Parameters next(change.to, model, rank, device, Keeping::nothing);
 //   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is changed yet
-//   mover.run();                                               // between two steps; comm is connected for the new plan
+//   mover.run();       // between two steps; comm is connected for the new plan
 //   next.complete();
 //
 // Large boxes are sent one by one, directly from the old to the new buffer, small ones are combined. A block

@@ -1,8 +1,9 @@
 // Merges the observations of all ranks at rank 0 through a tree with eight branches per node. Each message
 // advances one level per step, so that no rank waits.
 //
-//   after every step:                 tree.receive();
-//   after some, the same on all ranks:   if (auto seen = tree.send(own)) …        // rank 0: of `depth` calls before
+//   after every step:    tree.receive();
+//   after some steps, the same on all ranks:
+//                        if (auto seen = tree.send(own)) …   // rank 0: of `depth` calls before
 //
 // A message that is sent after one step is received after the next, before the plan may change, so no message
 // is in flight across two plans. Its receive is posted when it is sent, so it has arrived by then; posting it

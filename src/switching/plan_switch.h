@@ -1,9 +1,9 @@
 // PlanSwitch: moves one rank from the run's present plan to the next while the run continues.
 //
-//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread: refuses, or computes the change
-//   next.prepare(deadline);                                              // same thread: connects while steps continue
-//   next.begin_early(agree_on_early(…), part);                           // between two steps; the next one computes meanwhile
-//   const SwitchReport report = next.run(part);                          // between two steps, by all ranks of the run
+//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread: refuses, or computes
+//   next.prepare(deadline);                              // same thread: connects while steps continue
+//   next.begin_early(agree_on_early(…), part);           // between two steps; the next one computes meanwhile
+//   const SwitchReport report = next.run(part);          // between two steps, by all ranks
 //
 // A plan may not use a rank: its part is then empty, and the rank participates in switches all the same. Read
 // next: switching/move.h.
@@ -26,6 +26,7 @@ struct EngineNumbers {
   Fp8History fp8{};
 };
 
+// One rank's part in a plan. The engine refers to the parameters.
 struct PlanPart {
   Plan plan;  // its devices are ranks
   std::unique_ptr<Parameters> parameters{};

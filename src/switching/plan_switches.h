@@ -1,8 +1,9 @@
 // The plan changes of one run: scripted ones (--switch-at) and those that are requested while it runs
 // (control.h). Every rank has one of these, and all pass through the same states after the same steps:
 //
-//   requested at rank 0 ──▶ all receive the plan ──▶ each prepares on a thread, steps continue ──▶ all are prepared: the switch
-//                                                                                         └──▶ one has refused: no change
+//   requested at rank 0 ──▶ all ranks receive the plan ──▶ each prepares on a thread, steps continue
+//                                                            ├──▶ all are prepared: the switch
+//                                                            └──▶ one has refused: no change
 //
 // A proposal based on a provisional finding is prepared in the same way; rank 0 reports that it is prepared
 // once the finding is confirmed, and refuses if it is cancelled. If it shortens the pause, all prepared ranks

@@ -3,9 +3,9 @@
 // receiver repeats the update on them from the reduced gradient, 4 bytes per element instead of 12, with the
 // same kernel on the same values, so the bits are the same.
 //
-//   step t     forward, backward ──────────────▶ gate   update      ┃ pause
-//   sender     masters, moments of t - 1 ──▶ close()                ┃ gradients of t ──▶
-//   receiver   ──▶ into the new plan's buffers                      ┃ ──▶ repeats the update on what came early
+//   step t     forward, backward ─────────────▶ gate   update      ┃ pause
+//   sender     masters, moments of t - 1 ──▶ close()               ┃ gradients of t ──▶
+//   receiver   ──▶ into the new plan's buffers                     ┃ ──▶ repeats the update on early state
 //
 // Masters that are stored apart from moments (fp32, fp64) need no gradient: they follow from the moments of t
 // if the receiver has these, and are sent early only then. A thread per rank sends and receives in rounds of

@@ -19,7 +19,7 @@ struct MoveEnds {
 
 class StateViews {
  public:
-  // It must outlive this.
+  // `change` must outlive this.
   explicit StateViews(const PlanChange& change);
 
   const std::string& name_of(int tensor) const {

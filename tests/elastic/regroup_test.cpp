@@ -112,7 +112,7 @@ TEST_F(RegroupTest, KilledInAnyOperationOfAChangeOfPlan) {
     if (operation % 2 == 1) std::swap(story.layout, story.next_layout);
     story.fates[static_cast<std::size_t>(operation % 4)].fault = {
         operation % 3 == 0 ? Fault::Kind::dies_after : Fault::Kind::dies_before, operation,
-        "who refuses a plan"};
+        "plan refusals"};
     const Ran ran = train(fmt::format("move-{}", operation), story);
     SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
     expect_undisturbed(ran);
@@ -136,7 +136,7 @@ TEST_F(RegroupTest, WhoHadNoPartStandsForTheOthers) {
     Story story{
         .num_ranks = 3, .num_idle = 1, .layout = {{"dp", 2}, {"zero", 0}}, .fates = std::vector<Fate>(3)};
     story.next_layout = {{"dp", 3}, {"zero", 0}};
-    story.fates[0].fault = {Fault::Kind::dies_before, operation, "who refuses a plan"};
+    story.fates[0].fault = {Fault::Kind::dies_before, operation, "plan refusals"};
     const Ran ran = train(fmt::format("idle-{}", operation), story);
     SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
     expect_undisturbed(ran);

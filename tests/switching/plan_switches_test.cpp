@@ -149,7 +149,7 @@ TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
       run_all({.requests = folder.path(), .check = [](int, int) {}, .wish = wish, .suspicion = suspicion});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_EQ(own[1].end.why_not, "");
     EXPECT_EQ(own[1].end.from, copies(model, 0));
     EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
@@ -181,7 +181,7 @@ TEST(PlanSwitches, ARequestDoesNotWaitForASuspicion) {
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_EQ(own[1].end.why_not, "");
     EXPECT_EQ(own[1].end.to, copies(model, 3));
   }
@@ -219,7 +219,7 @@ TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
                              .dropped = drop});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_EQ(own[1].end.why_not, "");
   }
 }
@@ -241,7 +241,7 @@ TEST(PlanSwitches, AScriptDoesNotWaitForASuspicion) {
                              .suspicion = [] { return Suspicion::open; }});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_LT(own[0].step, kLater);
     EXPECT_EQ(own[1].end.why_not, "");
     EXPECT_EQ(own[1].step, kLater);
