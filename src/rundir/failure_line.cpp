@@ -21,7 +21,7 @@ std::string failure_line(const std::vector<EndOfRank>& ends) {
     if (!has_ended_as(ends[rank], WorkerReport::End::lost)) continue;
     for (const int missing : ends[rank].report->missing) ++votes[missing];
     if (seen.empty() && !ends[rank].report->why.empty())
-      seen = fmt::format("; rank {} saw: {}", rank, ends[rank].report->why);
+      seen = fmt::format("; rank {} reported: {}", rank, ends[rank].report->why);
   }
   for (const EndOfRank& end : ends)
     if (has_ended_as(end, WorkerReport::End::failed))

@@ -174,7 +174,7 @@ class Faults(CommandLineTest):
             self.assertTrue(any(f"rank {victim} (process " in line for victim in victims), line)
             self.assertIn("signal 9", line)
         else:
-            self.assertIn("does not answer", line)
+            self.assertIn("does not respond", line)
         if not self.rows(name) and "lost with the ranks" not in line:
             return  # nobody had begun to train: there was nothing to save
         saved = re.search(r"saved step (\d+): optimus train --resume (\S+)", line)

@@ -241,7 +241,7 @@ class Workers(CommandLineTest):
         os.kill(pids[1], signal.SIGKILL)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
-        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 saw: all_reduce of the step agreement in world {0 1}, epoch 0", "; rank 0 saved step "):
+        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 reported: all_reduce of the step agreement in world {0 1}, epoch 0", "; rank 0 saved step "):
             self.assertIn(word, lines[0])
         merged = json.loads(run("logs", self.folder / "run", "--json").stdout)["lines"]
         self.assertEqual([line["time"] for line in merged], sorted(line["time"] for line in merged))
@@ -257,7 +257,7 @@ class Workers(CommandLineTest):
         os.kill(pids[1], signal.SIGSTOP)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
-        for word in (f"rank 1 (process {pids[1]} on ", "does not answer", "rank 1 missing"):
+        for word in (f"rank 1 (process {pids[1]} on ", "does not respond", "rank 1 missing"):
             self.assertIn(word, lines[0])
 
     def test_interrupted_and_resumed(self):

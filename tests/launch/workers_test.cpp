@@ -112,7 +112,7 @@ TEST_F(WorkersTest, KilledOneIsNamed) {
   wait_until_under_way();
   ::kill(workers->pid(2), SIGKILL);
   expect_words(failure_of(*workers), {"rank 2 (process ", "was ended by signal 9", "rank-2.log",
-                                      "; rank 0 saw: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
+                                      "; rank 0 reported: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
   expect_nobody_left(*workers);
 }
 
@@ -121,7 +121,7 @@ TEST_F(WorkersTest, StoppedOneIsNamed) {
   wait_until_under_way();
   ::kill(workers->pid(1), SIGSTOP);
   expect_words(failure_of(*workers),
-               {"rank 1 (process ", "does not answer", "; rank 0 saw: ", "rank 1 missing"});
+               {"rank 1 (process ", "does not respond", "; rank 0 reported: ", "rank 1 missing"});
   expect_nobody_left(*workers);
 }
 
