@@ -1,6 +1,6 @@
 // PlanSwitch: moves one rank from the run's present plan to the next while the run continues.
 //
-//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread: refuses, or computes
+//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread; may refuse
 //   next.prepare(deadline);                              // same thread: connects while steps continue
 //   next.begin_early(agree_on_early(…), part);           // between two steps; the next one computes meanwhile
 //   const SwitchReport report = next.run(part);          // between two steps, by all ranks

@@ -165,7 +165,7 @@ TEST_F(WorkersTest, ProgramThatIsNotThere) {
                      .token = "t"});
     FAIL() << "it was started";
   } catch (const UserError& error) {
-    expect_words(error.what(), {"worker 0 could not be started", "No such file"});
+    expect_words(error.what(), {"cannot start worker 0", "No such file"});
   }
 }
 

@@ -77,7 +77,7 @@ TEST(Decisions, ReadAsALine) {
   Decision one = chosen();
   one.realised_gain = 0.351;
   EXPECT_EQ(text(one, "pp4", "pp2 tp2"),
-            "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, realised +35 %, "
+            "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, "
             "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); instead pp2 tp2 (recut) +31 %, dp4 (replan)");
   Decision lost{.step = 13, .kind = "recover", .evidence = "lost rank 0\x1b[2J\n"};
   EXPECT_EQ(text(lost, "dp4", "dp3"),
