@@ -2,7 +2,7 @@
 //
 //   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread; may refuse
 //   next.prepare(deadline);                              // same thread: connects while steps continue
-//   next.begin_early(agree_on_early(…), part);           // between two steps; the next one computes meanwhile
+//   next.begin_early(agree_on_early(…), part);           // between two steps; the next step computes
 //   const SwitchReport report = next.run(part);          // between two steps, by all ranks
 //
 // A plan may not use a rank: its part is then empty, and the rank participates in switches all the same. Read

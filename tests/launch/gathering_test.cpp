@@ -1,5 +1,5 @@
-// How ranks that a launcher started become a run, as threads of this program; the line about one that failed; the file in which ranks of
-// a machine meet.
+// Rendezvous of ranks that a launcher started, as threads of this program; the line about a failed rank; the
+// file through which ranks on one machine find the store.
 #include "launch/gathering.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ std::vector<std::future<Gathered>> join_others(int size, const std::string& job)
 TEST(Gathering, OthersGetWhatTheFirstHas) {
   for (const int size : {2, 5}) {
     const std::string job = make_token();
-    auto others = join_others(size, job);  // they may come before rank 0
+    auto others = join_others(size, job);  // they may arrive before rank 0
     Gathering first(gathering_of(0, size, job));
     EXPECT_EQ(first.wait_for_others([](const std::string&) {}).size(), static_cast<std::size_t>(size));
     const Gathered own = first.welcome({{"steps", 7}});
@@ -113,7 +113,7 @@ TEST(FailureLine, NamesTheCause) {
   EXPECT_TRUE(is_all_told(killed));
   const auto failed = ends_with_reports({lost, report_with(End::failed, "disk full"), std::nullopt});
   EXPECT_EQ(failure_line(failed), "rank 1: disk full; rank 0 reported: no answer");
-  // Rank 1 only gave up; rank 2 is the one that said nothing.
+  // Rank 1 only lost others; rank 2 is the one that did not report.
   const auto both = ends_with_reports(
       {report_with(End::lost, "closed", {1, 2}), report_with(End::lost, "closed", {2}), {}});
   EXPECT_EQ(failure_line(both).substr(0, 6), "rank 2");

@@ -1,5 +1,6 @@
-// Worker processes: this program starts itself, with one test that is a worker which adds numbers with the others until it is told
-// otherwise. Some end, are ended or stopped; one line tells, no process is left.
+// Worker processes: this program starts itself with one test that is a worker and adds numbers with the
+// others until told otherwise. Some workers end, are killed or stopped; one line reports it, and no process
+// is left.
 #include "launch/workers.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ namespace {
 
 volatile std::sig_atomic_t is_asked_to_end = 0;
 
-// Steps until something happens; each rank leaves a file after its first ones.
+// Steps until an event; each rank creates a file after its first steps.
 Json steps(Comm& comm, const WorkerPlace& place, const std::string& how) {
   const Group world{Role::world, {}};
   done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(30), "connecting")));

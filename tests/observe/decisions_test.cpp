@@ -1,4 +1,5 @@
-// decisions.jsonl: what is written comes back, gains that are known later find their switch, strangers get one clear line.
+// decisions.jsonl: decisions survive a round trip, later gains are assigned to their switch, invalid lines
+// cause one clear message.
 #include "observe/decisions.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ std::string why_refused(const std::string& content) {
 TEST(Decisions, ComeBackAsTheyWere) {
   rc::check([] {
     Decision one{.step = *rc::gen::inRange<std::int64_t>(0, 1'000'000), .kind = "switch"};
-    // Of any bytes, those that are text: others are replaced (below).
+    // Of arbitrary bytes only valid text: invalid bytes are replaced (below).
     const auto word = rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127));
     one.evidence = *word, one.from = *word, one.to = *word, one.cause = *word;
     one.epoch = *rc::gen::inRange(0, 100);
@@ -64,9 +65,9 @@ TEST(Decisions, WhatWasGainedFindsItsSwitch) {
   const std::vector<Decision> read = parse_decisions(content, "d");
   ASSERT_EQ(read.size(), 3U);
   EXPECT_EQ(read[0].realised_gain, 0.35);
-  EXPECT_EQ(read[1].realised_gain, std::nullopt);  // no switch of its own
+  EXPECT_EQ(read[1].realised_gain, std::nullopt);  // not a switch
   EXPECT_EQ(read[2].realised_gain, std::nullopt);  // not finite
-  // An epoch's number that came twice: the newer switch.
+  // The same epoch number twice: the newer switch gets the gain.
   const std::string twice =
       decision_line(chosen()) + "\n" + decision_line(chosen()) + "\n" + realised_line(440, 1, -0.1) + "\n";
   EXPECT_EQ(parse_decisions(twice, "d")[0].realised_gain, std::nullopt);
