@@ -343,7 +343,8 @@ void ProcessComm::regroup(const Membership& membership) {
   }
   for (auto& [key, group] : all) close(group, "the membership has changed");
   const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
-  ensure(place != membership.seats.end(), "seat {} is not in generation {}", seat_, membership.generation);
+  ensure(place != membership.seats.end(), "worker {} is not a member of generation {}", seat_,
+         membership.generation);
   shared_.renew(membership.generation, static_cast<int>(place - membership.seats.begin()));
   size_ = static_cast<int>(membership.seats.size()), epoch_ = 0;
 }

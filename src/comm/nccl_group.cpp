@@ -227,7 +227,8 @@ void NcclGroup::enqueue(CardOperation& started) {
       ensure(false, "{} by NCCL", name(operation.kind));
   }
   // The communicator's state includes the result of the call above.
-  const std::string problem = until_answered(Deadline::after(kBeginPatience, "NCCL to begin"));
+  const std::string problem =
+      until_answered(Deadline::after(kBeginPatience, "the start of an NCCL operation"));
   if (!problem.empty()) return fail(problem);
   started.done.record(stream_);
 }

@@ -84,7 +84,7 @@ void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum 
   ensure(!pieces.empty(), "a sum needs at least one piece");
   for (const at::Tensor& piece : pieces)
     ensure(piece.numel() == to.numel() && piece.scalar_type() == to.scalar_type(),
-           "a sum of {} elements of type {} into {} of type {}", piece.numel(),
+           "cannot sum {} elements of type {} into {} of type {}", piece.numel(),
            c10::toString(piece.scalar_type()), to.numel(), c10::toString(to.scalar_type()));
   if (pieces.size() == 1) return copy_row(pieces[0], to);
   if (to.numel() == 0) return;
@@ -93,7 +93,7 @@ void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum 
 
 void copy_row(const at::Tensor& from, const at::Tensor& to) {
   ensure(from.nbytes() == to.nbytes() && from.scalar_type() == to.scalar_type(),
-         "a copy of {} bytes into {}, or of another type", from.nbytes(), to.nbytes());
+         "cannot copy {} bytes into {}: sizes or types differ", from.nbytes(), to.nbytes());
   if (from.nbytes() == 0 || from.const_data_ptr() == to.const_data_ptr()) return;
   if (!from.is_cpu() || !to.is_cpu()) {
     to.copy_(from, /*non_blocking=*/from.is_cuda() && to.is_cuda());

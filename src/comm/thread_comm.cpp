@@ -189,7 +189,7 @@ class ThreadComm final : public Comm {
     break_meetings_of(*world_, generation_, rank_);
     const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
     ensure(place != membership.seats.end() && membership.generation > generation_,
-           "worker id {} in generation {} after {}", seat_, membership.generation, generation_);
+           "worker {} cannot join generation {} after {}", seat_, membership.generation, generation_);
     world_->left_generations[seat_] = generation_ = membership.generation;
     world_->seats[generation_] = membership.seats;
     rank_ = static_cast<int>(place - membership.seats.begin());

@@ -212,7 +212,7 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
   // Every host number must have a rank; otherwise no rank could store copies there.
   std::vector<bool> is_there(memory.host_of.size());
   for (const int host : memory.host_of) {
-    if (host >= static_cast<int>(is_there.size())) hosts->refuse("a number for each rank's host, from 0 on");
+    if (host >= static_cast<int>(is_there.size())) hosts->refuse("host numbers that count from 0");
     is_there[static_cast<std::size_t>(host)] = true;
   }
   for (int host = 0; host < memory.num_hosts(); ++host)

@@ -118,7 +118,7 @@ void describe(const RegroupFacts& facts, const std::vector<Standing>& standings,
   if (!left.empty())
     parts.push_back(fmt::format("{} {}", listed(left), left.size() > 1 ? "leave" : "leaves"));
   if (!come.empty()) parts.push_back(fmt::format("{} {}", listed(come), come.size() > 1 ? "join" : "joins"));
-  order.what = parts.empty() ? "the ranks lost each other" : listed(parts);
+  order.what = parts.empty() ? "the ranks lost contact with each other" : listed(parts);
   order.kind = !lost.empty() || parts.empty() ? "recover" : !left.empty() ? "drain" : "join";
 }
 

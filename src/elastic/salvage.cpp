@@ -121,7 +121,7 @@ SalvagePart parse_salvage_part(const std::string& text) {
   const JsonView view(json, "a rank's part of an emergency checkpoint");
   return {view.at("why").text(),
           parse_training_state(view.at("a rank's part of an emergency checkpoint").text(),
-                               "a rank's part of a salvage"),
+                               "a rank's part of an emergency checkpoint"),
           view.at("metrics").text()};
 }
 

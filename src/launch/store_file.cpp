@@ -42,7 +42,7 @@ void remove_store_file(const Path& run) { ::unlink(store_path(run).c_str()); }
 RunStorePlace read_store_file(const Path& run) {
   const Path path = store_path(run);
   if (!has_store_file(run))
-    throw UserError("{}: cannot join: the run has ended, or does not accept workers (--static)",
+    throw UserError("{}: cannot join: the run has ended, or does not accept new workers (--static)",
                     run.string());
   const Json json = read_json(path);
   const JsonView view(json, path.string());

@@ -81,7 +81,7 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
 
 // Whether a process that was not started here still runs.
 bool does_run(const WorkerEntry& entry) {
-  if (entry.host != host_name()) return true;  // only its own host can tell
+  if (entry.host != host_name()) return true;  // only its own host can check
   std::ifstream file(fmt::format("/proc/{}/stat", entry.pid));
   std::string stat;
   if (!std::getline(file, stat)) return false;
@@ -394,7 +394,7 @@ std::string Workers::why() const {
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most != votes.end() && most->first < static_cast<int>(all_.size()))
     return fmt::format("{} does not respond; its log is {}{}", describe(most->first), log(most->first), seen);
-  return "the workers lost each other" + seen;
+  return "the workers lost contact with each other" + seen;
 }
 
 }  // namespace optimus

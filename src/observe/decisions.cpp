@@ -140,7 +140,7 @@ std::string text(const Decision& decision, const std::string& from, const std::s
                         text(decision.minimum));
   for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
     const WeighedPlan& one = decision.alternatives[i];
-    line += (i == 0 ? "; instead " : ", ") + one.plan;
+    line += (i == 0 ? "; alternatives: " : ", ") + one.plan;
     if (!one.response.empty()) line += fmt::format(" ({})", one.response);
     if (one.predicted_gain) line += " " + gain_text(*one.predicted_gain);
   }

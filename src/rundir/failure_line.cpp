@@ -42,7 +42,7 @@ std::string failure_line(const std::vector<EndOfRank>& ends) {
   }
   for (const EndOfRank& end : ends)
     if (!end.report) return fmt::format("{} ended without a report; its log is {}{}", end.who, end.log, seen);
-  return "the ranks lost each other" + seen;
+  return "the ranks lost contact with each other" + seen;
 }
 
 bool is_all_told(const std::vector<EndOfRank>& ends) {

@@ -17,7 +17,7 @@ namespace optimus {
 namespace {
 
 constexpr int kMoveTag = 0x7ff0;  // not used by any message of a step
-constexpr const char* kWhat = "state that moves";
+constexpr const char* kWhat = "moving state";
 
 // Whether masters and moments have the same layout, so that their buffers can be reused.
 bool lie_alike(const BlockShape& a, const BlockShape& b) {

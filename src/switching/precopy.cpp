@@ -15,7 +15,7 @@ namespace optimus {
 namespace {
 
 constexpr int kEarlyTag = 0x7fd0, kGoesOnTag = 0x7fd1;  // not used by other messages
-constexpr const char* kEarly = "state that is sent early";
+constexpr const char* kEarly = "early state";
 // ATen does not use a second thread for copies of this many elements: the cores are busy with the step.
 constexpr std::int64_t kMostElements = 32768;
 

@@ -30,8 +30,8 @@ struct Precopy::Exchange {
 
 void Precopy::repeat_update(const UpdateFacts& update, std::int64_t num_updates) {
   if (num_updates == terms_.num_updates) return;
-  ensure(num_updates == terms_.num_updates + 1, "{} updates since state was sent early, of {}", num_updates,
-         terms_.num_updates);
+  ensure(num_updates == terms_.num_updates + 1, "{} updates, but state was sent early at update {}",
+         num_updates, terms_.num_updates);
   has_update_ = true, update_ = update.options;
   numbers_ = at::tensor(at::ArrayRef<double>(update.numbers.data(), update.numbers.size()), at::kDouble);
   std::size_t num_rounds = 0;

@@ -1,8 +1,8 @@
-// Measures which networks and devices are slow when step times cannot tell, in a short pause after a step.
+// Measures which networks and devices are slow when step times cannot show it, in a short pause after a step.
 // One rank of each node exchanges messages with those of other nodes, one pair at a time; a node's network
-// speed is that of its fastest pair. Then each rank computes the same GEMM. A quick check of a healthy
-// cluster times one pair per node, and an all-reduce over all ranks. The time of a ring does not identify
-// single nodes, and devices that the plan does not use are observed by nothing else.
+// speed is that of its fastest pair. Then each rank computes the same GEMM. Baselines of a healthy cluster
+// are one pair per node for messages, and an all-reduce over all ranks, like that of gradients. The time of a
+// ring does not identify single nodes, and nothing else observes devices that the plan does not use.
 //
 // Each node is paired with up to 2 + log2(nodes) others, so that a slow node affects its own pairs and not
 // the fastest pair of another; messages grow until one takes some milliseconds. Two nodes form one pair,

@@ -27,7 +27,7 @@ Plan copies(const ModelSpec& model, int zero) {
 }
 
 struct SeenEnd {
-  std::int64_t begun = 0, step = 0;  // when it was first looked at by a rank, and when it ended
+  std::int64_t begun = 0, step = 0;  // when a rank first saw it, and when it ended
   SwitchEnd end;
 };
 
