@@ -49,7 +49,7 @@ std::vector<Decision> parse_decisions(std::string_view content, const std::strin
 // One line for users; `from` and `to` are the plans' names, since a decision contains only their hashes.
 //
 //   step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, paused …
-//   step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (another plan) +1 %
+//   step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (recut) +1 %
 std::string text(const Decision& decision, const std::string& from, const std::string& to);
 
 // "+38 %", "-2 %"

@@ -77,17 +77,19 @@ TEST(Decisions, WhatWasGainedFindsItsSwitch) {
 TEST(Decisions, ReadAsALine) {
   Decision one = chosen();
   one.realised_gain = 0.351;
-  EXPECT_EQ(text(one, "pp4", "pp2 tp2"),
-            "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, "
-            "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); alternatives: pp2 tp2 (recut) +31 %, dp4 (replan)");
+  EXPECT_EQ(
+      text(one, "pp4", "pp2 tp2"),
+      "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, "
+      "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); alternatives: pp2 tp2 (recut) +31 %, dp4 (replan)");
   Decision lost{.step = 13, .kind = "recover", .evidence = "lost rank 0\x1b[2J\n"};
   EXPECT_EQ(text(lost, "dp4", "dp3"),
             "step 13: recover: lost rank 0 [2J  → dp4 → dp3, paused 0.0 us, moved 0 B (bound 0 B)");
   Decision stays{.step = 61, .kind = "stay", .evidence = "slow link 1–3: 2.10x since step 45; nothing pays"};
   stays.alternatives = {{"pp2 tp2", "another plan", 0.01}};
-  EXPECT_EQ(text(stays, "pp4", "pp4"),
-            "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (another "
-            "plan) +1 %");
+  EXPECT_EQ(
+      text(stays, "pp4", "pp4"),
+      "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (another "
+      "plan) +1 %");
 }
 
 TEST(Decisions, OfOthersAreRefusedWithTheirLine) {
