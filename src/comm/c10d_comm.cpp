@@ -356,7 +356,7 @@ void ProcessComm::decline(int epoch, const std::string& reason) {
   (void)store_->set(arrivals_key(meeting_name(first)), fmt::format("{} {}", rank(), reason));
 }
 
-// Closing takes time: other threads may look up groups meanwhile.
+// Closing takes time: other threads may search for groups meanwhile.
 void ProcessComm::drop(int epoch) {
   std::vector<Members> dropped;
   {

@@ -59,7 +59,7 @@ using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
 // Keeps finished messages alive a while longer. Gloo's thread releases a message just after it has woken the
 // waiting thread; destroying the message before that spins until then, for milliseconds if there are more
-// threads than cores. Retired messages do not own memory.
+// threads than cores. They do not own memory.
 class Retired {
  public:
   void add(GlooWork work) {

@@ -207,7 +207,7 @@ void MemberExchange::begin_broadcast() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// Rows of a range of members that have come up the tree.
+// Rows of a range of members, received from the subtree.
 at::Tensor MemberExchange::tree_rows(int begin, int end) const {
   const std::int64_t bytes = operation_.bytes();
   return memory_.narrow(0, (begin - place_) * bytes, (end - begin) * bytes)

@@ -1,4 +1,4 @@
-// See meeting.h.
+// Implements meeting.h.
 #include "comm/meeting.h"
 
 #include <fmt/format.h>

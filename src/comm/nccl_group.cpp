@@ -152,7 +152,7 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
   std::string broken_;  // why the communicator can no longer be used; empty: it can
   std::optional<CommFailure> first_failure_;
   std::list<std::shared_ptr<CardOperation>>
-      under_way_;  // shared: with the waiting thread, which may come after the end
+      under_way_;  // shared: with the waiting thread, which may call wait() after the end
 };
 
 class NcclPending final : public Pending {

@@ -1,6 +1,6 @@
-// A group of processes as one rank sees it: its link, its operations in flight, and two threads that drive
-// them, one for multi-stage operations and one for messages that are polled before they are waited for. The
-// first failure breaks the group permanently.
+// A group of processes as one rank sees it: its link, its operations in flight, and two background threads,
+// one for multi-stage operations and one for messages that are polled before they are waited for. The first
+// failure breaks the group permanently.
 #pragma once
 
 #include <array>

@@ -12,8 +12,8 @@ namespace optimus {
 inline std::string pulse_key(int seat) { return fmt::format("pulse/{}", seat); }
 // Set by the first rank that begins a step: all ranks are connected then.
 inline constexpr const char* kBegunKey = "begun";
-// gone_key() is set by the last will of a process when it ends, or by the run's host when it hangs. Its value
-// is kEnded if the process is known to have ended, and not only silent.
+// gone_key() is set by the last will of a process when it ends, or by the run's host for a hanging process.
+// Its value is kEnded if the process is known to have ended, and not only silent.
 inline constexpr const char* kEnded = "ended";
 inline std::string gone_key(int seat) { return fmt::format("gone/{}", seat); }
 // The address of the worker's standby store, in case the run's store is lost: "host:port".

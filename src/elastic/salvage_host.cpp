@@ -81,7 +81,7 @@ void SalvageHost::take_standings() {
   }
 }
 
-// A slow process is not lost: its heartbeat continues (pulse.h), and it reports later.
+// A delayed process is not lost: its heartbeat continues (pulse.h), and it reports later.
 void SalvageHost::take_beats() {
   constexpr Seconds kNextBeat{2};
   if (facts_.regrouping == nullptr) return;

@@ -21,7 +21,7 @@ Seconds steady_seconds();  // monotonic, from an arbitrary origin
 class StatusLine {
  public:
   explicit StatusLine(std::FILE* out, Clock clock = steady_seconds);
-  // For a log: each line begins with the time (base/time_stamp.h). people: the console that speak_to_people()
+  // For a log: each line begins with the time (base/time_stamp.h). people: the stream that speak_to_people()
   // switches to; null: none.
   static StatusLine for_log(std::FILE* out, std::FILE* people = nullptr) {
     return StatusLine(out, steady_seconds, true, people);

@@ -1,5 +1,5 @@
 // The part of a plan change's state that can be sent before training pauses (precopy.h). Both ends compute it
-// identically, from the change alone.
+// identically, using only the change.
 #pragma once
 
 #include <vector>

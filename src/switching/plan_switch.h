@@ -39,7 +39,7 @@ struct PlanPart {
 struct SwitchReport {
   Bytes moved;      // received, each element once
   Bytes early;      // of that, before the pause
-  Bytes precopied;  // sent again because of that: gradients
+  Bytes precopied;  // resent because of that: gradients
   Bytes minimum;    // as in PlanChange
   Seconds paused;   // on this rank
   Bytes most_held;  // peak of masters and moments, old and new, on any one rank
