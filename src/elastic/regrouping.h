@@ -1,6 +1,6 @@
 // The host's side of membership changes: tracks the members of a run and its plan from one generation to the
-// next, and produces the order that all ranks apply (regroup.h). Does not communicate with ranks
-// (salvage_host.h does) and does not start or end processes.
+// next, and produces the RegroupOrder that all ranks apply. Does not communicate with ranks (salvage_host.h
+// does) and does not start or end processes.
 #pragma once
 
 #include <functional>

@@ -72,7 +72,7 @@ struct SalvagePart {
 std::string text(const SalvagePart& part);
 SalvagePart parse_salvage_part(const std::string& text);
 
-// Keys on the board, per generation of the run's membership (regroup.h).
+// Keys on the board, per generation of the run's membership (membership.h).
 inline constexpr Seconds kBringPatience{600};  // for hosts to copy what they have in memory
 struct SalvageKeys {
   int generation = 0;

@@ -2,9 +2,9 @@
 // of the others sends a join request, and the reply contains all settings. Only the store is needed for this:
 // hosts need not share a file system until the run's folder is used.
 //
-//   other ranks                                store          rank 0
-//   join request {nonce, host, pid, …}  ──>            <──    reads all join requests
-//   reads its reply                     <──            <──    join reply of each nonce {session, resolved settings}
+//   other ranks                                store       rank 0
+//   join request {nonce, host, pid, …}  ──>            <── reads all join requests
+//   reads its reply                     <──            <── join reply of each nonce {session, settings}
 //
 // If a rank dies meanwhile, its last will sets the key `gone`, and the run does not start. Each rank has its
 // own nonce, so that it never receives a reply that an earlier run left in etcd.
