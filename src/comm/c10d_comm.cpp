@@ -1,4 +1,4 @@
-// See c10d_comm.h.
+// Implements c10d_comm.h.
 #include "comm/c10d_comm.h"
 
 #include <fmt/format.h>
@@ -18,10 +18,11 @@
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kMostBetweenLooks{20};  // for others that arrive
-constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
+constexpr std::chrono::milliseconds kMostBetweenLooks{20};  // maximum pause between polls for other members
+// of messages; Gloo's tags have 31 bits, the remaining ones distinguish sizes
+constexpr int kMostTag = 0x7fff;
 
-// Of a rank alone: there is nobody to talk to.
+// The link of a group of one rank, which never exchanges messages.
 class LoneLink final : public Wire {
  public:
   int place() const override { return 0; }
@@ -37,21 +38,21 @@ class LoneLink final : public Wire {
   }
 };
 
-// On the host: as it is, or its copy there.
+// The tensor itself if it is in host memory, else a copy there.
 at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu() ? tensor.to(at::kCPU) : tensor;
 }
 
 class ProcessPending final : public Pending {
  public:
-  // device_result: where the operation's result goes when it is carried through the host.
+  // device_result: where the result is copied if the operation goes through host memory.
   ProcessPending(std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessOperation> operation,
                  at::Tensor device_result)
       : group_(std::move(group)),
         operation_(std::move(operation)),
         device_result_(std::move(device_result)) {}
 
-  // What nobody waits for goes on: the others count on this rank's part.
+  // An operation that is never waited for still runs: the other members depend on this rank's part.
   ~ProcessPending() override {
     if (!is_waited_for_) group_->drive(operation_);
   }
@@ -151,8 +152,9 @@ class ProcessComm final : public Comm {
   }
 
  private:
-  // What goes over a group's connections. Messages up, to higher ranks, and down have connections of their own: Gloo sends a message
-  // when its receiver has said that it is ready, and on one connection that word would wait behind all that the receiver itself sends.
+  // What a group's connections carry. Messages to higher ranks (up) and to lower ranks (down) use separate
+  // connections: Gloo sends a message once its receiver has announced that it is ready, and on a shared
+  // connection that announcement would wait behind everything that the receiver itself sends.
   enum class Use { collectives, messages_up, messages_down };
   struct Key {
     int epoch = 0;
@@ -174,7 +176,7 @@ class ProcessComm final : public Comm {
     }
     std::abort();
   }
-  // What the members of a group meet under.
+  // The store key under which the members of a group connect.
   std::string meeting_name(const Key& key) const {
     return fmt::format("{}/{}/{}{}/{}", shared_.generation, key.epoch, word(key.use),
                        static_cast<int>(key.group.role), fmt::join(key.group.members, "-"));
@@ -184,8 +186,8 @@ class ProcessComm final : public Comm {
     return static_cast<int>(with_members(group, size_).members.size());
   }
   struct Members {
-    std::shared_ptr<ProcessGroup> messages;  // shared: with operations under way
-    std::shared_ptr<CardGroup> cards;        // likewise; none where NCCL cannot be used
+    std::shared_ptr<ProcessGroup> messages;  // shared: with operations in flight
+    std::shared_ptr<CardGroup> cards;        // likewise; null if NCCL cannot be used
   };
 
   CommOutcome<void> connect(const Key& key, const Deadline& deadline);
@@ -204,19 +206,19 @@ class ProcessComm final : public Comm {
   const int seat_;
   int size_;
   const at::Device device_;
-  const std::string card_;  // empty: none that NCCL could use
+  const std::string card_;  // empty: no GPU that NCCL can use
   const std::unique_ptr<StoreClient> store_;
   RankShared shared_;
   int epoch_ = 0;
-  mutable std::mutex mutex_;       // of groups_: another thread may prepare
-  std::map<Key, Members> groups_;  // what was found in it stays in its place
+  mutable std::mutex mutex_;       // protects groups_: another thread may prepare
+  std::map<Key, Members> groups_;  // references to its elements stay valid
   CardWatch watch_;
 };
 
 std::string arrival_key(const std::string& group, int rank) {
   return fmt::format("arrived/{}/{}", group, rank);
 }
-// Empty: all have come. Else the rank that declines, and why: "3 too little memory".
+// Value empty: all members have arrived. Otherwise the rank that declines, and why: "3 too little memory".
 std::string arrivals_key(const std::string& group) { return fmt::format("arrived/{}/all", group); }
 
 CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reason,
@@ -225,7 +227,7 @@ CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reas
   CommFailure failure{"connect", group_text(key.group, key.epoch), {}, Seconds(waited), reason};
   for (const int member : key.group.members) {
     const auto has_come = store_->find(arrival_key(meeting_name(key), member));
-    if (!has_come) break;  // the store itself is gone
+    if (!has_come) break;  // the store itself is unreachable
     if (!*has_come) failure.missing.push_back(member);
   }
   return failure;
@@ -244,7 +246,7 @@ CommFailure ProcessComm::declined_failure(const Key& key, const std::string& sai
           fmt::format("rank {} declines:{}", who, reason)};
 }
 
-// The last to come tells the others, so that nobody asks after each of them.
+// The last member to arrive sets one key that the others poll, so that no member polls one key per rank.
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
   const auto began = Deadline::Clock::now();
   const std::string all = arrivals_key(meeting_name(key));
@@ -291,7 +293,7 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   return {};
 }
 
-// What each member has said on its arrival.
+// The GPU id that each member wrote on its arrival.
 Outcome<std::vector<std::string>> ProcessComm::cards_of(const Key& key) {
   if (key.group.members.size() == 1) return std::vector<std::string>{card_};
   std::vector<std::string> result;
@@ -303,7 +305,7 @@ Outcome<std::vector<std::string>> ProcessComm::cards_of(const Key& key) {
   return result;
 }
 
-// All members see the same cards, so all choose alike.
+// All members see the same GPU ids, so all decide the same way.
 CommOutcome<void> ProcessComm::connect_cards(const Key& key, const Deadline& deadline, Members& members) {
   const auto began = Deadline::Clock::now();
   const auto cards = cards_of(key);
@@ -339,20 +341,22 @@ void ProcessComm::regroup(const Membership& membership) {
     const std::lock_guard lock(mutex_);
     all.swap(groups_);
   }
-  for (auto& [key, group] : all) close(group, "others were lost, come or leave");
+  for (auto& [key, group] : all) close(group, "the membership has changed");
   const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
-  ensure(place != membership.seats.end(), "seat {} is not in generation {}", seat_, membership.generation);
+  ensure(place != membership.seats.end(), "worker {} is not a member of generation {}", seat_,
+         membership.generation);
   shared_.renew(membership.generation, static_cast<int>(place - membership.seats.begin()));
   size_ = static_cast<int>(membership.seats.size()), epoch_ = 0;
 }
 
-// The first group that everybody waits for. Who cannot be told waits until the deadline.
+// Writes to the arrival key of the first group that all ranks connect. A rank that does not see it waits
+// until the deadline.
 void ProcessComm::decline(int epoch, const std::string& reason) {
   const Key first{epoch, Use::messages_up, with_members({Role::world, {}}, size_)};
   (void)store_->set(arrivals_key(meeting_name(first)), fmt::format("{} {}", rank(), reason));
 }
 
-// Closing takes time: others may look for groups meanwhile.
+// Closing takes time: other threads may search for groups meanwhile.
 void ProcessComm::drop(int epoch) {
   std::vector<Members> dropped;
   {

@@ -22,15 +22,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kCheckTag = 0x7fffffff;        // nobody receives it
-constexpr milliseconds kLookForGivenUp{20};  // for whoever gives up
+constexpr int kCheckTag = 0x7fffffff;        // no member ever receives it
+constexpr milliseconds kLookForGivenUp{20};  // how often `given_up` is polled
 
 milliseconds remaining(const Deadline& deadline) {
   return milliseconds(
       std::max<std::int64_t>(1, static_cast<std::int64_t>(1000 * deadline.remaining().value)));
 }
 
-// Gloo and c10d put file names, stack traces and addresses around what they have to say.
+// Error messages of Gloo and c10d contain file names, stack traces and addresses; this keeps the essential
+// part.
 std::string in_short(std::string_view what) {
   for (const char* closed :
        {"closed by peer", "reset by peer", "Broken pipe", "Socket closed", "pair closure"})
@@ -56,8 +57,9 @@ auto outcome_of(const char* doing, Function&& function) -> Outcome<decltype(func
 
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
-// Messages that are done, a while longer. Gloo's thread lets go of a message just after it has woken whoever waits for it, and
-// whoever destroys it sooner spins until then: milliseconds, where there are more threads than cores. They do not own memory.
+// Keeps finished messages alive a while longer. Gloo's thread releases a message just after it has woken the
+// waiting thread; destroying the message before that spins until then, for milliseconds if there are more
+// threads than cores. They do not own memory.
 class Retired {
  public:
   void add(GlooWork work) {
@@ -85,7 +87,7 @@ class GlooTransfer final : public WireMessage {
 
   bool wait(milliseconds timeout) override {
     try {
-      is_done_ = work_->wait(std::max(timeout, milliseconds(1)));  // none would mean Gloo's own
+      is_done_ = work_->wait(std::max(timeout, milliseconds(1)));  // 0 would mean Gloo's own timeout
       return is_done_;
     } catch (const std::exception& error) {
       throw LinkError{LinkError::Kind::closed, place_, in_short(error.what())};
@@ -96,7 +98,7 @@ class GlooTransfer final : public WireMessage {
  private:
   GlooWork work_;
   const int place_;
-  const std::shared_ptr<Retired> retired_;  // shared: with the link, which may end before
+  const std::shared_ptr<Retired> retired_;  // shared: with the link, which may end first
   bool is_done_ = false;
 };
 
@@ -121,7 +123,7 @@ class GlooLink final : public Wire {
  private:
   template <typename Function>
   std::unique_ptr<WireMessage> start(int place, Function&& function, const at::Tensor& row) {
-    // Whoever started the operation owns the memory: what is retired must not hold it.
+    // The caller owns the memory: retired messages must not keep it alive.
     std::vector<at::Tensor> rows = {
         at::from_blob(row.data_ptr(), {static_cast<std::int64_t>(row.nbytes())}, at::kByte)};
     try {
@@ -136,15 +138,15 @@ class GlooLink final : public Wire {
   const at::Tensor empty_;
 };
 
-// Gloo tries five times to reach a peer, each time until the deadline: who dies while all connect would be waited for five times as long
-// as is meant. A variable that the user has set stays.
+// Gloo tries five times to reach a peer, each time until the deadline: a rank that dies while all connect
+// would be waited for five times as long as intended. A variable that the user has set is not changed.
 void connect_once() {
   static const int done = ::setenv("GLOO_DISABLE_CONNECTION_RETRIES", "1", /*overwrite=*/0);
   (void)done;
 }
 
-// Gloo writes to sockets whose other end may be gone. That is a failure like others, told by the write; its signal would end the
-// process, unless somebody has said what to do then.
+// Gloo writes to sockets whose other end may be closed. The write reports that as an error; SIGPIPE would end
+// the process, unless the program has installed a handler.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
@@ -152,10 +154,11 @@ void ignore_broken_pipes() {
 
 using RawBytes = std::vector<std::uint8_t>;
 
-// What Gloo asks of a store while ranks connect: values that others are about to set.
+// The store interface that Gloo needs while ranks connect: it waits for values that others set.
 class GlooStore final : public c10d::Store {
  public:
-  // store: shared with groups, which may end later than the rank's client. is_left: nobody waits for the group any more.
+  // store: shared with groups, which may outlive the rank's client. is_left: no caller waits for the group
+  // any more.
   GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline,
             std::shared_ptr<const std::atomic<bool>> is_left)
       : c10d::Store(remaining(deadline)),
@@ -196,7 +199,7 @@ class GlooStore final : public c10d::Store {
   }
   std::string wait_for(const std::string& key, const Deadline& deadline) const {
     const auto goes_on = [this] {
-      if (*is_left_) throw std::runtime_error("nobody waits for it");
+      if (*is_left_) throw std::runtime_error("the connection attempt was abandoned");
     };
     return value_or_throw(wait_for_key(*store_, prefix_ + key, deadline, goes_on));
   }
@@ -229,7 +232,7 @@ Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, c
   }
   const Outcome<void> made = outcome_of(
       "Gloo", [&] { parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(place.address); });
-  if (!made) return failure("{} is no address of this machine: {}", place.address, made.error().why);
+  if (!made) return failure("{} is not an address of this machine: {}", place.address, made.error().why);
   return std::unique_ptr<StoreClient>(new StoreClient(std::move(parts)));
 }
 
@@ -245,8 +248,8 @@ Outcome<std::int64_t> StoreClient::count(const std::string& key) {
   return parts_->store->count(parts_->prefix + key);
 }
 
-// Gloo connects in one call that cannot be ended from outside. It has a thread of its own, which is left behind when somebody gives up, and
-// ends when its wait for a key does, or Gloo's for a peer.
+// Gloo connects in one call that cannot be cancelled. It runs on a thread of its own, which is detached;
+// after an abandoned attempt that thread ends when its wait for a key or Gloo's wait for a peer ends.
 Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int place, int size,
                                                  const Deadline& deadline, const GivenUp& given_up) {
   using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
@@ -263,12 +266,13 @@ Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int pla
         });
       });
   std::future<Outcome<GlooGroup>> group = connecting.get_future();
-  // Gloo waits for each peer anew; a little longer, because it says best who is missing.
+  // Gloo waits for each peer in sequence; allow a little longer, because its error names the missing peer
+  // best.
   const Deadline late = Deadline::after(Seconds(deadline.remaining().value + 1), "connecting");
   std::thread(std::move(connecting)).detach();
   while (group.wait_for(kLookForGivenUp) != std::future_status::ready) {
     std::optional<std::string> reason = given_up();
-    if (!reason && late.has_passed()) reason = "the others do not connect in time";
+    if (!reason && late.has_passed()) reason = "the other members did not connect in time";
     if (!reason) continue;
     *is_left = true;
     return failure("connecting: {}", *reason);

@@ -1,4 +1,4 @@
-// See card_group.h. What NCCL is told is in nccl_group.cpp.
+// Implements card_group.h: GPU checks and the watchdog. The calls to NCCL are in nccl_group.cpp.
 #include "comm/card_group.h"
 
 #include <fmt/format.h>
@@ -16,11 +16,10 @@ constexpr std::chrono::microseconds kBetweenLooksOfSettle{50};
 std::string why_not_by_cards(const std::vector<int>& members, const std::vector<std::string>& cards) {
   std::map<std::string, int> first;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    if (cards[i].empty()) return fmt::format("rank {} has no card that NCCL could use", members[i]);
+    if (cards[i].empty()) return fmt::format("rank {} has no GPU that NCCL can use", members[i]);
     const auto [at, is_new] = first.emplace(cards[i], members[i]);
     if (!is_new)
-      return fmt::format("ranks {} and {} share a card; NCCL needs one for each rank", at->second,
-                         members[i]);
+      return fmt::format("ranks {} and {} share a GPU; NCCL needs one GPU per rank", at->second, members[i]);
   }
   return "";
 }

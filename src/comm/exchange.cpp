@@ -12,10 +12,11 @@ namespace optimus {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-constexpr std::int64_t kSegmentsAhead = 2;  // that are received while one is added up
+constexpr std::int64_t kSegmentsAhead = 2;  // segments that are received while one is added
 
-// Number and hash of what all members must agree on: operations that do not fit never meet, which a deadline tells, rather than
-// writing into each other's memory. The lowest bit tells the two stages of an all_reduce apart.
+// Combines the operation's number with a hash of what all members must agree on. Operations that do not match
+// then never exchange data, and fail at the deadline instead of writing into each other's memory. The lowest
+// bit distinguishes the two stages of an all_reduce.
 int tag_of(const CommOperation& operation, std::int64_t number) {
   std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes());
   for (const std::uint64_t more :
@@ -26,14 +27,14 @@ int tag_of(const CommOperation& operation, std::int64_t number) {
   return static_cast<int>((number & 0x3fff) << 16 | static_cast<std::int64_t>(hash >> 49) << 1);
 }
 
-// Members as a binomial tree below place 0: above a place stands the one without its lowest bit, below it lie the next ones up to
-// that bit, in one piece.
+// Members form a binomial tree with member 0 at the root: the parent of a member is its index without the
+// lowest set bit, and its subtree is the contiguous range of indices up to that bit.
 int place_above(int place) { return place & (place - 1); }
 int num_below(int place, int size) {
   const int most = place == 0 ? size : place & -place;
   return std::min(most, size - place);
 }
-// Those with most below them first: they have the longest way to go.
+// Largest subtrees first: they have the longest way to go.
 std::vector<int> places_below(int place, int size) {
   std::vector<int> result;
   for (int bit = 1; bit < num_below(place, size); bit *= 2) result.insert(result.begin(), place + bit);
@@ -52,7 +53,7 @@ at::Tensor Scratch::take(std::int64_t bytes) {
       free_.erase(fits);
       return memory;
     }
-    if (!free_.empty()) free_.pop_back();  // too small: its place is taken by what is taken now
+    if (!free_.empty()) free_.pop_back();  // too small: the new buffer replaces it
   }
   return at::empty({bytes}, at::kByte);
 }
@@ -84,7 +85,7 @@ MemberExchange::MemberExchange(CommOperation message, Wire& link, Scratch& scrat
       sizes_{} {}
 
 MemberExchange::~MemberExchange() {
-  messages_.clear();  // Gloo must not write into what is lent to another
+  messages_.clear();  // Gloo must not write into memory that is lent to another operation
   scratch_.give_back(std::move(memory_));
 }
 
@@ -175,7 +176,8 @@ void MemberExchange::begin_whole() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// The sum of piece p comes back from member p only after it had our piece p: so it can be received where that still lies.
+// Member p sends the sum of piece p only after it has received our piece p, so the sum can be received into
+// that piece's memory.
 void MemberExchange::begin_pieces() {
   const at::Tensor own = piece(operation_.from, place_);
   const std::int64_t longest =
@@ -205,16 +207,16 @@ void MemberExchange::begin_broadcast() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// Rows of some members that have come up the tree.
+// Rows of a range of members, received from the subtree.
 at::Tensor MemberExchange::tree_rows(int begin, int end) const {
   const std::int64_t bytes = operation_.bytes();
   return memory_.narrow(0, (begin - place_) * bytes, (end - begin) * bytes)
       .view(operation_.from.scalar_type());
 }
 
-// Places of a broadcast are counted from its root.
+// For a broadcast, indices are relative to its root.
 void MemberExchange::begin_tree() {
-  segments_.resize(2);  // what comes from below, and from above
+  segments_.resize(2);  // received from children, and from the parent
   if (operation_.kind == CommKind::broadcast) {
     const int own = (place_ - operation_.root + size_) % size_;
     if (own != 0)
@@ -228,7 +230,8 @@ void MemberExchange::begin_tree() {
   for (const int below : places_below(place_, size_))
     segments_[0].push_back(receive(below, tree_rows(below, below + num_below(below, size_)), tag_));
   if (place_ == 0) return;
-  // The sum may come only after all rows have gone up, own ones too: where it is received they are needed no more.
+  // The sum arrives only after all rows have been sent up, including our own: the memory that it is received
+  // into is no longer needed.
   segments_[1] = {receive(place_above(place_), operation_.to, tag_ + 1)};
   if (segments_[0].empty()) send(place_above(place_), tree_rows(place_, place_ + 1), tag_);
 }
@@ -325,8 +328,9 @@ MemberExchange::Unfinished MemberExchange::give_up() {
       result.closed.insert(message.place);
     }
   }
-  // Only a wait that runs out can tell whether a message came; it closes the connections, which is wanted. Who sent nothing comes
-  // before who sent no sum, for which it may have waited itself, and before who took nothing.
+  // Only a wait that times out can tell whether a message arrived; it also closes the connections, which is
+  // intended here. Members that sent no data are reported before those that sent no sum, which may only have
+  // been waiting themselves, and before those that received nothing.
   std::set<int> senders, summers, takers;
   for (Message* message : open) {
     try {

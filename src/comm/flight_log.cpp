@@ -14,7 +14,7 @@ namespace {
 std::string_view word(FlightState state) {
   switch (state) {
     case FlightState::posted:
-      return "under way for";
+      return "in progress for";
     case FlightState::done:
       return "done in";
     case FlightState::failed:
@@ -27,7 +27,7 @@ std::string_view word(FlightState state) {
 
 FlightLog::FlightLog(int rank, std::size_t num_kept)
     : rank_(rank), num_kept_(num_kept), began_(std::chrono::steady_clock::now()) {
-  ensure(num_kept > 0, "a flight log of no entries");
+  ensure(num_kept > 0, "a flight log needs at least one entry");
   ring_.reserve(num_kept);
 }
 

@@ -11,9 +11,10 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kLookUp{50};
-// Longer than any deadline that we keep to: Gloo's own must never be the first.
+// Longer than any of our deadlines: Gloo's own timeout must never fire first.
 constexpr std::chrono::milliseconds kGlooPatience{std::chrono::hours(24 * 365)};
-// Gloo does not tell of a connection that closes in the middle of a message: asked after this many times of looking up.
+// Gloo does not report a connection that closes in the middle of a message: check it after this many
+// interruptions.
 constexpr int kLookUpsBetweenChecks = 10;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// See meeting.h.
+// Implements meeting.h.
 #include "comm/meeting.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ bool fit(const CommOperation& a, const CommOperation& b) {
   return !a.from.defined() || a.from.scalar_type() == b.from.scalar_type();
 }
 
-// Of a row that is cut as evenly as it can be.
+// Piece of a row that is cut as evenly as possible.
 at::Tensor piece_of(const at::Tensor& row, std::size_t piece, std::size_t num_pieces) {
   const auto edge = [&](std::size_t i) {
     return row.numel() * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(num_pieces);
@@ -37,9 +37,9 @@ Meeting::Meeting(std::vector<int> members) : members_(std::move(members)), sides
 
 void Meeting::come(int place, CommOperation operation) {
   Side& side = sides_[static_cast<std::size_t>(place)];
-  ensure(!side.has_come, "rank {} comes twice to {}", members_[static_cast<std::size_t>(place)],
+  ensure(!side.has_come, "rank {} submits {} twice", members_[static_cast<std::size_t>(place)],
          operation.text());
-  // All others fit the first.
+  // All operations are compared with the first.
   if (const Side& other = sides_[first_]; num_come_ > 0 && !fit(other.operation, operation))
     break_off({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
                            members_[static_cast<std::size_t>(place)], operation.text(),

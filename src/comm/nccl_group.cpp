@@ -1,4 +1,5 @@
-// One communicator of NCCL as a CardGroup (card_group.h), or, where NCCL was not compiled in, none.
+// Implements card_group.h with one NCCL communicator per group; without NCCL its functions report that it is
+// not available.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -22,7 +23,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenAnswers{1};
-constexpr Seconds kBeginPatience{600};  // for NCCL to take an operation: others may have to come to its first
+// for NCCL to accept an operation: before its first one the other members may still have to arrive
+constexpr Seconds kBeginPatience{600};
 constexpr Seconds kCardNotePatience{0.5};
 
 double seconds_from(Deadline::Clock::time_point began) {
@@ -36,7 +38,7 @@ ncclDataType_t nccl_type(at::ScalarType type) {
       {at::kByte, ncclUint8},    {at::kChar, ncclInt8}};
   for (const auto& [ours, theirs] : kTypes)
     if (ours == type) return theirs;
-  ensure(false, "NCCL carries no tensors of {}", c10::toString(type));
+  ensure(false, "NCCL does not support tensors of type {}", c10::toString(type));
   return ncclUint8;
 }
 
@@ -44,20 +46,20 @@ struct CardOperation {
   CommOperation operation;  // holds the tensors
   std::int64_t flight = 0;
   Deadline::Clock::time_point began;
-  c10::cuda::CUDAEvent begun{cudaEventDefault}, done{cudaEventDefault};  // with times
+  c10::cuda::CUDAEvent begun{cudaEventDefault}, done{cudaEventDefault};  // with timing
   std::optional<Deadline> deadline;
   std::optional<CommFailure> failure;
   bool is_ended = false;
 };
 
-// Whether NCCL has done what it was asked, and nothing else has gone wrong since.
+// State of a non-blocking communicator: ready, busy, or failed.
 class Answer {
  public:
   explicit Answer(ncclComm_t comm) { status_ = ncclCommGetAsyncError(comm, &result_); }
   bool is_under_way() const { return status_ == ncclSuccess && result_ == ncclInProgress; }
   bool is_good() const { return status_ == ncclSuccess && result_ == ncclSuccess; }
   std::string text() const {
-    return fmt::format("NCCL says {}", ncclGetErrorString(status_ != ncclSuccess ? status_ : result_));
+    return fmt::format("NCCL error: {}", ncclGetErrorString(status_ != ncclSuccess ? status_ : result_));
   }
 
  private:
@@ -73,7 +75,7 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
         text_(group_text(group_, epoch)),
         device_(device),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
-  ~NcclGroup() override { close("nobody needs it any more"); }
+  ~NcclGroup() override { close("the group is no longer needed"); }
 
   Outcome<void> connect(const ncclUniqueId& id, const Deadline& deadline) {
     const c10::cuda::CUDAGuard guard(device_);
@@ -82,7 +84,7 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
     const ncclResult_t begun = ncclCommInitRankConfig(&comm_, static_cast<int>(group_.members.size()), id,
                                                       place_of(shared_.rank, group_), &config);
     if (begun != ncclSuccess && begun != ncclInProgress)
-      return failure("NCCL says {}", ncclGetErrorString(begun));
+      return failure("NCCL error: {}", ncclGetErrorString(begun));
     const std::string problem = until_answered(deadline);
     if (problem.empty()) return {};
     close(problem);
@@ -121,7 +123,8 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
     }
     bury();
   }
-  // Not under the lock: it waits for what the device has at hand, and others must hear of the failure meanwhile.
+  // Called without the lock: it waits for work that the device has already started, and other threads must
+  // learn of the failure meanwhile.
   void bury() override {
     ncclComm_t dead = nullptr;
     {
@@ -144,12 +147,12 @@ class NcclGroup final : public CardGroup, public std::enable_shared_from_this<Nc
   const std::string text_;
   const at::Device device_;
   const c10::cuda::CUDAStream stream_;
-  std::mutex mutex_;  // of all below, and of calls to the communicator
+  std::mutex mutex_;  // protects all members below, and calls to the communicator
   ncclComm_t comm_ = nullptr;
-  std::string broken_;  // why nothing goes through it any more
+  std::string broken_;  // why the communicator can no longer be used; empty: it can
   std::optional<CommFailure> first_failure_;
   std::list<std::shared_ptr<CardOperation>>
-      under_way_;  // shared: with whoever waits, who may come later than the end
+      under_way_;  // shared: with the waiting thread, which may call wait() after the end
 };
 
 class NcclPending final : public Pending {
@@ -165,7 +168,7 @@ class NcclPending final : public Pending {
   const std::shared_ptr<CardOperation> operation_;
 };
 
-// Empty: NCCL is ready for the next.
+// Waits until NCCL accepts the next call. Returns why it does not; empty: it is ready.
 std::string NcclGroup::until_answered(const Deadline& deadline) const {
   while (true) {
     const Answer answer(comm_);
@@ -223,8 +226,9 @@ void NcclGroup::enqueue(CardOperation& started) {
     case CommKind::receive:
       ensure(false, "{} by NCCL", name(operation.kind));
   }
-  // What the calls return is what the communicator answers, too.
-  const std::string problem = until_answered(Deadline::after(kBeginPatience, "NCCL to begin"));
+  // The communicator's state includes the result of the call above.
+  const std::string problem =
+      until_answered(Deadline::after(kBeginPatience, "the start of an NCCL operation"));
   if (!problem.empty()) return fail(problem);
   started.done.record(stream_);
 }
@@ -251,14 +255,14 @@ CommOutcome<void> NcclGroup::wait(CardOperation& operation, const Deadline& dead
   return {};
 }
 
-// What the device itself says comes out here, on whatever thread looks; it is a failure like others.
+// Errors of the device are detected here, on whichever thread polls, and handled like other failures.
 void NcclGroup::look_locked() {
   while (!under_way_.empty()) {  // in the order of the stream
     CardOperation& ended = *under_way_.front();
     const cudaError_t passed = cudaEventQuery(ended.done.event());
     if (passed == cudaErrorNotReady) cudaGetLastError();
     if (passed == cudaErrorNotReady) break;
-    if (passed != cudaSuccess) return fail(fmt::format("CUDA says {}", cudaGetErrorString(passed)));
+    if (passed != cudaSuccess) return fail(fmt::format("CUDA error: {}", cudaGetErrorString(passed)));
     ended.is_ended = true;
     ended.operation.from = ended.operation.to = at::Tensor();
     shared_.log.end(ended.flight, FlightState::done);
@@ -271,7 +275,7 @@ void NcclGroup::look_locked() {
   if (deadline && deadline->has_passed()) fail(deadline_text(*deadline));
 }
 
-// Whatever is under way fails. The communicator's kernels end when it is buried.
+// Fails all operations in flight. The communicator's kernels end when bury() aborts it.
 void NcclGroup::fail(const std::string& reason) {
   const bool is_first = broken_.empty();
   const std::vector<int> missing = is_first ? silent_members(reason) : std::vector<int>();
@@ -287,7 +291,8 @@ void NcclGroup::fail(const std::string& reason) {
     broken_ = fmt::format("{} had failed: {}", first_failure_->operation, reason);
 }
 
-// NCCL does not say who is missing. Everybody who gives up leaves a note; who has left none is.
+// NCCL does not report which member is missing. Each member that fails writes a note; those without one are
+// missing.
 std::vector<int> NcclGroup::silent_members(const std::string& reason) const {
   const auto key = [&](int rank) { return fmt::format("{}/gave-up-cards/{}", epoch_, rank); };
   if (shared_.store == nullptr || group_.members.size() < 2 || !shared_.store->set(key(shared_.rank), reason))
@@ -309,7 +314,7 @@ Outcome<ncclUniqueId> agree_on_id(RankShared& shared, const std::string& key, bo
   ncclUniqueId id;
   if (is_first) {
     if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess)
-      return failure("NCCL says {}", ncclGetErrorString(made));
+      return failure("NCCL error: {}", ncclGetErrorString(made));
     if (is_alone) return id;
     if (const auto told = shared.store->set(key, std::string(id.internal, sizeof id.internal)); !told)
       return tl::unexpected(told.error());

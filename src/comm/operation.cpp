@@ -98,7 +98,7 @@ CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_m
 }
 
 CommOperation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what) {
-  ensure(root_place >= 0, "broadcast of {}: the root is no member of the group", what);
+  ensure(root_place >= 0, "broadcast of {}: the root is not a member of the group", what);
   const at::Tensor row = as_row(tensor, what);
   return {.kind = CommKind::broadcast, .from = row, .to = row, .root = root_place, .what = std::string(what)};
 }

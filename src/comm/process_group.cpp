@@ -18,8 +18,8 @@ Seconds seconds_since(Deadline::Clock::time_point began) {
   return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - began).count());
 }
 
-// The group's thread has no deadline of its own: whoever waits for the operation ends it.
-Deadline no_deadline() { return Deadline::after(Seconds(1e8), "nobody"); }
+// The group's thread has no deadline of its own: the thread that waits for the operation cancels it.
+Deadline no_deadline() { return Deadline::after(Seconds(1e8), "background progress"); }
 
 constexpr Seconds kNotePatience{0.5};
 constexpr std::chrono::milliseconds kNoteEvery{10};
@@ -28,7 +28,8 @@ std::string note_key(int generation, int epoch, int rank) {
   return fmt::format("{}/{}/gave-up/{}", generation, epoch, rank);
 }
 
-// What a rank that gives up leaves for the others: whom it missed, and why. "2 3;the deadline for step 4 passed"
+// The note that a rank leaves for the others when it fails: the ranks that it missed, and why. "2 3;the
+// deadline for step 4 passed"
 std::string note_text(const CommFailure& failure) {
   return fmt::format("{};{}", fmt::join(failure.missing, " "), failure.reason);
 }
@@ -122,7 +123,7 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
 }
 
 CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
-  // Those of several stages keep their order. A message need not wait for others that were looked at before it.
+  // Multi-stage operations keep their order. A message need not wait for others that were polled before it.
   if (!exchange_->has_stages() && take()) run(deadline);
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return state_ == State::ended; };
@@ -131,7 +132,7 @@ CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
     lock.unlock();
     group_->shared().interrupter.interrupt_all();
     lock.lock();
-    changed_.wait(lock, is_over);  // the group's thread looks up now and then
+    changed_.wait(lock, is_over);  // the group's thread checks periodically
   }
   return *outcome_;
 }
@@ -179,11 +180,11 @@ void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
   if (operation == nullptr)
     changed_.notify_all();
   else if (operation->take())
-    operation->run(no_deadline());  // the group is closed: it fails at once
+    operation->run(no_deadline());  // the group is closed: the operation fails at once
 }
 
 void ProcessGroup::run(Driver& driver) {
-  // As whoever computes: pieces of tensors need no notes of autograd's.
+  // As on the computing thread: pieces of tensors need no autograd metadata.
   const at::AutoDispatchBelowADInplaceOrView no_notes;
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
@@ -224,9 +225,11 @@ void ProcessGroup::close(const std::string& reason) {
 
 CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error, Seconds waited) {
   CommFailure failure{exchange.operation().text(), text_, {}, waited, error.reason};
-  if (error.kind == LinkError::Kind::stopped && broken()) return failure;  // told by whoever was first
+  // reported by the operation that failed first
+  if (error.kind == LinkError::Kind::stopped && broken()) return failure;
   break_off(fmt::format("{} had failed: {}", failure.operation, error.reason));
-  // First a note, then the end of the connections: who sees that end finds the note.
+  // Write the note before closing the connections: a rank that sees the closed connection then finds the
+  // note.
   if (error.place >= 0) failure.missing = {group_.members[static_cast<std::size_t>(error.place)]};
   leave_note(failure);
   MemberExchange::Unfinished left = exchange.give_up();
@@ -237,7 +240,7 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
 }
 
 void ProcessGroup::leave_note(const CommFailure& failure) {
-  // A store that is gone cannot be told; the failure itself is on its way.
+  // An unreachable store cannot be informed; the failure itself is returned.
   (void)shared_.store->set(note_key(shared_.generation, epoch_, shared_.rank), note_text(failure));
 }
 
@@ -246,13 +249,15 @@ std::optional<std::string> ProcessGroup::note_of(int rank) const {
   return note ? *note : std::nullopt;
 }
 
-// Of those that went away or said nothing, some only gave up before us, or do so now; they tell whom they missed.
+// Some of the members that disconnected or are silent have only failed because of others; their notes name
+// the ranks that they missed.
 void ProcessGroup::name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const {
   const bool is_closed = !left.closed.empty();
   std::set<int> missing, told;
   for (const int place : is_closed ? left.closed : left.silent)
     missing.insert(group_.members[static_cast<std::size_t>(place)]);
-  // Who waits with us gives up when we do; who is alone cannot be told from anybody else, unless it passes on what others say.
+  // Members that wait with us fail when we do. A single silent member cannot be distinguished from a failed
+  // one, unless it relays data of others.
   const std::size_t few = left.is_relayed ? 0 : 1;
   const Deadline deadline =
       Deadline::after(is_closed || missing.size() <= few ? Seconds(0) : kNotePatience, "notes");

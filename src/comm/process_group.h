@@ -1,5 +1,6 @@
-// A group of processes as one rank sees it: its link, its operations under way, and the threads that drive them: one those of
-// several stages, one messages that somebody looks at before waiting for them. Broken by the first failure and never used again.
+// A group of processes as one rank sees it: its link, its operations in flight, and two background threads,
+// one for multi-stage operations and one for messages that are polled before they are waited for. The first
+// failure breaks the group permanently.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@
 
 namespace optimus {
 
-// What the operations of one rank share. Outlives its groups.
+// State that all operations of one rank share. Outlives its groups.
 struct RankShared {
   int generation = 0, rank = 0;
   StoreClient* store = nullptr;
@@ -28,7 +29,7 @@ struct RankShared {
   explicit RankShared(int own_rank) : rank(own_rank), log(own_rank) {}
   std::optional<std::string> abandoned() const;
   void abandon(const std::string& reason);
-  // Of another membership; no group is left.
+  // Prepares for another membership; no group may exist.
   void renew(int new_generation, int new_rank);
 
  private:
@@ -38,7 +39,8 @@ struct RankShared {
 
 class ProcessGroup;
 
-// One operation under way. Run by whoever waits for it, or by a thread of the group; by one of them, once.
+// One operation in flight. Executed exactly once, by the thread that waits for it or by a thread of the
+// group.
 class ProcessOperation {
  public:
   ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<MemberExchange> exchange,
@@ -46,14 +48,14 @@ class ProcessOperation {
 
   void begin();
   bool is_ended();
-  // It is in a queue from here on; false when it was, or somebody runs it.
+  // Marks the operation as queued; false if it already was, or is running or ended.
   bool queue();
-  // Takes it to run it; false when somebody has it.
+  // Claims the operation for execution; false if another thread has claimed it.
   bool take();
   void run(const Deadline& deadline);
   CommOutcome<void> wait(const Deadline& deadline);
   const MemberExchange& exchange() const { return *exchange_; }
-  // Of one that has been waited for.
+  // Valid after wait().
   Deadline::Clock::time_point ended() const { return ended_; }
   Seconds took() const { return Seconds(std::chrono::duration<double>(ended_ - began_).count()); }
 
@@ -63,7 +65,7 @@ class ProcessOperation {
   void end(CommOutcome<void> outcome);
 
   const std::shared_ptr<ProcessGroup>
-      group_;  // shared: an operation may be under way when its group is dropped
+      group_;  // shared: an operation may be in flight when its group is dropped
   const std::unique_ptr<MemberExchange> exchange_;
   const std::int64_t flight_;
   const Deadline::Clock::time_point began_;
@@ -86,19 +88,20 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   std::shared_ptr<ProcessOperation> start(CommOperation operation);
   std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
-  // A thread of the group runs it when it comes to it.
+  // Queues the operation for a thread of the group.
   void drive(std::shared_ptr<ProcessOperation> operation);
-  // Ends all that is under way, and the threads.
+  // Ends all operations in flight, and the threads.
   void close(const std::string& reason);
 
   std::optional<std::string> broken();
-  // After a failure inside the group: breaks it, tells the others through the store, finds out who is missing.
+  // After a failure inside the group: breaks it, informs the others through the store, and finds out which
+  // members are missing.
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:
   struct Driver {
     std::deque<std::shared_ptr<ProcessOperation>> queue;
-    std::thread thread;  // from the first operation on
+    std::thread thread;  // started with the first operation
   };
   void run(Driver& driver);
   void break_off(const std::string& reason);
@@ -118,8 +121,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::condition_variable changed_;
   std::optional<std::string> broken_;
   bool is_over_ = false;
-  // Apart, because a message may be one that comes only when the other side has our part of a collective.
-  std::array<Driver, 2> drivers_;  // of messages; of operations of several stages
+  // Separate threads, because a message may arrive only after the sender has received our part of a
+  // collective.
+  std::array<Driver, 2> drivers_;  // of messages; of multi-stage operations
 };
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// See thread_comm.h. Ranks find each other by key and number: the k-th operation of a group is one meeting, the k-th message
-// between two ranks with a tag another.
+// Implements thread_comm.h. Ranks find each other by key and number: the k-th operation of a group is one
+// Meeting, the k-th message between two ranks with a tag is another.
 #include "comm/thread_comm.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 namespace optimus {
 
-// Who meets: a group in an epoch, or sender and receiver with a tag.
+// Identifies the participants: a group in an epoch, or a sender and a receiver with a tag.
 struct MeetingKey {
   int generation = 0, epoch = 0, tag = -1;
   bool is_message = false;
@@ -35,8 +35,8 @@ struct MeetingKey {
 
 struct Gathering {
   std::string text;
-  std::map<std::int64_t, std::shared_ptr<Meeting>> open;  // by number; until all have come
-  std::optional<Breach> broken;                           // then nothing goes through it any more
+  std::map<std::int64_t, std::shared_ptr<Meeting>> open;  // by number; until all members have arrived
+  std::optional<Breach> broken;                           // set: all further operations fail
 };
 
 struct ThreadWorldState {
@@ -46,22 +46,22 @@ struct ThreadWorldState {
   const int num_ranks;
   std::mutex mutex;
   std::map<MeetingKey, Gathering> gatherings;
-  std::vector<bool> is_taken, has_left;            // [seat]
-  std::map<int, std::vector<int>> seats;           // [generation]: of its ranks; none of generation 0
-  std::map<int, int> left_generations;             // [seat]: it has left all before this one
-  std::map<std::pair<int, int>, Breach> declined;  // generations and epochs that nothing will come of
+  std::vector<bool> is_taken, has_left;   // [worker id]
+  std::map<int, std::vector<int>> seats;  // [generation]: worker ids of its ranks; no entry for generation 0
+  std::map<int, int> left_generations;    // [worker id]: it has left all generations before this one
+  std::map<std::pair<int, int>, Breach> declined;  // (generation, epoch) pairs that a rank has declined
 };
 
 namespace {
 
 Breach left(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
 
-// What a rank's operations and its Comm look at together; under the world's lock.
+// State that a rank's operations and its Comm share; protected by the world's lock.
 struct RankState {
   std::optional<std::string> abandoned;
 };
 
-// With the world's lock held.
+// Called with the world's lock held.
 void break_gathering(Gathering& gathering, const Breach& breach) {
   if (!gathering.broken) gathering.broken = breach;
   for (auto& [number, meeting] : gathering.open) meeting->break_off(breach);
@@ -126,14 +126,14 @@ class ThreadPending final : public Pending {
     while (!meeting.is_done() && !has_failed()) {
       if (work_on_a_part(lock)) continue;
       if (meeting.is_complete()) {
-        meeting.changed.wait(lock);  // the others are at it, and parts wait for nobody
+        meeting.changed.wait(lock);  // other members are working, and parts never block
       } else if (deadline.has_passed()) {
         give_up(deadline_text(deadline), began);
       } else {
         meeting.changed.wait_until(lock, deadline.end());
       }
     }
-    // Whoever is in the middle of a part still touches this rank's memory. Parts wait for nobody.
+    // Another member in the middle of a part still accesses this rank's memory. Parts never block.
     meeting.changed.wait(lock, [&] { return !meeting.is_being_worked_on(); });
     if (!meeting.is_done()) return tl::unexpected(failure_since(began));
     meeting.await_work(f_.place);
@@ -141,7 +141,7 @@ class ThreadPending final : public Pending {
     return {};
   }
 
-  // Nobody can count on this group any more: members would disagree about what has happened in it.
+  // The group cannot be used any more: its members would disagree about what has happened in it.
   void give_up(const std::string& reason, Deadline::Clock::time_point began) {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
     const std::vector<int> missing = f_.meeting->missing();
@@ -183,13 +183,13 @@ class ThreadComm final : public Comm {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  // Whoever still waits for this rank in the generation before waits for nothing.
+  // Operations of the previous generation that still wait for this rank fail.
   void regroup(const Membership& membership) override {
     const std::lock_guard lock(world_->mutex);
     break_meetings_of(*world_, generation_, rank_);
     const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
     ensure(place != membership.seats.end() && membership.generation > generation_,
-           "seat {} in generation {} after {}", seat_, membership.generation, generation_);
+           "worker {} cannot join generation {} after {}", seat_, membership.generation, generation_);
     world_->left_generations[seat_] = generation_ = membership.generation;
     world_->seats[generation_] = membership.seats;
     rank_ = static_cast<int>(place - membership.seats.begin());
@@ -307,7 +307,8 @@ class ThreadComm final : public Comm {
                  std::move(operation));
   }
 
-  // With the world's lock held: whether a rank of this generation has left it, or everything.
+  // With the world's lock held: whether a rank of this generation has moved to a later one or has left the
+  // world.
   bool is_away(int rank) const {
     const auto seats = world_->seats.find(generation_);
     const int seat = seats == world_->seats.end() ? rank : seats->second[static_cast<std::size_t>(rank)];
@@ -346,7 +347,7 @@ class ThreadComm final : public Comm {
   FlightLog log_;
   std::shared_ptr<RankState> state_;
   int generation_ = 0, epoch_ = 0;
-  // Under the world's lock: another thread may prepare.
+  // Protected by the world's lock: another thread may prepare.
   std::set<Connected> connected_;
   std::map<MeetingKey, std::int64_t> num_started_;
 };
@@ -364,7 +365,7 @@ int ThreadWorld::size() const { return state_->num_ranks; }
 std::unique_ptr<Comm> ThreadWorld::comm(int rank) {
   ensure(rank >= 0 && rank < size(), "rank {} of a world of {}", rank, size());
   const std::lock_guard lock(state_->mutex);
-  ensure(!state_->is_taken[static_cast<std::size_t>(rank)], "rank {} has its communication already", rank);
+  ensure(!state_->is_taken[static_cast<std::size_t>(rank)], "the Comm of rank {} was already created", rank);
   state_->is_taken[static_cast<std::size_t>(rank)] = true;
   return std::make_unique<ThreadComm>(state_, rank);
 }

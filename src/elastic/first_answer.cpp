@@ -1,4 +1,4 @@
-// See first_answer.h.
+// Implements first_answer.h.
 #include "elastic/first_answer.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace optimus {
 namespace {
 
-// Until the planner's plan is there, more or less: in that time a slower plan loses.
+// Typical time until the planner's plan is available; a slower plan loses time for this long.
 constexpr double kPlannerSeconds = 5;
-constexpr double kWorthAChange = 0.98;  // of the step's time
+constexpr double kWorthAChange = 0.98;  // ratio of step times
 
 bool is_ready(const auto& future) {
   return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -26,15 +26,15 @@ std::string text(FirstAnswer::Kind kind) {
     case FirstAnswer::Kind::planned:
       return "the planner's plan";
     case FirstAnswer::Kind::of_templates:
-      return "a plan of templates";
+      return "plan from pipeline templates";
     case FirstAnswer::Kind::takeover:
-      return "who holds the same layers takes over";
+      return "the ranks with the same layers take over";
   }
   return "";
 }
 
 RanksThere ranks_there(const WhereStateIs& state) {
-  // The plan may have been thought of for another phase: it gets its batch afterwards (regroup.cpp).
+  // The plan may have been made for another phase; it gets that phase's batch later (regroup.cpp).
   return {.num_ranks = state.num_there,
           .num_staying = state.num_staying,
           .copies = MasterCopies::owned,
@@ -42,7 +42,7 @@ RanksThere ranks_there(const WhereStateIs& state) {
 }
 
 std::optional<Plan> taken_over(const WhereStateIs& state) {
-  if (state.plan.buddy != 0) return std::nullopt;  // who repeats whose updates would change too
+  if (state.plan.buddy != 0) return std::nullopt;  // the assignment of repeated updates would change too
   std::optional<Plan> plan = state.plan;
   while (plan && num_device_numbers(*plan) > state.num_staying)
     plan = without_device(*plan, num_device_numbers(*plan) - 1);
@@ -54,7 +54,7 @@ FirstAnswers::FirstAnswers(Facts facts) : facts_(std::move(facts)) {
   templates_ = std::async(std::launch::async, [make = facts_.make_templates] {
                  try {
                    return std::make_shared<const PipelineTemplates>(make());
-                 } catch (const UserError&) {  // no number of these devices holds the model in a pipeline
+                 } catch (const UserError&) {  // no number of these devices can hold the model as a pipeline
                    return std::shared_ptr<const PipelineTemplates>();
                  }
                }).share();
@@ -80,7 +80,7 @@ std::optional<FirstAnswer> FirstAnswers::at_hand(int num_devices, const std::opt
     try {
       const double move = state ? facts_.move_seconds(*state, plan) : 0;
       found.emplace_back(move + kPlannerSeconds * facts_.step_seconds(plan), FirstAnswer{plan, kind});
-    } catch (const UserError&) {  // it cannot be, then
+    } catch (const UserError&) {  // this plan is not possible
     }
   };
   if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
@@ -97,7 +97,7 @@ FirstAnswer FirstAnswers::answer(int num_devices, const std::optional<WhereState
   if (!is_planned(num_devices))
     if (std::optional<FirstAnswer> quick = at_hand(num_devices, state)) return *quick;
   FirstAnswer planned{planned_.at(num_devices).get()};
-  if (state) planned.plan.fp8 = state->plan.fp8;  // what is learned stays
+  if (state) planned.plan.fp8 = state->plan.fp8;  // keep the learned scales
   return planned;
 }
 
@@ -109,7 +109,7 @@ std::optional<Plan> FirstAnswers::improvement(const FirstAnswer& now, int num_de
     Plan better = planned_.at(num_devices).get();
     better.fp8 = now.plan.fp8;
     if (facts_.step_seconds(better) < kWorthAChange * facts_.step_seconds(now.plan)) return better;
-  } catch (const UserError&) {  // there is none
+  } catch (const UserError&) {  // no plan is available
   }
   return std::nullopt;
 }

@@ -1,9 +1,10 @@
-// The first answer when ranks are lost, come or leave: a plan for those who are there now, from what was thought of before. Nobody
-// waits for the planner where there is another way, and the planner then improves it.
+// The first plan when ranks are lost, join or leave: chosen for the ranks that are present from what was
+// prepared in advance. If there is an alternative, the run does not wait for the planner, whose plan may
+// replace the first one later.
 //
-//   the planner's plan for so many, where it is there already (thought of ahead: one less, one more)
-//   else what loses least until it is: the templates' plan, or that who holds the same layers takes over
-//   else the planner's plan, which is then waited for
+//   the planner's plan for this number of devices, if it was prepared in advance (one fewer, one more)
+//   else the fastest substitute: a plan from pipeline templates, or the ranks with the same layers take over
+//   else the planner's plan, and the run waits for it
 #pragma once
 
 #include <functional>
@@ -25,33 +26,35 @@ struct FirstAnswer {
 };
 std::string text(FirstAnswer::Kind kind);
 
-// How the state of a training lies: devices from `num_there` on are gone, the first `num_staying` may be used.
+// Where the training state is: devices numbered `num_there` and above are lost; the first `num_staying` may
+// be used.
 struct WhereStateIs {
   const Plan& plan;
   int num_there = 0, num_staying = 0;
 };
 RanksThere ranks_there(const WhereStateIs& state);
-// Those who are there compute all of it, without a byte moving. Nothing where that cannot be.
+// The ranks that are present compute the whole model, and no state moves. nullopt if they do not cover it.
 std::optional<Plan> taken_over(const WhereStateIs& state);
 
-// One thread; what it thinks of, it thinks of on others.
+// One thread. Plans are prepared on other threads.
 class FirstAnswers {
  public:
   struct Facts {
     std::function<Plan(int num_devices)> choose;  // the planner; any thread; throws UserError
-    // Any thread; throws UserError. None: there are no templates.
+    // Any thread; throws UserError. Empty: there are no templates.
     std::function<PipelineTemplates()> make_templates{};
     std::function<double(const Plan& plan)> step_seconds{};  // predicted
-    // For `to` to have its state: predicted seconds. Throws UserError when that cannot be.
+    // Predicted seconds until `to` has its state. Throws UserError if that is impossible.
     std::function<double(const WhereStateIs& from, const Plan& to)> move_seconds{};
   };
   explicit FirstAnswers(Facts facts);
 
-  // Now and then: there are so many devices.
+  // Called periodically with the present number of devices.
   void think_ahead(int num_devices);
-  // state: nothing where all of it comes from files. Throws UserError when there is no plan.
+  // state: nullopt if all state is read from files. Throws UserError when there is no plan.
   FirstAnswer answer(int num_devices, const std::optional<WhereStateIs>& state);
-  // The planner's plan for so many, once it is there, if it is worth a change from `now`. Asked for until it says something or is_settled.
+  // The planner's plan for this number of devices, once it is available and if it is worth a change from
+  // `now`. Poll until it returns a plan or is_settled().
   std::optional<Plan> improvement(const FirstAnswer& now, int num_devices);
   bool is_settled(int num_devices);
 

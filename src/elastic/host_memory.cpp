@@ -1,4 +1,4 @@
-// See host_memory.h.
+// Implements host_memory.h.
 #include "elastic/host_memory.h"
 
 #include <sys/stat.h>
@@ -28,15 +28,15 @@ namespace fs = std::filesystem;
 
 constexpr int kMostStoringRanks = 1 << 20;
 constexpr const char* kBrought = "memory";    // in the run's folder
-constexpr const char* kSmallFiles = "files";  // in a step's
-constexpr const char* kWriters = "writers";   // likewise: how many
+constexpr const char* kSmallFiles = "files";  // in a step's folder
+constexpr const char* kWriters = "writers";   // likewise: the number of writers
 
 std::optional<std::int64_t> step_of(const Path& path) {
   const auto folder = parse_step_folder(path);
   return folder && folder->is_temporary ? std::optional(folder->step) : std::nullopt;
 }
 
-// Folders in it, in any order; none when it cannot be read.
+// Entries of a folder, in any order; empty if it cannot be read.
 std::vector<Path> entries_of(const Path& folder) {
   std::vector<Path> result;
   std::error_code error;
@@ -50,7 +50,7 @@ void remove_inside(const Path& folder) {
   for (const Path& entry : entries_of(folder)) fs::remove_all(entry, error);
 }
 
-// The same file from several hosts is the same bytes; under its name only when it is whole.
+// The same file of several hosts has the same bytes. It gets its name only when it is complete.
 void bring_file(const Path& from, const Path& to) {
   std::error_code error;
   if (fs::exists(to, error) || from.filename().string().find(".tmp-") != std::string::npos) return;
@@ -62,7 +62,7 @@ void bring_file(const Path& from, const Path& to) {
 void bring_step(const Path& from, const Path& to) {
   std::error_code error;
   fs::create_directories(to / kSmallFiles, error);
-  // Lists of shards behind the shards: a rank's part counts when its list is there.
+  // Copy the shard lists after the shards: a rank's part counts once its list exists.
   std::vector<Path> all = entries_of(from);
   std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
     return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
@@ -94,7 +94,8 @@ Outcome<void> commit_brought(FileSystem& files, const Path& run, std::int64_t st
     options.files.push_back({file.filename().string(), std::move(*content)});
   }
   std::error_code error;
-  if (!fs::exists(from / kSmallFiles / kTrainingStateFile, error)) return failure("no host has all of it");
+  if (!fs::exists(from / kSmallFiles / kTrainingStateFile, error))
+    return failure("no host has all files of the step");
   const Outcome<Path> folder = begin_checkpoint(files, run, step);
   if (!folder) return tl::unexpected(folder.error());
   for (const Path& file : entries_of(from))
@@ -142,7 +143,7 @@ Path HostMemory::step_folder(int writer, std::int64_t step) const {
          fmt::format("step-{}.tmp-part", step);
 }
 
-// The writers of a host by turns to those of the next.
+// The writers of a host are assigned round-robin to those of the next host.
 std::optional<int> HostMemory::keeper_of(int writer) const {
   const int host = host_of.at(static_cast<std::size_t>(writer));
   const auto place = std::count(host_of.begin(), host_of.begin() + writer, host);
@@ -184,7 +185,7 @@ void write_list(FileSystem& files, const Path& run, const HostMemory& memory) {
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of) {
   HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + make_token()), std::move(host_of)};
-  // What is left of the run on hosts lies there, and is removed with the new.
+  // Reuse the previous folder: what is left of the run on hosts is then removed with the new one.
   if (const auto before = find_host_memory(run); before && before->folder.parent_path() == fs::absolute(base))
     memory.folder = before->folder;
   write_list(files, run, memory);
@@ -208,10 +209,10 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
     return std::nullopt;
   for (const JsonView& host : hosts->elements())
     memory.host_of.push_back(static_cast<int>(host.integer(0, kMostStoringRanks)));
-  // Every host has a rank, or there is nobody to keep copies.
+  // Every host number must have a rank; otherwise no rank could store copies there.
   std::vector<bool> is_there(memory.host_of.size());
   for (const int host : memory.host_of) {
-    if (host >= static_cast<int>(is_there.size())) hosts->refuse("a number for each rank's host, from 0 on");
+    if (host >= static_cast<int>(is_there.size())) hosts->refuse("host numbers that count from 0");
     is_there[static_cast<std::size_t>(host)] = true;
   }
   for (int host = 0; host < memory.num_hosts(); ++host)
@@ -221,12 +222,12 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
 }
 
 void make_memory_folder(const HostMemory& memory) {
-  // One that somebody else has made is found out below.
+  // A folder that another user has created is detected below.
   if (::mkdir(memory.folder.c_str(), 0700) != 0 && errno != EEXIST)
-    throw UserError("--memory-folder {}: no folder can be made there: {}",
+    throw UserError("--memory-folder {}: cannot create a folder there: {}",
                     memory.folder.parent_path().string(), std::strerror(errno));
   if (!is_own_folder(memory.folder))
-    throw UserError("{} is not a folder of this user alone: give another --memory-folder",
+    throw UserError("{} is not a folder that only this user can access: choose another --memory-folder",
                     memory.folder.string());
 }
 
@@ -272,7 +273,7 @@ void remove_host_memory(const Path& run, bool with_list) {
   std::error_code error;
   try {
     if (const auto memory = find_host_memory(run)) remove_host_memory(*memory);
-  } catch (const UserError&) {  // nobody can tell where it is
+  } catch (const UserError&) {  // the location is unknown
   }
   if (with_list) fs::remove(run / kMemoryFile, error);
 }

@@ -1,4 +1,4 @@
-// Who takes part in a run, until somebody is lost, comes or leaves.
+// The members of a run between two membership changes (a loss, a join or a departure).
 #pragma once
 
 #include <algorithm>
@@ -6,13 +6,14 @@
 
 namespace optimus {
 
-// Rank r is whoever has seat seats[r], a number that a process or thread of the run keeps for life. Numbers of generations rise.
+// Rank r is the worker with id seats[r]; a process or thread keeps its worker id for life. Generations
+// increase.
 struct Membership {
   int generation = 0;
   std::vector<int> seats;
 };
 
-// -1: it is not there.
+// Returns -1 if the worker is not a member.
 inline int rank_of(const Membership& membership, int seat) {
   const auto found = std::find(membership.seats.begin(), membership.seats.end(), seat);
   return found == membership.seats.end() ? -1 : static_cast<int>(found - membership.seats.begin());

@@ -1,4 +1,4 @@
-// See memory_level.h.
+// Implements memory_level.h.
 #include "elastic/memory_level.h"
 
 #include <stdlib.h>
@@ -32,11 +32,11 @@ void refuse_too_small(const Path& base, const MemoryNeed& need) {
   if (::statvfs(base.c_str(), &room) != 0)
     throw UserError("--memory-folder {}: {}", base.string(), std::strerror(errno));
   const Bytes free(static_cast<std::int64_t>(room.f_bavail * room.f_frsize));
-  // A tenth more: what is around the tensors.
+  // One tenth extra for metadata around the tensors.
   const Bytes needed(2 * need.state.value + need.state.value / 10);
   if (needed > free)
     throw UserError(
-        "--memory-every: two copies of the state are {}, {} has {} free; leave it away, or give "
+        "--memory-every: two copies of the state need {}, {} has {} free; remove the option, or choose "
         "another --memory-folder",
         text(needed), base.string(), text(free));
 }
@@ -46,7 +46,7 @@ Path make_memory_level(FileSystem& files, const Path& run, const Path& base, con
   if (const std::optional<Path> folder = find_memory_level(run)) return *folder;
   std::string name = (std::filesystem::absolute(base) / (std::string(kMemoryName) + "XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr)
-    throw UserError("--memory-folder {}: no folder can be made there: {}", base.string(),
+    throw UserError("--memory-folder {}: cannot create a folder there: {}", base.string(),
                     std::strerror(errno));
   const Json document = {{"run", memory_owner(run)}, {"folder", name}};
   const Outcome<void> written = write_atomically(files, run / kMemoryFile, document.dump(2) + "\n");
@@ -77,7 +77,7 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
       for (const Path& rest : {*folder / kCheckpointsFolder, *folder})
         if (Outcome<void> done = files.remove(rest); !done) return done;
     }
-    // On other hosts there may be more, which the list names.
+    // Other hosts may have more of it, which the record in the run's folder names.
     if (find_host_memory(run)) {
       remove_host_memory(run, false);
       return {};

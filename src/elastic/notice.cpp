@@ -1,4 +1,4 @@
-// See notice.h.
+// Implements notice.h.
 #include "elastic/notice.h"
 
 #include <filesystem>
@@ -15,7 +15,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kMoment{500};  // from a look to what follows, for the slower ones
+// after a poll that found a notice, so that slower processes see it too
+constexpr std::chrono::milliseconds kMoment{500};
 constexpr Seconds kAnswerPatience{0.4};
 constexpr std::string_view kScheme = "http://";
 
@@ -37,7 +38,7 @@ bool is_notice(int status, std::string_view body) {
     const Json json = parse_json(body, "a notice");
     const auto events = JsonView(json, "a notice").find("Events");
     return !events || takes_the_machine(*events);
-  } catch (const UserError&) {  // it says something, then
+  } catch (const UserError&) {  // invalid JSON still is a response
     return true;
   }
 }
@@ -45,7 +46,7 @@ bool is_notice(int status, std::string_view body) {
 Notice::Place Notice::parse(const std::string& where) {
   if (!starts_with(where, kScheme)) {
     if (where.empty() || where.find("://") != std::string::npos)
-      throw UserError("--notice {}: a file's path or http://HOST/PATH is expected", in_quotes(where));
+      throw UserError("--notice {}: expected a file path or http://HOST/PATH", in_quotes(where));
     return {.path = where};
   }
   const std::string rest = where.substr(kScheme.size());

@@ -1,5 +1,5 @@
-// Notice before loss: a spot machine that is about to be taken says so in a file that appears, or at a URL of its provider. Whoever
-// has read it leaves the run before that happens; nothing is computed again.
+// Preemption notices: a spot machine announces that it is about to be reclaimed through a file that appears,
+// or at a URL of its provider. Its ranks then leave the run in time, and no work is repeated.
 #pragma once
 
 #include <atomic>
@@ -13,19 +13,20 @@
 
 namespace optimus {
 
-// What an answer of a provider means: HTTP 200 and anything but "FALSE", "NONE" and nothing is a notice (as Google's and Amazon's);
-// of a JSON object with "Events", only those that take the machine (as Azure's: Preempt, Terminate).
+// Interprets a provider's response: HTTP 200 with any content except "FALSE", "NONE" and nothing is a notice
+// (Google, Amazon); in a JSON object with "Events", only events that reclaim the machine count (Azure:
+// Preempt, Terminate).
 bool is_notice(int status, std::string_view body);
 
-// Looks once a second, all processes of a machine at the same instant, so that they leave together.
+// Polls once a second, at the same instant in all processes of a machine, so that they leave together.
 class Notice {
  public:
   struct Place {
-    std::string host{};  // empty: path is a file's
+    std::string host{};  // empty: `path` is a file
     int port = 0;
     std::string path;
   };
-  // A file's path, or http://HOST[:PORT]/PATH. Throws UserError when it is neither.
+  // A file path, or http://HOST[:PORT]/PATH. Throws UserError for anything else.
   static Place parse(const std::string& where);
   explicit Notice(const std::string& where);
   ~Notice();
@@ -35,7 +36,7 @@ class Notice {
 
  private:
   void watch();
-  bool wait_until(std::chrono::system_clock::time_point instant) const;  // false: it is over
+  bool wait_until(std::chrono::system_clock::time_point instant) const;  // false: the watch was stopped
   bool look() const;
 
   const Place place_;
@@ -43,7 +44,7 @@ class Notice {
   std::thread thread_;
 };
 
-// The signals, or a notice: of $OPTIMUS_NOTICE where that is set, else of the run's --notice.
+// Adds a preemption notice to the signals: from $OPTIMUS_NOTICE if that is set, else from --notice.
 WorkerSignals with_notice(const WorkerSignals& signals, const std::string& option,
                           const Environment& environment);
 

@@ -1,4 +1,4 @@
-// See pulse.h.
+// Implements pulse.h.
 #include "elastic/pulse.h"
 
 #include <charconv>

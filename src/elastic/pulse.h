@@ -1,4 +1,4 @@
-// By what a rank's process shows in the run's store that it lives, and that its work goes on.
+// Keys in the run's store by which a rank's process shows that it is alive and makes progress.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,26 +8,26 @@
 
 namespace optimus {
 
-// Under which a rank shows its pulse (rank_watch.h): a process that is stopped does not.
+// The key of a rank's heartbeat (rank_watch.h). A stopped process does not update it.
 inline std::string pulse_key(int seat) { return fmt::format("pulse/{}", seat); }
-// Set by whoever has begun a step: all have found each other then.
+// Set by the first rank that begins a step: all ranks are connected then.
 inline constexpr const char* kBegunKey = "begun";
-// Set by its will, when the process ends, or by the run's host, when it hangs.
-// Set when it is; with kEnded when it is sure that its process is, not only that nobody hears of it.
+// gone_key() is set by the last will of a process when it ends, or by the run's host for a hanging process.
+// Its value is kEnded if the process is known to have ended, and not only silent.
 inline constexpr const char* kEnded = "ended";
 inline std::string gone_key(int seat) { return fmt::format("gone/{}", seat); }
-// Where its own store is, for when the run's is gone: "host:port".
+// The address of the worker's standby store, in case the run's store is lost: "host:port".
 inline std::string standby_key(int seat) { return fmt::format("standby/{}", seat); }
 
-// What a pulse says beside that it beats.
+// The content of a heartbeat.
 struct Pulse {
   std::int64_t number = 0;
-  std::int64_t step = 0;  // that its training has got to, as all others' had to
-  double waiting = 0;     // seconds that it has waited for others
-  std::string hangs{};    // what takes far longer than it should, for people; empty: nothing does
+  std::int64_t step = 0;  // reached by its training, and therefore by all
+  double waiting = 0;     // seconds that it has waited for other ranks
+  std::string hangs{};    // description of an operation that takes far too long; empty: there is none
 };
 std::string text(const Pulse& pulse);
-// Nothing: it makes no sense.
+// nullopt if the text is invalid.
 std::optional<Pulse> parse_pulse(const std::string& text);
 
 }  // namespace optimus

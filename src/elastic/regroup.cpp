@@ -1,4 +1,4 @@
-// See regroup.h.
+// Implements regroup.h.
 #include "elastic/regroup.h"
 
 #include <algorithm>
@@ -20,14 +20,15 @@ const std::vector<std::pair<RegroupOrder::Source, std::string>> kSources = {
     {RegroupOrder::Source::checkpoint, "checkpoint"},
     {RegroupOrder::Source::begin, "begin"}};
 
-// Which ranks hold what of which step, under one epoch's plan.
+// Which ranks have which boxes of which step, under one epoch's plan.
 struct Found {
   std::int64_t epoch = 0;
   SalvagePlan salvage;
   TrainingState state{};
 };
 
-// What a rank has under an epoch's plan, if anything. Who is behind a move has kept what it was before, and that is whole.
+// What a rank has under an epoch's plan, if anything. A rank that has completed a move still has its state
+// from before the move, which is complete.
 std::optional<Standing> standing_under(const Standing& standing, std::int64_t epoch) {
   Standing result = standing;
   if (standing.epoch == epoch) return standing.is_torn ? std::nullopt : std::optional(result);
@@ -36,7 +37,7 @@ std::optional<Standing> standing_under(const Standing& standing, std::int64_t ep
   return result;
 }
 
-// The newest epoch whose state is whole. Somebody has a newer one only when all who live have it.
+// The newest epoch whose state is complete. A rank has a newer one only if all live ranks have it.
 std::optional<Found> find_state(const RegroupFacts& facts, const std::vector<Standing>& standings) {
   std::set<std::int64_t, std::greater<>> epochs;
   for (const Standing& standing : standings) epochs.insert({standing.epoch, standing.earlier_epoch});
@@ -56,7 +57,7 @@ std::optional<Found> find_state(const RegroupFacts& facts, const std::vector<Sta
   return std::nullopt;
 }
 
-// Those who stay first, each by seat.
+// Staying ranks first, each part sorted by worker id.
 void take_members(const RegroupFacts& facts, const std::vector<Standing>& standings, RegroupOrder& order) {
   std::vector<int> staying = facts.comers, leaving;
   for (const Standing& standing : standings) {
@@ -70,8 +71,8 @@ void take_members(const RegroupFacts& facts, const std::vector<Standing>& standi
   order.membership.seats.insert(order.membership.seats.end(), leaving.begin(), leaving.end());
 }
 
-// Devices of ranks that have nothing of use are numbered behind all ranks; so are, already, those that were gone when this generation
-// began, should it end before all had its plan.
+// Devices of ranks without usable state are numbered after all ranks. Devices that were lost when this
+// generation began already are, in case the generation ends before all ranks have its plan.
 Plan renumbered(const RegroupFacts& facts, const Found& found, const RegroupOrder& order) {
   const std::set<int> useful(found.salvage.ranks.begin(), found.salvage.ranks.end());
   int next = static_cast<int>(order.membership.seats.size());
@@ -94,7 +95,7 @@ std::string listed(const std::vector<std::string>& words) {
   return result;
 }
 
-// Who has said nothing is lost, unless it was to leave anyway.
+// A rank that has not reported is lost, unless it was about to leave.
 std::vector<std::string> who_is_lost(const RegroupFacts& facts, const std::vector<Standing>& standings) {
   std::set<int> standing_ranks;
   for (const Standing& standing : standings) standing_ranks.insert(standing.rank);
@@ -117,7 +118,7 @@ void describe(const RegroupFacts& facts, const std::vector<Standing>& standings,
   if (!left.empty())
     parts.push_back(fmt::format("{} {}", listed(left), left.size() > 1 ? "leave" : "leaves"));
   if (!come.empty()) parts.push_back(fmt::format("{} {}", listed(come), come.size() > 1 ? "join" : "joins"));
-  order.what = parts.empty() ? "the ranks lost each other" : listed(parts);
+  order.what = parts.empty() ? "the ranks lost contact with each other" : listed(parts);
   order.kind = !lost.empty() || parts.empty() ? "recover" : !left.empty() ? "drain" : "join";
 }
 
@@ -129,7 +130,7 @@ void take_from_files(const RegroupFacts& facts, const std::vector<Standing>& sta
     order.state.seed = standing.state.seed, order.state.precision = standing.state.precision;
   }
   order.source = RegroupOrder::Source::begin;
-  // One that is newer than what all stand at is of another way that the run has gone.
+  // A checkpoint that is newer than the state of all ranks belongs to another branch of the run's history.
   if (const auto kept = facts.find_checkpoint(); kept && kept->second.step <= newest) {
     order.source = RegroupOrder::Source::checkpoint;
     order.checkpoint = kept->first, order.state = kept->second;
@@ -138,8 +139,8 @@ void take_from_files(const RegroupFacts& facts, const std::vector<Standing>& sta
   order.from = order.to;
 }
 
-// Plans are thought of for the phase that the run began with; the state may stand in another one. Who is lost between two phases takes the
-// old one along.
+// Plans are made for the phase that the run began with, while the state may be in another one. If ranks are
+// lost between two phases, the old batch and length are named in the message.
 Plan in_its_phase(const RegroupFacts& facts, const Plan& plan, RegroupOrder& order) {
   if (facts.phases.empty()) return plan;
   const std::vector<Phase> phases = with_begins(facts.phases, order.state.phase_begins);
@@ -159,7 +160,7 @@ tl::expected<RegroupOrder, std::string> plan_regroup(const RegroupFacts& facts,
       return tl::unexpected(fmt::format("rank {} failed: {}", standing.rank, standing.why_failed));
   RegroupOrder order;
   take_members(facts, standings, order);
-  if (order.num_staying == 0) return tl::unexpected(std::string("nobody stays"));
+  if (order.num_staying == 0) return tl::unexpected(std::string("no rank stays"));
   describe(facts, standings, order);
   try {
     const std::optional<Found> found = find_state(facts, standings);
@@ -203,7 +204,7 @@ std::string text(const RegroupOrder& order) {
 }
 
 RegroupOrder parse_regroup_order(const std::string& text) {
-  const std::string where = "the order to regroup";
+  const std::string where = "the membership change order";
   const Json json = parse_json(text, where);
   const JsonView view(json, where);
   RegroupOrder order;

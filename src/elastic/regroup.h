@@ -1,14 +1,15 @@
-// When ranks of a run are lost, come or leave, the others go on without a restart: who they are then, which plan they are on, and where
-// its state comes from. Decided by the process that hosts the run's store, from what the ranks say of themselves (salvage.h), and done
-// by all of them alike (run/rank_regroup.cpp). Pure.
+// Membership changes: when ranks of a run are lost, join or leave, the others continue without a restart.
+// This part decides the new members, the plan, and where its state comes from. The process that hosts the
+// run's store decides from the reports of the ranks (salvage.h), and all ranks apply the decision
+// (run/rank_regroup.cpp). Pure.
 //
-//   generation 0     seats 0 1 2 3 = ranks 0 1 2 3        dp4
-//   seat 2 is killed
-//   generation 1     seats 0 1 3   = ranks 0 1 2          dp3: masters and moments from those who have them
-//   seat 4 comes
-//   generation 2     seats 0 1 3 4 = ranks 0 1 2 3        dp4
+//   generation 0     workers 0 1 2 3 = ranks 0 1 2 3    dp4
+//   worker 2 is killed
+//   generation 1     workers 0 1 3   = ranks 0 1 2      dp3: masters and moments from the remaining ranks
+//   worker 4 joins
+//   generation 2     workers 0 1 3 4 = ranks 0 1 2 3    dp4
 //
-// A seat is a process's number for life, a rank its number in a generation.
+// A worker keeps its id for life; a rank is its number in one generation.
 #pragma once
 
 #include <functional>
@@ -25,45 +26,49 @@
 namespace optimus {
 
 struct RegroupOrder {
-  // live: of the ranks that have it. checkpoint: of files, also those in memory. begin: as the run began.
+  // live: from the ranks that have it. checkpoint: from files, or from memory. begin: the run starts from its
+  // initial state.
   enum class Source { live, checkpoint, begin };
 
-  Membership membership;  // those who leave come last
+  Membership membership;  // leaving ranks come last
   int num_staying = 0;
-  int num_seats = 0;  // that were ever taken: the next to come has this one, whoever hosts the run then
-  // State lies as `from` says, whose devices are ranks of the new membership; those of who is gone, or has nothing of use, come behind
-  // all ranks. `to` has the places that all agree on.
+  // worker ids assigned so far: the next joining worker gets this one, whichever process hosts the run then
+  int num_seats = 0;
+  // The state is laid out as `from` says, whose devices are ranks of the new membership; devices that are
+  // lost or have no usable state are numbered after all ranks. `to` has the placement that all ranks agree
+  // on.
   Plan from, to;
   Source source = Source::live;
   Path checkpoint{};
-  TrainingState state{};       // that all stand at then
-  std::int64_t epoch = 0;      // of `from`; `to` is the next
-  std::vector<double> gate{};  // for those who are a step behind
+  TrainingState state{};       // that all ranks have afterwards
+  std::int64_t epoch = 0;      // of `from`; `to` has the next one
+  std::vector<double> gate{};  // for ranks that are one step behind the others
   std::int64_t num_steps_lost = 0;
-  std::string kind{};  // recover, drain, join: as decisions call it
-  std::string what{};  // who was lost, came or left, for people
+  std::string kind{};  // recover, drain, join: as in decisions
+  std::string what{};  // description of the ranks that were lost, joined or left
 };
 std::string text(const RegroupOrder& order);
-// Thrown where a rank learns that the others have gone on without it.
+// Thrown when a rank learns that the others have continued without it.
 struct LeftBehind {};
-// Throws UserError when it is no such text.
+// Throws UserError for an invalid text.
 RegroupOrder parse_regroup_order(const std::string& text);
 
 struct RegroupFacts {
   const ModelSpec& model;
-  Membership membership;               // that ends
-  int num_staying = 0;                 // of it: those behind have left, or are about to
-  std::map<std::int64_t, Plan> plans;  // [epoch]: those that state may lie as; devices are its ranks
-  std::vector<int> comers;             // new seats
-  std::map<int, std::string> lost;     // seats, and what became of them
-  std::vector<Phase> phases{};         // of the training; none: it has one
-  // The newest whole checkpoint, if there is one.
+  Membership membership;  // the membership that ends
+  int num_staying = 0;    // members that stay; the later ones have left, or are about to
+  // [epoch]: plans that the state may be laid out as; devices are ranks of the old membership
+  std::map<std::int64_t, Plan> plans;
+  std::vector<int> comers;          // new worker ids
+  std::map<int, std::string> lost;  // by worker id: a description of what happened
+  std::vector<Phase> phases{};      // of the training; empty: it has one
+  // The newest complete checkpoint, if there is one.
   std::function<std::optional<std::pair<Path, TrainingState>>()> find_checkpoint;
-  // state: nothing where all of it comes from files. Throws UserError.
+  // state: nullopt if all state is read from files. Throws UserError.
   std::function<Plan(int num_devices, const std::optional<WhereStateIs>& state)> choose;
 };
 
-// The order, or why they cannot go on. standings: of ranks of the membership that ends.
+// The decision, or why the ranks cannot continue. standings: of ranks of the membership that ends.
 tl::expected<RegroupOrder, std::string> plan_regroup(const RegroupFacts& facts,
                                                      const std::vector<Standing>& standings);
 

@@ -1,4 +1,4 @@
-// See regrouping.h.
+// Implements regrouping.h.
 #include "elastic/regrouping.h"
 
 #include <fcntl.h>
@@ -32,7 +32,8 @@ Path claim_path(const Path& run, int generation) {
   return run / "logs" / fmt::format("{}{}", kClaim, generation);
 }
 
-// 0, or why not: EEXIST when it is there already. Without hard links it is there, empty, for a moment.
+// Returns 0 on success, EEXIST if the path already exists, or another errno. Without hard links the file is
+// empty for a moment.
 int put_if_new(const Path& draft, const Path& path) {
   if (::link(draft.c_str(), path.c_str()) == 0) return 0;
   if (errno == EEXIST) return EEXIST;
@@ -46,7 +47,7 @@ double seconds_of_clock() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of files or of memory, whichever is newer.
+// From files or from memory, whichever is newer.
 std::optional<std::pair<Path, TrainingState>> newest_checkpoint(const Path& run,
                                                                 const std::optional<Path>& memory) {
   std::optional<CheckpointEntry> newest = newest_whole(run);
@@ -67,8 +68,8 @@ std::string text(const Comer& comer) {
 }
 
 Comer parse_comer(const std::string& text) {
-  const Json json = parse_json(text, "who wants to join");
-  const JsonView view(json, "who wants to join");
+  const Json json = parse_json(text, "a join request");
+  const JsonView view(json, "a join request");
   return {static_cast<int>(view.at("pid").integer(1, INT_MAX)), view.at("host").text(),
           view.at("device").text()};
 }
@@ -130,15 +131,15 @@ Regrouping::Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>
   know_seats(order);
 }
 
-// Of those who are gone nothing is known but that they were.
+// Nothing is known of lost workers except their ids.
 void Regrouping::know_seats(const RegroupOrder& order) {
   const int most = *std::max_element(order.membership.seats.begin(), order.membership.seats.end());
   const auto count = static_cast<std::size_t>(std::max(order.num_seats, most + 1));
   if (count > workers_.size()) workers_.resize(count);
 }
 
-// Two parts of a run that do not see each other may both want to go on. The run's folder lets one: it keeps the order, whole from the
-// first moment, so that it outlives whoever made it.
+// Two partitions of a run that cannot reach each other may both try to continue. A file in the run's folder
+// admits only one: it contains the order and appears atomically, so it outlives the process that made it.
 Outcome<void> Regrouping::claim(const RegroupOrder& order) const {
   const Path path = claim_path(facts_.run, order.membership.generation);
   const Path draft = path.string() + fmt::format(".{}-{}", host_name(), ::getpid());
@@ -149,18 +150,18 @@ Outcome<void> Regrouping::claim(const RegroupOrder& order) const {
   const int why = put_if_new(draft, path);
   ::unlink(draft.c_str());
   if (why == 0) return {};
-  return why == EEXIST ? failure("others of the run have gone on without these")
-                       : failure("{} cannot be made: {}", path.string(), std::strerror(why));
+  return why == EEXIST ? failure("other ranks of the run have continued without these")
+                       : failure("cannot create {}: {}", path.string(), std::strerror(why));
 }
 
-// Whoever made it may be gone since, before all had heard of it.
+// Adopts a claimed order: the process that made it may have died before all ranks received it.
 tl::expected<RegroupOrder, std::string> Regrouping::adopt(RegroupOrder order,
                                                           const std::vector<Standing>& standings) {
   const std::vector<int>& seats = order.membership.seats;
   for (const Standing& standing : standings)
     if (std::find(seats.begin(), seats.end(),
                   membership_.seats.at(static_cast<std::size_t>(standing.rank))) == seats.end())
-      return tl::unexpected(std::string("others of the run have gone on without these"));
+      return tl::unexpected(std::string("other ranks of the run have continued without these"));
   know_seats(order);
   begin_generation(order);
   return order;
@@ -203,8 +204,8 @@ std::string Regrouping::what_hangs(int seat) const {
   return found == hung_.end() ? "" : found->second;
 }
 
-// Its own process says that it hangs; that nobody gets on without it is what the others show. Where nobody waits for it, it is only
-// slow, or everything is.
+// A process reports its own hang; the other ranks show whether it blocks them. If they do not all wait for
+// it, it is only slow, or all are.
 void Regrouping::look_for_hangs() {
   constexpr double kWaitingLong = 1;
   std::map<int, std::string> hung;
@@ -212,7 +213,7 @@ void Regrouping::look_for_hangs() {
   for (const int seat : staying()) {
     const auto said = board_.find(pulse_key(seat));
     const std::optional<Pulse> pulse = said && *said ? parse_pulse(**said) : std::nullopt;
-    if (!pulse) return;  // somebody has not begun
+    if (!pulse) return;  // a rank has not begun
     if (!pulse->hangs.empty())
       hung.emplace(seat, pulse->hangs);
     else if (pulse->waiting > kWaitingLong)
@@ -242,7 +243,7 @@ void Regrouping::look() {
   try {
     comers_.emplace(next_comer_, parse_comer(**said));
     (void)board_.set(meet_key(membership_.generation), "");
-  } catch (const UserError&) {  // it said nothing that makes sense: then it does not come
+  } catch (const UserError&) {  // an invalid request is ignored
   }
   ++next_comer_;
 }
@@ -281,7 +282,7 @@ void Regrouping::improve() {
   if (better && facts_.improve) improving_ = std::async(std::launch::async, facts_.improve, *better);
 }
 
-// Those that this generation began with, and what it has changed to since.
+// The plans that this generation began with, and those that it has changed to since.
 std::map<std::int64_t, Plan> Regrouping::plans_of(const std::vector<Standing>& standings) const {
   std::map<std::int64_t, Plan> plans = plans_;
   for (const Standing& standing : standings) {
@@ -289,7 +290,7 @@ std::map<std::int64_t, Plan> Regrouping::plans_of(const std::vector<Standing>& s
     try {
       plans[standing.epoch] = read_plan(plan_path(facts_.run, standing.epoch));
     } catch (
-        const UserError&) {  // rank 0 was lost before it had written it: then nobody knows how their state lies
+        const UserError&) {  // rank 0 was lost before it wrote the plan: the layout of that state is unknown
     }
   }
   return plans;
@@ -301,7 +302,7 @@ void Regrouping::welcome(const RegroupOrder& order, const std::map<std::int64_t,
 }
 
 bool Regrouping::waits_for_lost(const std::vector<Standing>& standings) {
-  constexpr double kLongest = 20;  // those who wait for an order have their own patience
+  constexpr double kLongest = 20;  // ranks that wait for an order have a timeout of their own
   const int num_lost = num_staying_ - static_cast<int>(standings.size());
   if (num_lost <= 0 || !comers_.empty()) return false;
   if (!wait_) {
@@ -312,17 +313,17 @@ bool Regrouping::waits_for_lost(const std::vector<Standing>& standings) {
                         .replan_seconds = costs.recovery_seconds + costs.move_seconds(costs.loss_bytes),
                         .take_back_seconds = costs.switch_seconds + costs.move_seconds(costs.join_bytes),
                         .resume_seconds = costs.switch_seconds});
-    wait_ = Deadline::after(Seconds(std::min(kLongest, choice.wait_seconds)), "who is lost");
+    wait_ = Deadline::after(Seconds(std::min(kLongest, choice.wait_seconds)), "the lost ranks");
   }
   return !wait_->has_passed();
 }
 
-// It takes as long as copying does. Who is asked is waited for while its process shows that it lives.
+// Takes as long as copying takes. A rank that was asked is waited for as long as its heartbeat continues.
 void Regrouping::collect_memory(const std::vector<Standing>& standings) {
   if (!find_host_memory(facts_.run)) return;
   const SalvageKeys keys{membership_.generation};
   (void)board_.set(keys.bring(), "");
-  const Deadline deadline = Deadline::after(kBringPatience, "what hosts have in memory");
+  const Deadline deadline = Deadline::after(kBringPatience, "checkpoints in host memory");
   for (const Standing& standing : standings) wait_for_memory(standing.rank, deadline);
   RealFileSystem files;
   (void)take_host_memory(files, facts_.run);
@@ -333,19 +334,20 @@ void Regrouping::wait_for_memory(int rank, const Deadline& deadline) const {
   const int seat = membership_.seats.at(static_cast<std::size_t>(rank));
   const auto has = [&](const std::string& key) {
     const auto said = board_.find(key);
-    return !said || said->has_value();  // or nobody can be asked any more
+    return !said || said->has_value();  // an unreachable store ends the wait too
   };
   std::string last;
-  Deadline silence = Deadline::after(kSilence, "a pulse");
+  Deadline silence = Deadline::after(kSilence, "a heartbeat");
   for (int look = 0; !deadline.has_passed() && !silence.has_passed(); ++look) {
     if (has(SalvageKeys{membership_.generation}.brought(rank)) || has(gone_key(seat))) return;
     const auto pulse = board_.find(pulse_key(seat));
-    if (pulse && *pulse && **pulse != last) last = **pulse, silence = Deadline::after(kSilence, "a pulse");
+    if (pulse && *pulse && **pulse != last)
+      last = **pulse, silence = Deadline::after(kSilence, "a heartbeat");
     pause_before_look(look);
   }
 }
 
-// A host that was there before keeps its number.
+// A host that was already known keeps its number.
 void Regrouping::add_comers_to_memory(const std::vector<int>& comers) const {
   const auto memory = find_host_memory(facts_.run);
   if (!memory || comers.empty()) return;
@@ -363,7 +365,7 @@ void Regrouping::add_comers_to_memory(const std::vector<int>& comers) const {
   write_hosts(files, facts_.run, hosts);
 }
 
-// Who comes ends the outage that has lasted longest.
+// A joining worker ends the outage that has lasted longest.
 void Regrouping::note_outages(int num_lost, int num_come) {
   const double now = seconds_of_clock();
   for (Outage& outage : outages_)

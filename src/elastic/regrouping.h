@@ -1,6 +1,6 @@
-// The host's side of going on without those who are lost, and with those who come: keeps who is in the run and which plan it is on from
-// one generation to the next, and makes the order that all ranks follow (regroup.h). Does not talk to ranks (salvage_host.h does) nor
-// start or end processes.
+// The host's side of membership changes: tracks the members of a run and its plan from one generation to the
+// next, and produces the RegroupOrder that all ranks apply. Does not communicate with ranks (salvage_host.h
+// does) and does not start or end processes.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@
 
 namespace optimus {
 
-// What a process says that wants to take part, under the number that it has taken in the run's store.
+// The request of a process to join, stored under the number that it has drawn from the run's store.
 struct Comer {
   int pid = 0;
   std::string host, device;
@@ -28,13 +28,13 @@ struct Comer {
 std::string text(const Comer& comer);
 Comer parse_comer(const std::string& text);  // throws UserError
 struct JoinKeys {
-  std::int64_t number = 1;  // as KeyStore::count gives them under counter()
+  std::int64_t number = 1;  // from KeyStore::count under counter()
   static std::string counter() { return "joining"; }
   std::string comer() const;
-  std::string welcome() const;  // "SEAT ORDER": the order is of the generation that it begins with
+  std::string welcome() const;  // "SEAT ORDER": the worker id, and the order of the generation that it joins
 };
 
-// Set when the run is to end.
+// Set when the run must end.
 inline constexpr const char* kEndKey = "end";
 
 // One thread.
@@ -43,56 +43,60 @@ class Regrouping {
   struct Facts {
     ModelSpec model;
     Path run;
-    std::optional<Path> memory{};  // a first level of checkpoints (memory_level.h)
+    std::optional<Path> memory{};  // first level of checkpoints (memory_level.h)
     FirstAnswers::Facts answers;
-    std::vector<Phase> phases{};  // of the training; none: it has one
-    RecoveryCosts costs{};        // of going on without somebody, and of letting it in again
-    // Asks the run for a better plan than the one that it has gone on with; any thread. None: it is left at that.
+    std::vector<Phase> phases{};  // of the training; empty: it has one
+    RecoveryCosts costs{};        // of continuing without a rank, and of admitting it again
+    // Proposes a better plan than the one that the run continued with; any thread. Empty: the plan stays.
     std::function<void(const Plan& plan)> improve{};
-    // When the others are to go on as the order says; members: as workers.json has them.
+    // Called when an order was made; members: as in workers.json.
     std::function<void(const RegroupOrder& order, const std::vector<WorkerEntry>& members)> done{};
   };
-  // The workers that the run begins with are seats 0 …, on the plan of this epoch. board must outlive this.
+  // The initial workers have ids 0 …, on the plan of this epoch. `board` must outlive this.
   Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>& workers, const Plan& plan,
              std::int64_t epoch);
 
-  // Of a run in a later generation: as the order says that it began with.
+  // For a run in a later generation, as the order describes its beginning.
   Regrouping(Board& board, Facts facts, const std::vector<WorkerEntry>& workers, const RegroupOrder& order);
 
   const Membership& membership() const { return membership_; }
   bool is_member(int seat) const;
-  std::vector<int> staying() const;  // seats of those who have not been told to leave
-  // Whether those who leave may still have what others need: until somebody stands behind the move that this generation began with.
+  std::vector<int> staying() const;  // worker ids of the members that have not been asked to leave
+  // Whether leaving ranks may still have state that others need: true until some rank has completed the move
+  // that this generation began with.
   bool needs_leavers(const std::vector<Standing>& standings) const;
-  // All who ever were, by seat.
+  // All workers that ever existed, by worker id.
   const std::vector<WorkerEntry>& workers() const { return workers_; }
-  // As workers.json has them.
+  // As in workers.json.
   std::vector<WorkerEntry> members() const;
-  // Whether a step has begun: before, who is lost is nobody's peer yet, and the others wait for it in vain.
+  // Whether a step has begun. Before that a lost rank is not connected to the others, which wait for it in
+  // vain.
   bool has_begun();
-  // What hangs there, for people, while its process lives and all others wait for it; empty: nothing does.
+  // Description of a hang of a live process that blocks all others; empty: there is none.
   std::string what_hangs(int seat) const;
-  // What became of one that is gone, for people.
+  // Records what happened to a lost worker.
   void note_lost(int seat, const std::string& how) { lost_[seat] = how; }
 
-  // What is looked for now and then while all is well.
+  // The keys that are polled periodically during normal operation.
   std::vector<std::string> watched_keys() const;
-  // Now and then: sees who wants to come, and asks the ranks to meet when there is somebody.
+  // Called periodically: detects join requests, and if there are any asks the ranks to stop at the end of a
+  // step.
   void look();
-  // The run is to end: those who joined have nobody else who would tell them.
+  // The run must end: workers that joined have no launcher that would end them.
   void ask_to_end() { (void)board_.set(kEndKey, ""); }
-  // Ends the waits of all ranks: they are to say where they stand.
+  // Interrupts the waits of all ranks, so that they report their survivor state.
   void rouse();
-  // How a worker that nobody here has started has ended, if it has.
+  // The report of an ended worker that was not started by this process, if there is one.
   std::optional<WorkerReport> report_of(int seat) const;
   std::optional<WorkerReport> wait_for_report(int seat) const;
-  // Whether it is better to wait for who is lost than to go on without it (recovery/repair.h): for a while, and until somebody comes.
+  // Whether it is better to wait for lost ranks than to continue without them (recovery/repair.h): for a
+  // limited time, and until a worker joins.
   bool waits_for_lost(const std::vector<Standing>& standings);
-  // When all who live have said where they stand.
+  // Called when all live ranks have reported their survivor state.
   tl::expected<RegroupOrder, std::string> regroup(const std::vector<Standing>& standings);
 
  private:
-  // What is newest may be in hosts' memory, which only their own processes see.
+  // The newest state may be in hosts' memory, which only processes on those hosts can read.
   void collect_memory(const std::vector<Standing>& standings);
   void wait_for_memory(int rank, const Deadline& deadline) const;
   void add_comers_to_memory(const std::vector<int>& comers) const;
@@ -109,33 +113,34 @@ class Regrouping {
 
   Board& board_;
   const Facts facts_;
-  Membership membership_;  // with those who leave, until they have
+  Membership membership_;  // includes leaving ranks until they have left
   int num_staying_;
   std::vector<WorkerEntry> workers_;
   std::map<std::int64_t, Plan>
-      plans_;  // [epoch]: of this generation's begin; later ones are in the run's folder
-  std::map<int, std::string> lost_;  // seats that are gone since
+      plans_;  // [epoch]: at the beginning of this generation; later plans are in the run's folder
+  std::map<int, std::string> lost_;  // worker ids lost in this generation
   bool has_begun_ = false;
-  std::map<int, std::string> hung_;       // seats whose work does not go on, though their processes live
+  std::map<int, std::string> hung_;       // worker ids that hang although their processes live
   std::map<std::int64_t, Comer> comers_;  // by number
   std::int64_t next_comer_ = 1;
   FirstAnswers answers_;
-  std::optional<FirstAnswer> answer_;  // that the run has gone on with, and that may be improved
+  std::optional<FirstAnswer> answer_;  // the one in use, while it may still be improved
   std::future<void> improving_;
-  std::vector<Outage> outages_;   // of all that were lost, in seconds of this process's clock
-  std::optional<Deadline> wait_;  // for who is lost
+  std::vector<Outage> outages_;   // all losses so far, in seconds of this process's clock
+  std::optional<Deadline> wait_;  // for lost ranks to return
 };
 
-// What a worker that joined says when it ends.
+// The key under which a joined worker reports its end.
 std::string end_key(int seat);
-// Whether somebody has gone on as this generation. What earlier runs in the folder have left of that is cleared.
+// Whether some process has started this generation. Claims of earlier runs in the folder are removed at the
+// start.
 bool has_claim(const Path& run, int generation);
-// The order that it has gone on with; nothing: nobody has, or it cannot be read.
+// The order of the claimed generation; nullopt if it is not claimed or cannot be read.
 std::optional<RegroupOrder> claimed_order(const Path& run, int generation);
-// Whether others have gone on as this generation without this seat.
+// Whether the other ranks have started this generation without this worker.
 bool is_left_out(const Path& run, int generation, int seat);
 void clear_claims(const Path& run);
-// Set when somebody wants the ranks of a generation to meet at the end of a step, though nobody is lost.
+// Set to make the ranks of a generation stop together at the end of a step, although no rank is lost.
 std::string meet_key(int generation);
 
 }  // namespace optimus

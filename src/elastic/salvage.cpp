@@ -1,4 +1,4 @@
-// See salvage.h.
+// Implements salvage.h.
 #include "elastic/salvage.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<int> parse_salvage_ranks(const JsonView& view) {
   return result;
 }
 
-// The newest step that somebody's masters have seen whole.
+// The newest step whose update is complete on some rank.
 std::optional<std::int64_t> newest_step(const std::vector<Standing>& standings) {
   std::optional<std::int64_t> newest;
   for (const Standing& standing : standings)
@@ -31,7 +31,7 @@ std::optional<std::int64_t> newest_step(const std::vector<Standing>& standings) 
 
 }  // namespace
 
-// JSON has no word for what is not finite, and a gate may well have added that up.
+// JSON has no representation of values that are not finite, which a gate's sums may be.
 Json exact_numbers(const std::vector<double>& numbers) {
   Json result = Json::array();
   for (const double number : numbers) result.push_back(fmt::format("{:a}", number));
@@ -63,11 +63,11 @@ std::string text(const Standing& standing) {
 }
 
 Standing parse_standing(const std::string& text) {
-  const Json json = parse_json(text, "a rank's standing");
-  const JsonView view(json, "a rank's standing");
+  const Json json = parse_json(text, "a rank's survivor state");
+  const JsonView view(json, "a rank's survivor state");
   Standing standing;
   standing.rank = static_cast<int>(view.at("rank").integer(0, kMostStandingRanks));
-  standing.state = parse_training_state(view.at("state").text(), "a rank's standing");
+  standing.state = parse_training_state(view.at("state").text(), "a rank's survivor state");
   standing.epoch = view.at("epoch").integer(0);
   standing.is_torn = view.at("torn").boolean(), standing.is_at_gate = view.at("at_gate").boolean();
   standing.gate = parse_exact_numbers(view.at("gate")),
@@ -106,8 +106,8 @@ std::string text(const SalvageOrder& order) {
 }
 
 SalvageOrder parse_salvage_order(const std::string& text) {
-  const Json json = parse_json(text, "the order of a salvage");
-  const JsonView view(json, "the order of a salvage");
+  const Json json = parse_json(text, "the emergency checkpoint order");
+  const JsonView view(json, "the emergency checkpoint order");
   return {view.at("step").integer(0), parse_salvage_ranks(view.at("ranks")),
           parse_exact_numbers(view.at("gate")), view.at("folder").text()};
 }
@@ -117,9 +117,11 @@ std::string text(const SalvagePart& part) {
 }
 
 SalvagePart parse_salvage_part(const std::string& text) {
-  const Json json = parse_json(text, "a rank's part of a salvage");
-  const JsonView view(json, "a rank's part of a salvage");
-  return {view.at("why").text(), parse_training_state(view.at("state").text(), "a rank's part of a salvage"),
+  const Json json = parse_json(text, "a rank's part of an emergency checkpoint");
+  const JsonView view(json, "a rank's part of an emergency checkpoint");
+  return {view.at("why").text(),
+          parse_training_state(view.at("a rank's part of an emergency checkpoint").text(),
+                               "a rank's part of an emergency checkpoint"),
           view.at("metrics").text()};
 }
 

@@ -1,4 +1,4 @@
-// See salvage_host.h.
+// Implements salvage_host.h.
 #include "elastic/salvage_host.h"
 
 #include <algorithm>
@@ -33,9 +33,9 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
     case Stage::nobody: {
       const auto somebody = board_.find(keys_.somebody());
       if (!somebody || !*somebody) return false;
-      come_ = Deadline::after(facts_.come, "where ranks stand");
-      slow_ = Deadline::after(facts_.slow, "where slow ranks stand");
-      cut_ = Deadline::after(facts_.cut, "the larger part");
+      come_ = Deadline::after(facts_.come, "survivor states");
+      slow_ = Deadline::after(facts_.slow, "survivor states of slow ranks");
+      cut_ = Deadline::after(facts_.cut, "the larger partition");
       stage_ = Stage::coming;
       [[fallthrough]];
     }
@@ -43,7 +43,8 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
       take_standings();
       take_beats();
       if (facts_.regrouping != nullptr && has_claim(facts_.run, keys_.generation + 1)) {
-        if (!go_on()) refuse("others of the run have gone on without these");  // else: as was decided before
+        // adopts that decision if it includes these ranks
+        if (!go_on()) refuse("other ranks of the run have continued without these");
         break;
       }
       if (!are_all_here(is_gone) || !are_enough()) break;
@@ -60,10 +61,10 @@ bool SalvageHost::look(const std::vector<bool>& gone_seats) {
 }
 
 void SalvageHost::hurry() {
-  constexpr Seconds kMoment{0.2};  // mpirun kills a second after it has asked
+  constexpr Seconds kMoment{0.2};  // mpirun sends SIGKILL one second after SIGTERM
   if (is_in_haste_ || stage_ != Stage::coming) return;
   is_in_haste_ = true;
-  if (come_->remaining() > kMoment) come_ = Deadline::after(kMoment, "where ranks stand");
+  if (come_->remaining() > kMoment) come_ = Deadline::after(kMoment, "survivor states");
 }
 
 void SalvageHost::take_standings() {
@@ -74,13 +75,13 @@ void SalvageHost::take_standings() {
     try {
       Standing standing = parse_standing(**said);
       if (standing.rank == rank) standings_.emplace(rank, std::move(standing));
-    } catch (const UserError&) {  // it said nothing, then
+    } catch (const UserError&) {  // treated as no report
     }
-    settle_ = Deadline::after(facts_.settle, "ranks that were missed");
+    settle_ = Deadline::after(facts_.settle, "missing ranks");
   }
 }
 
-// A process that has little time is not lost: its pulse goes on (pulse.h), and it comes when it gets to that.
+// A delayed process is not lost: its heartbeat continues (pulse.h), and it reports later.
 void SalvageHost::take_beats() {
   constexpr Seconds kNextBeat{2};
   if (facts_.regrouping == nullptr) return;
@@ -90,7 +91,7 @@ void SalvageHost::take_beats() {
     if (!said || !*said) continue;
     const auto found = beats_.find(rank);
     if (found == beats_.end() || found->second.first != **said)
-      beats_.insert_or_assign(rank, std::pair(**said, Deadline::after(kNextBeat, "a pulse")));
+      beats_.insert_or_assign(rank, std::pair(**said, Deadline::after(kNextBeat, "a heartbeat")));
   }
 }
 
@@ -99,7 +100,8 @@ bool SalvageHost::is_beating(int rank) const {
   return found != beats_.end() && !found->second.second.has_passed() && !slow_->has_passed() && !is_in_haste_;
 }
 
-// Those that ended before they said anything do not come; those that are missed may, for a while: they may only have waited for others.
+// Ranks that ended before they reported will not report. Ranks that others missed may report within a short
+// time: they may only have waited for others.
 bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
   std::set<int> missed;
   for (const auto& [rank, standing] : standings_)
@@ -117,7 +119,7 @@ bool SalvageHost::are_all_here(const std::vector<bool>& is_gone) const {
   return !is_anybody_expected || come_->has_passed() || (are_all_missed && settle_->has_passed());
 }
 
-// Half of the run or less may be the part that was cut off: the larger one goes first.
+// Half of the run or less may be the isolated partition: the larger one acts first.
 bool SalvageHost::are_enough() const {
   if (facts_.regrouping == nullptr || !facts_.may_be_cut_off || is_in_haste_ || cut_->has_passed())
     return true;
@@ -136,7 +138,8 @@ void SalvageHost::refuse(const std::string& why) {
   stage_ = Stage::over;
 }
 
-// A plan changes between two steps, and who failed in the middle of that is torn: the others all lie as one plan says.
+// Plans change between two steps, and a rank that failed in the middle of a change is torn, so all other
+// states are laid out according to one plan.
 void SalvageHost::take_layout() {
   for (const auto& [rank, standing] : standings_)
     if (!standing.is_torn) epoch_ = std::max(epoch_, standing.epoch);
@@ -151,12 +154,12 @@ std::vector<Standing> SalvageHost::all_standings() const {
   return result;
 }
 
-// Then it waits for the next who is lost.
+// After success the host waits for the next loss.
 bool SalvageHost::go_on() {
   if (facts_.regrouping == nullptr) return false;
   const auto order = facts_.regrouping->regroup(all_standings());
   if (!order) {
-    why_it_ends_ = fmt::format("; the others cannot go on: {}", order.error());
+    why_it_ends_ = fmt::format("; the remaining ranks cannot continue: {}", order.error());
     return false;
   }
   const std::string key = keys_.regroup();
@@ -194,7 +197,7 @@ void SalvageHost::collect(const std::vector<bool>& is_gone) {
     const auto said = board_.find(keys_.part(rank));
     if (!said || !*said) {
       if (is_gone[static_cast<std::size_t>(rank)] || write_->has_passed())
-        refuse(fmt::format("step {} could not be saved: rank {} was lost, too", order_.step, rank));
+        refuse(fmt::format("step {} could not be saved: rank {} was lost as well", order_.step, rank));
       return;
     }
     try {
@@ -214,12 +217,12 @@ void SalvageHost::commit(const std::vector<SalvagePart>& parts) {
   stage_ = Stage::over;
   for (const SalvagePart& part : parts)
     if (part.state != state || state.step != order_.step) {
-      why_not_ = fmt::format("step {} could not be saved: the ranks do not agree about it", order_.step);
+      why_not_ = fmt::format("step {} could not be saved: the ranks report different states", order_.step);
       return;
     }
   CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = facts_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
-  for (SmallFile& file : options.files)  // as they were at the begin of the run
+  for (SmallFile& file : options.files)  // as they were when the run began
     if (file.name == "plan.json")
       file.content = read_file(plan_path(facts_.run, epoch_)).value_or(file.content);
   if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
@@ -230,7 +233,7 @@ void SalvageHost::commit(const std::vector<SalvagePart>& parts) {
   Retention retention = facts_.retention;
   retention.newest = order_.step;
   (void)apply_retention(files_, facts_.run, retention);
-  // Rank 0 may have been lost between a step and its line.
+  // Rank 0 may have been lost after a step and before it wrote the step's line.
   for (const SalvagePart& part : parts)
     if (!part.metrics.empty()) {
       (void)complete_metrics(files_, facts_.run / "metrics.jsonl", order_.step, part.metrics);
@@ -246,19 +249,19 @@ std::string SalvageHost::last_checkpoint() const {
     const auto kept = facts_.memory ? newest_whole(*facts_.memory) : std::nullopt;
     is_in_memory = kept && (!newest || kept->step > newest->step);
     if (is_in_memory) newest = kept;
-  } catch (const UserError&) {  // it cannot be read: then none can be named
+  } catch (const UserError&) {  // unreadable: no checkpoint can be named
   }
   if (!newest) return stage_ == Stage::nobody ? "" : "; there is no checkpoint yet";
   const std::int64_t age = plan_.step - newest->step;
   const std::string how_old =
       age > 0 ? fmt::format(", {} step{} older", age, age == 1 ? "" : "s") : std::string();
-  return fmt::format("; the last whole checkpoint is of step {}{}{}: optimus train --resume {}", newest->step,
-                     is_in_memory ? ", in memory" : "", how_old, facts_.run.string());
+  return fmt::format("; the last complete checkpoint is from step {}{}{}: optimus train --resume {}",
+                     newest->step, is_in_memory ? ", in memory" : "", how_old, facts_.run.string());
 }
 
 std::string SalvageHost::finish() {
   if (!is_saved_ && !order_.folder.empty()) abandon_checkpoint(files_, order_.folder);
-  // Of a save that was under way; a resume would do it too.
+  // Leftovers of a save that was in progress; a resume would remove them too.
   (void)clear_leftovers(files_, facts_.run);
   if (facts_.memory) (void)clear_leftovers(files_, *facts_.memory);
   if (stage_ == Stage::coming || stage_ == Stage::writing)
@@ -268,8 +271,8 @@ std::string SalvageHost::finish() {
   const bool are_all = count == num_holders_;
   return fmt::format("{}; {} saved step {}: optimus train --resume {}", why_it_ends_,
                      count == 1 ? fmt::format("rank {}", order_.ranks[0])
-                     : are_all  ? fmt::format("all {}", count)
-                                : fmt::format("the other {}", count),
+                     : are_all  ? fmt::format("all {} ranks", count)
+                                : fmt::format("the other {} ranks", count),
                      order_.step, facts_.run.string());
 }
 

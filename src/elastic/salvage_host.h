@@ -1,5 +1,6 @@
-// The side of a salvage (salvage.h) that decides and puts the checkpoint together: in the process that hosts the run's store. Does not
-// start or end processes; whoever does (workers.h) calls look() again and again and leaves the ranks alone meanwhile.
+// The deciding side of an emergency checkpoint (salvage.h), in the process that hosts the run's store; it
+// also commits the checkpoint. Does not start or end processes; the owner (workers.h) calls look()
+// periodically and leaves the ranks alone meanwhile.
 #pragma once
 
 #include <map>
@@ -18,19 +19,19 @@ namespace optimus {
 
 struct SalvageFacts {
   Path run;
-  std::optional<Path> memory{};  // its first level (memory_level.h)
+  std::optional<Path> memory{};  // first checkpoint level (memory_level.h)
   ModelSpec model;
   Retention retention{};
-  std::vector<SmallFile> small_files{};  // beside state.json
-  Seconds come{10};                      // for all who can to say where they stand, from the first on
-  Seconds settle{2};  // for those whom somebody has missed and who may yet come, from the last on
-  Seconds slow{45};   // for those whose process shows that it lives: less than ranks wait for an order
-  // For the larger part of a run that has fallen apart to find itself, before half of it or less goes on: longer than its ranks need
-  // to see that the store does not answer, and to agree on another.
+  std::vector<SmallFile> small_files{};  // stored in addition to state.json
+  Seconds come{10};                      // for all ranks to report, after the first report
+  Seconds settle{2};  // after the last report, for ranks that others have missed and that may still report
+  Seconds slow{45};   // for ranks whose heartbeat continues: shorter than ranks wait for an order
+  // For the majority of a partitioned run to act first, before half of it or less continues: longer than
+  // ranks need to detect that the store is unreachable, and to agree on another.
   Seconds cut{25};
   Seconds write{300};
-  Regrouping* regrouping = nullptr;  // the ranks go on where they can; none: what is left is saved
-  bool may_be_cut_off = false;       // whom nobody hears may live, and go on, too
+  Regrouping* regrouping = nullptr;  // the ranks continue if possible; null: the state is only saved
+  bool may_be_cut_off = false;       // unreachable ranks may be alive and continue without these
 };
 
 // One thread.
@@ -39,12 +40,13 @@ class SalvageHost {
   // Both must outlive this.
   SalvageHost(Board& board, FileSystem& files, SalvageFacts facts);
 
-  // is_gone: [seat], whether it has ended, or counts as lost. True: a salvage is under way, leave them alone. Never waits.
+  // is_gone: [worker id], whether it has ended, or counts as lost. True while an emergency checkpoint or
+  // membership change is in progress: leave the ranks alone. Never blocks.
   bool look(const std::vector<bool>& is_gone);
-  // The ranks' launcher ends them: who has not said within a moment where it stands is not waited for.
+  // The launcher is ending the ranks: do not wait for ranks that have not reported within a moment.
   void hurry();
-  // When no rank runs any more: removes what was begun and is not whole. What to tell behind why the run failed, beginning with "; ",
-  // or nothing.
+  // When no rank runs any more: removes an incomplete checkpoint. Returns what to append to the run's failure
+  // line, beginning with "; ", or an empty string.
   std::string finish();
 
  private:
@@ -57,7 +59,7 @@ class SalvageHost {
   bool are_enough() const;
   bool go_on();
   std::vector<Standing> all_standings() const;
-  // [rank]: of the membership; ranks are seats where nobody regroups.
+  // [rank] of the membership; without membership changes, ranks are worker ids.
   std::vector<bool> by_rank(const std::vector<bool>& is_gone) const;
   void refuse(const std::string& why);
   void collect(const std::vector<bool>& is_gone);
@@ -72,16 +74,16 @@ class SalvageHost {
   int num_ranks_ = 0;
   Stage stage_ = Stage::nobody;
   std::map<int, Standing> standings_;
-  std::int64_t epoch_ = 0;  // of the plan that the newest of them lie as
-  Layout layout_;           // of masters and moments under it
+  std::int64_t epoch_ = 0;  // of the plan that the newest states are laid out as
+  Layout layout_;           // of masters and moments under that plan
   std::size_t num_holders_ = 0;
   std::optional<Deadline> come_, settle_, slow_, cut_, write_;
   std::map<int, std::pair<std::string, Deadline>>
-      beats_;  // by rank: its last pulse, and until when the next must come
+      beats_;  // by rank: its last heartbeat, and the deadline for the next
   SalvagePlan plan_;
   SalvageOrder order_;
-  std::string why_it_ends_;  // the others do not go on; begins with "; "
-  std::string why_not_;      // nothing was saved
+  std::string why_it_ends_;  // why the ranks cannot continue; begins with "; "
+  std::string why_not_;      // why nothing was saved
   bool is_saved_ = false, is_in_haste_ = false;
 };
 

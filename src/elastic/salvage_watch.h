@@ -1,4 +1,4 @@
-// A SalvageHost on a thread of its own: where the process that hosts the store is a rank itself and may have to be told what to save.
+// Runs a SalvageHost on a thread of its own, for a process that hosts the store and is also a rank.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@ namespace optimus {
 
 class SalvageWatch {
  public:
-  // who_is_gone: [rank], those known to have ended; is_in_haste: whether the launcher wants the end. Asked only while a salvage is under
-  // way, from the thread. All must outlive this.
+  // who_is_gone: [rank], ranks that are known to have ended; is_in_haste: whether the launcher is ending the
+  // run. Called only while a save is in progress, from the thread. All arguments must outlive this.
   SalvageWatch(Board& board, FileSystem& files, SalvageFacts facts,
                std::function<std::vector<bool>()> who_is_gone, std::function<bool()> is_in_haste)
       : host_(board, files, std::move(facts)),
@@ -24,12 +24,13 @@ class SalvageWatch {
   ~SalvageWatch() { stop(); }
   SalvageWatch(const SalvageWatch&) = delete;
 
-  // When this process has nothing more to do for the run: waits for a salvage under way, which has deadlines.
+  // Called when this process has nothing more to do for the run: waits for a save in progress, which has
+  // deadlines.
   void end() {
     stop();
     while (look()) std::this_thread::sleep_for(kPause);
   }
-  // As SalvageHost has it, after end().
+  // See SalvageHost::finish(); call after end().
   std::string finish() { return host_.finish(); }
 
  private:

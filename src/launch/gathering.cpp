@@ -1,4 +1,4 @@
-// See gathering.h.
+// Implements gathering.h.
 #include "launch/gathering.h"
 
 #include <fmt/ranges.h>
@@ -21,21 +21,22 @@ constexpr double kSecondsBetweenHellos = 1;
 constexpr Seconds kRefusalPatience{10};
 
 constexpr const char* kGoneKey = "gone";
-// A store that was there and is not any more: rank 0 may only have been stopped, or be started anew. Less where the patience is less.
+// How long to wait for a store that was reachable before: rank 0 may only have been stopped, or restart.
+// Limited by the overall timeout.
 constexpr Seconds kReturnPatience{30};
 
 std::string hello_key(int rank) { return fmt::format("hello/{}", rank); }
 std::string welcome_key(const std::string& nonce) { return "welcome/" + nonce; }
 std::string torch_key(const LaunchInfo& launch) { return "optimus-megatron/" + launch.job; }
 
-// Several hosts: everything that must be known before.
+// For several hosts: checks everything that must be known in advance.
 std::string token_for_hosts(const GatheringOptions& options) {
   const LaunchInfo& launch = options.launch;
   if (!launch.missing.empty())
-    throw UserError("{}: ranks of several hosts need {}, the host of rank 0", launch.launcher,
+    throw UserError("{}: ranks on several hosts need {}, the host of rank 0", launch.launcher,
                     join(launch.missing, ", "));
   if (!options.token)
-    throw UserError("{}: a run over several hosts needs a token, the same on all; {}", launch.launcher,
+    throw UserError("{}: a run on several hosts needs a token, the same on all hosts; {}", launch.launcher,
                     how_to_make_token());
   return options.token->text;
 }
@@ -45,8 +46,8 @@ RankHello own_hello(const LaunchInfo& launch, const KeyStore& store) {
       make_token(), {host_name(), store.own_address(), ::getpid(), launch.local_rank}, store.store_address()};
 }
 
-// Who reaches the store by the loopback interface is on rank 0's machine: others reach both by the address at which they reach
-// rank 0. With etcd, each has the address by which it reaches that.
+// A rank that reaches the store through the loopback interface is on rank 0's machine, so both get the
+// address at which other ranks reach rank 0. With etcd, each rank has the address from which it reaches etcd.
 void settle_addresses(std::vector<RankHello>& hellos, bool is_etcd) {
   std::string first = hellos[0].rank.address;
   if (!is_etcd)
@@ -66,11 +67,11 @@ struct Gathering::Parts {
   std::shared_ptr<KeyStore> store;
   std::string session = make_token();
   std::map<int, RankHello> here;  // by rank
-  bool is_patient = true;         // not: it has waited for the others in vain
+  bool is_patient = true;         // false: the timeout for the other ranks has passed
 
   void host();
   void announce();
-  // Reads the hellos of those who were not there yet.
+  // Reads the join requests of ranks that have not joined yet.
   void look();
 };
 
@@ -84,7 +85,7 @@ void Gathering::Parts::host() {
   }
   StoreServerOptions how{.token = place.token};
   if (!launch.is_one_host) how.where = Listening::everywhere;
-  // torchrun has the port itself.
+  // torchrun itself uses the port.
   if (!launch.is_one_host && !launch.has_torch_store) how.port = launch.master_port;
   server = std::make_unique<StoreServer>(how);
   place.port = server->port();
@@ -92,7 +93,7 @@ void Gathering::Parts::host() {
 
 namespace {
 
-// torchrun's store may be on another host than rank 0: this machine's address on the way there.
+// torchrun's store may be on another host than rank 0: returns this machine's address on the route to it.
 std::string address_towards(const LaunchInfo& launch) {
   const Outcome<Socket> way = Socket::connect(launch.master_host, launch.master_port,
                                               Deadline::after(Seconds(10), "torchrun's store"));
@@ -140,20 +141,21 @@ std::vector<PresentRank> Gathering::wait_for_others(const std::function<void(con
     std::vector<int> all;
     for (int rank = 0; rank < size && all.size() < 8; ++rank)
       if (!parts_->here.contains(rank)) all.push_back(rank);
-    return fmt::format("{} of {} ranks are there; not yet: {}{}", parts_->here.size(), size,
+    return fmt::format("{} of {} ranks have joined; missing: {}{}", parts_->here.size(), size,
                        fmt::join(all, ", "), all.size() == 8 ? ", …" : "");
   };
   bool is_told = false;
   for (int look = 0;; ++look) {
     parts_->look();
     if (const auto gone = value_or_throw(parts_->store->find(kGoneKey)))
-      throw UserError("{} before the run has begun", *gone);
+      throw UserError("{} before the run began", *gone);
     if (static_cast<int>(parts_->here.size()) == size) break;
     parts_->options.check_interrupted();
     parts_->is_patient = !deadline.has_passed();
     if (!parts_->is_patient)
-      throw UserError("{}, after {}; is the token the same on all hosts, and can they reach {}?", missing(),
-                      text(parts_->options.patience), parts_->place.host);
+      throw UserError(
+          "{}, after {}; check that the token is the same on all hosts and that they can reach {}", missing(),
+          text(parts_->options.patience), parts_->place.host);
     if (!is_told && worth_telling.has_passed()) tell(missing()), is_told = true;
     pause_before_look(look);
   }
@@ -172,7 +174,7 @@ Gathered Gathering::welcome(const Json& settings) {
   for (const auto& [rank, hello] : parts_->here) result.ranks.push_back(hello.rank);
   const Json answer = {
       {"prefix", result.prefix}, {"ranks", ranks_json(result.ranks)}, {"settings", settings}};
-  // The long part once; each gets the way to it.
+  // The long part is stored once; each reply refers to it.
   value_or_throw(result.store->set(result.prefix + "settings", answer.dump()));
   for (const auto& [rank, hello] : parts_->here)
     value_or_throw(result.store->set(welcome_key(hello.nonce), Json{{"prefix", result.prefix}}.dump()));
@@ -193,15 +195,16 @@ void Gathering::refuse(const std::string& why) {
       parts_->options.check_interrupted();
       pause_before_look(look);
     }
-    // Time for them to read it, before the store is gone.
+    // Gives them time to read the reply before the store ends.
     for (int i = 0; i < 6; ++i) pause_before_look(6);
-  } catch (...) {  // the store is gone, or the user is in a hurry: the others see that by themselves
+    // the store is unreachable, or the user interrupts: the other ranks detect that on their own
+  } catch (...) {
   }
 }
 
 namespace {
 
-// Where rank 0's store is, as far as is known now.
+// The address of rank 0's store, if it is known at present.
 std::optional<StorePlace> place_now(const GatheringOptions& options) {
   const LaunchInfo& launch = options.launch;
   StorePlace place;
@@ -217,44 +220,47 @@ std::optional<StorePlace> place_now(const GatheringOptions& options) {
   if (launch.is_one_host || !launch.has_torch_store) return place;
   const auto told = options.torch.look(launch.master_host, launch.master_port, torch_key(launch));
   if (!told) return std::nullopt;
-  std::tie(place.host, place.port) = parse_host_port(*told, "rank 0's place in torchrun's store");
+  std::tie(place.host, place.port) = parse_host_port(*told, "the address of rank 0 in torchrun's store");
   return place;
 }
 
-// Says that it is there until it is answered. Fails when the store does: then rank 0 may be elsewhere.
+// Sends join requests until a reply arrives. Fails if the store does: rank 0 may then have another address.
 Outcome<std::string> wait_for_welcome(const GatheringOptions& options, KeyStore& store,
                                       const Deadline& deadline) {
   const RankHello hello = own_hello(options.launch, store);
   for (int look = 0;; ++look) {
-    // Again now and then: rank 0 clears what an earlier run has left in etcd, and with it what came too early.
+    // Repeat the request periodically: rank 0 clears what an earlier run left in etcd, and with it requests
+    // that came too early.
     if (look % static_cast<int>(kSecondsBetweenHellos / 0.05) == 0)
       if (const auto said = store.set(hello_key(options.launch.rank), text(hello)); !said)
         return tl::unexpected(said.error());
     auto found = store.find(welcome_key(hello.nonce));
     if (!found) return tl::unexpected(found.error());
     if (*found) return std::move(**found);
-    if (deadline.has_passed()) return failure("rank 0 does not answer");
+    if (deadline.has_passed()) return failure("rank 0 does not respond");
     options.check_interrupted();
     pause_before_look(look);
   }
 }
 
 Outcome<void> read_welcome(const GatheringOptions& options, const std::string& answer, Gathered& result) {
-  const Json json = parse_json(answer, "rank 0's answer");
-  const JsonView view(json, "rank 0's answer");
+  const Json json = parse_json(answer, "rank 0's reply");
+  const JsonView view(json, "rank 0's reply");
   if (const auto refused = view.find("refused")) throw RankRefused{refused->text()};
   result.prefix = view.at("prefix").text();
   const auto settings = result.store->find(result.prefix + "settings");
-  if (!settings || !*settings) return failure("rank 0's settings are not there");
+  if (!settings || !*settings) return failure("rank 0's settings are missing");
   const Json document = parse_json(**settings, "rank 0's settings");
   const JsonView all(document, "rank 0's settings");
   result.ranks = parse_present_ranks(all.at("ranks")), result.settings = all.at("settings").raw();
   if (static_cast<int>(result.ranks.size()) != options.launch.world_size)
-    throw UserError("rank 0 has {} ranks, this one {}", result.ranks.size(), options.launch.world_size);
+    throw UserError("rank 0 reports {} ranks, this rank expects {}", result.ranks.size(),
+                    options.launch.world_size);
   return {};
 }
 
-// With a will from the first word on: whoever dies is not waited for. was_there: the store has answered.
+// Registers a last will first, so that the others do not wait for a rank that dies. was_there: set when the
+// store has responded.
 Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& place,
                             const Deadline& deadline, bool& was_there) {
   auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
@@ -262,13 +268,14 @@ Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& p
   was_there = true;
   Gathered result{place, std::move(*opened), "", {}, {}};
   const int rank = options.launch.rank;
-  const std::string will = fmt::format("rank {} (process {} on {}) is gone", rank, ::getpid(), host_name());
+  const std::string will =
+      fmt::format("rank {} (process {} on {}) has disconnected", rank, ::getpid(), host_name());
   if (const auto left = result.store->set_will(kGoneKey, will); !left) return tl::unexpected(left.error());
   const Outcome<std::string> answer = wait_for_welcome(options, *result.store, deadline);
   const Outcome<void> taken =
       answer ? read_welcome(options, *answer, result) : Outcome<void>(tl::unexpected(answer.error()));
   if (!taken) {
-    (void)result.store->set_will("", "");  // it comes again
+    (void)result.store->set_will("", "");  // it will try again
     return tl::unexpected(taken.error());
   }
   value_or_throw(result.store->set_will(result.prefix + kEndedKey, will));
@@ -279,8 +286,8 @@ Outcome<Gathered> say_hello(const GatheringOptions& options, const StorePlace& p
 
 Gathered join_gathering(const GatheringOptions& options) {
   const Deadline deadline = Deadline::after(options.patience, "rank 0");
-  std::optional<Deadline> back;  // until when rank 0, which was there, must be so again
-  std::string why = "it has not said where its store is";
+  std::optional<Deadline> back;  // deadline for rank 0 to return after its store was lost
+  std::string why = "it has not published the address of its store";
   for (int look = 0;; ++look) {
     bool was_there = false;
     if (const auto place = place_now(options)) {
@@ -291,7 +298,7 @@ Gathered join_gathering(const GatheringOptions& options) {
     if (was_there)
       back = Deadline::after(Seconds(std::min(kReturnPatience.value, options.patience.value)), "rank 0");
     if (back && back->has_passed())
-      throw UserError("rank {}: rank 0 was there and is gone: {}", options.launch.rank, why);
+      throw UserError("rank {}: lost the connection to rank 0: {}", options.launch.rank, why);
     if (deadline.has_passed())
       throw UserError("rank {} has not found rank 0 within {}: {}", options.launch.rank,
                       text(options.patience), why);

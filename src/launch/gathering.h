@@ -1,12 +1,13 @@
-// How ranks that somebody's launcher started become a run: rank 0 hosts the store (or all use etcd), each of the others says that
-// it is there, and gets everything it must know in the answer. Nothing but the store is needed for that: hosts need not share a
-// file until the run's folder is used.
+// Rendezvous of ranks that an external launcher started: rank 0 hosts the store (or all ranks use etcd), each
+// of the others sends a join request, and the reply contains all settings. Only the store is needed for this:
+// hosts need not share a file system until the run's folder is used.
 //
-//   others                               store                              rank 0
-//   hello/R = {nonce, host, pid, …}  ──>                   <── all hellos
-//                                        <── welcome/NONCE = {session, what rank 0 has resolved}
+//   other ranks                                store       rank 0
+//   join request {nonce, host, pid, …}  ──>            <── reads all join requests
+//   reads its reply                     <──            <── join reply of each nonce {session, settings}
 //
-// A rank that dies meanwhile leaves a will under gone, and there is no run. A nonce is a rank's own, so that nobody is answered by what an earlier run left in etcd.
+// If a rank dies meanwhile, its last will sets the key `gone`, and the run does not start. Each rank has its
+// own nonce, so that it never receives a reply that an earlier run left in etcd.
 #pragma once
 
 #include <functional>
@@ -23,47 +24,49 @@
 
 namespace optimus {
 
-// How the processes of a run on several hosts learn where rank 0's store is, when torchrun's own store has MASTER_PORT. From comm/,
-// which this does not include.
+// How ranks on several hosts find rank 0's store if torchrun's own store uses MASTER_PORT. Implemented in
+// comm/, which this does not include.
 struct TorchStore {
   std::function<void(const std::string& host, int port, const std::string& key, const std::string& value)>
       announce;
-  // The value when it is there within a short while.
+  // Returns the value if it is available within a short time.
   std::function<std::optional<std::string>(const std::string& host, int port, const std::string& key)> look;
 };
 
 struct GatheringOptions {
   LaunchInfo launch;
   std::optional<Token> token{};
-  std::string store{};  // etcd://host:port; empty: one of ours
+  std::string store{};  // etcd://host:port; empty: rank 0 hosts the store
   TorchStore torch{};
-  std::function<void()> check_interrupted = [] {};  // throws when the user wants the end
+  std::function<void()> check_interrupted = [] {};  // throws when the user interrupts
   Seconds patience{600};
 };
 
-// What both sides have afterwards.
+// The result of the rendezvous, on all ranks.
 struct Gathered {
   StorePlace place;
-  std::shared_ptr<KeyStore> store;  // shared: with a thread that looks into it
-  std::string prefix;               // before all keys of this run
+  std::shared_ptr<KeyStore> store;  // shared: with a thread that polls it
+  std::string prefix;               // prepended to all keys of this run
   std::vector<PresentRank> ranks;
   Json settings;
 };
 
-// Under the prefix: who has failed, or is gone; the run is to end. A rank that has gathered has a will for it.
+// Under the prefix: set with a description when a rank has failed or disconnected; the run must end. Each
+// rank's last will sets it.
 inline constexpr const char* kEndedKey = "ended";
 
-// Of rank 0. Lives as long as the run.
+// Rank 0's side of the rendezvous. Must live as long as the run.
 class Gathering {
  public:
-  // Hosts the store and says where it is. Throws UserError: no token, no port, etcd is not reached.
+  // Hosts the store and publishes its address. Throws UserError: no token, no port, or etcd is unreachable.
   explicit Gathering(GatheringOptions options);
   ~Gathering();
 
-  // Waits for the others. `tell` gets a line about who is missing. Throws UserError when they do not come.
+  // Waits for the other ranks. `tell` receives a line about missing ranks. Throws UserError if they do not
+  // join in time.
   std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& tell);
   Gathered welcome(const Json& settings);
-  // Tells all who come within a few seconds that there is no run; never throws.
+  // Informs all ranks that join within a few seconds that the run does not start; never throws.
   void refuse(const std::string& why);
 
  private:
@@ -71,10 +74,10 @@ class Gathering {
   std::unique_ptr<Parts> parts_;
 };
 
-// Of the others. Throws UserError when rank 0 is not found in time, and RankRefused.
+// The side of the other ranks. Throws UserError if rank 0 is not found in time, and RankRefused.
 Gathered join_gathering(const GatheringOptions& options);
 
-// Rank 0 has told the user why there is no run.
+// Rank 0 has shown the user why the run does not start.
 struct RankRefused {
   std::string why;
 };

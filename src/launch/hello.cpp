@@ -1,4 +1,4 @@
-// See hello.h.
+// Implements hello.h.
 #include "launch/hello.h"
 
 #include "base/text.h"
@@ -16,8 +16,8 @@ std::string text(const RankHello& hello) {
 }
 
 RankHello parse_hello(const std::string& text) {
-  const Json json = parse_json(text, "a rank's hello");
-  const JsonView view(json, "a rank's hello");
+  const Json json = parse_json(text, "a join request");
+  const JsonView view(json, "a join request");
   RankHello hello;
   hello.nonce = view.at("nonce").text(), hello.store_address = view.at("store_address").text();
   hello.rank.host = view.at("host").text(), hello.rank.address = view.at("address").text();

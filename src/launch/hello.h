@@ -1,5 +1,5 @@
-// What ranks of a launcher tell each other about themselves while they gather (gathering.h): a hello through the store, and the list of
-// all who are there in rank 0's answer. Texts from the network: sizes and numbers are checked. Pure.
+// Join requests and the list of all ranks in rank 0's reply (gathering.h). These texts come from the network:
+// sizes and numbers are validated. Pure.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ struct PresentRank {
 };
 
 struct RankHello {
-  std::string nonce;  // the rank's own: by it it is answered
+  std::string nonce;  // of this rank; the reply is addressed to it
   PresentRank rank;
   std::string store_address;  // of the store, as this rank reaches it
 };
 std::string text(const RankHello& hello);
-// Throws UserError when it is no such text.
+// Throws UserError for an invalid text.
 RankHello parse_hello(const std::string& text);
 
-// Hosts in the order of their first ranks.
+// Numbers hosts in the order of their first ranks.
 std::vector<int> host_numbers(const std::vector<PresentRank>& ranks);
 
 Json ranks_json(const std::vector<PresentRank>& ranks);

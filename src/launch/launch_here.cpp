@@ -1,4 +1,4 @@
-// See launch_hosts.h: the side of a host.
+// Implements the host's side of launch_hosts.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -18,15 +18,16 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kSettingsPatience{60};
-constexpr Seconds kRankGrace{15};  // for the other ranks of the host, after one has failed or they are to end
+// for the other ranks of the host, after one has failed or they were asked to end
+constexpr Seconds kRankGrace{15};
 constexpr std::size_t kMostSettings = 1 << 20;
 
-// Lines from standard input, as they come.
+// Reads lines from standard input without blocking, and detects its end.
 class LifeLine {
  public:
   LifeLine() { ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK); }
   bool is_cut() const { return is_cut_; }
-  // The next line, when one is there after at most so long.
+  // Waits at most `milliseconds` for the next line.
   std::optional<std::string> line(int milliseconds) {
     pollfd waited{STDIN_FILENO, POLLIN, 0};
     if (is_cut_ || have_.find('\n') != std::string::npos) waited.fd = -1;
@@ -59,8 +60,8 @@ struct HostTask {
 };
 
 HostTask parse_task(const std::string& line) {
-  const Json json = parse_json(line, "what optimus launch sent");
-  const JsonView view(json, "what optimus launch sent");
+  const Json json = parse_json(line, "the task from optimus launch");
+  const JsonView view(json, "the task from optimus launch");
   HostTask task;
   task.size = static_cast<int>(view.at("size").integer(1, 1 << 20));
   task.count = static_cast<int>(view.at("count").integer(1, 4096));
@@ -95,7 +96,8 @@ HostTask wait_for_task(LifeLine& input, const std::function<bool()>& is_interrup
     if (const auto line = input.line(100)) return parse_task(*line);
     if (input.is_cut()) break;
   }
-  throw UserError("optimus launch --here is started by optimus launch, which tells it what to do");
+  throw UserError(
+      "optimus launch --here is started by optimus launch and reads its task from standard input");
 }
 
 }  // namespace
@@ -112,20 +114,21 @@ int launch_here(const std::function<bool()>& is_interrupted) {
     for (ChildProcess& rank : ranks) {
       const auto ended = rank.code();
       is_over &= ended.has_value();
-      // Any failure counts more than an interruption.
+      // A failure takes precedence over an interruption.
       if (ended && *ended != 0 && code != 1) code = *ended == 130 ? 130 : 1;
     }
     if (is_over) return code;
     if (code == 1 && !grace) grace = Deadline::after(kRankGrace, "the other ranks");
     const auto line = input.line(20);
-    if (input.is_cut()) break;  // nobody is there any more: the ranks end now
+    if (input.is_cut()) break;  // the starting side has ended: end the ranks now
     if (!is_asked && (is_interrupted() || line == "end")) {
       is_asked = true, grace = Deadline::after(kRankGrace, "the ranks");
-      for (ChildProcess& rank : ranks) rank.signal(SIGINT);  // the run is to end; SIGTERM: one rank is to go
+      // SIGINT ends the run; SIGTERM would only make one rank leave
+      for (ChildProcess& rank : ranks) rank.signal(SIGINT);
     }
     if (grace && grace->has_passed()) break;
   }
-  return code == 0 ? 1 : code;  // the ranks are ended by their destructors
+  return code == 0 ? 1 : code;  // the destructors end the ranks
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See launch_hosts.h: the starting side.
+// Implements the starting side of launch_hosts.h.
 #include "launch/launch_hosts.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ constexpr Seconds kHostGrace{20};     // for the other hosts, after the first ha
 constexpr Seconds kLifeLineGrace{8};  // after their input has ended
 constexpr std::size_t kLongestLine = 1 << 16;
 
-// For the shell of the other host.
+// Quotes a word for the shell of the other host.
 std::string shell_quoted(const std::string& word) {
   std::string result = "'";
   for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -35,15 +35,15 @@ std::vector<std::string> split_hosts(const std::string& text) {
   std::vector<std::string> hosts = split(text, ',');
   for (std::string& host : hosts) {
     host = trim(host);
-    // A name that begins with a dash would be an option of ssh.
+    // ssh would treat a name that begins with a dash as an option.
     if (host.empty() || host[0] == '-' || host.find_first_of(" \t\n'\"\\") != std::string::npos)
-      throw UserError("--hosts {}: {} is no host; names are separated by commas, as in a,b,c",
+      throw UserError("--hosts {}: {} is not a host name; separate names by commas, as in a,b,c",
                       in_quotes(text), in_quotes(host));
   }
   return hosts;
 }
 
-// ssh may say user@host.
+// Removes the user of user@host.
 std::string name_of_host(const std::string& host) { return host.substr(host.find('@') + 1); }
 
 class Host {
@@ -82,7 +82,7 @@ class Host {
     if (size > 0) to_send_.erase(0, static_cast<std::size_t>(size));
     if (size < 0 && errno != EAGAIN && errno != EINTR) cut_life_line();
   }
-  // False: there is nothing more to come.
+  // Returns false at the end of the file.
   template <typename Show>
   static bool read_some(int file, Show&& show) {
     char block[1 << 14];
@@ -119,7 +119,7 @@ std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& t
   const int port = options.port > 0 ? options.port : port_of_job(job);
   std::vector<std::string> ssh = split(options.ssh, ' ');
   std::erase(ssh, "");
-  if (ssh.empty()) throw UserError("--ssh is empty: it names the program that reaches a host, as in ssh");
+  if (ssh.empty()) throw UserError("--ssh is empty: specify the program that connects to a host, as in ssh");
   std::vector<Host> hosts;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Json settings = {{"folder", std::filesystem::current_path().string()},
@@ -163,7 +163,7 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
     for (Host& host : hosts)
       if (const auto code = host.code(); code && *code != 0 && *code != 130 && failed.empty()) {
         failed = fmt::format("{} ended with code {}{}", host.name(), *code,
-                             *code == 255 ? " (of ssh, when it does not reach the host)" : "");
+                             *code == 255 ? " (ssh returns this code if it cannot reach the host)" : "");
         grace = Deadline::after(kHostGrace, "the other hosts");
       }
     if (grace && grace->has_passed() && !life_line) {

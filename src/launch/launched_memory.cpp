@@ -1,4 +1,4 @@
-// See launched_memory.h.
+// Implements launched_memory.h.
 #include "launch/launched_memory.h"
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
   if (options.memory_every == 0) return;
   if (find_memory_level(run))
     throw UserError(
-        "--memory-every: a run without a launcher has left its state in the memory of this host; go on with "
+        "--memory-every: an earlier run without a launcher left its state in the memory of this host; resume "
         "it there (optimus train --resume {}), or remove that state (optimus checkpoint clear {})",
         run.string(), run.string());
   RealFileSystem files;
@@ -54,10 +54,11 @@ void make_memory_of_comer(const TrainOptions& options, const Path& run) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory || options.memory_every == 0) return;
   make_memory_folder(*memory);
-  if (!has_others_here(run)) remove_steps(*memory);  // of processes that are gone: the run has gone on since
+  // left by processes that have ended: the run has advanced since
+  if (!has_others_here(run)) remove_steps(*memory);
 }
 
-// Where the folder is, is known from before: whoever ends first takes the list away.
+// The location is read before the work begins, since the first rank to end removes the record.
 Json removing_memory(const Path& run, const std::function<Json()>& work) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory) return work();

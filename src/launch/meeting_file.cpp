@@ -1,4 +1,4 @@
-// See meeting_file.h.
+// Implements meeting_file.h.
 #include "launch/meeting_file.h"
 
 #include <fcntl.h>
@@ -29,23 +29,26 @@ Path own_folder(const Environment& environment) {
   const Path folder = fmt::format("/tmp/optimus-{}", ::geteuid());
   ::mkdir(folder.c_str(), 0700);
   struct stat about {};
-  // lstat: a link of somebody else would lead elsewhere.
+  // lstat: do not follow a symbolic link that another user created.
   if (::lstat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != ::geteuid() ||
       (about.st_mode & 077) != 0)
-    throw UserError("{} must be a folder that is yours alone (mode 700): ranks of this machine meet there",
-                    folder.string());
+    throw UserError(
+        "{} must be a folder that only you can access (mode 700): ranks on this machine use it to find each "
+        "other",
+        folder.string());
   return folder;
 }
 
 constexpr Bytes kLargestMeeting{1 << 12};
 
-// Numbers of processes mean the same only where "pid" is the same, ports of the loopback interface only where "net" is.
+// Process ids are comparable only in the same "pid" namespace, ports of the loopback interface only in the
+// same "net" namespace.
 std::string own_space(const std::string& kind) {
   char name[64] = {};
   return ::readlink(("/proc/self/ns/" + kind).c_str(), name, sizeof name - 1) > 0 ? name : "";
 }
 
-// Whether a rank 0 that was killed has left this.
+// Whether the file was left by a rank 0 that was killed.
 bool is_stale(const Path& path) {
   const Outcome<std::string> text = read_file(path, kLargestMeeting);
   if (!text) return false;
@@ -83,7 +86,7 @@ MeetingFile::MeetingFile(Path path, const MeetingPlace& place) : path_(std::move
   write_private_file(path_, about.dump() + "\n");
 }
 
-// Another run of that name may have begun before this one has ended.
+// Another run with the same name may have begun before this one ended.
 MeetingFile::~MeetingFile() {
   const auto now = read_meeting(path_);
   if (now && now->port == place_.port && now->token == place_.token) ::unlink(path_.c_str());

@@ -1,5 +1,6 @@
-// Where ranks of one machine meet, whoever started them: a file that only this user may read tells the port of the run's store on
-// the loopback interface, and its token. So nobody has to choose a port, and two runs do not meet.
+// How ranks on one machine find the run's store, whichever launcher started them: a file that only this user
+// can read contains the store's port on the loopback interface, and its token. Users need not choose a port,
+// and two runs do not interfere.
 #pragma once
 
 #include <optional>
@@ -15,12 +16,13 @@ struct MeetingPlace {
   std::string token;
 };
 
-// By the job and the network namespace: hosts that share folders do not meet. In $XDG_RUNTIME_DIR, else in /tmp/optimus-UID, which is
-// made and must be this user's alone: throws UserError when it is not.
+// The name depends on the job and the network namespace, so hosts that share folders use different files.
+// Located in $XDG_RUNTIME_DIR, else in /tmp/optimus-UID, which is created and must belong to this user alone:
+// throws UserError if it does not.
 Path meeting_file(const Environment& environment, const std::string& job);
 
-// Written by rank 0, and removed with this object, unless it is another's by then; files of others whose process was killed are
-// removed, too. Throws UserError.
+// Written by rank 0 and removed by the destructor, unless another run has replaced it; files of processes
+// that were killed are removed, too. Throws UserError.
 class MeetingFile {
  public:
   MeetingFile(Path path, const MeetingPlace& place);
@@ -32,8 +34,8 @@ class MeetingFile {
   const MeetingPlace place_;
 };
 
-// Nothing when there is none, or none that can be understood. One that an earlier run left leads to a port where nobody listens, or
-// to somebody who does not know its token: read it again then.
+// nullopt if the file does not exist or is invalid. A file that an earlier run left leads to a port without a
+// listener, or to a server that does not know its token: read it again in that case.
 std::optional<MeetingPlace> read_meeting(const Path& path);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See run_host.h.
+// Implements run_host.h.
 #include "launch/run_host.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kHostLooksEvery{50};
-// Beyond the silence, for one that was only slow to say where it stands.
+// Seconds beyond the silence limit, for a rank that is only slow to report.
 constexpr double kSecondChance = 1.5;
 
 SalvageFacts with_regrouping(SalvageFacts facts, Regrouping& regrouping) {
@@ -50,9 +50,11 @@ void RunHost::watch() {
   }
 }
 
-// All that a usual look asks for: the store may be on a device's own core, and ranks may be many.
+// Fetches all keys of a regular poll in one request: the store may share a core with a device, and there may
+// be many ranks.
 void RunHost::fetch() {
-  // Who has gone first, then who has said how it ended: whoever says so and goes has not gone without a word.
+  // Keys of lost workers before keys of reports: a worker that reports and then ends is never seen as lost
+  // without a report.
   std::vector<std::string> keys;
   for (int seat = 0; seat < static_cast<int>(regrouping_.workers().size()); ++seat)
     keys.push_back(gone_key(seat));
@@ -64,7 +66,7 @@ void RunHost::take_pulses() {
   const auto now = Deadline::Clock::now();
   for (const int seat : regrouping_.staying()) {
     const auto said = board_.find(pulse_key(seat));
-    if (!said || !*said) continue;  // it has not begun
+    if (!said || !*said) continue;  // has not begun
     const std::optional<Pulse> pulse = parse_pulse(**said);
     const std::int64_t step = pulse ? pulse->step : 0;
     const auto [found, is_new] = pulses_.try_emplace(seat, Beat{**said, now, step});
@@ -74,8 +76,8 @@ void RunHost::take_pulses() {
   }
 }
 
-// Since its pulse, or since the training got on, which it does with everybody or not at all: a rank whose pulses are lost on a network that
-// is full trains all the same.
+// Seconds since the last heartbeat, or since the training last advanced, which requires all ranks: a rank
+// whose heartbeats are lost on a congested network still trains.
 double RunHost::silent_for(int seat) const {
   const auto found = pulses_.find(seat);
   if (found == pulses_.end()) return 0;
@@ -107,7 +109,9 @@ bool RunHost::look() {
     have_ended = have_ended && (has_gone || has_reported);
     if ((!has_gone && !is_silent) || has_reported) continue;
     const std::string what = regrouping_.what_hangs(seat);
-    const std::string how = !what.empty() ? "hangs: " + what : is_silent ? "does not answer" : "is gone";
+    const std::string how = !what.empty() ? "hangs: " + what
+                            : is_silent   ? "does not respond"
+                                          : "has disconnected";
     const WorkerEntry& who = regrouping_.workers()[static_cast<std::size_t>(seat)];
     regrouping_.note_lost(seat,
                           fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, how));

@@ -1,4 +1,4 @@
-// See workers.h.
+// Implements workers.h.
 #include "launch/workers.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ namespace {
 constexpr int kLookEvery = 50;  // milliseconds
 constexpr std::size_t kLongestReport = 1 << 20;
 
-// Arguments and environment as posix_spawn wants them.
+// Arguments and environment in the form that posix_spawn expects.
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;
   for (std::string& word : words) result.push_back(word.data());
@@ -49,7 +49,8 @@ std::vector<std::string> environment_with(const std::string& place) {
   return result;
 }
 
-// Its report goes to file 3, what a person reads to 4; both stay open in it, nothing else of ours does.
+// The worker's report goes to descriptor 3, text for the user to 4; both stay open in it, all other
+// descriptors of ours are closed.
 constexpr int kReportFile = 3, kTerminalFile = 4;
 
 pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
@@ -60,7 +61,7 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
   place.parent = ::getpid(), place.report = kReportFile, place.terminal = kTerminalFile;
   SpawnSettings how;
-  // Away from the numbers that they are to get, whatever those are now.
+  // dup2 to fixed numbers, whatever the present numbers are.
   ::posix_spawn_file_actions_adddup2(&how.actions, report, kReportFile);
   ::posix_spawn_file_actions_adddup2(&how.actions, STDERR_FILENO, kTerminalFile);
   ::posix_spawn_file_actions_addopen(&how.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -74,13 +75,13 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, options.program.c_str(), &how.actions, &how.attributes,
                                   pointers(words).data(), pointers(variables).data());
-  if (error != 0) throw UserError("worker {} could not be started: {}", rank, ::strerror(error));
+  if (error != 0) throw UserError("cannot start worker {}: {}", rank, ::strerror(error));
   return pid;
 }
 
-// Of a process that others started.
+// Whether a process that was not started here still runs.
 bool does_run(const WorkerEntry& entry) {
-  if (entry.host != host_name()) return true;  // its own host would know
+  if (entry.host != host_name()) return true;  // only its own host can check
   std::ifstream file(fmt::format("/proc/{}/stat", entry.pid));
   std::string stat;
   if (!std::getline(file, stat)) return false;
@@ -109,8 +110,9 @@ Workers::~Workers() {
 
 void Workers::start(int rank) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw UserError("worker {}: no pipe: {}", rank, ::strerror(errno));
-  // dup2 of a file onto itself would leave it to be closed in the worker.
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw UserError("worker {}: cannot create a pipe: {}", rank, ::strerror(errno));
+  // dup2 of a descriptor onto itself would keep its close-on-exec flag.
   const int high = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
   ::close(ends[1]);
   Worker& worker = all_[static_cast<std::size_t>(rank)];
@@ -140,11 +142,11 @@ void Workers::write_list() const {
                        [&](const Worker& worker) { return worker.pid == entry.pid && worker.status; });
   });
   RealFileSystem files;
-  // That the list cannot be written ends no training.
+  // A write error does not end the training.
   (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
 }
 
-// Those who joined may be the only ones who are left.
+// Joined workers may be the only ones left.
 bool Workers::is_over() const {
   const bool have_all_ended = std::all_of(all_.begin(), all_.end(), [](const Worker& worker) {
     return worker.status.has_value() || worker.is_out;
@@ -166,7 +168,7 @@ void Workers::read_report(Worker& worker) {
   if (worker.report || !ends_with(worker.line, "\n")) return;
   try {
     worker.report = parse_worker_report(worker.line);
-  } catch (const UserError&) {  // it is no report: then how it ended must do
+  } catch (const UserError&) {  // not a report: the exit status must do
   }
 }
 
@@ -182,14 +184,14 @@ void Workers::reap(Worker& worker) {
   write_list();
 }
 
-// In the order in which they are seen; those that only lost others come behind whoever failed by itself (why()).
+// In the order of detection; workers that only lost others rank after those that failed themselves (why()).
 void Workers::note_failures() {
   for (Worker& worker : all_) {
     if (worker.order >= 0 || worker.is_ended_by_us || worker.is_out) continue;
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
     const bool has_died = worker.status && !worker.report;
-    // While ranks start the others wait long for it; in a step they have said so before.
+    // During start-up the others wait long for it; in a step they have reported it before.
     const bool is_silent = worker.stopped && worker.stopped->has_passed();
     if (has_reported || has_died || is_silent) worker.order = num_failed_++;
   }
@@ -200,7 +202,7 @@ void Workers::look(int milliseconds) {
   for (const Worker& worker : all_)
     if (worker.pipe >= 0) files.push_back({worker.pipe, POLLIN, 0});
   ::poll(files.data(), files.size(), milliseconds);
-  // The processes first: of one that is gone the whole report can be read.
+  // Reap processes first: the whole report of an ended process can then be read.
   for (Worker& worker : all_) reap(worker);
   for (Worker& worker : all_) read_report(worker);
   note_failures();
@@ -239,14 +241,14 @@ void Workers::note_lost(int seat) {
   const Membership& members = regrouping_->membership();
   const auto rank = std::find(members.seats.begin(), members.seats.end(), seat) - members.seats.begin();
   const WorkerEntry& entry = regrouping_->workers()[static_cast<std::size_t>(seat)];
-  std::string how = "is gone";
+  std::string how = "has ended";
   if (seat < static_cast<int>(all_.size())) how = how_it_ended(seat);
   if (const std::string what = regrouping_->what_hangs(seat); !what.empty()) how = "hangs: " + what;
   regrouping_->note_lost(seat,
                          fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
 }
 
-// Who is lost, and who has come since.
+// Records lost workers, and detects join requests.
 void Workers::follow_members() {
   regrouping_->look();
   const std::vector<bool> is_gone = who_is_gone();
@@ -259,7 +261,8 @@ void Workers::follow_members() {
     is_anybody_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
                                         : !regrouping_->report_of(seat).has_value();
   }
-  // Of one whose connections stay open although it does nothing, or that had none yet, nobody else would tell the others.
+  // Wake the others for a worker whose connections stay open although it hangs, or that had none yet: they
+  // would not notice its loss.
   if (is_anybody_lost) regrouping_->rouse();
 }
 
@@ -301,7 +304,7 @@ Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* sal
   return result_of_first();
 }
 
-// Of whoever was rank 0 at the end; it need not be one that was started here.
+// Of the worker that was rank 0 at the end, which need not have been started here.
 Json Workers::result_of_first() const {
   const int seat = regrouping_ == nullptr ? 0 : regrouping_->membership().seats.front();
   if (seat < static_cast<int>(all_.size())) {
@@ -309,13 +312,14 @@ Json Workers::result_of_first() const {
     return worker.report ? worker.report->result : Json();
   }
   const std::optional<WorkerReport> report = regrouping_->wait_for_report(seat);
-  if (!report) throw UserError("worker {} has not said how the run ended", seat);
+  if (!report) throw UserError("worker {} did not report how the run ended", seat);
   if (report->end == WorkerReport::End::interrupted) throw Interrupted{};
   if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", seat, report->why);
   return report->result;
 }
 
-// After the first has failed. Those who may go on without it say themselves when they cannot; a failure of its own they may share.
+// After the first failure. Workers that can continue without it report themselves when they cannot; they may
+// share the failure's cause.
 bool Workers::is_others_time_over() {
   const bool is_told = std::any_of(all_.begin(), all_.end(), [](const Worker& worker) {
     return worker.order >= 0 && worker.report.has_value();
@@ -350,7 +354,7 @@ std::string Workers::describe(int rank) const {
   return fmt::format("rank {} (process {} on {})", rank, worker.pid, host_name());
 }
 
-// Who failed by itself, was ended, or did not answer; and what the others saw of it.
+// Names the rank that failed, was ended, or does not respond, and what the others observed.
 std::string Workers::why() const {
   const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   int cause = -1;
@@ -367,16 +371,16 @@ std::string Workers::why() const {
     const std::optional<WorkerReport>& report = all_[rank].report;
     if (!report || report->end != WorkerReport::End::lost) continue;
     for (const int missing : report->missing) ++votes[missing];
-    if (seen.empty()) seen = fmt::format("; rank {} saw: {}", rank, report->why);
+    if (seen.empty()) seen = fmt::format("; rank {} reported: {}", rank, report->why);
   }
   if (cause >= 0) {
     const Worker& worker = all_[static_cast<std::size_t>(cause)];
     if (worker.stopped)
-      return fmt::format("{} does not answer: somebody has stopped it; its log is {}{}", describe(cause),
-                         log(cause), seen);
+      return fmt::format("{} does not respond: it was stopped by a signal (SIGSTOP); its log is {}{}",
+                         describe(cause), log(cause), seen);
     if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
     const std::string how = how_it_ended(cause);
-    // Others that went the same way, so that nobody looks for one cause only.
+    // Name the other ranks that ended in the same way, since they may have a common cause.
     std::vector<int> more;
     for (std::size_t rank = 0; rank < all_.size(); ++rank)
       if (static_cast<int>(rank) != cause && all_[rank].order >= 0 && !all_[rank].report)
@@ -389,8 +393,8 @@ std::string Workers::why() const {
   const auto most = std::max_element(votes.begin(), votes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most != votes.end() && most->first < static_cast<int>(all_.size()))
-    return fmt::format("{} does not answer; its log is {}{}", describe(most->first), log(most->first), seen);
-  return "the workers lost each other" + seen;
+    return fmt::format("{} does not respond; its log is {}{}", describe(most->first), log(most->first), seen);
+  return "the workers lost contact with each other" + seen;
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See chart.h.
+// Implements chart.h.
 #include "observe/chart.h"
 
 #include <fmt/format.h>
@@ -12,17 +12,17 @@
 namespace optimus {
 namespace {
 
-constexpr double kWidth = 976, kHeight = 250;  // the last tick may stand half beyond the plot
+constexpr double kWidth = 976, kHeight = 250;  // half of the last tick label may lie outside the plot
 constexpr double kLeft = 64, kRight = 948, kTop = 30, kBottom = 222;
 constexpr std::size_t kMostPoints = 600, kMostBands = 400, kMostMarks = 200;
 constexpr double kLargest = 1e100;  // differences and scales of such numbers are still finite
-constexpr double kLetter = 6.2;     // of the small font, on average
+constexpr double kLetter = 6.2;     // average width of a character of the small font
 
 bool is_drawn(const ChartPoint& point) {
   return std::abs(point.value) < kLargest && std::abs(point.step) < kLargest;
 }
 
-// Some steps side by side.
+// Several consecutive steps, drawn as one point.
 struct Column {
   double step = 0, low = 0, middle = 0, high = 0;
 };
@@ -60,7 +60,7 @@ Range range_of(std::vector<double> values, bool begins_at_zero) {
   return range;
 }
 
-// Round numbers inside the range, three to seven of them.
+// Three to seven round numbers inside the range.
 std::vector<double> ticks_of(const Range& range) {
   const double rough = (range.high - range.low) / 6, power = std::pow(10, std::floor(std::log10(rough)));
   const double step = power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
@@ -115,7 +115,7 @@ class Picture {
     }
   }
 
-  // Above the line, which may run through them.
+  // Drawn after the line, so that names stay readable.
   void draw_names() {
     for (std::size_t i = 0; i < std::min(kMostBands, chart_.bands.size()); ++i) {
       const ChartBand& band = chart_.bands[i];
@@ -148,7 +148,7 @@ class Picture {
       if (!is_gap) {
         const bool follows = i > 0 && !std::isnan(columns_[i - 1].middle);
         path += fmt::format("{}{:.1f} {:.1f}", follows ? 'L' : 'M', x(column.step), y(column.middle));
-        // Thin upright strokes: a range around every point, without holes where the line jumps.
+        // Vertical strokes: a range around every point, without gaps where the line jumps.
         if (column.high > column.low)
           area += fmt::format("M{:.1f} {:.1f}V{:.1f}", x(column.step), y(column.low), y(column.high));
       }
@@ -169,7 +169,7 @@ class Picture {
             x(dot.step), y(dot.value), dot.step, dot.value);
   }
 
-  // Labels that would lie on each other are left out; pointing at the mark still tells.
+  // Overlapping labels are left out; their tooltips remain.
   void draw_marks() {
     double free_from = 0;
     for (std::size_t i = 0; i < std::min(kMostMarks, chart_.marks.size()); ++i) {

@@ -1,4 +1,4 @@
-// See decisions.h.
+// Implements decisions.h.
 #include "observe/decisions.h"
 
 #include "base/error.h"
@@ -8,14 +8,14 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMostAlternatives = 16;
-constexpr std::size_t kLongestDecision = 64 << 10;  // as metrics.cpp has it: a resumed run reads these lines
+constexpr std::size_t kLongestDecision = 64 << 10;  // as in metrics.cpp: a resumed run reads these lines
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 
 OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
 }
 
-// Host names stand in evidence, and need not be UTF-8: a record must not end a training.
+// Evidence may contain host names that are not valid UTF-8; they are replaced instead of throwing.
 std::string line_of(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
@@ -63,7 +63,8 @@ Decision decision_in(const JsonView& view) {
   return one;
 }
 
-// The newest switch of that epoch: numbers begin again where a run goes on from an older checkpoint. None: its line was dropped then.
+// Assigns a measured gain to the newest switch of that epoch: epoch numbers repeat if a run resumes from an
+// older checkpoint. Without such a switch the gain is ignored, since its line was dropped then.
 void take_realised(const JsonView& view, std::vector<Decision>& decisions) {
   const std::int64_t epoch = view.at("epoch").integer(0, kMostSteps);
   const std::optional<double> gain = number_in(view, "realised_gain");  // null: it was not finite
@@ -74,7 +75,7 @@ void take_realised(const JsonView& view, std::vector<Decision>& decisions) {
     }
 }
 
-// What a file says must not steer a terminal.
+// Removes control characters, so that file content cannot control a terminal.
 std::string printable(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
@@ -133,13 +134,13 @@ std::string text(const Decision& decision, const std::string& from, const std::s
   const bool has_arrow = decision.evidence.find("→") != std::string::npos;  // "batch 2 → 4"
   line += stays ? fmt::format(" ({})", from) : fmt::format("{} {} → {}", has_arrow ? ";" : " →", from, to);
   if (decision.predicted_gain) line += ", predicted " + gain_text(*decision.predicted_gain);
-  if (decision.realised_gain) line += ", realised " + gain_text(*decision.realised_gain);
+  if (decision.realised_gain) line += ", measured " + gain_text(*decision.realised_gain);
   if (!stays)
     line += fmt::format(", paused {}, moved {} (bound {})", text(decision.pause), text(decision.moved),
                         text(decision.minimum));
   for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
     const WeighedPlan& one = decision.alternatives[i];
-    line += (i == 0 ? "; instead " : ", ") + one.plan;
+    line += (i == 0 ? "; alternatives: " : ", ") + one.plan;
     if (!one.response.empty()) line += fmt::format(" ({})", one.response);
     if (one.predicted_gain) line += " " + gain_text(*one.predicted_gain);
   }

@@ -1,4 +1,4 @@
-// See metrics.h.
+// Implements metrics.h.
 #include "observe/metrics.h"
 
 #include "base/json.h"
@@ -7,9 +7,11 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kLongestLine = 64
-                                     << 10;  // ours have some hundred bytes; more is a file of another kind
+                                     // our lines have some hundred bytes; a longer one indicates another kind
+                                     // of file
+                                     << 10;
 
-// The part of the file that holds the steps up to `last_step`.
+// The part of the file with the steps up to `last_step`.
 std::string_view lines_up_to(std::string_view content, std::int64_t last_step, const std::string& name) {
   std::size_t begin = 0;
   for (int number = 1; last_step > 0; ++number) {
@@ -17,8 +19,9 @@ std::string_view lines_up_to(std::string_view content, std::int64_t last_step, c
     if (end == std::string_view::npos) break;
     const std::string where = fmt::format("{} line {}", name, number);
     if (end - begin > kLongestLine)
-      throw UserError("{}: {} bytes, a line of metrics has at most {}; move the file away to go on", where,
-                      end - begin, kLongestLine);
+      throw UserError(
+          "{}: the line has {} bytes, a line of metrics has at most {}; move the file away to continue",
+          where, end - begin, kLongestLine);
     const Json line = parse_json(content.substr(begin, end - begin), where);
     if (JsonView(line, where).at("step").integer(0) > last_step) break;
     begin = end + 1;

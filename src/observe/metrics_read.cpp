@@ -1,4 +1,4 @@
-// See metrics_read.h.
+// Implements metrics_read.h.
 #include "observe/metrics_read.h"
 
 #include <cmath>
@@ -9,8 +9,7 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kLongestStep = 64 << 10;
-constexpr std::int64_t kLastStep = std::int64_t{1}
-                                   << 53;  // beyond it numbers of pictures are no longer exact
+constexpr std::int64_t kLastStep = std::int64_t{1} << 53;  // larger numbers are not exact as double
 
 StepMetrics metrics_in(const JsonView& view) {
   StepMetrics one{.step = view.at("step").integer(0, kLastStep)};

@@ -1,4 +1,4 @@
-// See progress.h.
+// Implements progress.h.
 #include "observe/progress.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kIntervals = 64, kGroups = 8;
 
-// A piece of the line. The smaller the weight, the sooner it is left out of a narrow terminal.
+// A part of the line. Parts with a smaller weight are left out first on a narrow terminal.
 struct Part {
   int weight;
   std::string text;

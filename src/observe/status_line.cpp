@@ -1,4 +1,4 @@
-// See status_line.h.
+// Implements status_line.h.
 #include "observe/status_line.h"
 
 #include <sys/ioctl.h>
@@ -22,7 +22,7 @@ bool understands_control(std::FILE* out) {
   return ::isatty(::fileno(out)) == 1 && (kind == nullptr || std::string_view(kind) != "dumb");
 }
 
-// Names of files may hold anything, also what moves a terminal's cursor.
+// File names may contain any bytes, including terminal control sequences.
 std::string without_control(std::string_view text) {
   std::string result(text);
   for (char& c : result)
@@ -30,7 +30,7 @@ std::string without_control(std::string_view text) {
   return result;
 }
 
-// The first `columns` characters of UTF-8; each is taken to be one column wide.
+// The first `columns` characters of UTF-8; each is assumed to be one column wide.
 std::string_view cut(std::string_view line, int columns) {
   for (std::size_t at = 0; at < line.size(); ++at) {
     const bool begins_character = (static_cast<unsigned char>(line[at]) & 0xc0) != 0x80;
@@ -74,7 +74,7 @@ int StatusLine::columns() const {
   if (!is_terminal_) return std::numeric_limits<int>::max();
   winsize size{};
   const bool is_known = ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return (is_known ? size.ws_col : 80) - 1;  // a full line would make some terminals begin another
+  return (is_known ? size.ws_col : 80) - 1;  // some terminals wrap after a full line
 }
 
 bool StatusLine::is_due() const {

@@ -1,4 +1,4 @@
-// See failure_line.h.
+// Implements failure_line.h.
 #include "rundir/failure_line.h"
 
 #include <algorithm>
@@ -15,18 +15,18 @@ bool has_ended_as(const EndOfRank& end, WorkerReport::End how) {
 }  // namespace
 
 std::string failure_line(const std::vector<EndOfRank>& ends) {
-  std::map<int, int> votes;  // who was missed, by how many
+  std::map<int, int> votes;  // how many ranks missed each rank
   std::string seen;
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
     if (!has_ended_as(ends[rank], WorkerReport::End::lost)) continue;
     for (const int missing : ends[rank].report->missing) ++votes[missing];
     if (seen.empty() && !ends[rank].report->why.empty())
-      seen = fmt::format("; rank {} saw: {}", rank, ends[rank].report->why);
+      seen = fmt::format("; rank {} reported: {}", rank, ends[rank].report->why);
   }
   for (const EndOfRank& end : ends)
     if (has_ended_as(end, WorkerReport::End::failed))
       return fmt::format("{}: {}{}", end.who, end.report->why, seen);
-  // Of those that were missed, one that has reported was only abandoned by others.
+  // A missed rank that has reported was only waiting for others itself.
   const auto is_likelier = [&](const auto& a, const auto& b) {
     const auto silent = [&](int rank) {
       if (rank >= static_cast<int>(ends.size())) return false;
@@ -38,12 +38,11 @@ std::string failure_line(const std::vector<EndOfRank>& ends) {
   const auto most = std::max_element(votes.begin(), votes.end(), is_likelier);
   if (most != votes.end() && most->first < static_cast<int>(ends.size())) {
     const EndOfRank& missed = ends[static_cast<std::size_t>(most->first)];
-    return fmt::format("{} does not answer; its log is {}{}", missed.who, missed.log, seen);
+    return fmt::format("{} does not respond; its log is {}{}", missed.who, missed.log, seen);
   }
   for (const EndOfRank& end : ends)
-    if (!end.report)
-      return fmt::format("{} has not said how it ended; its log is {}{}", end.who, end.log, seen);
-  return "the ranks lost each other" + seen;
+    if (!end.report) return fmt::format("{} ended without a report; its log is {}{}", end.who, end.log, seen);
+  return "the ranks lost contact with each other" + seen;
 }
 
 bool is_all_told(const std::vector<EndOfRank>& ends) {

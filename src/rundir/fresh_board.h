@@ -1,5 +1,5 @@
-// A board of which many keys are looked up at once, and again and again by several who do not know of each other: what was fetched a moment
-// ago is told from memory. One thread.
+// Caches a board on which many keys are polled by several components: values that were fetched a moment ago
+// are returned from memory. One thread.
 #pragma once
 
 #include <chrono>
@@ -12,11 +12,13 @@ namespace optimus {
 
 class FreshBoard final : public Board {
  public:
-  // board must outlive this. fresh: how long something is told from memory; whoever waits for a key asks again later than that.
+  // `board` must outlive this. fresh: how long a fetched value is returned from memory; callers that poll a
+  // key must poll longer than that.
   explicit FreshBoard(Board& board, std::chrono::milliseconds fresh = std::chrono::milliseconds(20))
       : board_(board), fresh_(fresh) {}
 
-  // All in one journey, where the board can do that. Where it fails, each is asked for when it is needed.
+  // Fetches all keys in one round trip, if the board supports it. If that fails, each key is looked up when
+  // it is needed.
   void fetch(const std::vector<std::string>& keys) {
     known_.clear();
     auto found = board_.find_all(keys);

@@ -1,4 +1,4 @@
-// See logs.h.
+// Implements logs.h.
 #include "rundir/logs.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kFailed = "failed: ";
 constexpr std::string_view kRankLog = "rank-", kLogEnding = ".log";
 
-// Nothing for a file that is no log.
+// nullopt if the file is not a log.
 std::optional<int> rank_of(const std::string& name) {
   if (name == run_log_path().filename()) return kNoRank;
   if (!starts_with(name, kRankLog) || !ends_with(name, kLogEnding)) return std::nullopt;
@@ -30,7 +30,7 @@ std::int64_t middle_of(const std::vector<LogLine>& lines) {
   return lines.empty() ? 0 : lines.back().micros;
 }
 
-// Whole lines of the file's end.
+// Parses the complete lines at the end of a file.
 std::vector<LogLine> read_end(const Path& path, int rank, Bytes most) {
   std::error_code error;
   if (std::filesystem::file_size(path, error) == 0 || error) return {};
@@ -84,11 +84,12 @@ std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes mos
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))
     if (const std::optional<int> rank = rank_of(entry.path().filename()))
       found.emplace_back(*rank, entry.path());
-  if (found.empty()) throw UserError("{} has no logs: a run has them in its folder logs", run.string());
+  if (found.empty()) throw UserError("{} has no logs (expected them in its folder logs)", run.string());
   std::sort(found.begin(), found.end());
   if (query.rank &&
       std::none_of(found.begin(), found.end(), [&](const auto& log) { return log.first == *query.rank; }))
-    throw UserError("{}: there is no rank {}, ranks go to {}", run.string(), *query.rank, found.back().first);
+    throw UserError("{}: there is no rank {}; ranks are numbered up to {}", run.string(), *query.rank,
+                    found.back().first);
   std::vector<std::vector<LogLine>> files;
   for (const auto& [rank, path] : found) files.push_back(read_end(path, rank, most));
   return merge_logs(files, query);

@@ -1,4 +1,4 @@
-// observations.jsonl: what was seen when something was found or was over, and every ten seconds.
+// Writes observations.jsonl: an observation whenever the number of findings changes, and every ten seconds.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ class ObservationRecord {
     const auto now = std::chrono::steady_clock::now();
     if (findings.size() == num_findings_ && now - written_ < kUsual) return;
     num_findings_ = findings.size(), written_ = now;
-    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // the run does not depend on it
+    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // a write error is ignored
   }
 
  private:

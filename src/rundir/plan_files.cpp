@@ -1,4 +1,4 @@
-// See plan_files.h.
+// Implements plan_files.h.
 #include "rundir/plan_files.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// See run_history.h.
+// Implements run_history.h.
 #include "rundir/run_history.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 namespace optimus {
 namespace {
 
-constexpr int kFirstSteps = 3;  // that warm caches up
+constexpr int kFirstSteps = 3;  // warm-up
 constexpr Bytes kLargestRecord{std::int64_t{256}
-                               << 20};  // beyond that a run says nothing, rather than take the memory
+                               << 20};  // a run with larger records is skipped, to limit memory
 
 Path file_of(const std::string& history) { return history == "here" ? history_path() : Path(history); }
 
@@ -33,7 +33,7 @@ std::vector<StepMetrics> steps_of_last_plan(const Path& run) {
   return steps;
 }
 
-// Lines that cannot be read, as a last one that was cut off, are passed over.
+// Lines that cannot be parsed are skipped, such as a truncated last line.
 std::vector<Observation> observations_since(const Path& run, std::int64_t step) {
   const Path path = run / "observations.jsonl";
   std::error_code error;
@@ -48,7 +48,7 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
   return result;
 }
 
-// As the run's decisions had them: hosts are nodes.
+// The cluster as the run's decisions used it: each host is a node.
 Cluster machines_of(const EndedRun& run) {
   const int size = num_device_numbers(run.plan);
   std::vector<std::string> hosts(static_cast<std::size_t>(size));
@@ -85,7 +85,7 @@ History known_history(const std::string& history, EventSink& events) {
   try {
     return read_history(history);
   } catch (const UserError& broken) {
-    events.report(Warning{fmt::format("{}; planning goes on without the history", broken.what())});
+    events.report(Warning{fmt::format("{}; planning continues without the history", broken.what())});
     return {};
   }
 }
@@ -97,14 +97,14 @@ bool remember_run(const std::string& history, const EndedRun& run, EventSink& ev
     if (!past) return false;
     std::error_code error;
     History all;
-    // A file that is not ours is not written over.
+    // A file of another format is not overwritten.
     if (std::filesystem::exists(file_of(history), error)) all = read_history(history);
     remember(all, std::move(*past));
     RealFileSystem files;
     value_or_throw(write_history(files, file_of(history), all));
     return true;
   } catch (const UserError& failure) {
-    events.report(Warning{fmt::format("{}; the run is not remembered in the history", failure.what())});
+    events.report(Warning{fmt::format("{}; the run is not recorded in the history", failure.what())});
     return false;
   }
 }

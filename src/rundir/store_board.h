@@ -1,4 +1,4 @@
-// A run's store as a board: what salvage needs of it.
+// A run's store as a board.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace optimus {
 
 class StoreBoard final : public Board {
  public:
-  // shared: with whoever else looks into the store. prefix: before all keys of the run.
+  // store: shared with other users of the store. prefix: prepended to all keys of the run.
   explicit StoreBoard(std::shared_ptr<KeyStore> store, std::string prefix = "")
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
   static Outcome<std::unique_ptr<Board>> open(const StorePlace& place, const Deadline& deadline) {

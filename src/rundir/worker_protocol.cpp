@@ -1,4 +1,4 @@
-// See worker_protocol.h.
+// Implements worker_protocol.h.
 #include "rundir/worker_protocol.h"
 
 #include <unistd.h>
@@ -118,7 +118,7 @@ Json hand_over(const OptionTable& table) {
 void take_over(OptionTable& table, const Json& options, const std::string& source) {
   for (const auto& [name, entry] : JsonView(options, source).members()) {
     Option* const option = table.find(name);
-    if (option == nullptr) continue;  // of the command line around it
+    if (option == nullptr) continue;  // an option of the enclosing command line
     const Json& value = entry.at("value").raw();
     if (value.is_object()) entry.at("value").refuse("a value or a list");
     const bool is_empty = value.is_string() && value.get_ref<const std::string&>().empty();

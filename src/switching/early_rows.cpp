@@ -1,4 +1,4 @@
-// See early_rows.h.
+// Implements early_rows.h.
 #include "switching/early_rows.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace optimus {
 namespace {
 
-// The boxes of moments that a rank will hold.
+// The boxes of moments that a rank has under the new plan.
 std::map<int, std::vector<Box>> moments_at(const PlanChange& change, const StateViews& views,
                                            const RankIndex& index, int rank) {
   std::map<int, std::vector<Box>> result;
@@ -16,7 +16,7 @@ std::map<int, std::vector<Box>> moments_at(const PlanChange& change, const State
   return result;
 }
 
-// Rows of `box` that are in another one; nothing where other dims cut it too.
+// Rows of `box` that are inside another one; empty if the other one cuts further dims too.
 Box common_rows(const Box& box, const Box& other) {
   const std::optional<Box> common = intersect(box, other);
   if (!common) return {};
@@ -49,7 +49,7 @@ std::vector<EarlyRows> early_rows(const PlanChange& change, const RankShare& sha
         const Box rows = common_rows(operation.box, held);
         if (rows.num_dims == 0) continue;
         result.push_back({&operation, rows});
-        break;  // rows that came early must be one box
+        break;  // rows that are sent early must form one box
       }
     }
   return result;

@@ -1,4 +1,5 @@
-// What of a change's state can be sent before training stands still (precopy.h): worked out by both ends alike, from the change alone.
+// The part of a plan change's state that can be sent before training pauses (precopy.h). Both ends compute it
+// identically, using only the change.
 #pragma once
 
 #include <vector>
@@ -7,16 +8,16 @@
 
 namespace optimus {
 
-// Rows of what moves.
+// Rows of an operation's box.
 struct EarlyRows {
   const RankShare::Operation* of = nullptr;
   Box box;
 };
-// What of a rank's operations in the first waves can be sent early, in their order.
+// The rows of a rank's operations in the first waves that can be sent early, in their order.
 std::vector<EarlyRows> early_rows(const PlanChange& change, const RankShare& share, std::size_t num_waves);
-// How many bytes less a rank receives in the pause when all of it is.
+// How many bytes fewer a rank receives during the pause if all of these rows are sent early.
 Bytes saved_by_precopy(const PlanChange& change, const RankShare& share, std::size_t num_waves);
-// Whether this change's state can be sent early at all.
+// Whether any state of this change can be sent early.
 bool can_precopy(const PlanChange& change, at::Device device);
 
 }  // namespace optimus

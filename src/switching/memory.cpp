@@ -1,4 +1,4 @@
-// See memory.h.
+// Implements memory.h.
 #include "switching/memory.h"
 
 #ifdef OPTIMUS_CUDA
@@ -22,13 +22,14 @@ namespace optimus {
 
 namespace {
 
-constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of what moves
+constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of moving state
 
-// On CUDA, fused attention sums the queries' gradients in fp32 and, where heads share keys and values, has those of every head
-// before it adds them up; through PyTorch (CudnnAttention not built) it also returns all of them in tensors of its own, which
-// are then copied. Products have their workspace. With PyTorch's the sum comes within 0.5 % of the allocator's peaks of six
-// runs on an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without within 0.5 % of five (22
-// to 68 GiB; docs/performance.md).
+// Memory that libraries allocate on CUDA. Fused attention accumulates the gradients of queries in fp32 and,
+// if heads share keys and values, has those of every head before it sums them; through PyTorch
+// (CudnnAttention not built) it also returns all of them in separate tensors, which are then copied. GEMMs
+// have a workspace. With PyTorch's attention the sum is within 0.5 % of the allocator's peaks of six runs on
+// an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without it within 0.5
+// % of five (22 to 68 GiB; docs/performance.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
   const bool is_narrow = bytes_of(plan.precision) == 2;
   if (!device.is_cuda() || !is_narrow || model.heads == 0) return Bytes(0);
@@ -44,8 +45,9 @@ Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device
   return Bytes(tokens * a_token + (std::int64_t{64} << 20));
 }
 
-// On CUDA, 8-bit products keep the matrices of their layers as they lie and transposed, a byte an element each. With it the sum comes
-// within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB; docs/performance.md).
+// On CUDA, fp8 GEMMs keep the matrices of their layers in both orientations, one byte per element each. With
+// it the sum is within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB;
+// docs/performance.md).
 Bytes copies_in_8_bits(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
   if (!device.is_cuda()) return Bytes(0);
   const Seat seat = seat_of(plan, rank);
@@ -107,7 +109,7 @@ std::optional<HeldMemory> held_memory(at::Device device) {
     return HeldMemory{Bytes(total - static_cast<std::int64_t>(memory->free)), Bytes(total)};
   }
   const std::optional<Bytes> free = free_memory(device);
-  std::ifstream file("/proc/self/statm");  // in pages: all that was asked for, then what is there
+  std::ifstream file("/proc/self/statm");  // in pages: virtual size, then resident size
   std::int64_t asked = 0, held = 0;
   if (!free || !(file >> asked >> held)) return std::nullopt;
   held *= sysconf(_SC_PAGESIZE);
@@ -135,7 +137,7 @@ Bytes spare_memory(at::Device device, int num_ranks) {
 }
 
 void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
-  // Workers on processors share the memory of their machine.
+  // Workers on CPUs share the memory of their machine.
   const int sharing = device.is_cuda() ? 1 : num_devices(plan);
   const Bytes needed =
       Bytes(predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * sharing);
@@ -143,8 +145,8 @@ void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device devic
   if (free) *free += Bytes(held.value * sharing);
   if (free && needed > *free)
     throw UserError(
-        "the plan needs {} on {}, which has {} free; a smaller --microbatch or --seq, --recompute full or "
-        "--precision bf16 needs less",
+        "the plan needs {} on {}, which has {} free; reduce --microbatch or --seq, or use --recompute full "
+        "or --precision bf16",
         text(needed), device.str(), text(*free));
 }
 
@@ -155,8 +157,8 @@ void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, 
   if (has_device(next.change().from, rank)) held = predicted_memory(next.change().from, model, rank, device);
   refuse_too_large(next.plan(), model, device, held);
   if (next.most_held() > most + kMovingRoom)
-    throw UserError("the switch needs {} here while state moves, the plans {}", text(next.most_held()),
-                    text(most));
+    throw UserError("the switch needs {} on this device while state moves, the plans need {}",
+                    text(next.most_held()), text(most));
 }
 
 }  // namespace optimus

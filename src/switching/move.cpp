@@ -1,4 +1,4 @@
-// See move.h.
+// Implements move.h.
 #include "switching/move.h"
 
 #include <ATen/ops/cat.h>
@@ -16,10 +16,10 @@
 namespace optimus {
 namespace {
 
-constexpr int kMoveTag = 0x7ff0;  // no message of a step has it
-constexpr const char* kWhat = "state that moves";
+constexpr int kMoveTag = 0x7ff0;  // not used by any message of a step
+constexpr const char* kWhat = "moving state";
 
-// Masters and moments lie in the same places, so that their buffers can be taken over.
+// Whether masters and moments have the same layout, so that their buffers can be reused.
 bool lie_alike(const BlockShape& a, const BlockShape& b) {
   for (const StateKind kind : {StateKind::weights, StateKind::optimizer})
     if (a.is_sharded(kind) != b.is_sharded(kind) || a.elements(kind) != b.elements(kind)) return false;
@@ -42,7 +42,7 @@ bool lie_alike(const Parameters& a, const Parameters& b, int block) {
   return lie_alike(copied(a), copied(b));
 }
 
-// Masters and moments of a block, in bytes, with what is held of them for others.
+// Bytes of a block's masters and moments, including redundant copies for others.
 std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const BlockShape& shape = of.shape(block);
   if (shape.tensors.empty()) return 0;
@@ -51,11 +51,12 @@ std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const std::int64_t own = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
   if (of.copies() == nullptr) return width * own;
   const BlockShape& copied = of.copies()->shape(block);
-  const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;  // else they are among the own ones
+  // otherwise masters are among the rank's own
+  const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;
   return width * (own + fields * copied.elements(StateKind::optimizer));
 }
 
-// Of a tensor's field: what is held as one's own, and for others.
+// The resident boxes of a tensor's field: the rank's own, and its copies for others.
 std::vector<Box> boxes_of(const Parameters& of, const std::string& name, at::Tensor BlockState::*field) {
   std::vector<Box> result{of.box(name, field)};
   if (of.copies() != nullptr && of.copies()->view(name, field).defined())
@@ -83,13 +84,14 @@ at::Tensor flat_copy(const std::vector<at::Tensor>& values) {
 
 }  // namespace
 
-// One that is under way. A received one is put where it belongs when it has come, unless it came straight there.
+// A message in flight. Received values are copied to their place afterwards, unless they were received
+// directly there.
 struct StateMover::Message {
-  std::vector<at::Tensor> places{};  // received: where its values belong
+  std::vector<at::Tensor> places{};  // received: where the values belong
   at::Tensor values{};               // contiguous
   bool is_copy = false;
   std::unique_ptr<Pending> pending{};
-  at::Tensor sum{};  // checked: of the values, as the sender has them
+  at::Tensor sum{};  // if checked: checksum of the values, computed by the sender
   std::unique_ptr<Pending> pending_sum{};
   int peer = 0;
   bool is_send = false;
@@ -112,7 +114,8 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
 
 StateMover::~StateMover() = default;
 
-// The waves. What goes from rank to rank nowhere comes with the rest of its block, whose buffers it lies in; whole blocks of it last.
+// Creates one turn per wave. Tensors that do not move between ranks join the turn of their block, whose
+// buffers they share; blocks that only contain such tensors come last.
 void StateMover::plan_turns() {
   std::set<int> moving;
   std::map<int, std::size_t> turn_of;  // of a block
@@ -146,7 +149,7 @@ void StateMover::plan_turns() {
     turns_[static_cast<std::size_t>(turn)].released.push_back(block);
 }
 
-// Which turns must have ended before one may begin; and the most that is held then.
+// Computes which turns must have ended before another may begin, and the resulting peak.
 void StateMover::plan_memory() {
   const Precision precision = change_.to.precision;
   const auto total = [&](const Parameters* of) {
@@ -232,7 +235,7 @@ void StateMover::begin(std::size_t number) {
   if (turn.wave != nullptr) exchange(*turn.wave);
 }
 
-// What stays on the rank is copied while messages are under way.
+// Data that stays on the rank is copied while messages are in flight.
 void StateMover::end_oldest() {
   copy_own(turns_[num_ended_]);
   while (!under_way_.empty() && under_way_.front().turn <= num_ended_) end_first();
@@ -247,8 +250,8 @@ void StateMover::take_blocks(const Turn& turn) {
     if (!early_blocks_.contains(block)) ends_.next->hold_state(block);
 }
 
-// Each new box from each old one: own ones, and those held for others. Masters that do not count are left alone: others send these, and may
-// have done so already.
+// Copies each old box into each new one: the rank's own and its copies for others. Masters that are not
+// authoritative are not copied: other ranks send them, and may have done so already.
 void StateMover::copy_own(const Turn& turn) {
   if (ends_.old == nullptr || ends_.next == nullptr) return;
   for (const int tensor : turn.tensors) {
@@ -274,7 +277,7 @@ void StateMover::exchange(const RankShare::Wave& wave) {
   post_joint();
 }
 
-// But for rows that have come early.
+// Except rows that were sent early.
 void StateMover::post(const RankShare::Operation& operation) {
   const Box gone = precopy_ == nullptr ? Box{} : precopy_->gone(operation);
   if (gone.num_dims == 0) return post_box(operation, operation.box);
@@ -286,7 +289,7 @@ void StateMover::post(const RankShare::Operation& operation) {
   }
 }
 
-// Both sides see the same boxes in the same order, so both part them alike.
+// Both ends see the same boxes in the same order, so both split them identically.
 void StateMover::post_box(const RankShare::Operation& operation, const Box& box) {
   const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
   std::vector<at::Tensor> pieces = views_.values(of, operation.tensor, box);
@@ -308,7 +311,7 @@ void StateMover::post_box(const RankShare::Operation& operation, const Box& box)
   }
 }
 
-// What is small, one message for each peer and direction.
+// Sends small boxes as one message per peer and direction.
 void StateMover::post_joint() {
   for (auto& [key, pieces] : std::exchange(joint_, {})) {
     const auto& [peer, is_send] = key;
@@ -349,7 +352,7 @@ void StateMover::end_first() {
   if (message.pending_sum != nullptr) {
     done_or_throw(message.pending_sum->wait(deadline));
     ensure(message.is_send || at::equal(message.sum, sum_of(message.values)),
-           "state from rank {} came damaged to rank {}", message.peer, rank_);
+           "state from rank {} arrived damaged at rank {}", message.peer, rank_);
   }
   std::int64_t offset = 0;
   for (at::Tensor& place : message.places) {

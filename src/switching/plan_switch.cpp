@@ -1,4 +1,4 @@
-// See plan_switch.h.
+// Implements plan_switch.h.
 #include "switching/plan_switch.h"
 
 #include <ATen/ops/empty.h>
@@ -21,9 +21,10 @@ constexpr std::array kReadByUpdates = {StepNumber::learning_rate, StepNumber::is
                                        StepNumber::rate, StepNumber::inverse_root};
 constexpr std::size_t kNumCounts = 7;  // updates, the loss scale, the noise scale
 constexpr std::size_t kNumUpdateNumbers = 4 + kReadByUpdates.size();
-constexpr int kProbeTag = 0x7fd3;  // no other messages have it
+constexpr int kProbeTag = 0x7fd3;  // not used by other messages
 constexpr std::int64_t kProbeBytes = 1 << 18;
-// What agreeing and two more rounds of messages take on a slow machine: less is not worth a step's wait.
+// What the agreement and two more rounds of messages take on a slow machine; a smaller saving is not worth a
+// step's delay.
 constexpr Seconds kWorthIt{0.002};
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
@@ -81,7 +82,7 @@ CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
   return measure_links(deadline);
 }
 
-// Around a ring; twice, because the first one waits for whoever is late.
+// A ring exchange, done twice because the first round includes waiting for late ranks.
 CommOutcome<void> PlanSwitch::measure_links(const Deadline& deadline) {
   Comm& comm = facts_.comm;
   const bool is_wanted = facts_.move.early == WhenEarly::automatic && comm.size() > 1 &&
@@ -91,8 +92,8 @@ CommOutcome<void> PlanSwitch::measure_links(const Deadline& deadline) {
   const int before = (rank_ + comm.size() - 1) % comm.size(), behind = (rank_ + 1) % comm.size();
   for (int round = 0; round < 2; ++round) {
     const auto began = std::chrono::steady_clock::now();
-    const auto send = comm.send_ahead(epoch_, behind, out, kProbeTag, "a measured message");
-    const auto receive = comm.receive_ahead(epoch_, before, in, kProbeTag, "a measured message");
+    const auto send = comm.send_ahead(epoch_, behind, out, kProbeTag, "a link probe");
+    const auto receive = comm.receive_ahead(epoch_, before, in, kProbeTag, "a link probe");
     for (Pending* const pending : {send.get(), receive.get()})
       if (const auto done = pending->wait(deadline); !done) return done;
     link_speed_ = kProbeBytes / std::max(1e-9, seconds_since(began));
@@ -117,8 +118,8 @@ PrecopyTerms agree_on_early(Comm& comm, const PlanSwitch* own, const PlanPart& p
   const double num_updates = part.is_empty() ? -1 : static_cast<double>(part.engine->num_updates);
   at::Tensor all = at::tensor(
       {word.is_worth_it ? 1.0 : 0.0, -static_cast<double>(word.num_waves), num_updates}, at::kDouble);
-  done_or_throw(comm.all_reduce(kAll, all, Sum::maximum, "what is sent early")
-                    ->wait(Deadline::after(patience, "what is sent early")));
+  done_or_throw(comm.all_reduce(kAll, all, Sum::maximum, "the pre-copy terms")
+                    ->wait(Deadline::after(patience, "the pre-copy terms")));
   const double* const found = all.const_data_ptr<double>();
   if (found[0] == 0 || own == nullptr) return {};
   return {.epoch = own->epoch(),
@@ -154,10 +155,11 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   add_update(part, numbers);
   add_history(part, numbers);
   at::Tensor all = at::tensor(numbers, at::kDouble);
-  done_or_throw(facts_.comm.all_reduce(kAll, all, Sum::maximum, "what engines count")
-                    ->wait(Deadline::after(facts_.move.patience, "a change of plan")));
+  done_or_throw(facts_.comm.all_reduce(kAll, all, Sum::maximum, "the engine counters")
+                    ->wait(Deadline::after(facts_.move.patience, "a plan change")));
   const double* const found = all.const_data_ptr<double>();
-  const bool is_known = found[0] >= 0;  // else the state says it: nobody has an engine
+  // otherwise no rank has an engine, and the counts are part of the state
+  const bool is_known = found[0] >= 0;
   num_updates_ = is_known ? std::llround(found[0]) : -1;
   loss_scale_ = is_known ? LossScale{found[1], std::llround(found[2])} : LossScale{};
   noise_ = is_known ? NoiseScale{found[3], found[4], found[5], std::llround(found[6])} : NoiseScale{};
@@ -166,7 +168,7 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   fp8_history_ = history_in(rest.subspan(kNumUpdateNumbers));
 }
 
-// Those that AdamW reads; all are 0 or more.
+// Appends the numbers that AdamW reads; all are at least 0.
 void PlanSwitch::add_update(const PlanPart& part, std::vector<double>& numbers) const {
   std::vector<double> own(kNumUpdateNumbers, -1);
   if (!part.is_empty()) {
@@ -184,7 +186,8 @@ void PlanSwitch::take_update(std::span<const double> numbers) {
     update_.numbers[static_cast<std::size_t>(kReadByUpdates[i])] = numbers[4 + i];
 }
 
-// Steps of maxima one behind the other, and how many they are: as many numbers on every rank, -1 where nothing is known.
+// Appends the amax history: the number of steps, then the steps one after another, padded to the same length
+// on every rank; -1 where nothing is known.
 void PlanSwitch::add_history(const PlanPart& part, std::vector<double>& numbers) const {
   if (!has_fp8(change_.to)) return;
   const auto first = std::ssize(numbers);
@@ -218,14 +221,14 @@ void PlanSwitch::make_engine(PlanPart& part) const {
   done_or_throw(part.engine->gather_weights());
 }
 
-// Whoever gets through this knows that all have all that they are to have.
+// A rank that completes this knows that all ranks have their complete new state.
 SwitchReport PlanSwitch::sum_up(const MoveReport& own) const {
-  const Deadline deadline = Deadline::after(facts_.move.patience, "the end of a change of plan");
+  const Deadline deadline = Deadline::after(facts_.move.patience, "the end of a plan change");
   const auto number = [](Bytes bytes) { return static_cast<double>(bytes.value); };
   at::Tensor moved = at::tensor({number(own.received), number(own.early), number(own.again)}, at::kDouble);
   at::Tensor most = at::tensor({static_cast<double>(mover_->most_held().value)}, at::kDouble);
   const auto sum = facts_.comm.all_reduce(kAll, moved, Sum::sum, "bytes moved");
-  const auto maximum = facts_.comm.all_reduce(kAll, most, Sum::maximum, "bytes held");
+  const auto maximum = facts_.comm.all_reduce(kAll, most, Sum::maximum, "peak bytes");
   done_or_throw(sum->wait(deadline)), done_or_throw(maximum->wait(deadline));
   const auto bytes = [](const at::Tensor& of, int index) {
     return Bytes(std::llround(of.const_data_ptr<double>()[index]));
@@ -241,8 +244,8 @@ SwitchReport PlanSwitch::sum_up(const MoveReport& own) const {
 SwitchReport PlanSwitch::run(PlanPart& part) {
   const auto began = std::chrono::steady_clock::now();
   const auto connect = [&](std::span<const Group> groups) {
-    done_or_throw(
-        facts_.comm.connect(epoch_, groups, Deadline::after(facts_.move.patience, "connecting anew")));
+    done_or_throw(facts_.comm.connect(
+        epoch_, groups, Deadline::after(facts_.move.patience, "connecting the new plan's groups")));
   };
   const bool do_some_leave = there_.num_staying < there_.num_ranks;
   connect(do_some_leave ? std::span(&kAll, 1) : std::span<const Group>(groups_));

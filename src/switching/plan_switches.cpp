@@ -1,4 +1,4 @@
-// See plan_switches.h.
+// Implements plan_switches.h.
 #include "switching/plan_switches.h"
 
 #include <ATen/ops/full.h>
@@ -16,11 +16,11 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kStepsAhead = 3;  // with which a script's plan is begun to be prepared
-constexpr Seconds kPatience{60};         // of preparing, for others that do not come
+constexpr std::int64_t kStepsAhead = 3;  // how long before its step a scripted plan is prepared
+constexpr Seconds kPatience{60};         // of preparing, for other ranks that do not connect
 const Group kEveryone{Role::world, {}};
 
-// What is learned from then on is another thing: decisions say so.
+// The training task changes with a phase, which decisions record.
 std::string phase_words(const Plan& from, const Plan& to) {
   return "phase: " + text(Phase{0, from.batch, from.sequence_length}, Phase{0, to.batch, to.sequence_length});
 }
@@ -43,7 +43,7 @@ PlanSwitches::~PlanSwitches() {
 }
 
 void PlanSwitches::let_go() {
-  if (attempt_) facts_.comm.abandon("the training has failed");  // its thread may wait for others
+  if (attempt_) facts_.comm.abandon("the training has failed");  // its thread may wait for other ranks
   end_early();
   for (int number = num_dropped_; number <= num_attempts_; ++number) facts_.comm.drop(number);
 }
@@ -66,10 +66,11 @@ void PlanSwitches::refuse_request(const std::string& why) {
   request_.reset(), wish_.reset();
 }
 
-// What has proved right stays so: others may know by now. A script's plan is not to wait until the suspicion is over, nor whoever asks.
+// A confirmed finding stays confirmed: other ranks may have acted on it. A scripted plan or a request does
+// not wait for a provisional finding.
 bool PlanSwitches::is_held_back() {
   if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_suspicion) return false;
-  constexpr std::int64_t kSaid = 2;  // steps, until all have acted on a word
+  constexpr std::int64_t kSaid = 2;  // steps until all ranks have acted on a vote
   if (next_scripted_ < script_.size() && script_[next_scripted_].step - kStepsAhead - kSaid <= step_)
     return false;
   const Suspicion now = outside_->suspicion();
@@ -77,11 +78,11 @@ bool PlanSwitches::is_held_back() {
   return now == Suspicion::open && !outside_->requests.is_somebody_waiting();
 }
 
-// What is only suspected at the end is not done.
+// A proposal whose finding is still provisional at the end is not carried out.
 PlanSwitches::Prepared PlanSwitches::take_prepared() {
   Prepared prepared = attempt_->prepared.get();
   if (!attempt_->is_scripted && wish_ && wish_->is_suspicion)
-    prepared.why_not = "what it was for has passed", prepared.is_lost = false;
+    prepared.why_not = "its reason no longer applies", prepared.is_lost = false;
   return prepared;
 }
 
@@ -92,7 +93,7 @@ bool PlanSwitches::take_wish() {
   return true;
 }
 
-// One that is about a plan.
+// Takes the next request if it concerns a plan.
 bool PlanSwitches::take_next_request() {
   if (drain_) return false;
   std::optional<ControlRequest> next = outside_->requests.next();
@@ -104,18 +105,18 @@ bool PlanSwitches::take_next_request() {
   const DrainRequest& drain = std::get<DrainRequest>(*next);
   const int size = facts_.comm.size();
   if (!outside_->can_drain)
-    outside_->requests.answer(drain.name, {false, "no rank may leave this run (--static, or one process)"});
+    outside_->requests.answer(drain.name,
+                              {false, "ranks cannot leave this run (--static, or a single process)"});
   else if (drain.rank >= size || size == 1)
-    outside_->requests.answer(
-        drain.name,
-        {false, size == 1 ? "it is the last"
-                          : fmt::format("there is no device {}, they are 0 to {}", drain.rank, size - 1)});
+    outside_->requests.answer(drain.name, {false, size == 1 ? "it is the last device"
+                                                            : fmt::format("no device {}: devices are 0 to {}",
+                                                                          drain.rank, size - 1)});
   else
     drain_ = outside_->requests.take(drain.name) ? std::optional(drain) : std::nullopt;
   return false;
 }
 
-// One at a time. What is to be chosen is chosen while steps go on.
+// One request at a time. The planner runs while steps continue.
 void PlanSwitches::take_request() {
   if (!request_ && !take_next_request() && (drain_ || !take_wish())) return;
   if (!request_->plan && !chosen_.valid()) chosen_ = std::async(std::launch::async, outside_->choose, asked_);
@@ -128,8 +129,8 @@ void PlanSwitches::take_request() {
     }
   }
   if (*request_->plan == asked_)
-    return refuse_request(fmt::format("the run is on plan {} ({}) already", plan_hash(asked_).substr(0, 4),
-                                      short_text(asked_)));
+    return refuse_request(
+        fmt::format("the run already uses plan {} ({})", plan_hash(asked_).substr(0, 4), short_text(asked_)));
   ++num_asked_;
 }
 
@@ -148,7 +149,7 @@ void PlanSwitches::step_ended(std::int64_t step, const StepWord& agreed, const S
   if (is_due) end(hooks);
 }
 
-// Phases without a step are the last of a script.
+// Phases whose step is not yet decided are the last entries of a script.
 void PlanSwitches::know_phase(std::int64_t begin) {
   for (ScriptedSwitch& one : script_) {
     if (one.is_phase && one.step == begin) return;
@@ -158,8 +159,8 @@ void PlanSwitches::know_phase(std::int64_t begin) {
   }
 }
 
-// A phase's plan was made for the machines that the run began with: where it has lost some, or has gone to another plan for a reason, it
-// stays there with the new batch.
+// A phase's plan was made for the machines that the run began with: if some were lost, or the run has changed
+// to another plan, it keeps its present layout with the new batch.
 void PlanSwitches::begin_scripted(const ScriptedSwitch& next) {
   const Plan& plan = next.plan;
   const bool is_usual = asked_ == scripted_ && num_devices(plan) <= facts_.comm.size();
@@ -199,14 +200,14 @@ PlanSwitches::Prepared PlanSwitches::prepare(const Plan& plan, int number, bool 
   } catch (const std::bad_alloc&) {
     result.why_not = "out of memory";
   }
-  // Others may have begun to connect, and would wait for this rank.
+  // Other ranks may have begun to connect, and would wait for this one.
   if (!result.why_not.empty() && !result.is_lost) facts_.comm.decline(number, result.why_not);
   result.seconds = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   return result;
 }
 
 bool PlanSwitches::begin_early() {
-  if (attempt_->ready) return false;  // it was tried
+  if (attempt_->ready) return false;  // already tried
   const Prepared& own = attempt_->ready.emplace(take_prepared());
   const PlanSwitch* const change = own.why_not.empty() ? own.change.get() : nullptr;
   const PrecopyTerms terms = agree_on_early(facts_.comm, change, part_, facts_.move.patience);
@@ -214,7 +215,7 @@ bool PlanSwitches::begin_early() {
   return terms.num_waves > 0;
 }
 
-// What failed in it is a reason to refuse.
+// A failure of pre-copy is a reason to refuse.
 void PlanSwitches::end_early() {
   if (!attempt_ || !attempt_->ready || attempt_->ready->change == nullptr) return;
   Prepared& own = *attempt_->ready;
@@ -228,12 +229,12 @@ void PlanSwitches::begin_asked() {
   const std::string text =
       from_rank(0, request_ ? (is_placed ? "placed" : "") + plan_text(*request_->plan) : "");
   const bool says_placed = starts_with(text, "placed");
-  begin(parse_plan(says_placed ? text.substr(6) : text, "the plan that was asked for"), false, says_placed);
+  begin(parse_plan(says_placed ? text.substr(6) : text, "the requested plan"), false, says_placed);
 }
 
-// A text of any length.
+// Broadcasts a text of any length.
 std::string PlanSwitches::from_rank(int rank, const std::string& text) const {
-  const Deadline deadline = Deadline::after(facts_.move.patience, "a plan that was asked for");
+  const Deadline deadline = Deadline::after(facts_.move.patience, "a requested plan");
   const auto broadcast = [&](const at::Tensor& tensor) {
     done_or_throw(facts_.comm.broadcast(kEveryone, tensor, rank, "a plan")->wait(deadline));
   };
@@ -251,8 +252,8 @@ std::string PlanSwitches::first_refusal(const Prepared& own) const {
   const int weight =
       (own.why_not.empty() ? 0 : size - rank) + (own.why_not.empty() || own.is_lost ? 0 : size);
   at::Tensor word = at::full({1}, weight, at::kLong);
-  done_or_throw(facts_.comm.all_reduce(kEveryone, word, Sum::maximum, "who refuses a plan")
-                    ->wait(Deadline::after(facts_.move.patience, "who refuses a plan")));
+  done_or_throw(facts_.comm.all_reduce(kEveryone, word, Sum::maximum, "plan refusals")
+                    ->wait(Deadline::after(facts_.move.patience, "plan refusals")));
   const auto most = static_cast<int>(*word.const_data_ptr<std::int64_t>());
   if (most == 0) return "";
   const int who = most > size ? 2 * size - most : size - most;
@@ -268,13 +269,14 @@ void PlanSwitches::drop_earlier(int number) {
   num_dropped_ = number;
 }
 
-// All have ended preparing, and nobody uses its groups.
+// All ranks have finished preparing, and no operation uses its groups.
 void PlanSwitches::drop_refused(int number) {
   if (dropping_.valid()) dropping_.wait();
   dropping_ = std::async(std::launch::async, [this, number] { facts_.comm.drop(number); });
 }
 
-// Who is lost meanwhile takes nothing along where the others have kept how it was, or have all that they are to have.
+// If a rank is lost meanwhile, no state is lost, provided that the others have retained the old state or
+// already have all of the new one.
 SwitchReport PlanSwitches::move(PlanSwitch& change) {
   is_moving_ = true;
   try {

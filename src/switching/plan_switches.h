@@ -1,13 +1,15 @@
-// The changes of plan of one run: those of a script (--switch-at), and those that somebody asks for while it runs (control.h). Every
-// rank has one of these, and all go through the same states after the same steps:
+// The plan changes of one run: scripted ones (--switch-at) and those that are requested while it runs
+// (control.h). Every rank has one of these, and all pass through the same states after the same steps:
 //
-//   asked for at rank 0 ──▶ all know, and get the plan ──▶ each prepares on a thread, steps go on ──▶ all are prepared: the switch
-//                                                                                          └──▶ one has refused: nothing happened
+//   requested at rank 0 ──▶ all ranks receive the plan ──▶ each prepares on a thread, steps continue
+//                                                            ├──▶ all are prepared: the switch
+//                                                            └──▶ one has refused: no change
 //
-// A wish on suspicion is prepared likewise; rank 0 says that it is prepared when the suspicion has proved right, and refuses when it has not.
-// Where it shortens the pause, all that are prepared send state early during one step more (switching/precopy.h).
-// Rank 0 is the one that decides: it takes requests, one at a time, and answers them. Nobody talks about a plan beside the steps'
-// own agreement but for one broadcast. What a script says comes after exactly its step. Read next: switching/plan_switch.h.
+// A proposal based on a provisional finding is prepared in the same way; rank 0 reports that it is prepared
+// once the finding is confirmed, and refuses if it is cancelled. If it shortens the pause, all prepared ranks
+// send state early during one more step (switching/precopy.h). Rank 0 decides: it takes requests, one at a
+// time, and answers them. Besides the agreement after each step, a plan needs one broadcast. A scripted
+// switch happens exactly after its step. Read next: switching/plan_switch.h.
 #pragma once
 
 #include <functional>
@@ -24,63 +26,67 @@
 
 namespace optimus {
 
-// How it ended, the same at all ranks.
+// How an attempt ended, the same on all ranks.
 struct SwitchEnd {
-  std::string why_not{};           // refused: by whom and why; empty: it was done
-  std::string why{};               // it was made; only rank 0 knows
+  std::string why_not{};           // the rank that refused and its reason; empty: the switch was made
+  std::string why{};               // reason for the switch; only rank 0 knows it
   bool is_phase = false;           // another phase of the training began with it
-  std::optional<PlanWish> wish{};  // it came from; only rank 0 knows
-  Plan from, to;                   // as they were asked for: of their devices only the number counts
-  Seconds prepared;                // by this rank
+  std::optional<PlanWish> wish{};  // the proposal behind it; only rank 0 knows it
+  Plan from, to;                   // as requested: of their devices only the number counts
+  Seconds prepared;                // time that this rank prepared
   SwitchReport report{};
 };
 
-// What the training does about it.
+// Callbacks of the training.
 struct SwitchHooks {
-  std::function<void()> let_go;  // before: what refers to the part's engine or parameters ends
-  std::function<std::string(const SwitchEnd&)> done;  // returns the line that tells people of it
+  std::function<void()> let_go;  // before the switch: drops references to the part's engine or parameters
+  std::function<std::string(const SwitchEnd&)> done;  // returns the line that is shown to users
 };
 
 class PlanSwitches {
  public:
-  // Rank 0: of those who may ask.
+  // Rank 0: the sources of requests.
   struct Outside {
     ControlFolder& requests;
-    // The best plan for the batch and length of this one; on a thread of its own; throws UserError.
+    // The best plan for the same batch and sequence length; on a thread of its own; throws UserError.
     std::function<Plan(const Plan& now)> choose;
     bool can_drain = false;                                                       // ranks may leave
     std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
-    // Of a wish on suspicion, after each step while it is prepared.
+    // For a provisional proposal, after each step while it is prepared.
     std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
-    std::function<void()> refused = [] {};  // a wish that was not even tried: the run is on that plan
+    std::function<void()> refused = [] {};  // a proposal that was not tried: the run already uses that plan
   };
-  // check: throws UserError when this rank cannot make the switch; on a thread of its
-  // own. facts.move.keeps_old: where facts.move.spare has room for that. All must outlive this.
+  // check: throws UserError if this rank cannot make the switch; on a thread of its own.
+  // facts.move.keeps_old: retain the old state if facts.move.spare suffices. All arguments must outlive this.
   PlanSwitches(SwitchFacts facts, PlanPart& part, std::vector<ScriptedSwitch> script,
                std::optional<Outside> outside, std::function<void(const PlanSwitch&)> check);
   ~PlanSwitches();
 
-  // What this rank says after a step.
+  // This rank's vote after a step.
   StepWord word();
-  // After a step, by all ranks with what they agreed on. Throws PeersLost.
+  // After a step, by all ranks with the result of the agreement. Throws PeersLost.
   void step_ended(std::int64_t step, const StepWord& agreed, const SwitchHooks& hooks);
-  // By all ranks behind the same step: the next phase that has no step yet begins behind this one. Said once or more often.
+  // By all ranks after the same step: the next phase without a step begins after this one. May be called
+  // repeatedly.
   void know_phase(std::int64_t begin);
-  // Rank 0: the rank that is to leave, as somebody asked for. It is answered by whoever sees it done.
+  // Rank 0: the requested departure of a rank. The caller answers it when it is done.
   const std::optional<DrainRequest>& drain_request() const { return drain_; }
-  // Whether masters and moments are on their way: what fails then leaves no state, unless the old one was kept.
+  // Whether masters and moments are moving: a failure then leaves no usable state, unless the old one was
+  // retained.
   bool is_moving() const { return is_moving_; }
-  // When others were lost in a move that has left something: whether the part is as the new plan says; and as it was, where it is not.
+  // After ranks were lost in a move that left usable state: whether the part matches the new plan; otherwise
+  // take_earlier() returns the old part.
   bool has_moved() const { return has_moved_; }
   PlanPart take_earlier() { return std::move(earlier_); }
-  // When the training has failed: closes all connections of the rank, so that whoever waits for it fails too.
+  // When the training has failed: closes all connections of the rank, so that ranks which wait for it fail
+  // too.
   void let_go();
 
  private:
   struct Prepared {
     std::unique_ptr<PlanSwitch> change{};
     std::string why_not{};
-    bool is_lost = false;  // only because others did not come
+    bool is_lost = false;  // only because other ranks did not connect
     Seconds seconds;
   };
   struct Attempt {
@@ -88,12 +94,12 @@ class PlanSwitches {
     bool is_scripted = false;
     Plan plan;
     std::future<Prepared> prepared;
-    std::optional<Prepared> ready{};  // what came of that, where it was looked at before the end
+    std::optional<Prepared> ready{};  // the result, if it was fetched before the end
   };
   void begin(const Plan& plan, bool is_scripted, bool is_placed = false, bool is_phase = false);
   void begin_scripted(const ScriptedSwitch& next);
   Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
-  // A phase comes whatever becomes of its plan: else with the devices and layers of now.
+  // A phase begins whatever happens to its plan: after a refusal with the present devices and layers.
   void begin_phase_as_it_is(const SwitchHooks& hooks);
   void take_request();
   bool take_next_request();
@@ -102,14 +108,15 @@ class PlanSwitches {
   Prepared take_prepared();
   void refuse_request(const std::string& why);
   void begin_asked();
-  // All are prepared, and a step is left: whether state is sent early during that.
+  // All are prepared, and one step remains: decides whether state is sent early during it.
   bool begin_early();
   void end_early();
   void end(const SwitchHooks& hooks);
   SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
   void drop_refused(int number);
-  // The lowest rank that has refused says why; empty: none has. Who missed others comes behind those that refused by themselves.
+  // The lowest rank that refused and its reason; empty: none has refused. Ranks that only missed others count
+  // after those that refused themselves.
   std::string first_refusal(const Prepared& own) const;
   std::string from_rank(int rank, const std::string& text) const;
 
@@ -119,22 +126,22 @@ class PlanSwitches {
   const std::optional<Outside> outside_;
   const std::function<void(const PlanSwitch&)> check_;
   std::size_t next_scripted_ = 0;
-  std::int64_t step_ = 0;               // that has ended
-  std::optional<PlanRequest> request_;  // rank 0: the one that is worked on
-  std::optional<PlanWish> wish_;        // that it comes from
-  std::future<Plan> chosen_;            // for it, where it names no plan
+  std::int64_t step_ = 0;               // the last one that has ended
+  std::optional<PlanRequest> request_;  // rank 0: the request in progress
+  std::optional<PlanWish> wish_;        // the proposal behind it
+  std::future<Plan> chosen_;            // its plan, if the request does not specify one
   std::optional<DrainRequest> drain_;
-  std::int64_t num_asked_ = 0;  // rank 0: requests taken
-  std::int64_t num_begun_ = 0;  // of those that were asked for
+  std::int64_t num_asked_ = 0;  // rank 0: requests accepted
+  std::int64_t num_begun_ = 0;  // of those, attempts begun
   int num_attempts_ = 0;
-  Plan asked_;                // that the run is on, as it was asked for
-  Plan scripted_;             // that the run began with, or came to by its script
+  Plan asked_;                // the run's plan, as it was requested
+  Plan scripted_;             // the plan that the run began with, or its last scripted one
   bool has_retried_ = false;  // the phase that is due
   std::optional<Attempt> attempt_;
   bool is_moving_ = false, has_moved_ = false;
   PlanPart earlier_;
-  int num_dropped_ = 0;         // epochs of the Comm that are gone, or go
-  std::future<void> dropping_;  // closing connections takes longer than a step may wait
+  int num_dropped_ = 0;         // epochs of the Comm that are dropped or being dropped
+  std::future<void> dropping_;  // closing connections takes too long for the time between two steps
 };
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See precopy.h. Here state is sent; precopy_update.cpp repeats the update.
+// Implements precopy.h: sending state. precopy_update.cpp repeats the update.
 #include "switching/precopy.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -14,9 +14,9 @@
 namespace optimus {
 namespace {
 
-constexpr int kEarlyTag = 0x7fd0, kGoesOnTag = 0x7fd1;  // no other messages have them
-constexpr const char* kEarly = "state that is sent early";
-// Copies of so many elements are not worth a second thread to ATen: those of a step have the cores.
+constexpr int kEarlyTag = 0x7fd0, kGoesOnTag = 0x7fd1;  // not used by other messages
+constexpr const char* kEarly = "early state";
+// ATen does not use a second thread for copies of this many elements: the cores are busy with the step.
 constexpr std::int64_t kMostElements = 32768;
 
 std::int64_t elements_of(const Box& box, std::size_t num_fields) {
@@ -25,7 +25,7 @@ std::int64_t elements_of(const Box& box, std::size_t num_fields) {
 
 }  // namespace
 
-// A stream's part in a round.
+// A stream's part in one round.
 struct Precopy::Turn {
   Stream* stream = nullptr;
   at::Tensor goes_on{}, values{};
@@ -59,7 +59,7 @@ std::string Precopy::end() {
   return failure_;
 }
 
-// Both ends see the same boxes in the same order, so both cut them alike.
+// Both ends see the same boxes in the same order, so both cut them identically.
 void Precopy::plan_streams() {
   std::map<std::pair<int, bool>, Stream> streams;
   std::map<std::pair<int, bool>, std::int64_t> last;  // elements in the last message
@@ -90,12 +90,13 @@ void Precopy::run() {
   } catch (const std::exception& error) {
     failure_ = error.what();
   }
-  // So that nobody waits for this rank.
+  // Notifies the other ranks, so that they do not wait for this one.
   facts_.comm.decline(terms_.epoch, failure_), facts_.comm.drop(terms_.epoch);
 }
 
-// Everybody begins all of a round before waiting for any of it, so whoever is in the earliest round can go on. How long messages of state
-// were under way; waiting for others that still pause is no part of it, or each pause would lengthen the next. Nothing: it was the last.
+// Each rank starts all messages of a round before it waits for any of them, so ranks in the earliest round
+// can always continue. Returns how long messages with state were in flight, excluding the wait for ranks that
+// still pause, since otherwise each pause would lengthen the next. nullopt: it was the last round.
 std::optional<Seconds> Precopy::run_round() {
   std::vector<Turn> turns;
   for (Stream& stream : streams_) {
@@ -137,7 +138,7 @@ void Precopy::wait(Pending& pending) const {
   done_or_throw(pending.wait(Deadline::after(options_.patience, kEarly)));
 }
 
-// A copy: what is sent may change before it is gone. Undefined when the update has come.
+// A copy, since the source may change before it is sent. Undefined once the update has begun.
 at::Tensor Precopy::staged(const Message& message) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return {};
@@ -175,7 +176,7 @@ void Precopy::note_gone() {
     for (std::size_t m = 0; m < stream.num_gone; ++m)
       for (const Slice& slice : stream.messages[m]) {
         const auto [known, is_new] = gone_.try_emplace(slice.of, slice.box);
-        if (!is_new) known->second[0].end = slice.box[0].end;  // slices follow each other
+        if (!is_new) known->second[0].end = slice.box[0].end;  // slices are contiguous
       }
 }
 

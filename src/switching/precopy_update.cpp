@@ -1,4 +1,4 @@
-// Precopy, in the pause: the update that came behind what was sent early is repeated on it.
+// Part of Precopy: during the pause it repeats the last update on the state that was sent before it.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -13,14 +13,14 @@
 namespace optimus {
 namespace {
 
-constexpr int kGradientTag = 0x7fd2;        // no other messages have it
+constexpr int kGradientTag = 0x7fd2;        // not used by other messages
 constexpr std::size_t kRoundsUnderWay = 3;  // of gradients
 
 at::Tensor flat_of(const at::Tensor& view) { return view.contiguous().view({-1}); }
 
 }  // namespace
 
-// Gradients of one message's rows, under way.
+// The gradients of one message's rows, in flight.
 struct Precopy::Exchange {
   const Message* message = nullptr;
   bool is_send = false;
@@ -30,8 +30,8 @@ struct Precopy::Exchange {
 
 void Precopy::repeat_update(const UpdateFacts& update, std::int64_t num_updates) {
   if (num_updates == terms_.num_updates) return;
-  ensure(num_updates == terms_.num_updates + 1, "{} updates since state was sent early, of {}", num_updates,
-         terms_.num_updates);
+  ensure(num_updates == terms_.num_updates + 1, "{} updates, but state was sent early at update {}",
+         num_updates, terms_.num_updates);
   has_update_ = true, update_ = update.options;
   numbers_ = at::tensor(at::ArrayRef<double>(update.numbers.data(), update.numbers.size()), at::kDouble);
   std::size_t num_rounds = 0;
@@ -83,7 +83,7 @@ void Precopy::end_gradients(std::vector<Exchange> exchanges) {
   }
 }
 
-// Moments without their masters: those do not depend on these.
+// Moments without their masters are updated with zero masters, which do not affect them.
 void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
   std::vector<at::Tensor> state = views_.values(*facts_.ends.next, slice.of->tensor, slice.box);
   if (!views_.has_masters(slice.of->tensor))
@@ -91,7 +91,7 @@ void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
   update(views_.name_of(slice.of->tensor), {.beta1 = update_.beta1, .beta2 = update_.beta2}, gradient, state);
 }
 
-// An update that leaves moments as they are: nothing is added to them.
+// With beta1 = beta2 = 1 the update changes only masters: moments stay as they are.
 void Precopy::repeat_masters() {
   if (!has_update_) return;
   for (const Stream& stream : streams_)
@@ -108,7 +108,7 @@ void Precopy::repeat_masters() {
       }
 }
 
-// The kernel that the sender's engine has used, of the same types.
+// Uses the same kernel and types as the sender's engine.
 void Precopy::update(const std::string& name, AdamOptions options, const at::Tensor& gradient,
                      const std::vector<at::Tensor>& state) {
   const Parameters& next = *facts_.ends.next;

@@ -1,4 +1,4 @@
-// See state_views.h.
+// Implements state_views.h.
 #include "switching/state_views.h"
 
 #include "base/error.h"
@@ -26,7 +26,7 @@ std::vector<at::Tensor> StateViews::values(const Parameters& of, int tensor, con
   std::vector<at::Tensor> result;
   for (at::Tensor BlockState::*const field : fields(tensor)) {
     const Parameters* const holder = of.holder(name_of(tensor), field, box);
-    ensure(holder != nullptr, "{} of {} is not held", text(box), name_of(tensor));
+    ensure(holder != nullptr, "{} of {} is not resident", text(box), name_of(tensor));
     result.push_back(part_of(holder->view(name_of(tensor), field), holder->box(name_of(tensor), field), box));
   }
   return result;

@@ -1,4 +1,4 @@
-// See step_agreement.h.
+// Implements step_agreement.h.
 #include "switching/step_agreement.h"
 
 #include <ATen/ops/zeros.h>
@@ -31,16 +31,16 @@ StepWord StepAgreement::take() {
           words[7]};
 }
 
-// The largest counts, so the fewest are told as the largest of their negatives.
+// The reduction is a maximum; minima are reduced as the maximum of their negatives.
 void StepAgreement::say(const StepWord& own) {
   auto* const words = words_.data_ptr<std::int64_t>();
   words[0] = own.ends ? 1 : 0, words[1] = own.asked, words[2] = -own.prepared;
   words[3] = own.meets ? 1 : 0, words[4] = own.drained + 1;
-  const std::int64_t number = comm_.rank() + 1;  // 0: nobody
+  const std::int64_t number = comm_.rank() + 1;  // 0: none
   words[5] = own.stays ? number : 0, words[6] = own.collects ? 1 : 0;
   words[7] = own.phase, words[9] = own.probes ? 1 : 0;
   words[8] = -(own.stays ? number : std::numeric_limits<std::int32_t>::max());
-  under_way_ = comm_.all_reduce({Role::world, {}}, words_, Sum::maximum, "whether to go on");
+  under_way_ = comm_.all_reduce({Role::world, {}}, words_, Sum::maximum, "the step agreement");
 }
 
 }  // namespace optimus

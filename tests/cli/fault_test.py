@@ -174,11 +174,11 @@ class Faults(CommandLineTest):
             self.assertTrue(any(f"rank {victim} (process " in line for victim in victims), line)
             self.assertIn("signal 9", line)
         else:
-            self.assertIn("does not answer", line)
+            self.assertIn("does not respond", line)
         if not self.rows(name) and "lost with the ranks" not in line:
             return  # nobody had begun to train: there was nothing to save
         saved = re.search(r"saved step (\d+): optimus train --resume (\S+)", line)
-        last = re.search(r"the last whole checkpoint is of step (\d+)", line)
+        last = re.search(r"the last complete checkpoint is from step (\d+)", line)
         if is_covered:
             # Nothing that was told is lost: a save may have been complete just then.
             step = int((saved or last)[1]) if saved or last else 0
@@ -224,7 +224,7 @@ class Faults(CommandLineTest):
         lines = self.expect_end(ranks[0], [rank.pid for rank in ranks[:2]], 20)
         self.assertEqual(len(lines), 1, lines)
         self.assertIn(f"rank 2 (process {ranks[2].pid} on ", lines[0])
-        step = int(re.search(r"the other 2 saved step (\d+): ", lines[0])[1])
+        step = int(re.search(r"the other 2 ranks saved step (\d+): ", lines[0])[1])
         self.assertGreaterEqual(step, before)
         for rank in ranks[1:]:
             rank.communicate(timeout=20)

@@ -98,7 +98,7 @@ class ReportTest(CommandLineTest):
         self.assertEqual((second["predicted_gain"], second["realised_gain"], second["alternatives"]), (None, None, []))
         lines = run("decisions", self.run_folder).stdout.splitlines()
         self.assertEqual(len(lines), 2)
-        self.assertRegex(lines[0], r"^step 20: slow link 1: 9\.10x since step 10 → .+ → pp2.*, predicted \+48 %, realised \+50 %, paused 36\.0 ms")
+        self.assertRegex(lines[0], r"^step 20: slow link 1: 9\.10x since step 10 → .+ → pp2.*, predicted \+48 %, measured \+50 %, paused 36\.0 ms")
         self.assertIn("recover: lost rank 1", lines[1])
 
     def test_a_line_that_is_being_written_is_left_out(self):

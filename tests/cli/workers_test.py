@@ -200,7 +200,7 @@ class Workers(CommandLineTest):
         pids = [worker["pid"] for worker in self.workers("run")]
         os.kill(pids[1], signal.SIGKILL)
         _, lines = self.expect_end(process, 1, pids, "run")
-        self.assertRegex(lines[0], r"lost with the ranks: .*; the last whole checkpoint is of step \d+, in memory")
+        self.assertRegex(lines[0], r"lost with the ranks: .*; the last complete checkpoint is from step \d+, in memory")
         step = int(lines[0].split("checkpoint is of step ")[1].split(",")[0])
         self.assertGreaterEqual(step, 6)
         self.assertEqual(len(list(memory.iterdir())), 1)
@@ -241,13 +241,13 @@ class Workers(CommandLineTest):
         os.kill(pids[1], signal.SIGKILL)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
-        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 saw: all_reduce of whether to go on in world {0 1}, epoch 0", "; rank 0 saved step "):
+        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 reported: all_reduce of the step agreement in world {0 1}, epoch 0", "; rank 0 saved step "):
             self.assertIn(word, lines[0])
         merged = json.loads(run("logs", self.folder / "run", "--json").stdout)["lines"]
         self.assertEqual([line["time"] for line in merged], sorted(line["time"] for line in merged))
         self.assertEqual(merged[-1], {"time": merged[-1]["time"], "rank": None, "text": "failed: " + lines[0].removeprefix("optimus: ")})
         self.assertEqual({line["rank"] for line in merged}, {None, 0, 1})
-        self.assertTrue(any("all_reduce of whether to go on" in line["text"] and "done in" in line["text"] for line in merged))
+        self.assertTrue(any("all_reduce of the step agreement" in line["text"] and "done in" in line["text"] for line in merged))
         self.assertIn("step 1/", run("logs", self.folder / "run", "--rank", 0, "--around", 0).stdout)  # what it told people, too
         self.refused("logs", self.folder / "run", "--rank", 7, says=["there is no rank 7"])
         self.refused("logs", self.folder / "nothing", says=["no logs"])
@@ -257,7 +257,7 @@ class Workers(CommandLineTest):
         os.kill(pids[1], signal.SIGSTOP)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
-        for word in (f"rank 1 (process {pids[1]} on ", "does not answer", "rank 1 missing"):
+        for word in (f"rank 1 (process {pids[1]} on ", "does not respond", "rank 1 missing"):
             self.assertIn(word, lines[0])
 
     def test_interrupted_and_resumed(self):

@@ -1,5 +1,5 @@
-// What every way of communication must do, as functions of one rank: the tests run them over threads, over Gloo in threads, and in
-// processes of their own.
+// Checks that every implementation of Comm must pass, as functions of one rank. The tests run them over
+// threads, over Gloo in threads, and in separate processes.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ inline std::string shown(const char* what, at::ScalarType type, std::int64_t cou
   return fmt::format("{} of {} elements of {}", what, count, c10::toString(type));
 }
 
-// One operation of a group, as started by a member, and what it must give.
+// One operation of a group, as started by a member, and its expected result.
 struct Started {
   std::unique_ptr<Pending> pending{};
   at::Tensor result{}, expected{};
@@ -24,7 +24,7 @@ struct Started {
 
   void finish() {
     must(pending->wait(soon()));
-    require(same_bits(result, expected), what + " has other values than it must");
+    require(same_bits(result, expected), what + " has unexpected values");
   }
 };
 
@@ -87,7 +87,8 @@ inline void large_tensors(Comm& comm) {
       start(comm, kWorld, kind, at::kFloat, count, ++key).finish();
 }
 
-// From every rank to every other, several with one tag, received in another order of tags than sent.
+// From every rank to every other rank, several messages per tag, received in a different order of tags than
+// sent.
 inline void messages(Comm& comm) {
   must(comm.connect(0, {{kWorld}}, soon()));
   constexpr int kTags = 3, kEach = 4;
@@ -100,7 +101,7 @@ inline void messages(Comm& comm) {
     for (int tag = 0; peer != comm.rank() && tag < kTags; ++tag)
       for (int k = 0; k < kEach; ++k) {
         const at::Tensor row = row_of(at::kFloat, key_of(comm.rank(), peer, tag, k), 0, 0, count_of(tag, k));
-        all.push_back({comm.send(peer, row, tag, "a letter"), row, row.clone(), "send"});
+        all.push_back({comm.send(peer, row, tag, "a message"), row, row.clone(), "send"});
       }
   for (int peer = 0; peer < comm.size(); ++peer)
     for (int tag = kTags - 1; peer != comm.rank() && tag >= 0; --tag)
@@ -108,13 +109,13 @@ inline void messages(Comm& comm) {
         const at::Tensor expected =
             row_of(at::kFloat, key_of(peer, comm.rank(), tag, k), 0, 0, count_of(tag, k));
         const at::Tensor row = at::empty(expected.sizes(), at::kFloat);
-        all.push_back({comm.receive(peer, row, tag, "a letter"), row, expected, "receive"});
+        all.push_back({comm.receive(peer, row, tag, "a message"), row, expected, "receive"});
       }
   for (Started& one : all) one.finish();
 }
 
-// Random groups that overlap; each rank starts what it takes part in, in an order of its own where that is free, and waits in
-// random order with many under way. Same `seed` on all ranks.
+// Random groups that overlap. Each rank starts its operations in an order of its own where that is allowed,
+// and waits for them in random order with many in flight. `seed` is the same on all ranks.
 inline void random_interleaving(Comm& comm, unsigned seed) {
   std::mt19937 dice(seed);
   const auto up_to = [](std::mt19937& d, int n) { return static_cast<int>(d() % static_cast<unsigned>(n)); };

@@ -1,4 +1,4 @@
-// Every operation over threads and over Gloo, with the same function as rank.
+// Every operation over threads and over Gloo, with the same function as each rank.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Trees, CommTest,
 
 struct CommTestOfBackend : testing::TestWithParam<Backend> {};
 
-// A shard of a buffer that is gathered into the same buffer, and a sum that is left in it.
+// A shard of a buffer that is gathered into the same buffer, and a sum that is left in place.
 TEST_P(CommTestOfBackend, InPlace) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
@@ -67,35 +67,36 @@ TEST_P(CommTestOfBackend, InPlace) {
     const at::Tensor own = whole.narrow(0, 100 * comm->rank(), 100);
     must(comm->reduce_scatter(kWorld, whole, own, "gradients")->wait(soon()));
     must(comm->all_gather(kWorld, own, whole, "gradients")->wait(soon()));
-    require(same_bits(whole, sum_of(at::kFloat, 7, everybody, 0, 300, Sum::sum)),
-            "other sums than they must be");
+    require(same_bits(whole, sum_of(at::kFloat, 7, everybody, 0, 300, Sum::sum)), "unexpected sums");
   });
 }
 
-// Who comes last sees what carrying took; the others have waited for it, too.
+// The last rank to arrive measures only the transfer; the time of the others includes waiting for it.
 TEST(Gloo, AnOperationSaysWhatItTook) {
   constexpr double kLate =
-      0.2;  // seconds; whoever is here in time waits for nearly as long, even on a busy machine
+      0.2;  // seconds; a rank that is on time waits nearly as long, even on a busy machine
   run_ranks(Backend::gloo, 2, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor sums = at::zeros({1000}, at::kDouble), message = at::zeros({1000}, at::kDouble);
-    must(comm->all_reduce(kWorld, sums, Sum::sum, "all are here")->wait(soon()));
+    must(comm->all_reduce(kWorld, sums, Sum::sum, "a barrier")->wait(soon()));
     if (comm->rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(kLate));
     const auto began = Deadline::Clock::now();
     const std::unique_ptr<Pending> sum = comm->all_reduce(kWorld, sums, Sum::sum, "numbers");
     must(sum->wait(soon()));
     const double here = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    require(sum->took().has_value() && sum->took()->value > 0 && sum->took()->value <= here, "a sum's time");
-    if (comm->rank() == 0) require(sum->took()->value > kLate / 2, "it has waited for rank 1");
+    require(sum->took().has_value() && sum->took()->value > 0 && sum->took()->value <= here,
+            "the time of a sum");
+    if (comm->rank() == 0)
+      require(sum->took()->value > kLate / 2, "the time must include waiting for rank 1");
     const std::unique_ptr<Pending> sent =
         comm->rank() == 0 ? comm->send(1, message, 0, "a row") : comm->receive(0, message, 0, "a row");
     must(sent->wait(soon()));
-    require(sent->took().has_value(), "a message's time");
-    require(!comm->has_cards(), "processors have no cards");
+    require(sent->took().has_value(), "the time of a message");
+    require(!comm->has_cards(), "CPU ranks must not use NCCL");
   });
 }
 
-// Groups of an epoch are other groups than those of the next, and both work until one is dropped.
+// Groups of one epoch are independent of those of the next, and both work until one is dropped.
 TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     const Group pair{Role::tensor, {0, 2}};
@@ -108,7 +109,7 @@ TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
   });
 }
 
-// is_done() alone takes an operation to its end.
+// Polling is_done() alone completes an operation.
 TEST_P(CommTestOfBackend, PollingIsEnough) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
@@ -124,7 +125,8 @@ TEST_P(CommTestOfBackend, PollingIsEnough) {
   });
 }
 
-// A message that comes only behind others, and was looked at first, holds none of them up: neither messages nor collectives.
+// A message that is sent late, but was polled first, delays no other operation: neither messages nor
+// collectives.
 TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
   run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
@@ -134,7 +136,7 @@ TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
     if (comm->rank() == 0) {
       at::Tensor got = at::zeros({100}, at::kFloat);
       const auto receive = comm->receive(1, got, 1, "late");
-      require(!receive->is_done(), "what nobody has sent is there");
+      require(!receive->is_done(), "a message was received before it was sent");
       const auto send = comm->send(1, early, 0, "early");
       (void)send->is_done();
       exchanged(*send);
@@ -151,7 +153,7 @@ TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
   });
 }
 
-// Nobody waits for the first; its part of the work is done all the same.
+// The first operation is never waited for; this rank's part of it is done all the same.
 TEST_P(CommTestOfBackend, AbandonedOperationsDoNotHoldOthersUp) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));

@@ -1,4 +1,5 @@
-// A rank that dies while all connect: the others may be told of it, and then give up at once, wherever Gloo is with them.
+// A rank that dies while all ranks connect: the others may be notified, and then fail at once, in whatever
+// phase Gloo is.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,18 +12,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As of a process that says that it is about to connect and then stands still: for all that comes after, its store fails.
+// The store of a process that announces its arrival and then hangs: every later call fails.
 class LastWords final : public KeyStore {
  public:
   LastWords(std::unique_ptr<KeyStore> store, bool tells_address)
       : store_(std::move(store)), tells_address_(tells_address) {}
 
   Outcome<void> set(const std::string& key, const std::string& value) override {
-    if (!is_arrival(key) && !tells_address_) return failure("stands still");
+    if (!is_arrival(key) && !tells_address_) return failure("hangs");
     return store_->set(key, value);
   }
   Outcome<std::optional<std::string>> find(const std::string& key) override {
-    if (!is_arrival(key)) return failure("stands still");
+    if (!is_arrival(key)) return failure("hangs");
     return store_->find(key);
   }
   Outcome<std::int64_t> count(const std::string& key) override { return store_->count(key); }
@@ -39,7 +40,8 @@ class LastWords final : public KeyStore {
   const bool tells_address_;
 };
 
-// One rank of three; `dying` is the one with last words. How long its connect() of at most a minute took.
+// One rank of three; `dying` is the rank whose store stops working. Returns how long its connect() of at most
+// a minute took.
 double connect_and_give_up(int rank, const StorePlace& place, int dying, bool tells_address,
                            std::atomic<int>& num_over) {
   auto store = value_or_throw(open_store(place, soon()));
@@ -49,20 +51,20 @@ double connect_and_give_up(int rank, const StorePlace& place, int dying, bool te
   const auto comm = value_or_throw(make_process_comm({rank, 3, own, kSmallSizes}, soon()));
   std::thread watch([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    comm->abandon("others were lost");
+    comm->abandon("the membership has changed");
   });
   const auto began = Clock::now();
   const CommOutcome<void> outcome = comm->connect(0, {{kWorld}}, soon(60));
   const double waited = std::chrono::duration<double>(Clock::now() - began).count();
   watch.join();
-  EXPECT_FALSE(outcome) << "rank " << rank << " is connected to one that stands still";
+  EXPECT_FALSE(outcome) << "rank " << rank << " is connected to a rank that hangs";
   ++num_over;
-  while (num_over < 3) std::this_thread::yield();  // who stands still has not closed its sockets
+  while (num_over < 3) std::this_thread::yield();  // the hanging rank has not closed its sockets
   return waited;
 }
 
 TEST(Connecting, IsGivenUpAtOnce) {
-  constexpr double kAtOnce = 10;  // told from the minute that it would be waited for
+  constexpr double kAtOnce = 10;  // far less than the minute of the deadline
   for (const bool tells_address : {false, true})
     for (int dying = 0; dying < 3; ++dying) {
       StoreServer server;
@@ -74,7 +76,7 @@ TEST(Connecting, IsGivenUpAtOnce) {
                                         num_over),
                     kAtOnce)
               << "rank " << rank << ", where rank " << dying << (tells_address ? " had" : " had not")
-              << " told its address";
+              << " published its address";
         });
       for (std::thread& rank : ranks) rank.join();
     }

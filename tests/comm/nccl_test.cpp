@@ -1,4 +1,4 @@
-// NCCL behind the Comm of processes, as far as one card lets it be tried: at world size 1. Skips where there is none.
+// NCCL behind the Comm of processes, as far as one GPU allows: at world size 1. Skips if there is no GPU.
 #include <gtest/gtest.h>
 
 #include "comm/card_group.h"
@@ -21,8 +21,8 @@ namespace {
 TEST(Cards, AreTakenWhenEachMemberHasItsOwn) {
   EXPECT_EQ(why_not_by_cards({0, 1, 5}, {"a", "b", "c"}), "");
   EXPECT_EQ(why_not_by_cards({0, 1, 5}, {"a", "b", "a"}),
-            "ranks 0 and 5 share a card; NCCL needs one for each rank");
-  EXPECT_EQ(why_not_by_cards({3, 4}, {"a", ""}), "rank 4 has no card that NCCL could use");
+            "ranks 0 and 5 share a GPU; NCCL needs one GPU per rank");
+  EXPECT_EQ(why_not_by_cards({3, 4}, {"a", ""}), "rank 4 has no GPU that NCCL can use");
 }
 
 TEST(Cards, ProcessorsAreNone) { EXPECT_EQ(card_of(at::Device(at::kCPU)), ""); }
@@ -60,7 +60,7 @@ TEST_F(Nccl, OfOneRankGivesWhatItBrings) {
       std::vector<std::unique_ptr<Pending>> all;
       all.push_back(comm_->all_reduce(kWorld, mine, Sum::sum, "a sum"));
       all.push_back(comm_->all_reduce(kWorld, mine, Sum::maximum, "a maximum"));
-      all.push_back(comm_->broadcast(kWorld, mine, 0, "from the only one"));
+      all.push_back(comm_->broadcast(kWorld, mine, 0, "from the only rank"));
       all.push_back(comm_->all_gather(kWorld, mine, gathered, "a gather"));
       all.push_back(comm_->reduce_scatter(kWorld, mine, scattered, "a scatter"));
       for (const auto& pending : all) must(pending->wait(soon()));
@@ -75,20 +75,21 @@ TEST_F(Nccl, OfOneRankGivesWhatItBrings) {
 TEST_F(Nccl, SaysWhatItTook) {
   const at::Tensor x = numbers(1 << 26, at::kFloat), y = at::zeros_like(x);
   double seconds = 0;
-  for (int i = 0; i < 2; ++i) {  // the first has to be set up
+  for (int i = 0; i < 2; ++i) {  // the first operation includes setup
     const std::unique_ptr<Pending> gather = comm_->all_gather(kWorld, x, y, "numbers");
     must(gather->wait(soon()));
     must(comm_->settle(soon()));
     ASSERT_TRUE(gather->took().has_value());
     seconds = gather->took()->value;
   }
-  // 256 MiB are read and written: no card does that in less than 10 us (50 TB/s), and none takes 0.1 s.
+  // 256 MiB are read and written: no GPU does that in less than 10 us (50 TB/s), and none takes 0.1 s.
   EXPECT_GT(seconds, 10e-6);
   EXPECT_LT(seconds, 0.1);
-  EXPECT_FALSE(comm_->has_cards()) << "a group of one rank has nobody to speak to";
+  EXPECT_FALSE(comm_->has_cards()) << "a group of one rank has no traffic between GPUs";
 }
 
-// The operation comes behind what the stream was given before, and what is given behind its wait sees the result.
+// The operation runs after the work that the stream was given before, and work submitted after its wait sees
+// the result.
 TEST_F(Nccl, KeepsTheOrderOfTheStream) {
   at::Tensor x = at::zeros({1 << 22}, at::TensorOptions(at::kFloat).device(at::kCUDA)), y = at::zeros_like(x);
   for (int step = 1; step <= 50; ++step) {
@@ -103,7 +104,7 @@ TEST_F(Nccl, KeepsTheOrderOfTheStream) {
   EXPECT_EQ(y.max().item<double>(), 100);
 }
 
-// A stream that stands still, as it would behind an operation whose other side is gone.
+// A stalled stream, as after an operation whose peer has died.
 class Standstill {
  public:
   Standstill() {
@@ -147,10 +148,10 @@ TEST_F(Nccl, IsGivenUpWhenTheRunIs) {
   const Standstill standstill;
   const std::unique_ptr<Pending> sum = comm_->all_reduce(kWorld, x, Sum::sum, "numbers");
   must(sum->wait(soon()));
-  comm_->abandon("the user has had enough");
+  comm_->abandon("the user has cancelled the run");
   const CommOutcome<void> settled = comm_->settle(soon());
   ASSERT_FALSE(settled.has_value());
-  EXPECT_EQ(settled.error().reason, "the user has had enough");
+  EXPECT_EQ(settled.error().reason, "the user has cancelled the run");
 }
 
 TEST_F(Nccl, AnotherEpochHasAnotherCommunicator) {
@@ -162,7 +163,7 @@ TEST_F(Nccl, AnotherEpochHasAnotherCommunicator) {
   EXPECT_TRUE(at::equal(x, kept));
 }
 
-// NCCL refuses them; so they are not asked to use it, and their tensors go through the processor's memory.
+// NCCL rejects them, so it is not used, and their tensors go through host memory.
 TEST_F(Nccl, TwoRanksOfOneCardDoWithoutIt) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
@@ -176,7 +177,7 @@ TEST_F(Nccl, TwoRanksOfOneCardDoWithoutIt) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Asked all the same, NCCL's refusal is a failure that we pass on, and nobody hangs.
+// If NCCL is called all the same, its error is returned as a failure, and no rank hangs.
 TEST_F(Nccl, RefusesTwoRanksOfOneCard) {
   std::vector<std::string> answers(2);
   std::vector<std::thread> threads;
@@ -191,7 +192,7 @@ TEST_F(Nccl, RefusesTwoRanksOfOneCard) {
       answers[static_cast<std::size_t>(rank)] = group ? "connected" : group.error().why;
     });
   for (std::thread& thread : threads) thread.join();
-  for (const std::string& answer : answers) EXPECT_NE(answer.find("NCCL says"), std::string::npos) << answer;
+  for (const std::string& answer : answers) EXPECT_NE(answer.find("NCCL error"), std::string::npos) << answer;
 }
 #else
 TEST(Nccl, IsLeftOut) { GTEST_SKIP() << "this build has no NCCL (it comes with PyTorch for CUDA)"; }

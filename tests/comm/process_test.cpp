@@ -1,5 +1,6 @@
-// Ranks as real processes: this program starts itself, with one test that is a rank. What they compute is checked by themselves;
-// some are killed, stopped or end in the middle of an operation, and the others must say so in time.
+// Ranks as real processes: this program starts itself with one test that acts as a rank. Each rank checks its
+// own results; some ranks are killed, stopped or exit in the middle of an operation, and the others must
+// report that in time.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -16,9 +17,9 @@ namespace optimus::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kDeadline = 1.5;  // of the operations in which somebody goes missing
+constexpr double kDeadline = 1.5;  // of the operations in which a rank goes missing
 
-// One rank for ever, until it fails; says why in one line.
+// Repeats an operation until it fails, then writes the failure as one line.
 void until_failure(Comm& comm, CommKind kind, std::int64_t count,
                    const std::function<void(int step)>& before) {
   must(comm.connect(0, {{kWorld}}, soon()));
@@ -52,7 +53,7 @@ void run_body(Comm& comm, const std::string& body) {
   if (body == "exits") until_failure(comm, CommKind::all_gather, 1000, end_at_5);
 }
 
-// The rank itself: runs only when it was started as one.
+// The rank itself: runs only in a process that was started as a rank.
 TEST(Process, IsOneRank) {
   const std::string body = variable("OPTIMUS_COMM_BODY");
   if (body.empty()) GTEST_SKIP() << "started by the other tests of this file";
@@ -79,7 +80,7 @@ class Ranks {
   int port() const { return server_->port(); }
   void end_server() { server_.reset(); }
 
-  // The exit code; -number of the signal that ended it; -1000 when it did not end in time.
+  // The exit code; -number of the signal that ended it; -1000 if it did not end in time.
   int wait(int rank, double seconds) {
     pid_t& pid = pids_[static_cast<std::size_t>(rank)];
     const Deadline deadline = soon(seconds);
@@ -91,7 +92,7 @@ class Ranks {
     pid = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
-  // Until each has done some steps.
+  // Waits until each rank has done some steps.
   void wait_until_under_way() const {
     const Deadline deadline = soon(60);
     for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank)
@@ -140,7 +141,7 @@ void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
   }
 }
 
-// The others notice well before the deadline would tell them, by the closed connection.
+// The others notice it well before the deadline, by the closed connection.
 TEST(Process, KilledPeer) {
   for (const char* body : {"small", "large"}) {
     Ranks ranks(body, 3);
@@ -166,7 +167,7 @@ TEST(Process, PeerThatExits) {
   expect_others_tell(ranks, 3, 1, kDeadline + 1);
 }
 
-// A port that nobody listens at can be bound again at once.
+// The store's port can be bound again at once.
 TEST(Process, PortIsFreeAfterwards) {
   Ranks ranks("small", 2);
   ranks.wait_until_under_way();
@@ -182,7 +183,7 @@ TEST(Process, PortIsFreeAfterwards) {
   ::close(handle);
 }
 
-// Without the store ranks that are connected go on; a failure is then told without its help.
+// Ranks that are connected continue without the store; a failure is then reported without its help.
 TEST(Process, StoreThatIsGone) {
   Ranks ranks("small", 3);
   ranks.wait_until_under_way();

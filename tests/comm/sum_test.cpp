@@ -11,7 +11,7 @@ namespace optimus::test {
 namespace {
 
 TEST(Sum, RoundsHalfTypesOnce) {
-  // 256 + 1 is 256 in bf16: added one by one the ones would vanish, together they count.
+  // 256 + 1 is 256 in bf16: added one at a time the ones would vanish, together they count.
   std::vector<at::Tensor> pieces;
   for (const float value : {256.F, 1.F, 1.F, 1.F, 1.F}) {
     pieces.push_back(at::empty({3}, at::kBFloat16));

@@ -1,4 +1,5 @@
-// What a run goes on with when ranks are lost or come, before the planner has said anything, and what it then moves to.
+// The plan that a run uses when ranks are lost or join, before the planner has finished, and the plan that it
+// moves to afterwards.
 #include "elastic/first_answer.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ struct Training4 {
   TrainOptions options;
 };
 
-// Until the planner is let go on.
+// A planner that blocks until it is released.
 struct LatePlanner {
   FirstAnswers::Facts late(FirstAnswers::Facts facts) {
     facts.choose = [choose = facts.choose, may = may_go_on.get_future().share()](int size) {
@@ -47,7 +48,7 @@ TEST(FirstAnswer, TheRestTakesOver) {
   ASSERT_TRUE(three);
   EXPECT_EQ(num_devices(*three), 3);
   EXPECT_FALSE(problem_in(*three, training.model));
-  // Two pipelines of two stages: one goes on alone when a device of the other is gone.
+  // Two pipelines of two stages: one pipeline continues alone when a device of the other is lost.
   Plan two = training.copies(1, 2);
   Pipeline other = two.pipelines[0];
   for (Stage& stage : other.stages)
@@ -58,7 +59,7 @@ TEST(FirstAnswer, TheRestTakesOver) {
   ASSERT_TRUE(one);
   EXPECT_EQ(num_devices(*one), 2);
   EXPECT_FALSE(problem_in(*one, training.model));
-  // Each stage is nowhere else.
+  // Each stage exists only once.
   EXPECT_FALSE(taken_over({training.copies(1, 4), 4, 3}));
 }
 
@@ -69,12 +70,12 @@ TEST(FirstAnswer, WhatIsAtHandAndThenThePlanner) {
   const Plan dp8 = training.copies(8);
   FirstAnswers answers(facts);
   std::optional<FirstAnswer> quick;
-  // Templates are made on a thread; until they are there those who are left take over.
+  // Templates are made on a thread; until they are available, the remaining ranks take over.
   for (int look = 0; look < 2000 && (!quick || quick->kind != FirstAnswer::Kind::of_templates); ++look) {
     quick = answers.answer(5, WhereStateIs{dp8, 5, 5});
     EXPECT_NE(quick->kind, FirstAnswer::Kind::planned);
     EXPECT_FALSE(problem_in(quick->plan, training.model)) << text(quick->kind);
-    if (quick->kind == FirstAnswer::Kind::takeover && look > 200) break;  // it is as quick
+    if (quick->kind == FirstAnswer::Kind::takeover && look > 200) break;  // as fast as the template plan
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EXPECT_FALSE(answers.is_settled(5));
@@ -83,7 +84,7 @@ TEST(FirstAnswer, WhatIsAtHandAndThenThePlanner) {
   for (int look = 0; look < 2000 && !answers.is_settled(5); ++look)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(answers.answer(5, std::nullopt).kind, FirstAnswer::Kind::planned);
-  // A plan that is slower than the planner's by more than it is worth.
+  // A plan that is slower than the planner's by more than the threshold.
   const FirstAnswer slow{training.copies(1), FirstAnswer::Kind::takeover};
   const std::optional<Plan> better = answers.improvement(slow, 5);
   ASSERT_TRUE(better);

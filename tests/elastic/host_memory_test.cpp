@@ -18,7 +18,7 @@ struct HostMemoryTest : testing::Test {
     std::filesystem::create_directories(run);
     std::filesystem::create_directories(base);
   }
-  // One rank's part of a step, in a host's folder.
+  // Writes one rank's part of a step to a host's folder.
   void write_part_of(const HostMemory& memory, int writer, int keeper, std::int64_t step) {
     const Path at = memory.step_folder(keeper, step);
     value_or_throw(files.create_folders(at));
@@ -61,7 +61,7 @@ TEST_F(HostMemoryTest, EveryRankHasAKeeperOnTheNextHost) {
   EXPECT_TRUE(alone.copied_by(0).empty());
 }
 
-// The next host is the next that has a writer.
+// The next host is the next one that has a writer.
 TEST_F(HostMemoryTest, PlansThatLeaveRanksIdleHaveTheirOwnWriters) {
   const HostMemory all{base, {0, 0, 1, 1, 2, 2}};
   const HostMemory some = all.of_ranks({1, 4, 5});
@@ -78,7 +78,7 @@ TEST_F(HostMemoryTest, PlansThatLeaveRanksIdleHaveTheirOwnWriters) {
   EXPECT_FALSE(all.of_ranks({4, 5}).keeper_of(0));
 }
 
-// Seats are processes, of which some are gone; ranks are those who are there.
+// Worker ids include processes that were lost; ranks are the present ones.
 TEST_F(HostMemoryTest, OthersComeAndGo) {
   announce_host_memory(files, run, base, {0, 0, 1, 1});
   write_hosts(files, run, {0, 0, 1, 1, 2, 0});
@@ -93,7 +93,7 @@ TEST_F(HostMemoryTest, OthersComeAndGo) {
   EXPECT_EQ(some.step_folder(1, 7), all.step_folder(4, 7));
 }
 
-// As many parts as its own plan had writers, whatever the run began with.
+// A step needs as many parts as its own plan had writers, whatever the run began with.
 TEST_F(HostMemoryTest, AStepSaysHowManyHaveWrittenIt) {
   const HostMemory memory = announce_host_memory(files, run, base, {0, 0, 1, 1});
   open_host_memory(memory, 0, Bytes(1000));
@@ -110,7 +110,8 @@ TEST_F(HostMemoryTest, TheNewestWholeStepIsTaken) {
   open_host_memory(memory, 0, Bytes(1000));
   for (const std::int64_t step : {4, 6})
     for (int writer = 0; writer < 2; ++writer) {
-      if (step == 4 || writer == 0) write_part_of(memory, writer, writer, step);  // 6 was cut off
+      // writing step 6 was interrupted
+      if (step == 4 || writer == 0) write_part_of(memory, writer, writer, step);
       if (step == 4) write_part_of(memory, writer, 1 - writer, step);
     }
   bring_host_memory(run);
@@ -118,13 +119,13 @@ TEST_F(HostMemoryTest, TheNewestWholeStepIsTaken) {
   EXPECT_EQ(newest_whole(run)->step, 4);
   EXPECT_EQ(Checkpoint::open(find_checkpoint(run)).manifest().tensors.size(), 2U);
   EXPECT_FALSE(std::filesystem::exists(run / "memory"));
-  bring_host_memory(run);  // files have it now
+  bring_host_memory(run);  // the files have it already
   EXPECT_FALSE(take_host_memory(files, run));
   remove_host_memory(run, true);
   EXPECT_TRUE(std::filesystem::is_empty(base));
 }
 
-// One host is gone with its memory; the other has copies of its parts.
+// One host is lost with its memory; the other has copies of its parts.
 TEST_F(HostMemoryTest, OneHostHasAllOfTwo) {
   const HostMemory memory = announce_host_memory(files, run, base, {0, 1});
   open_host_memory(memory, 0, Bytes(1000));

@@ -28,7 +28,7 @@ TEST_F(MemoryLevelTest, IsMadeOnceAndRemoved) {
   EXPECT_FALSE(find_memory_level(run));
   EXPECT_TRUE(std::filesystem::is_empty(base));
   EXPECT_TRUE(std::filesystem::is_empty(run));
-  EXPECT_TRUE(remove_memory_level(files, run));  // of a run that has none
+  EXPECT_TRUE(remove_memory_level(files, run));  // of a run without a memory level
 }
 
 TEST_F(MemoryLevelTest, IsNotSharedWithACopyOfTheRun) {
@@ -42,7 +42,7 @@ TEST_F(MemoryLevelTest, IsNotSharedWithACopyOfTheRun) {
 TEST_F(MemoryLevelTest, OfAnotherOwnerIsNotTaken) {
   const Path made = make_memory_level(files, run, base, {Bytes(1000)});
   std::filesystem::permissions(made,
-                               std::filesystem::perms::all);  // as somebody who wants others to write there
+                               std::filesystem::perms::all);  // simulates a world-writable folder
   EXPECT_FALSE(find_memory_level(run));
   std::filesystem::permissions(made, std::filesystem::perms::owner_all);
   EXPECT_TRUE(find_memory_level(run));

@@ -1,4 +1,4 @@
-// A machine's notice: what counts as one, and where it is looked for.
+// Preemption notices: what counts as a notice, and where it is polled.
 #include "elastic/notice.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// Longer than two looks and the moment behind them.
+// Longer than two polls and the delay after them.
 bool comes(const Notice& notice) {
   const Deadline deadline = Deadline::after(Seconds(20), "a notice");
   while (!notice.is_given() && !deadline.has_passed())
@@ -38,7 +38,7 @@ TEST(Notice, AFileThatAppears) {
   const TemporaryFolder folder;
   const Path path = folder / "taken";
   const Notice notice(path.string());
-  std::this_thread::sleep_for(std::chrono::milliseconds(1600));  // a look at least
+  std::this_thread::sleep_for(std::chrono::milliseconds(1600));  // at least one poll
   EXPECT_FALSE(notice.is_given());
   std::ofstream(path) << "soon";
   EXPECT_TRUE(comes(notice));

@@ -1,4 +1,5 @@
-// Ranks as threads that die at any operation, leave, and come: the training goes on, and learns what one device learns.
+// Ranks as threads that die at any operation, leave, and join: the training continues, with the results of a
+// single device.
 #include "elastic/regroup.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,8 @@ TEST_F(RegroupTest, RankZeroDiesAndAnotherKeepsTheRecords) {
   expect_undisturbed(train("first", story));
 }
 
-// What only the dead had is nowhere: the run goes back to its newest checkpoint, and says how far.
+// State that only lost ranks had cannot be recovered: the run rolls back to its newest checkpoint, and
+// reports how far.
 TEST_F(RegroupTest, LostStateComesFromTheNewestCheckpoint) {
   Story story{.num_ranks = 3,
               .layout = {{"dp", 3}, {"zero", 3}},
@@ -43,7 +45,8 @@ TEST_F(RegroupTest, LostStateComesFromTheNewestCheckpoint) {
   EXPECT_EQ(ran.decisions[0]["step"].get<int>() % 2, 0);
 }
 
-// Another dies before those who are left are connected, or when they have the checkpoint's state and are not.
+// Another rank dies before the remaining ones are connected, or after they have loaded the checkpoint's
+// state.
 TEST_F(RegroupTest, KilledWhileTheOthersTakeACheckpoint) {
   for (const int connect : {0, 1, 2}) {
     Story story{.num_ranks = 4,
@@ -62,19 +65,20 @@ TEST_F(RegroupTest, KilledWhileTheOthersTakeACheckpoint) {
 
 TEST_F(RegroupTest, SomeLeaveAndSomeCome) {
   Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(5)};
-  story.fates[1].leaves_after = 1;  // it has what nobody else has, and gives it away
+  story.fates[1].leaves_after = 1;  // it has state that no other rank has, and sends it before it leaves
   story.fates[3].comes_after = 2, story.fates[4].comes_after = 2;
   const Ran ran = train("leave", story);
   expect_undisturbed(ran);
   EXPECT_EQ(ran.ends[1], "left");
   for (const std::size_t seat : {0, 2, 3, 4}) EXPECT_EQ(ran.ends[seat], "done");
-  std::string all;  // they may come one after the other, or together
+  std::string all;  // they may join one after the other, or together
   for (const Json& decision : ran.decisions) all += decision["evidence"].get<std::string>() + "; ";
   EXPECT_NE(all.find("rank 1 leaves"), std::string::npos) << all;
   EXPECT_NE(all.find("join"), std::string::npos) << all;
 }
 
-// A machine's notice reaches its ranks one after the other: one has said that it leaves when the others do not know of it yet.
+// A machine's preemption notice reaches its ranks one after the other: one rank has announced that it leaves
+// before the others know of the notice.
 TEST_F(RegroupTest, AllLeaveButNotAtOnce) {
   Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(3)};
   story.fates[1].stays_for = 4;  // it is the only one to leave after step 3
@@ -90,7 +94,8 @@ TEST_F(RegroupTest, AllLeaveButNotAtOnce) {
   EXPECT_EQ(newest->step, std::ssize(ran.losses));
 }
 
-// A rank is drained, and the machine of the others is taken: nobody is left to go on, so the run is saved and ends as one that was asked to.
+// A rank is drained while the machine of the others is reclaimed: no rank remains, so the run is saved and
+// ends as if it was asked to.
 TEST_F(RegroupTest, AllOthersLeaveWhileOneIsDrained) {
   Story story{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<Fate>(3), .drained = 1};
   story.fates[0].stays_for = story.fates[2].stays_for = 0;
@@ -101,18 +106,18 @@ TEST_F(RegroupTest, AllOthersLeaveWhileOneIsDrained) {
   EXPECT_EQ(newest->step, std::ssize(ran.losses));
 }
 
-// Also where a rank has its part of the new plan and others have not: until all have all, everybody keeps what it had.
+// Also if a rank has its part of the new plan and others have not: all ranks retain their old state until all
+// have the new one.
 TEST_F(RegroupTest, KilledInAnyOperationOfAChangeOfPlan) {
   constexpr int kOperations =
-      12;  // of a rank, from the agreement that begins the change to the steps behind it
+      12;  // operations of a rank, from the agreement that begins the change to the steps after it
   int num_before = 0, num_behind = 0;
   for (int operation = 0; operation < kOperations; ++operation) {
     Story story{.num_ranks = 4, .layout = {{"dp", 4}, {"zero", 0}}, .fates = std::vector<Fate>(4)};
     story.next_layout = {{"pp", 2}, {"dp", 2}, {"zero", 0}};
     if (operation % 2 == 1) std::swap(story.layout, story.next_layout);
     story.fates[static_cast<std::size_t>(operation % 4)].fault = {
-        operation % 3 == 0 ? Fault::Kind::dies_after : Fault::Kind::dies_before, operation,
-        "who refuses a plan"};
+        operation % 3 == 0 ? Fault::Kind::dies_after : Fault::Kind::dies_before, operation, "plan refusals"};
     const Ran ran = train(fmt::format("move-{}", operation), story);
     SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
     expect_undisturbed(ran);
@@ -128,15 +133,15 @@ TEST_F(RegroupTest, KilledInAnyOperationOfAChangeOfPlan) {
   EXPECT_EQ(num_before + num_behind, kOperations);
 }
 
-// A rank without a part in the plan counts no updates; when it gets one and somebody dies before its first step, what it says of the
-// state must be what the others know.
+// A rank without a part in the plan counts no updates. If it gets a part and another rank dies before its
+// first step, its survivor state must match that of the others.
 TEST_F(RegroupTest, WhoHadNoPartStandsForTheOthers) {
   bool is_behind = false;
   for (const int operation : {7, 9, 11, 13}) {
     Story story{
         .num_ranks = 3, .num_idle = 1, .layout = {{"dp", 2}, {"zero", 0}}, .fates = std::vector<Fate>(3)};
     story.next_layout = {{"dp", 3}, {"zero", 0}};
-    story.fates[0].fault = {Fault::Kind::dies_before, operation, "who refuses a plan"};
+    story.fates[0].fault = {Fault::Kind::dies_before, operation, "plan refusals"};
     const Ran ran = train(fmt::format("idle-{}", operation), story);
     SCOPED_TRACE(fmt::format("operation {}: {}", operation, fmt::join(ran.ends, ", ")));
     expect_undisturbed(ran);
@@ -148,8 +153,8 @@ TEST_F(RegroupTest, WhoHadNoPartStandsForTheOthers) {
   EXPECT_TRUE(is_behind);
 }
 
-// Any seat may die at any operation, also while others regroup, leave at any step, or come. OPTIMUS_STORY=15 tells that story again and
-// again: what threads do to each other is another matter each time.
+// Any worker may die at any operation, also during a membership change, leave at any step, or join.
+// OPTIMUS_STORY=15 repeats that scenario: thread timing differs each time.
 TEST_F(RegroupTest, AnythingMayHappen) {
   const char* const seed_text = std::getenv("OPTIMUS_SEED");
   const unsigned seed = seed_text != nullptr ? static_cast<unsigned>(std::atoi(seed_text)) : 1;
@@ -161,7 +166,7 @@ TEST_F(RegroupTest, AnythingMayHappen) {
                                                            {{"pp", 2}, {"tp", 1}},
                                                            {{"dp", 4}, {"zero", 1}},
                                                            {{"dp", 4}, {"zero", 3}}};
-  std::map<std::string, int> seen;  // what has happened in all of them
+  std::map<std::string, int> seen;  // events in all scenarios
   for (int number = 0; number < num_stories; ++number) {
     std::mt19937 random(seed * 1000U + static_cast<unsigned>(only != nullptr ? std::atoi(only) : number));
     const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };

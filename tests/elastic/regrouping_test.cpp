@@ -1,4 +1,5 @@
-// What the host of a run does beside deciding: hosts of ranks, their memory, and who waits for the larger part. Without ranks.
+// Tasks of a run's host besides its decisions: hosts of ranks, their memory, and waiting for the larger
+// partition. Without ranks.
 #include "elastic/regrouping.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +61,7 @@ TEST_F(HostsTest, CopiesOfShardsAreOnOtherHosts) {
   EXPECT_EQ(order->to.buddy, 2);
 }
 
-// A comer's host has the number that it had, or the next.
+// A joining worker's host keeps its number if it is known, or gets the next one.
 TEST_F(HostsTest, MemoryKnowsWhereComersAre) {
   announce_host_memory(files, run, folder / "shared", {0, 0, 1});
   Regrouping host = regrouping({"a", "a", "b"}, plan(3, 0, 0), plan(5, 0, 0));
@@ -71,7 +72,8 @@ TEST_F(HostsTest, MemoryKnowsWhereComersAre) {
   EXPECT_EQ(find_host_memory(run)->host_of, (std::vector<int>{0, 0, 1, 2, 1}));
 }
 
-// Seat 4 has come and is gone when another hosts the run: who comes then has the next.
+// Worker 4 has joined and was lost before another process hosts the run: the next joining worker gets the
+// next id.
 TEST_F(HostsTest, SeatsAreTakenOnce) {
   announce_host_memory(files, run, folder / "shared", {0, 0, 1, 2, 1});
   RegroupOrder order;
@@ -92,7 +94,7 @@ TEST_F(HostsTest, SeatsAreTakenOnce) {
   EXPECT_EQ(find_host_memory(run)->host_of, (std::vector<int>{0, 0, 1, 2, 1, 1}));
 }
 
-// Rank 1 is lost with its shard. Step 6 is in the memory of rank 0's host, which that brings when it is asked to.
+// Rank 1 is lost with its shard. Step 6 is in the memory of rank 0's host, which provides it when asked.
 TEST_F(HostsTest, WhatHostsHaveInMemoryIsAskedFor) {
   const HostMemory memory = announce_host_memory(files, run, folder / "shared", {0, 1});
   make_memory_folder(memory);
@@ -128,7 +130,8 @@ TEST_F(HostsTest, WhatHostsHaveInMemoryIsAskedFor) {
   EXPECT_EQ(newest_whole(run)->step, 6);
 }
 
-// Three of four go on at once; two may be the part that is cut off, unless it is known that the others have ended.
+// Three of four ranks continue at once; two may be an isolated partition, unless the others are known to have
+// ended.
 TEST_F(HostsTest, HalfOfARunWaitsForTheOther) {
   for (const auto& [num_standing, have_ended] :
        {std::pair(3, false), std::pair(2, false), std::pair(2, true)}) {

@@ -1,4 +1,4 @@
-// What is decided when ranks are lost, and the host's side of it over a board in memory.
+// Decisions after ranks are lost, and the host's side of them over a board in memory.
 #include "elastic/salvage.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ ModelSpec little_model() {
   return model;
 }
 
-// So many devices, tp of them to a copy.
+// A layout for this number of devices, tp of them per model copy.
 Plan plan_for(int devices, int tp, int zero, int buddy = 0) {
   UniformPlan shape{.microbatch = 1, .batch = devices, .sequence_length = 8};
   shape.dp = devices / tp, shape.strategy.tp = tp, shape.strategy.zero = zero;
@@ -61,7 +61,7 @@ TEST(Salvage, BuddiesCoverALostRank) {
   for (const int zero : {1, 2, 3}) {
     EXPECT_FALSE(
         plan_salvage(layout_for(4, 1, zero), {at_step(0, 41), at_step(2, 41), at_step(3, 41)}).is_whole());
-    const Layout layout = layout_for(4, 1, zero, 1);  // rank 2 has what rank 1 had
+    const Layout layout = layout_for(4, 1, zero, 1);  // rank 2 has a copy of rank 1's state
     EXPECT_TRUE(plan_salvage(layout, {at_step(0, 41), at_step(2, 41), at_step(3, 41)}).is_whole());
     EXPECT_TRUE(plan_salvage(layout, {at_step(0, 41), at_step(2, 41)}).is_whole());
     EXPECT_FALSE(plan_salvage(layout, {at_step(0, 41), at_step(3, 41)}).is_whole());
@@ -83,7 +83,7 @@ TEST(Salvage, NobodyPassedTheGate) {
 }
 
 TEST(Salvage, StepsAreNotMixed) {
-  // Rank 1 holds the other half, and is a step behind without gradients.
+  // Rank 1 has the other half and is a step behind without gradients.
   const SalvagePlan plan = plan_salvage(layout_for(2, 2, 0), {at_step(0, 41), at_step(1, 40)});
   EXPECT_FALSE(plan.is_whole());
   EXPECT_EQ(plan.ranks, std::vector<int>{0});
@@ -113,7 +113,8 @@ TEST(Salvage, StrangeRanksArePassedOver) {
   EXPECT_EQ(plan.ranks, (std::vector<int>{0, 1}));
 }
 
-// Whatever ranks say: what is stored is of one step, by those who are at it or can follow, every box once, or it is not stored.
+// Whatever ranks report, the stored state belongs to one step, is stored by ranks that have it or can catch
+// up, and contains every box once; otherwise nothing is stored.
 TEST(Salvage, AnyStandings) {
   EXPECT_TRUE(rc::check([] {
     const int tp = *rc::gen::element(1, 2, 4), zero = tp == 4 ? 0 : *rc::gen::inRange(0, 4);
@@ -181,7 +182,7 @@ struct SalvageHostTest : testing::Test {
     const auto said = *board.find(SalvageKeys{}.order());
     return said ? std::optional(parse_salvage_order(*said)) : std::nullopt;
   }
-  // Until nothing is under way; how long that took.
+  // Polls until nothing is in progress, and returns how long that took.
   double run_out(SalvageHost& salvage, const std::vector<bool>& is_gone) {
     const auto began = Deadline::Clock::now();
     while (salvage.look(is_gone)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -211,7 +212,7 @@ TEST_F(SalvageHostTest, WaitsForThoseWhoMayCome) {
   SalvageHost salvage = host(plan_for(3, 1, 0));
   say(at_step(0, 4));
   EXPECT_TRUE(salvage.look({false, true, false}));
-  EXPECT_FALSE(order());  // rank 2 runs, and nobody has missed it
+  EXPECT_FALSE(order());  // rank 2 runs, and no rank has reported it missing
   say(at_step(2, 4));
   EXPECT_TRUE(salvage.look({false, true, false}));
   ASSERT_TRUE(order());
@@ -242,7 +243,7 @@ TEST_F(SalvageHostTest, WhatIsLostIsTold) {
 }
 
 TEST_F(SalvageHostTest, ASecondDeathLeavesNothing) {
-  for (const bool is_silent : {false, true}) {  // it died, or it says nothing in time
+  for (const bool is_silent : {false, true}) {  // it died, or it does not report in time
     MemoryBoard own;
     keep_plan(files, run, plan_for(3, 1, 0), 0);
     SalvageHost salvage(own, files,

@@ -1,5 +1,5 @@
-// How ranks that a launcher started become a run, as threads of this program; the line about one that failed; the file in which ranks of
-// a machine meet.
+// Rendezvous of ranks that a launcher started, as threads of this program; the line about a failed rank; the
+// file through which ranks on one machine find the store.
 #include "launch/gathering.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ std::vector<std::future<Gathered>> join_others(int size, const std::string& job)
 TEST(Gathering, OthersGetWhatTheFirstHas) {
   for (const int size : {2, 5}) {
     const std::string job = make_token();
-    auto others = join_others(size, job);  // they may come before rank 0
+    auto others = join_others(size, job);  // they may arrive before rank 0
     Gathering first(gathering_of(0, size, job));
     EXPECT_EQ(first.wait_for_others([](const std::string&) {}).size(), static_cast<std::size_t>(size));
     const Gathered own = first.welcome({{"steps", 7}});
@@ -63,7 +63,7 @@ TEST(Gathering, WhoDoesNotComeIsNamed) {
   options.patience = Seconds(0.1);
   Gathering first(options);
   const std::string why = message_of([&] { first.wait_for_others([](const std::string&) {}); });
-  EXPECT_NE(why.find("1 of 3 ranks are there; not yet: 1, 2"), std::string::npos) << why;
+  EXPECT_NE(why.find("1 of 3 ranks have joined; missing: 1, 2"), std::string::npos) << why;
   GatheringOptions other = gathering_of(1, 3, make_token());
   other.patience = Seconds(0.1);
   EXPECT_NE(message_of([&] { join_gathering(other); }).find("has not found rank 0"), std::string::npos);
@@ -109,16 +109,16 @@ TEST(FailureLine, NamesTheCause) {
   };
   const auto lost = report_with(End::lost, "no answer", {2});
   const auto killed = ends_with_reports({lost, lost, std::nullopt});
-  EXPECT_EQ(failure_line(killed), "rank 2 does not answer; its log is log-2; rank 0 saw: no answer");
+  EXPECT_EQ(failure_line(killed), "rank 2 does not respond; its log is log-2; rank 0 reported: no answer");
   EXPECT_TRUE(is_all_told(killed));
   const auto failed = ends_with_reports({lost, report_with(End::failed, "disk full"), std::nullopt});
-  EXPECT_EQ(failure_line(failed), "rank 1: disk full; rank 0 saw: no answer");
-  // Rank 1 only gave up; rank 2 is the one that said nothing.
+  EXPECT_EQ(failure_line(failed), "rank 1: disk full; rank 0 reported: no answer");
+  // Rank 1 only lost others; rank 2 is the one that did not report.
   const auto both = ends_with_reports(
       {report_with(End::lost, "closed", {1, 2}), report_with(End::lost, "closed", {2}), {}});
   EXPECT_EQ(failure_line(both).substr(0, 6), "rank 2");
   const auto silent = ends_with_reports({report_with(End::lost, "rank 1 is gone"), std::nullopt});
-  EXPECT_EQ(failure_line(silent).substr(0, 36), "rank 1 has not said how it ended; it");
+  EXPECT_EQ(failure_line(silent).substr(0, 36), "rank 1 ended without a report; its l");
   EXPECT_FALSE(is_all_told(silent));
 }
 

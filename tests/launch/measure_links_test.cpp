@@ -1,4 +1,5 @@
-// Hosts as threads over a store on the loopback interface; real links are the lab's (tests/lab/scenarios/links.toml).
+// Hosts as threads over a store on the loopback interface; the lab measures real links
+// (tests/lab/scenarios/links.toml).
 #include "launch/measure_links.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ TEST(LinkRounds, PairsAreDisjointAndReachEveryHost) {
 }
 
 TEST(LinkFromMessages, WhatABurstIsLentDoesNotCount) {
-  // 100 MB/s, 50 us, and the first 64 KiB of a message for nothing.
+  // 100 MB/s, 50 us, and the first 64 KiB of a message at no cost.
   std::vector<MessageTime> times;
   for (const double bytes : {1.0, 1024.0, 131072.0, 1048576.0, 4194304.0})
     times.push_back({bytes, 50e-6 + std::max(0.0, bytes - 65536) / 100e6});
@@ -55,7 +56,7 @@ PairTimes pair_of(int first, int second, double bytes_per_second) {
 
 TEST(ClusterFromPairs, ASlowHostIsAGroupOfItsOwn) {
   const HardwareProfile node = standard_cluster("cpux2");
-  // Hosts 0, 1, 3 are fast, 2 is slow: 2 meets 3 and 0, 1 meets 0 and 3.
+  // Hosts 0, 1, 3 are fast, 2 is slow: 2 is paired with 3 and 0, 1 with 0 and 3.
   const std::vector<PairTimes> pairs = {pair_of(0, 1, 1e8), pair_of(2, 3, 1e7), pair_of(0, 2, 1e7),
                                         pair_of(1, 3, 1.05e8)};
   const std::vector<ProbedHost> hosts = {{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}};

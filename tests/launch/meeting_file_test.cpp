@@ -39,7 +39,7 @@ TEST(MeetingFile, OfAKilledProcessIsRemovedByTheNext) {
   const pid_t child = ::fork();
   if (child == 0) {
     const MeetingFile file(left, {4711, "a token"});
-    ::_exit(0);  // as one that is killed: nothing is cleared up
+    ::_exit(0);  // as if killed: nothing is cleaned up
   }
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   ASSERT_TRUE(std::filesystem::exists(left));

@@ -1,4 +1,4 @@
-// Whom the host of a run takes for lost, from what pulses say. Without ranks.
+// Which ranks the host of a run considers lost, according to heartbeats. Without ranks.
 #include "launch/run_host.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ struct RunHostTest : testing::Test {
     ASSERT_TRUE(board.set(pulse_key(seat), text(Pulse{.number = ++number, .step = step})));
   }
   bool is_somebody_lost() { return board.find(SalvageKeys{0}.somebody())->has_value(); }
-  // What happens every 20 ms for so long, until somebody is lost. How long that took; nothing: nobody was.
+  // Repeats an action every 20 ms for a given time, until a rank is lost. Returns how long that took;
+  // nullopt: none was lost.
   std::optional<double> lost_after(Seconds time, const std::function<void(int)>& what) {
     const auto began = Deadline::Clock::now();
     const auto passed = [&] { return std::chrono::duration<double>(Deadline::Clock::now() - began).count(); };
@@ -57,12 +58,13 @@ TEST_F(RunHostTest, WhoIsSilentWhileNothingGetsOnIsLost) {
   EXPECT_GE(*after, kSilence.value);
 }
 
-// Its pulses are lost on the way; the others' steps show that it is there. When they do not any more, it is lost as soon as any other.
+// Its heartbeats are lost on the network; the steps of the others show that it participates. When these stop,
+// it is lost as soon as any other rank.
 TEST_F(RunHostTest, NobodyIsLostWhileTheTrainingGetsOn) {
   beat(0, 5), beat(1, 5);
   EXPECT_EQ(lost_after(Seconds(4 * kSilence.value), [&](int i) { beat(0, 6 + i / 5); }), std::nullopt);
   const auto began = Deadline::Clock::now();
-  beat(0, 3);  // back at a checkpoint, and no further
+  beat(0, 3);  // back at a checkpoint, without further progress
   ASSERT_TRUE(lost_after(Seconds(10), [&](int) { beat(0, 3); }).has_value());
   EXPECT_GE(std::chrono::duration<double>(Deadline::Clock::now() - began).count(), kSilence.value);
 }

@@ -1,5 +1,6 @@
-// Worker processes: this program starts itself, with one test that is a worker which adds numbers with the others until it is told
-// otherwise. Some end, are ended or stopped; one line tells, no process is left.
+// Worker processes: this program starts itself with one test that is a worker and adds numbers with the
+// others until told otherwise. Some workers end, are killed or stopped; one line reports it, and no process
+// is left.
 #include "launch/workers.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ namespace {
 
 volatile std::sig_atomic_t is_asked_to_end = 0;
 
-// Steps until something happens; each rank leaves a file after its first ones.
+// Steps until an event; each rank creates a file after its first steps.
 Json steps(Comm& comm, const WorkerPlace& place, const std::string& how) {
   const Group world{Role::world, {}};
   done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(30), "connecting")));
@@ -112,7 +113,7 @@ TEST_F(WorkersTest, KilledOneIsNamed) {
   wait_until_under_way();
   ::kill(workers->pid(2), SIGKILL);
   expect_words(failure_of(*workers), {"rank 2 (process ", "was ended by signal 9", "rank-2.log",
-                                      "; rank 0 saw: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
+                                      "; rank 0 reported: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
   expect_nobody_left(*workers);
 }
 
@@ -121,7 +122,7 @@ TEST_F(WorkersTest, StoppedOneIsNamed) {
   wait_until_under_way();
   ::kill(workers->pid(1), SIGSTOP);
   expect_words(failure_of(*workers),
-               {"rank 1 (process ", "does not answer", "; rank 0 saw: ", "rank 1 missing"});
+               {"rank 1 (process ", "does not respond", "; rank 0 reported: ", "rank 1 missing"});
   expect_nobody_left(*workers);
 }
 
@@ -165,7 +166,7 @@ TEST_F(WorkersTest, ProgramThatIsNotThere) {
                      .token = "t"});
     FAIL() << "it was started";
   } catch (const UserError& error) {
-    expect_words(error.what(), {"worker 0 could not be started", "No such file"});
+    expect_words(error.what(), {"cannot start worker 0", "No such file"});
   }
 }
 

@@ -1,4 +1,5 @@
-// decisions.jsonl: what is written comes back, gains that are known later find their switch, strangers get one clear line.
+// decisions.jsonl: decisions survive a round trip, later gains are assigned to their switch, invalid lines
+// cause one clear message.
 #include "observe/decisions.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ std::string why_refused(const std::string& content) {
 TEST(Decisions, ComeBackAsTheyWere) {
   rc::check([] {
     Decision one{.step = *rc::gen::inRange<std::int64_t>(0, 1'000'000), .kind = "switch"};
-    // Of any bytes, those that are text: others are replaced (below).
+    // Of arbitrary bytes only valid text: invalid bytes are replaced (below).
     const auto word = rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127));
     one.evidence = *word, one.from = *word, one.to = *word, one.cause = *word;
     one.epoch = *rc::gen::inRange(0, 100);
@@ -64,9 +65,9 @@ TEST(Decisions, WhatWasGainedFindsItsSwitch) {
   const std::vector<Decision> read = parse_decisions(content, "d");
   ASSERT_EQ(read.size(), 3U);
   EXPECT_EQ(read[0].realised_gain, 0.35);
-  EXPECT_EQ(read[1].realised_gain, std::nullopt);  // no switch of its own
+  EXPECT_EQ(read[1].realised_gain, std::nullopt);  // not a switch
   EXPECT_EQ(read[2].realised_gain, std::nullopt);  // not finite
-  // An epoch's number that came twice: the newer switch.
+  // The same epoch number twice: the newer switch gets the gain.
   const std::string twice =
       decision_line(chosen()) + "\n" + decision_line(chosen()) + "\n" + realised_line(440, 1, -0.1) + "\n";
   EXPECT_EQ(parse_decisions(twice, "d")[0].realised_gain, std::nullopt);
@@ -76,17 +77,19 @@ TEST(Decisions, WhatWasGainedFindsItsSwitch) {
 TEST(Decisions, ReadAsALine) {
   Decision one = chosen();
   one.realised_gain = 0.351;
-  EXPECT_EQ(text(one, "pp4", "pp2 tp2"),
-            "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, realised +35 %, "
-            "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); instead pp2 tp2 (recut) +31 %, dp4 (replan)");
+  EXPECT_EQ(
+      text(one, "pp4", "pp2 tp2"),
+      "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, "
+      "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); alternatives: pp2 tp2 (recut) +31 %, dp4 (replan)");
   Decision lost{.step = 13, .kind = "recover", .evidence = "lost rank 0\x1b[2J\n"};
   EXPECT_EQ(text(lost, "dp4", "dp3"),
             "step 13: recover: lost rank 0 [2J  → dp4 → dp3, paused 0.0 us, moved 0 B (bound 0 B)");
   Decision stays{.step = 61, .kind = "stay", .evidence = "slow link 1–3: 2.10x since step 45; nothing pays"};
   stays.alternatives = {{"pp2 tp2", "another plan", 0.01}};
-  EXPECT_EQ(text(stays, "pp4", "pp4"),
-            "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); instead pp2 tp2 (another "
-            "plan) +1 %");
+  EXPECT_EQ(
+      text(stays, "pp4", "pp4"),
+      "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (another "
+      "plan) +1 %");
 }
 
 TEST(Decisions, OfOthersAreRefusedWithTheirLine) {

@@ -1,4 +1,4 @@
-// What is shown while work goes on: how often, how wide, with what estimate, on a terminal and in a log.
+// Progress output: how often, how wide, with which estimate, on a terminal and in a log.
 #include "observe/progress.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ StepMetrics metrics_of(std::int64_t step) {
   return metrics;
 }
 
-// A log file, and a clock that is moved by hand.
+// A log file, and a clock that the test advances.
 struct Log {
   TemporaryFolder folder;
   std::FILE* out = std::fopen((folder / "log").c_str(), "w");
@@ -57,13 +57,13 @@ TEST(Progress, PaceForgetsPausesAndCountsValidations) {
   Pace pace;
   Seconds now{0};
   const auto step = [&](double seconds) { pace.step_ended(now += Seconds(seconds)); };
-  step(100);  // the first step warms up
+  step(100);  // the first step is a warm-up
   EXPECT_FALSE(pace.per_step());
   for (int i = 0; i < 100; ++i) step(i == 50 ? 3600 : 1);
   EXPECT_NEAR(pace.per_step()->value, 1, 1e-9);
   for (int i = 0; i < 100; ++i) step(i % 4 == 0 ? 5 : 1);
   EXPECT_NEAR(pace.per_step()->value, 2, 1e-9);
-  for (int i = 0; i < 64; ++i) step(0.5);  // a faster plan is seen soon
+  for (int i = 0; i < 64; ++i) step(0.5);  // a faster plan is detected soon
   EXPECT_NEAR(pace.per_step()->value, 0.5, 1e-9);
 }
 
@@ -88,11 +88,12 @@ TEST(Progress, ALogGetsTheFirstTheLastAndALineEveryTenSeconds) {
     for (const char c : shown) EXPECT_GE(c, ' ');
 }
 
-// What people see changes in place ten times a second; the log has a line every ten seconds, and what stays.
+// The console line changes in place ten times a second; the log gets a line every ten seconds, and permanent
+// lines.
 TEST(Progress, WhatPeopleSeeIsAlsoLogged) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(60);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Log log;
   StatusLine line(screen.out(), log.clock);
   line.log_into(log.out);
@@ -135,7 +136,7 @@ TEST(Progress, TheLastValidationStaysInView) {
 TEST(Progress, ATerminalHasOneLineThatFitsAtMostTenTimesASecond) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(60);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Seconds time{0};
   StatusLine line(screen.out(), [&] { return time; });
   LineSink events(line);
@@ -161,7 +162,7 @@ TEST(Progress, ATerminalHasOneLineThatFitsAtMostTenTimesASecond) {
 TEST(Progress, EventsShareTheLine) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(19);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Seconds time{0};
   StatusLine line(screen.out(), [&] { return time; });
   LineSink events(line);
@@ -196,12 +197,12 @@ TEST(Progress, EventsInALogComeAfterTenSeconds) {
 
 TEST(Progress, ADumbTerminalIsALog) {
   Screen screen(60);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   ::setenv("TERM", "dumb", 1);
   StatusLine line(screen.out());
   line.show_now("one");
   line.print("two");
-  EXPECT_EQ(screen.take(), "one\r\ntwo\r\n");  // the terminal's own carriage returns
+  EXPECT_EQ(screen.take(), "one\r\ntwo\r\n");  // the terminal adds carriage returns
 }
 
 }  // namespace

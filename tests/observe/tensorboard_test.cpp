@@ -1,5 +1,5 @@
-// Bytes of event files, against published CRC32C vectors and records that TensorBoard's own writer made. That
-// TensorBoard reads what we write is checked by tests/parity/tensorboard_parity.py.
+// Bytes of event files, against published CRC32C vectors and records that TensorBoard's own writer produced.
+// tests/parity/tensorboard_parity.py checks that TensorBoard reads our files.
 #include "observe/tensorboard.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(TensorBoard, AFullDiskIsToldOnceWithTheName) {
   const TemporaryFolder folder;
   EXPECT_FALSE(
       TensorBoardFile::create(*std::make_unique<FailingFileSystem>(0), folder.path(), Seconds(1), 0));
-  FailingFileSystem files(3);  // create, the head, one step
+  FailingFileSystem files(3);  // create, the header, one step
   Outcome<TensorBoardFile> board = TensorBoardFile::create(files, folder.path(), Seconds(1), 0);
   ASSERT_TRUE(board);
   EXPECT_TRUE(board->append({.step = 1}, Seconds(2)));

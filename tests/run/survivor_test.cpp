@@ -204,7 +204,7 @@ TEST_F(SurvivorTest, LostAtAnyOperation) {
           continue;
         }
         const std::int64_t step = expect_as_undisturbed(run, undisturbed);
-        EXPECT_NE(ran.line.find(fmt::format("the other {} saved step {}: optimus train --resume ",
+        EXPECT_NE(ran.line.find(fmt::format("the other {} ranks saved step {}: optimus train --resume ",
                                             num_ranks - 1, step)),
                   std::string::npos);
         steps.insert(step);
@@ -269,7 +269,7 @@ TEST_F(SurvivorTest, WhatNobodyElseHoldsIsNamed) {
   faults[1] = {Fault::Kind::dies_after, whole.gates[2]};
   const Ran ran = train(run, layout, "1", faults);
   EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
-  EXPECT_NE(ran.line.find(" more; the last whole checkpoint is of step "), std::string::npos) << ran.line;
+  EXPECT_NE(ran.line.find(" more; the last complete checkpoint is from step "), std::string::npos) << ran.line;
   for (const CheckpointEntry& entry : list_checkpoints(run)) EXPECT_TRUE(entry.is_whole);
 }
 
@@ -282,7 +282,7 @@ TEST_F(SurvivorTest, AllSaveWhenNobodyIsLost) {
   std::vector<Fault> faults(3);
   faults[1] = {Fault::Kind::fails, whole.gates[2] - 2};
   const Ran ran = train(folder_ / "run", layout, "0", faults);
-  EXPECT_NE(ran.line.find("; all 3 saved step 2: "), std::string::npos) << ran.line;
+  EXPECT_NE(ran.line.find("; all 3 ranks saved step 2: "), std::string::npos) << ran.line;
   EXPECT_EQ(expect_as_undisturbed(folder_ / "run", undisturbed), 2);
 }
 

@@ -1,4 +1,4 @@
-// A board that remembers for a moment: what is asked of the one behind it, and what is not.
+// A board with a short-lived cache: which lookups reach the underlying board.
 #include "rundir/fresh_board.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(FreshBoard, SeesWhatItHasSetItself) {
   EXPECT_EQ(at(board, "a"), "1");
 }
 
-// Whoever waits for a key in a loop sees it.
+// A caller that polls a key sees its change.
 TEST(FreshBoard, ForgetsSoon) {
   CountingBoard behind;
   FreshBoard board(behind);

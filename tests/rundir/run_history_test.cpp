@@ -1,4 +1,4 @@
-// The history as trainings use it: a run's folder is read at its end, and nothing that is wrong with a file does harm.
+// The history as trainings use it: a run's folder is read at its end, and an invalid file does no harm.
 #include "rundir/run_history.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,8 @@ class RunHistory : public testing::Test {
     history_ = (folder_.path() / "sub" / "history.json").string();
   }
 
-  // Forty steps of a second each on devices that take 1.4 of the predicted time; of an earlier plan, which does not count, ten more.
+  // Forty steps of a second each on devices that take 1.4 times the predicted time, and ten steps of an
+  // earlier plan, which do not count.
   void write_run() {
     std::ofstream metrics(folder_.path() / "metrics.jsonl"), seen(folder_.path() / "observations.jsonl");
     ImaginedRun run(plan_, model_, standard_cluster("h100x2"), Noise{}, 3);
@@ -74,7 +75,7 @@ TEST_F(RunHistory, ARunIsRememberedFromItsRecords) {
   EXPECT_DOUBLE_EQ(run.step_seconds, 1);
   EXPECT_EQ(run.strategy.dp, 2);
   const double factor = factor_of(residuals(known), ResidualKind::layers, "h100");
-  EXPECT_GT(factor, 1.25);  // two runs, pulled to 1 by a tenth
+  EXPECT_GT(factor, 1.25);  // two runs, shrunk towards 1 by a tenth
   EXPECT_LT(factor, 1.45);
   EXPECT_TRUE(lines_.all.empty()) << lines_.all.front();
 }

@@ -1,4 +1,4 @@
-// What a process holds, and the most that it could.
+// The resident memory of a process, and its upper bound.
 #include "switching/memory.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What a switch moves, bit for bit: masters and moments with a value for each element, from any plan to any other in every precision;
-// what weights are then; how much memory is held meanwhile; what is refused.
+// What a switch moves, bit for bit: masters and moments with a distinct value for each element, from any plan
+// to any other in every precision; the resulting weights; peak memory; refusals.
 #include "switching/move.h"
 
 #include <ATen/ops/arange.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::array kFields = {&BlockState::masters, &BlockState::first, &BlockState::second};
 
-// Of an element of a tensor's field: small whole numbers and halves, which every type has.
+// The value of an element of a tensor's field: small integers and halves, which every type can represent.
 at::Tensor expected(const Parameters& parameters, int tensor, std::size_t field, const Box& box) {
   const Shape& shape = parameters.tensors()[static_cast<std::size_t>(tensor)].shape;
   std::vector<std::int64_t> sizes;
@@ -42,7 +42,8 @@ void fill_state(Parameters& parameters) {
     }
 }
 
-// As after a step whose updates nobody has gathered: masters are what they must be where moments lie, and wrong elsewhere.
+// The state after a step whose updates were not gathered: masters are correct where moments are, and wrong
+// elsewhere.
 void forget_what_others_own(Parameters& parameters) {
   for (int t = 0; t < static_cast<int>(parameters.tensors().size()); ++t) {
     const std::string& name = parameters.tensors()[static_cast<std::size_t>(t)].name;
@@ -57,7 +58,7 @@ void forget_what_others_own(Parameters& parameters) {
   }
 }
 
-// The first difference, or nothing. Copies for others do not hold all fields.
+// The first difference; empty: there is none. Redundant copies do not have all fields.
 std::string difference_in(const Parameters& parameters, bool is_copy = false) {
   if (parameters.copies() != nullptr)
     if (const std::string difference = difference_in(*parameters.copies(), true); !difference.empty())
@@ -81,16 +82,16 @@ std::string difference_in(const Parameters& parameters, bool is_copy = false) {
 struct Moved {
   std::vector<std::string> problems;
   std::vector<SwitchReport> reports;
-  std::int64_t bound = 0;  // the sum of what each rank may hold
+  std::int64_t bound = 0;  // the sum of the limits of all ranks
 };
 
 constexpr Bytes kUnderWay{1 << 16};
 
-// Through the plans, nothing trained. Without a look at the values, which takes memory.
+// Moves through the plans without training; without checking the values, which takes memory.
 enum class Look { at_values, away };
 
-// Sends state early where there is room beside both plans, in small messages. Behind it stands a step whose gradient was not finite: it has
-// changed nothing, but gradients go from rank to rank as if it had.
+// Sends state early if memory allows, in small messages. Simulates a step whose gradient was not finite: it
+// changes nothing, but gradients are sent between ranks as usual.
 void send_early(PlanSwitch& next, PlanPart& part, Comm& comm) {
   done_or_throw(next.prepare(Deadline::after(Seconds(60), "preparing")));
   const PrecopyTerms terms = agree_on_early(comm, &next, part, Seconds(60));
@@ -137,7 +138,7 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look 
     };
     for (std::size_t p = 1; p < plans.size(); ++p) {
       const int epoch = static_cast<int>(p);
-      if (copies == MasterCopies::owned) {  // as when ranks are lost: in a generation of its own
+      if (copies == MasterCopies::owned) {  // as after a loss of ranks: in a generation of its own
         if (!part.is_empty()) forget_what_others_own(*part.parameters);
         comm.regroup({epoch, {0, 1, 2, 3, 4, 5}});
       }
@@ -196,11 +197,12 @@ TEST(Move, WhereMomentsLieAreTheMastersThatCount) {
   }));
 }
 
-// All ranks are threads of this process, so the sum of what each may hold bounds what all hold. Beside it each may have copies of
-// messages, so many or one that is larger, of a tensor at most; and tables beside the arena, which parallel_memory_test allows one
-// in a hundred for. What is sent early has what a rank's new plan needs more than its old one, and what is to spare.
+// All ranks are threads of this process, so the sum of their limits bounds the memory of all. In addition
+// each may have copies of messages, up to the limit or one larger message of at most one tensor; and tables
+// in addition to the arena, for which parallel_memory_test allows one percent. Early state may use what a
+// rank's new plan needs more than its old one, and spare memory.
 TEST(Move, NeverHoldsMoreThanEitherPlan) {
-  if (!test_device().is_cpu()) GTEST_SKIP() << "the processor's allocator is looked at";
+  if (!test_device().is_cpu()) GTEST_SKIP() << "measures the CPU allocator";
   std::int64_t sent_early = 0;
   EXPECT_TRUE(holds("memory of moves", 15, [&] {
     if (testing::Test::HasFailure()) return;
@@ -219,7 +221,7 @@ TEST(Move, NeverHoldsMoreThanEitherPlan) {
       largest = std::max(largest, tensor.shape.num_elements());
     EXPECT_LE(memory.peak(),
               moved.bound * 101 / 100 + kMostDevices * (kUnderWay.value + 4 * largest + early.spare.value));
-    EXPECT_GT(memory.peak(), moved.bound / 4);  // it was looked at
+    EXPECT_GT(memory.peak(), moved.bound / 4);  // measured
     sent_early += moved.reports.front().early.value;
   }));
   EXPECT_GT(sent_early, 0);

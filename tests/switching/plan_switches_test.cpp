@@ -1,5 +1,5 @@
-// Plans that a running training is asked for: all ranks end up on the same, and a rank that refuses holds nobody up. Ranks are
-// threads; what they do in a step is to sleep.
+// Plans that are requested while a training runs: all ranks end with the same plan, and a rank that refuses
+// delays no other. Ranks are threads that sleep in each step.
 #include "switching/plan_switches.h"
 
 #include <condition_variable>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRanks = 3, kAttempts = 2, kMostSteps = 1000, kDue = 6;
 constexpr std::chrono::milliseconds kStep{25};
-// Preparing waits for others for a minute: what is known before that was told.
+// Preparing waits up to a minute for other ranks: shorter times show that the refusal was announced.
 constexpr double kSoon = 10;
 
 Plan copies(const ModelSpec& model, int zero) {
@@ -27,7 +27,7 @@ Plan copies(const ModelSpec& model, int zero) {
 }
 
 struct SeenEnd {
-  std::int64_t begun = 0, step = 0;  // when it was first looked at by a rank, and when it ended
+  std::int64_t begun = 0, step = 0;  // when a rank first saw it, and when it ended
   SwitchEnd end;
 };
 
@@ -40,7 +40,7 @@ struct AskedRun {
   std::function<void(int rank, int epoch)> dropped = [](int, int) {};  // any thread
 };
 
-// One rank's steps. Returns how its attempts ended.
+// Runs one rank's steps. Returns how its attempts ended.
 std::vector<SeenEnd> run_rank(const ModelSpec& model, Comm& comm, const AskedRun& run) {
   PlanPart part{.plan = copies(model, 0)};
   part.parameters = std::make_unique<Parameters>(part.plan, model, comm.rank(), test_device());
@@ -121,8 +121,8 @@ TEST(PlanSwitches, ARefusalIsKnownAStepOrTwoLater) {
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 2: too small here");
-    EXPECT_LE(own[0].step - own[0].begun, 3);  // looked at in one step, said behind it, known behind the next
-    EXPECT_EQ(own[1].end.why_not, "");         // the next is as if nothing had been
+    EXPECT_LE(own[0].step - own[0].begun, 3);  // checked in one step, voted after it, known after the next
+    EXPECT_EQ(own[1].end.why_not, "");         // the next attempt is not affected
     EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
   }
   const std::vector<ControlAnswer> answers = asked.get();
@@ -131,12 +131,13 @@ TEST(PlanSwitches, ARefusalIsKnownAStepOrTwoLater) {
   EXPECT_TRUE(answers[1].is_done);
 }
 
-// What is only suspected is prepared and waits: the first passes, the second proves right.
+// A proposal with a provisional finding is prepared and waits: the first finding is cancelled, the second is
+// confirmed.
 TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
   constexpr int kOpen = 6;  // steps
   const TemporaryFolder folder;
   const ModelSpec model = model_of("gpt2", 2, 2);
-  int num_wishes = 0, num_asked = 0;  // rank 0's alone
+  int num_wishes = 0, num_asked = 0;  // rank 0 only
   const auto wish = [&]() -> std::optional<PlanWish> {
     ++num_wishes, num_asked = 0;
     return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = true};
@@ -149,7 +150,7 @@ TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
       run_all({.requests = folder.path(), .check = [](int, int) {}, .wish = wish, .suspicion = suspicion});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_EQ(own[1].end.why_not, "");
     EXPECT_EQ(own[1].end.from, copies(model, 0));
     EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
@@ -157,12 +158,12 @@ TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
   }
 }
 
-// Somebody asks while something is suspected: that is answered now, and the suspicion's plan is let go.
+// A request during a provisional finding is answered immediately, and the provisional proposal is dropped.
 TEST(PlanSwitches, ARequestDoesNotWaitForASuspicion) {
   const TemporaryFolder folder;
   const ModelSpec model = model_of("gpt2", 2, 2);
   std::promise<void> is_suspected;
-  bool is_wished = false;  // rank 0's alone
+  bool is_wished = false;  // rank 0 only
   const auto wish = [&]() -> std::optional<PlanWish> {
     if (std::exchange(is_wished, true)) return std::nullopt;
     is_suspected.set_value();
@@ -181,21 +182,21 @@ TEST(PlanSwitches, ARequestDoesNotWaitForASuspicion) {
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_EQ(own[1].end.why_not, "");
     EXPECT_EQ(own[1].end.to, copies(model, 3));
   }
   EXPECT_TRUE(asked.get().is_done);
 }
 
-// Connections that were made for a plan that is refused are closed then, and not only when the next plan comes.
+// Connections that were made for a refused plan are closed immediately, and not only with the next plan.
 TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
   const TemporaryFolder folder;
   const ModelSpec model = model_of("gpt2", 2, 2);
   std::mutex mutex;
   std::condition_variable changed;
   std::map<int, std::set<int>> dropped;  // [epoch]: ranks
-  int num_wishes = 0;                    // rank 0's alone
+  int num_wishes = 0;                    // rank 0 only
   const auto wish = [&]() -> std::optional<PlanWish> {
     return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = ++num_wishes == 1};
   };
@@ -210,7 +211,7 @@ TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
     std::unique_lock lock(mutex);
     EXPECT_TRUE(changed.wait_for(lock, std::chrono::duration<double>(kSoon),
                                  [&] { return dropped[1].contains(rank); }));
-    EXPECT_FALSE(dropped.contains(0)) << "the run is on it";
+    EXPECT_FALSE(dropped.contains(0)) << "the run uses this epoch";
   };
   const auto ends = run_all({.requests = folder.path(),
                              .check = check,
@@ -219,17 +220,17 @@ TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
                              .dropped = drop});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_EQ(own[1].end.why_not, "");
   }
 }
 
-// One that stays open makes room for a script's plan, which is prepared in time.
+// A finding that stays provisional gives way to a scripted plan, which is prepared in time.
 TEST(PlanSwitches, AScriptDoesNotWaitForASuspicion) {
   constexpr int kLater = 30;
   const TemporaryFolder folder;
   const ModelSpec model = model_of("gpt2", 2, 2);
-  bool is_wished = false;  // rank 0's alone
+  bool is_wished = false;  // rank 0 only
   const auto wish = [&]() -> std::optional<PlanWish> {
     if (std::exchange(is_wished, true)) return std::nullopt;
     return PlanWish{.plan = copies(model, 1), .why = "slow", .is_suspicion = true};
@@ -241,7 +242,7 @@ TEST(PlanSwitches, AScriptDoesNotWaitForASuspicion) {
                              .suspicion = [] { return Suspicion::open; }});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
-    EXPECT_EQ(own[0].end.why_not, "rank 0: what it was for has passed");
+    EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
     EXPECT_LT(own[0].step, kLater);
     EXPECT_EQ(own[1].end.why_not, "");
     EXPECT_EQ(own[1].step, kLater);

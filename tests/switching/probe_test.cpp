@@ -22,7 +22,7 @@ TEST(Probe, MeetsSomebodyElseInEachRound) {
         EXPECT_EQ(probe_partner(*partner, round, nodes), node) << nodes << " nodes, round " << round;
         EXPECT_TRUE(met[static_cast<std::size_t>(node)].insert(*partner).second);
       }
-    // Enough that a slow partner, or two, hides nobody's own speed.
+    // Enough rounds that one or two slow partners do not hide a node's own speed.
     for (const std::set<int>& partners : met) EXPECT_GE(std::ssize(partners), std::min(nodes - 1, 3));
   }
   EXPECT_EQ(num_probe_rounds(1), 0);
@@ -38,7 +38,7 @@ std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_ran
       const std::unique_ptr<Comm> comm = world.comm(rank);
       const Group everyone{Role::world, {}};
       done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
-      // Others do not know who is where.
+      // Only rank 0 knows the nodes of ranks.
       result[static_cast<std::size_t>(rank)] =
           probe(*comm, rank == 0 ? ProbeWish{node_of_rank, look} : ProbeWish(), at::kCPU, Seconds(60));
     });
@@ -61,14 +61,14 @@ TEST(Probe, MeasuresEachNodeAndDevice) {
 TEST(Probe, OneNodeMeetsNobody) {
   const Probed seen = probe_all(2, {0, 0}, {.who_is_slow = true})[1];
   EXPECT_EQ(seen.network, std::vector<double>{0});
-  EXPECT_EQ(seen.ring_seconds, 0) << "nobody has asked";
+  EXPECT_EQ(seen.ring_seconds, 0) << "a ring probe was not requested";
 }
 
 TEST(Probe, MeasuresWhatIsWantedAlone) {
   const Probed messages = probe_all(5, {0, 1, 2, 3, 4}, {.messages = true})[3];
   EXPECT_EQ(std::count_if(messages.network.begin(), messages.network.end(), [](double s) { return s > 0; }),
             4)
-      << "one meeting each, and one of five is left over";
+      << "one pair per node, and one of five nodes has none";
   EXPECT_TRUE(messages.devices.empty());
   EXPECT_EQ(messages.ring_seconds, 0);
   const Probed ring = probe_all(5, {0, 1, 2, 3, 4}, {.ring = true})[3];
