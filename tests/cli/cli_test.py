@@ -19,7 +19,7 @@ from command_line import OPTIMUS, CommandLineTest, as_json, run
 
 
 def schema_problems(schema, value, root, where="plan"):
-    """The part of JSON Schema that docs/plan.schema.json uses."""
+    """The part of JSON Schema that docs/use/plan.schema.json uses."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].split("/")[-1]]
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
@@ -305,7 +305,7 @@ class CommandLine(CommandLineTest):
 
     def test_the_schema_says_what_the_program_reads(self):
         root = pathlib.Path(__file__).resolve().parents[2]
-        schema = json.loads((root / "docs" / "plan.schema.json").read_text())
+        schema = json.loads((root / "docs" / "use" / "plan.schema.json").read_text())
         for path in (root / "examples" / "plans").iterdir():
             plan = json.loads(path.read_text())
             self.assertEqual(list(schema_problems(schema, plan, schema)), [], path)
