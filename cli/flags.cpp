@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cctype>
+#include <cstdio>
+
+#include "base/text.h"
 
 namespace optimus {
 namespace {
@@ -65,6 +68,19 @@ void check_values(OptionTable& table, const std::vector<std::string>& words) {
   }
 }
 
+// Replaces an earlier spelling of an option by the present one and prints a line about it.
+std::string present_spelling(OptionTable& table, const std::string& word) {
+  if (!word.starts_with("--")) return word;
+  const std::size_t end = std::min(word.find('='), word.size());
+  const std::string name = word.substr(2, end - 2);
+  const Option* option = table.find(name);
+  if (option == nullptr ||
+      std::find(option->old_names.begin(), option->old_names.end(), name) == option->old_names.end())
+    return word;
+  fmt::print(stderr, "optimus: --{} is now --{}; the old spelling is still accepted\n", name, option->name);
+  return "--" + option->name + word.substr(end);
+}
+
 // The words after -- are the values of the positional list option.
 void set_rest(OptionTable& table, const std::vector<std::string>& words) {
   for (Option* option : table.options())
@@ -77,7 +93,8 @@ void set_rest(OptionTable& table, const std::vector<std::string>& words) {
 void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
   // The words after -- are not flags of this command, but the command line of another program.
   const auto end = std::find(all_words.begin(), all_words.end(), "--");
-  const std::vector<std::string> words(all_words.begin(), end);
+  std::vector<std::string> words(all_words.begin(), end);
+  for (std::string& word : words) word = present_spelling(table, word);
   check_values(table, words);
   CLI::App app;
   app.set_help_flag();

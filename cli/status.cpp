@@ -92,8 +92,8 @@ class Switch final : public OnRun {
     OnRun::declare(table);
     table.add("plan", plan_, "FILE|auto", "plan to switch to; auto: the best plan for the run's devices")
         .is_required = true;
-    table.add("patience", patience_, "TIME",
-              "how long to wait for the answer before the request is cancelled");
+    table.add("timeout", patience_, "TIME", "how long to wait for the answer before the request is cancelled")
+        .old_names = {"patience"};
   }
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
@@ -117,8 +117,8 @@ class Drain final : public OnRun {
   void declare(OptionTable& table) override {
     OnRun::declare(table);
     table.add("device", device_, "D", "worker to remove: its rank in optimus status").is_required = true;
-    table.add("patience", patience_, "TIME",
-              "how long to wait for the answer before the request is cancelled");
+    table.add("timeout", patience_, "TIME", "how long to wait for the answer before the request is cancelled")
+        .old_names = {"patience"};
   }
   int run(Console& console) override {
     const RunStatus status = status_of(run_);

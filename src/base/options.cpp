@@ -72,7 +72,9 @@ Option* OptionTable::find(std::string_view name) {
   for (char& c : spelled)
     if (c == '_') c = '-';
   for (const auto& option : options_)
-    if (option->name == spelled) return option.get();
+    if (option->name == spelled ||
+        std::find(option->old_names.begin(), option->old_names.end(), spelled) != option->old_names.end())
+      return option.get();
   return nullptr;
 }
 

@@ -33,8 +33,9 @@ enum class Origin { built_in, run, file, flag, planner };
 std::string text(Origin origin);  // "default", "run", "file", "flag", "chosen"
 
 struct Option {
-  std::string name;        // "min-tokens"
-  std::string value_name;  // "N"; empty for a switch, which takes no value
+  std::string name;                      // "min-tokens"
+  std::vector<std::string> old_names{};  // earlier spellings, which are still read
+  std::string value_name;                // "N"; empty for a switch, which takes no value
   std::string help;
   bool is_positional = false;
   bool is_list = false;

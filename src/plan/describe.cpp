@@ -96,7 +96,7 @@ std::string short_text(const Plan& plan) {
                       [](const Stage& stage, const LayerStrategy& s) { return data_parallel(stage, s); });
   result += axis_text(plan, "ep", 1, [](const Stage&, const LayerStrategy& s) { return s.ep; });
   result += axis_text(plan, "zero", 0, [](const Stage&, const LayerStrategy& s) { return s.zero; });
-  if (plan.buddy > 0) result += fmt::format(" buddy{}", plan.buddy);
+  if (plan.buddy > 0) result += plan.buddy == 1 ? " +copy" : fmt::format(" +copy{}", plan.buddy);
   const bool is_pipelined = std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
                                         [](const Pipeline& p) { return p.stages.size() > 1; });
   if (is_pipelined) result += " " + text(plan.schedule);

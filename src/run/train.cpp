@@ -132,9 +132,9 @@ void refuse_wrong_policy(const TrainOptions& options) {
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::oracle;
   if (is_oracle && options.foretold.empty())
     throw UserError(
-        "--policy oracle needs scripted conditions: pass --foretold FILE, or choose another policy");
+        "--policy oracle needs scripted conditions: pass --conditions FILE, or choose another policy");
   if (!is_oracle && !options.foretold.empty())
-    throw UserError("--foretold is only used by --policy oracle: add that, or remove --foretold");
+    throw UserError("--conditions is only used by --policy oracle: add that, or remove --conditions");
   if (is_oracle) (void)read_time_line(options.foretold);
   const bool is_learned =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::learned;

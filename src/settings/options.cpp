@@ -62,8 +62,10 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("devices", o.devices, "N",
             "number of workers, one process and one device each (default: all GPUs, else as many as there "
             "are cores)");
-  table.add("patience", o.patience, "T", "how long to wait for a worker that does not answer");
-  table.add("start-patience", o.start_patience, "T", "how long to wait for all ranks of a launcher to start");
+  table.add("timeout", o.patience, "T", "how long to wait for a worker that does not answer").old_names = {
+      "patience"};
+  table.add("start-timeout", o.start_patience, "T", "how long to wait for all ranks of a launcher to start")
+      .old_names = {"start-patience"};
   table.add("notice", o.notice, "FILE|URL",
             "file that appears, or http URL that answers, before this machine is preempted: its workers then "
             "leave the run; $OPTIMUS_NOTICE sets it for one process");
@@ -86,10 +88,12 @@ void declare(OptionTable& table, TrainOptions& o) {
       "precopy", o.precopy,
       {{"auto", WhenEarly::automatic}, {"always", WhenEarly::always}, {"never", WhenEarly::never}},
       "whether to send state ahead while training continues, to shorten the pause of a plan switch");
-  table.add_choice<Dealing>("deal", o.dealing,
-                            {{"by-cost", Dealing::by_cost}, {"in-order", Dealing::in_order}},
-                            "how to assign the samples of a step to replicas: balanced by cost where "
-                            "document lengths differ, or in order");
+  table
+      .add_choice<Dealing>("sample-assignment", o.dealing,
+                           {{"by-cost", Dealing::by_cost}, {"in-order", Dealing::in_order}},
+                           "how to assign the samples of a step to replicas: balanced by cost where "
+                           "document lengths differ, or in order")
+      .old_names = {"deal"};
   declare_layout(table, o.layout);
   for (const char* planned : {"ep", "offload"})
     table.find(planned)->help += " (planning and simulation only; train rejects it)";
@@ -106,9 +110,11 @@ void declare(OptionTable& table, TrainOptions& o) {
                                "or drop copies, depending on the failure rate");
   table.add("learned", o.learned, "FILE",
             "policy network of --policy learned, written by `optimus learn` (default: the built-in one)");
-  table.add("foretold", o.foretold, "FILE",
-            "scripted conditions for --policy oracle: a timeline of machine conditions, in seconds from the "
-            "first step");
+  table
+      .add("conditions", o.foretold, "FILE",
+           "scripted conditions for --policy oracle: a timeline of machine conditions, in seconds from the "
+           "first step")
+      .old_names = {"foretold"};
   table.add("resume", o.resume, "RUN", "resume this run in its folder, from its last checkpoint").is_saved =
       false;
   table.add("save-every", o.save_every, "N|10m",

@@ -29,7 +29,7 @@ const std::vector<Dropped>& dropped_options() {
       {layout_options(), layout_options()},
       {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
       {{"recompute"}, {"recompute-layers"}},
-      {{"policy"}, {"learned", "foretold"}},
+      {{"policy"}, {"learned", "conditions"}},
       // These change the planner's input, so the plan is chosen again.
       {{"batch", "seq", "microbatch", "recompute", "recompute-layers", "precision", "batch-ramp", "seq-ramp",
         "device", "mtbf", "history"},

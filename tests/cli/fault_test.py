@@ -27,9 +27,9 @@ PLANS = {
     "buddies": (3, "--dp 3 --zero 3 --mtbf 1m", [{0, 1}, {1, 2}, {2, 0}]),
     "stages": (4, "--pp 2 --dp 2 --zero 0 --microbatch 2", [{0, 1}, {2, 3}]),
 }
-PATIENCE = 2  # seconds, of a worker for others that do not answer
+TIMEOUT = 2  # seconds, of a worker for others that do not answer
 GRACE = 10  # seconds that the command gives the others to say what they saw
-STOPPED = PATIENCE + 5  # seconds until the command itself gives a stopped worker up
+STOPPED = TIMEOUT + 5  # seconds until the command itself gives a stopped worker up
 TRIALS = 200 if os.environ.get("OPTIMUS_LONG") else 4
 
 
@@ -59,7 +59,7 @@ class Faults(CommandLineTest):
 
     def words(self, name, plan, *more):
         devices, layout, _ = PLANS[plan]
-        return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", devices, *layout.split(), "--patience", f"{PATIENCE}s", "--static", *more]
+        return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", devices, *layout.split(), "--timeout", f"{TIMEOUT}s", "--static", *more]
 
     def rows(self, name):
         try:
@@ -204,7 +204,7 @@ class Faults(CommandLineTest):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         devices, layout, _ = PLANS[plan]
-        words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--patience", f"{PATIENCE}s", "--static"]
+        words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--timeout", f"{TIMEOUT}s", "--static"]
         ranks = []
         for rank in range(devices):
             variables = {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": devices, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

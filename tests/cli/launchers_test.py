@@ -209,7 +209,7 @@ class Launchers(LaunchedTest):
     def test_a_rank_that_does_not_come(self):
         """Stopped before it has said a word: nobody can know whether its launcher has started it, but there is an end to that."""
         for stopped, says in ((1, "1 of 2 ranks have joined; missing: 1, after 3.0 s"), (0, "rank 1")):
-            ranks, _ = self.start_ranks("late", 10, "--dp", 2, "--start-patience", "3s")
+            ranks, _ = self.start_ranks("late", 10, "--dp", 2, "--start-timeout", "3s")
             ranks[stopped].send_signal(signal.SIGSTOP)
             _, errors = self.end(ranks[1 - stopped], 1, 30)
             self.assertIn(says, errors)

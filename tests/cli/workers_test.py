@@ -253,7 +253,7 @@ class Workers(CommandLineTest):
         self.refused("logs", self.folder / "nothing", says=["no logs"])
 
     def test_stopped(self):
-        process, pids = self.begin("run", 100000, "--patience", "1s")
+        process, pids = self.begin("run", 100000, "--timeout", "1s")
         os.kill(pids[1], signal.SIGSTOP)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
