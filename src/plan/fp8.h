@@ -30,7 +30,7 @@ namespace optimus {
 std::vector<int> fp8_blocks(const Plan& plan);
 bool has_fp8(const Plan& plan);
 std::string fp8_text(const Plan& plan);  // "blocks 2..11, window 16"; "none"
-// suffix of that text: empty, or ", scales of the tensor at hand"
+// Suffix of fp8_text: empty, or ", current scaling".
 std::string scales_text(Fp8Scaling scaling);
 
 // A longer window would follow a shrinking gradient too slowly to be useful, and its history is state that

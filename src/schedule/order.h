@@ -48,7 +48,7 @@ Order interleaved(const StagePosition& at);
 // 1F1B.
 Order zero_bubble(const StagePosition& at);
 // 1F1B without flush: the update of each micro-batch follows its backward. PipeDream keeps the weights of a
-// forward for its backward; PipeMare uses the newest weights and corrects the gradient. The order is the
+// forward for its backward; PipeMare uses the newest weights and corrects them. The order is the
 // same.
 Order asynchronous(const StagePosition& at);
 
