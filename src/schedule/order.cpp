@@ -126,7 +126,7 @@ int most_kept(Schedule schedule, const StagePosition& at) {
       return most;
     }
     case Schedule::zero_bubble:
-      return std::min(p, m);  // p - stage forwards ahead, and `stage` late weight gradients
+      return std::min(p, m);  // p - stage forwards in advance, and `stage` delayed weight gradients
   }
   return 0;
 }

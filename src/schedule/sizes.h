@@ -26,7 +26,7 @@ class DeviceSizes {
                 StateKind kind) const;
   // The flat buffer of the same in memory, in which every tensor begins at a multiple of kAlignment. Includes
   // experts and, for the weights of a tied head, the embedding. exchange_buffer: the concatenated shards of
-  // all members, followed by one summed gradient.
+  // all members; for gradients also space for their sum.
   Bytes whole_buffer(int block, StateKind kind) const;
   Bytes exchange_buffer(int block, StateKind kind) const;
   Bytes shard_buffer(int block, StateKind kind) const;  // of one member

@@ -91,13 +91,13 @@ TEST(Fp8, IsAFieldOfThePlansFile) {
   plan.fp8 = {.blocks = {1, 2, 5}, .window = 3};
   EXPECT_EQ(to_json(plan)["fp8"].dump(), R"({"blocks":"1..2,5","window":3})");
   EXPECT_EQ(parse_plan(plan_text(plan), "x"), plan);
-  EXPECT_NE(picture(plan).find("products in fp8: blocks 1..2,5, window 3"), std::string::npos);
+  EXPECT_NE(picture(plan).find("fp8 GEMMs: blocks 1..2,5, window 3"), std::string::npos);
   EXPECT_EQ(difference(plan, plan_of_layers(5, Precision::bf16)),
-            std::vector<std::string>{"fp8: 1..2,5, window 3 → as usual, window 16"});
+            std::vector<std::string>{"fp8: 1..2,5, window 3 → default layers, window 16"});
   plan.fp8.scaling = Fp8Scaling::current;
   EXPECT_EQ(to_json(plan)["fp8"].dump(), R"({"blocks":"1..2,5","window":3,"scales":"current"})");
   EXPECT_EQ(parse_plan(plan_text(plan), "x"), plan);
-  EXPECT_EQ(fp8_text(plan), "blocks 1..2,5, window 3, scales of the tensor at hand");
+  EXPECT_EQ(fp8_text(plan), "blocks 1..2,5, window 3, current scaling");
   std::string wrong = plan_text(plan);
   wrong.replace(wrong.find("current"), 7, "row");
   EXPECT_THROW(parse_plan(wrong, "x"), UserError);

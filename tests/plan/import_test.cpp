@@ -37,7 +37,7 @@ TEST(ImportMegatron, GivesBackWhatWasExported) {
     RC_ASSERT(back.model == given.model);
     Plan expected = given.plan;
     const auto is_told = [](const std::string& note) {
-      return contains(note, "all layers multiply in 8 bits");
+      return contains(note, "Megatron-LM computes all layers in fp8");
     };
     if (std::any_of(exported.notes.begin(), exported.notes.end(), is_told)) {
       RC_ASSERT(given.plan.precision == Precision::fp8);
