@@ -1,6 +1,6 @@
-// A slab: one memory buffer for the activations of one block and micro-batch, and the offset of each tensor
-// in it. The memory model sums the sizes of slabs, and the engine creates its tensors at the same offsets, so
-// the predicted memory is the allocated memory.
+// Memory layout of one buffer for the activations of one block and micro-batch: the offset of each tensor in
+// it. The memory model sums the sizes of these buffers, and the engine creates its tensors at the same
+// offsets, so the predicted memory is the allocated memory.
 #pragma once
 
 #include <cstdint>
