@@ -111,16 +111,16 @@ TEST(Fp8, RefusesWhatCannotBe) {
     return problem_in(plan).value_or("");
   };
   EXPECT_EQ(problem({.blocks = {1, 5}}), "");
-  EXPECT_EQ(problem({.blocks = {0}}), "fp8: block 0 is no layer, those are blocks 1 to 5");
-  EXPECT_EQ(problem({.blocks = {6}}), "fp8: block 6 is no layer, those are blocks 1 to 5");
+  EXPECT_EQ(problem({.blocks = {0}}), "fp8: block 0 is not a layer; layers are blocks 1 to 5");
+  EXPECT_EQ(problem({.blocks = {6}}), "fp8: block 6 is not a layer; layers are blocks 1 to 5");
   EXPECT_EQ(problem({.blocks = {2, 2}}),
-            "fp8: block 2 stands behind block 2, each may be named once, in order");
+            "fp8: block 2 follows block 2; list each block once, in ascending order");
   EXPECT_EQ(problem({.blocks = {2}, .window = 0}), "fp8: the window is 0 steps, it must be 1 to 1024");
   EXPECT_EQ(problem({.blocks = {2}}, Precision::fp16),
-            "fp8: fp16 scales losses, use it with precision fp8, bf16, fp32 or fp64");
+            "fp8: fp16 needs loss scaling; use precision fp8, bf16, fp32 or fp64");
   EXPECT_EQ(
       problem({}, Precision::fp8, Schedule::pipedream),
-      "schedule pipedream has no step at which maxima could be agreed on; use another precision than fp8");
+      "schedule pipedream has no common step for exchanging fp8 maxima; use a precision other than fp8");
 }
 
 }  // namespace

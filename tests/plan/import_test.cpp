@@ -98,7 +98,7 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
       imported("--fp8-format hybrid --fp8-amax-history-len 4096 --fp8-amax-compute-algo max");
   EXPECT_EQ(long_window.plan.fp8.window, 1024);
   EXPECT_EQ(long_window.notes,
-            (std::vector<std::string>{"maxima of 1024 steps are remembered, not of 4096"}));
+            (std::vector<std::string>{"the history has the maxima of 1024 steps, not of 4096"}));
   const ImportedPlan cut =
       imported("--fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 2");
   EXPECT_EQ(cut.plan.fp8.scaling, Fp8Scaling::window);
@@ -192,16 +192,16 @@ TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
   };
   const std::string shape =
       "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 64 ";
-  EXPECT_TRUE(contains(why("echo hello"), "a.sh: no training program"));
+  EXPECT_TRUE(contains(why("echo hello"), "a.sh: found no training program"));
   EXPECT_TRUE(contains(why("--hidden-size 64"), "--num-layers is missing"));
   EXPECT_TRUE(contains(why(shape), "--vocab N"));
-  EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "give --devices N"));
+  EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "specify --devices N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size $TP", {.devices = 4}),
                        "--tensor-model-parallel-size must be a whole number of at least 1, found '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
                        "4 devices do not divide by tp 3"));
   EXPECT_TRUE(
-      contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "give --model M"));
+      contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "specify --model M"));
   EXPECT_TRUE(contains(why(shape + "--num-experts 8", {.devices = 4}), "--num-experts"));
 }
 
