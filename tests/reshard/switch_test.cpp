@@ -352,10 +352,9 @@ TEST(Switch, OtherProductsIn8BitsAreRefused) {
     change_plan(from, to, model, 1);
     FAIL() << "layers came to multiply in 8 bits";
   } catch (const UserError& refusal) {
-    EXPECT_STREQ(
-        refusal.what(),
-        "the run has products in fp8: blocks 1, window 16, the plan blocks 1..2, window 16: a change of "
-        "plan must not change what is learned");
+    EXPECT_STREQ(refusal.what(),
+                 "the run has fp8 GEMMs: blocks 1, window 16, the plan blocks 1..2, window 16: a plan change "
+                 "must not alter what the model learns");
   }
 }
 
