@@ -1,4 +1,5 @@
-// What each trainer gets for known plans, what is said of what it cannot express, and folders that are whole or untouched.
+// Exported files for known plans, notes about unsupported properties, and atomic replacement of export
+// folders.
 #include "plan/export.h"
 
 #include <gtest/gtest.h>
@@ -181,7 +182,7 @@ TEST(ExportTorchtitan, NamesItsModels) {
                   "it has llama3 1B"));
 }
 
-// No plan, however odd, is dropped silently: it is exported with the batch it has, or refused in one line.
+// No plan is dropped silently: it is exported with its batch, or refused with one line.
 TEST(Export, AnyPlanIsExportedOrRefusedInOneLine) {
   EXPECT_TRUE(rc::check([] {
     const ModelSpec model = random_small_model();
@@ -243,7 +244,8 @@ TEST(WriteExport, IsWholeOrNotThereWhateverFails) {
       const std::string why = message_of([&] { write_export(failing, small_export("new"), out); });
       const std::vector<std::string> expected =
           has_earlier || why.empty() ? std::vector<std::string>{"out"} : std::vector<std::string>{};
-      // A disk that fails from one call on cannot take the old folder back either; it is then whole beside its place.
+      // If the disk fails permanently, the old folder cannot be restored either; it is then complete in the
+      // backup folder.
       const bool is_aside = has_earlier && !why.empty() && !std::filesystem::exists(out);
       if (is_aside) {
         ASSERT_EQ(folder.names().size(), 1U);

@@ -1,4 +1,4 @@
-// Products in 8 bits as plain data: scales, histories, slots, and the plan's field.
+// fp8 GEMMs as plain data: scales, histories, slots, and the field in the plan file.
 #include "plan/fp8.h"
 
 #include <gtest/gtest.h>

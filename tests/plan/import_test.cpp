@@ -1,4 +1,4 @@
-// import(export(plan)) is the plan; scripts as people write them; hostile ones.
+// import(export(plan)) equals the plan; typical scripts; malicious text.
 #include "plan/import.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,8 @@ TEST(ImportMegatron, GivesBackWhatWasExported) {
   }));
 }
 
-// As above, with the number of devices from the user, and what DeepSpeed has no word for left out.
+// The same for DeepSpeed, with the number of devices from the user and without properties that DeepSpeed
+// cannot express.
 TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
   EXPECT_TRUE(rc::check([] {
     uniform_case::Case given = uniform_case::any();
@@ -57,7 +58,7 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
     LayerStrategy& s = shape.strategy;
     shape.chunks = 1, shape.schedule = Schedule::one_f_one_b;
     if (shape.precision == Precision::fp8) shape.precision = Precision::bf16;
-    const int way = random_plan::pick(0, 2);  // a pipeline, tensors or positions are cut
+    const int way = random_plan::pick(0, 2);  // 0: pipeline, 1: tensor parallelism, 2: context parallelism
     if (way != 0) shape.pp = 1;
     if (way != 1) s.tp = 1;
     s.cp = way == 2 ? *rc::gen::element(1, 2, 4) : 1;
@@ -78,7 +79,7 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
   }));
 }
 
-// What Megatron-LM does when only the format is given, and what it can that a plan cannot.
+// Megatron-LM's defaults if only the format is given, and its options that a plan cannot express.
 TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   const auto imported = [](const std::string& flags) {
     return import_plan(
@@ -119,7 +120,7 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   EXPECT_EQ(imported("--fp8-recipe delayed").plan.fp8, Fp8Plan()) << "without a format there is no fp8";
 }
 
-// Layers computed again in part come back too, when every stage has as many.
+// Partial recompute round-trips if every stage recomputes the same number of layers.
 TEST(ImportMegatron, ReadsTheBlockMethod) {
   const std::string line =
       "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
@@ -136,7 +137,7 @@ TEST(ImportMegatron, ReadsTheBlockMethod) {
   EXPECT_EQ(import_plan(text_of(exported, "launch.sh"), "launch.sh", {}).plan, imported.plan);
 }
 
-// In the manner of the scripts that come with Megatron-LM.
+// In the style of the scripts in Megatron-LM's repository.
 constexpr const char* kScript = R"(#!/bin/bash
 # Runs the "175B" parameter model
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -214,7 +215,7 @@ TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
   EXPECT_EQ(imported.plan.batch, 8);
 }
 
-// A flag that is listed as understood has been applied, or a note says that it was not.
+// A flag that is listed as understood has been applied, or a note states that it has not.
 TEST(ImportMegatron, FlagsOfANamedModelAreAppliedOrNamed) {
   const std::string flags =
       "--vocab-size 1000 --norm-epsilon 1e-6 --untie-embeddings-and-output-weights --rotary-base 500000 "

@@ -1,4 +1,5 @@
-// Phases of a training: when batches and lengths grow, and that a plan for another batch is still a plan.
+// Phases of a training: the steps at which batch and length grow, and the validity of plans for another
+// batch.
 #include "plan/phase.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,8 @@ TEST(Phases, AtListedSteps) {
             (std::vector<Phase>{{0, 8, 16}, {700, 24, 16}, {900, 64, 16}}));
 }
 
-// Phases that follow the noise get their steps one after the other; a phase lasts 20 steps, and comes 4 behind its decision.
+// Phases that follow the noise get their first steps one after the other. A phase has at least 20 steps and
+// starts 4 steps after the decision.
 TEST(Phases, ByTheGradientsNoise) {
   EXPECT_TRUE(follows_noise("8:noise"));
   EXPECT_FALSE(follows_noise("8:3000") || follows_noise("") || follows_noise("8,16@noise"));
@@ -71,7 +73,7 @@ TEST(Phases, MistakesAreTold) {
   EXPECT_EQ(text(Phase{0, 8, 256}, Phase{9, 16, 512}), "batch 8 → 16, sequences of 256 → 512 tokens");
 }
 
-// Any grid, any batch that has a sequence for each pipeline.
+// Any grid, and any batch with at least one sequence per pipeline.
 TEST(Phases, APlanForAnotherBatchIsAPlan) {
   const ModelSpec model = *find_preset("gpt2");
   rc::check([&] {

@@ -1,4 +1,4 @@
-// The plan's file: round trips, hashes, refusals; and its words.
+// The plan's file: round trips, hashes, errors, and names of enumerators.
 #include "plan/plan_json.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST(PlanJson, IsSmallAndStable) {
   ]
 }
 )");
-  // The hash is written into logs and compared between machines: a change of it is a change of the format.
+  // The hash is written to logs and compared between machines: changing it changes the format.
   EXPECT_EQ(plan_hash(plan), plan_hash(parse_plan(plan_text(plan), "x")));
   EXPECT_EQ(short_text(plan), "pp2 tp2 dp2 zero1 1f1b");
 }

@@ -1,4 +1,4 @@
-// Validity against an independent check by brute force, and the sentence of each rule.
+// Compares validation with an independent brute-force check, and checks the message of each rule.
 #include "plan/validate.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 namespace optimus {
 namespace {
 
-// Says only whether, never why, and by counting instead of by rules: every block of every pipeline is written down in
-// the order in which it is computed, every device is counted, every split is searched for.
+// Decides validity only, by enumeration instead of rules: lists every block of every pipeline in the order of
+// computation, counts every device, and searches for every split.
 bool is_valid_by_hand(const Plan& plan) {
   if (plan.batch < 1 || plan.sequence_length < 1 || plan.num_blocks < 3 || plan.pipelines.empty() ||
       plan.buddy < 0)
@@ -81,7 +81,7 @@ bool is_valid_by_hand(const Plan& plan) {
   return sequences == plan.batch;
 }
 
-// One random change, most of which break something.
+// One random change; most changes make the plan invalid.
 void disturb(Plan& plan) {
   using random_plan::pick;
   Pipeline& pipeline =

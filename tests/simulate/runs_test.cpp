@@ -121,8 +121,8 @@ TEST(Known, WordsOfTables) {
   EXPECT_TRUE(numbers_of("MXFP8", megatron).format.has_blocks);
 }
 
-// The committed constants on the committed runs. The bounds are what the fit reached, and a little: a change of the model
-// that makes it worse has to be seen.
+// The committed constants on the committed runs. The bounds are the errors of the fit plus a small margin, so
+// that a degradation of the model is detected.
 TEST(Accuracy, OfTheCommittedFit) {
   const Path path = Path(OPTIMUS_SOURCE) / "bench/data/published_runs.csv";
   const std::vector<optimus::Run> runs = read_runs(parse_csv(value_or_throw(read_file(path)), path.string()));
@@ -134,7 +134,7 @@ TEST(Accuracy, OfTheCommittedFit) {
   EXPECT_LT(summary.memory.mape, 0.08);
   EXPECT_GT(summary.pairs_ordered, 0.90);
   EXPECT_GT(summary.rank_correlation, 0.85);
-  // Every origin was left out once.
+  // Every source was excluded once.
   const std::vector<std::string_view> left_out = left_out_sources();
   for (const RunOutcome& outcome : outcomes)
     EXPECT_NE(std::find(left_out.begin(), left_out.end(), outcome.run->measured.source), left_out.end())
@@ -147,7 +147,7 @@ TEST(Accuracy, OfTheCommittedFit) {
   EXPECT_NE(accuracy_text(runs, outcomes).find("rightly"), std::string::npos);
 }
 
-// A second table, of another's making, which is not in this repository.
+// A second table by other authors, which is not part of this repository.
 TEST(Accuracy, OfASingleNodeSweep) {
   const char* shared = std::getenv("OPTIMUS_SHARED");
   const Path folder = shared != nullptr ? Path(shared) : Path(OPTIMUS_SOURCE) / "../shared";
