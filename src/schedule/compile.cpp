@@ -57,7 +57,7 @@ namespace {
 Program with_early_arrivals(Program program) {
   const std::vector<Instruction>& old = program.instructions;
   const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
-  // (index of the instruction to insert after, -1: at the begin; index of the moved instruction)
+  // (index of the instruction to insert after, -1: at the start; index of the moved instruction)
   std::vector<std::pair<int, int>> places;
   int gather_behind = -1, receive_behind = -1;
   for (int i = 0; i < std::ssize(old); ++i) {

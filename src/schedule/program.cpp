@@ -137,7 +137,7 @@ class FreeList {
       if (offset + bytes < end) free_.emplace(offset + bytes, end);
       return offset;
     }
-    std::int64_t offset = end_;  // if the last free piece lies at the end, only the missing bytes are added
+    std::int64_t offset = end_;  // if the last free piece is at the end, only the missing bytes are added
     if (!free_.empty() && free_.rbegin()->second == end_) {
       offset = free_.rbegin()->first;
       free_.erase(std::prev(free_.end()));
@@ -289,7 +289,7 @@ std::string text(Part part) {
     case Part::attention_input:
       return "attention input";
     case Part::attention_hop:
-      return "attention hop";
+      return "attention ring step";
     case Part::attention_output:
       return "attention output";
     case Part::router:

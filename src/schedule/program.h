@@ -42,7 +42,7 @@ enum class Op : std::uint8_t {
   send,               // transfer: activations or their gradients to another device
   receive,            // transfer
   all_gather,         // tensor: gathers the slices of an activation
-  reduce_scatter,     // tensor: sums partial activations; each device keeps its slice
+  reduce_scatter,     // tensor: sums partial activations; each device retains its slice
   all_reduce,         // tensor: sums partial activations
   ring_exchange,      // tensor: passes keys and values one step around the context ring
   dispatch,           // tensor: sends tokens (or their gradients) to the devices of their experts
@@ -60,7 +60,7 @@ enum class Op : std::uint8_t {
 };
 
 // The part of a block. Layers have two parts, so that tensor-parallel collectives can run between them. With
-// a context ring, attention is split into its input, one hop per ring position, and its output. An MoE layer
+// a context ring, attention is split into its input, one step per ring position, and its output. An MoE layer
 // has, instead of the mlp, the router (with norm, shared expert and sum) and the experts; tokens are
 // exchanged between the two.
 enum class Part : std::uint8_t {

@@ -70,7 +70,7 @@ ActivationShare share_of(const Side& side, int index, int sequences, std::int64_
 
 namespace {
 
-// The boxes of a share's tokens: the rest of the first sample, whole samples, and the begin of the last
+// The boxes of a share's tokens: the rest of the first sample, whole samples, and the start of the last
 // sample.
 std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
   std::vector<Box> boxes;

@@ -19,7 +19,7 @@ inline std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1
 // [rows, columns], row-major with row_stride elements per row (larger than columns inside a joint matrix).
 struct Place {
   std::string name;
-  std::int64_t offset = 0;  // bytes from the begin of the slab
+  std::int64_t offset = 0;  // bytes from the start of the buffer
   std::int64_t rows = 0, columns = 0, row_stride = 0;
   KeptType type = KeptType::activation;
   // number of rows that memory is reserved for: slices of a group are equally long

@@ -115,7 +115,7 @@ class StepCompiler {
   using BlockMicrobatch = std::pair<int, int>;
   enum class SlabKind { kept, passing, gradients, passing_gradients, logits, graph, graph_work };
   Bytes slab_bytes(SlabKind kind, int block, int microbatch);
-  // Adds a slab of this block and micro-batch, created on first use, to the uses of the most recently added
+  // Adds the activation buffer of this block and micro-batch, created on first use, to the uses of the most recently added
   // instruction.
   void use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind kind, int block, int microbatch,
                 bool is_write);

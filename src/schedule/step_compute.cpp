@@ -391,7 +391,7 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       ready.insert(ready.end(), input.begin(), input.end());
       ready = reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
                              {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
-      // Only BERT's transform has a weight gradient of its own, computed from the gradient behind that sum.
+      // Only BERT's transform has a weight gradient of its own, computed from the gradient after that sum.
       backward_weight(Part::whole, microbatch, block, model_.is_bert() ? ready : Frontier{});
       break;
     }

@@ -22,7 +22,7 @@
 namespace optimus {
 
 struct NodeEvent {
-  double seconds = 0;  // since the begin of the trace; never decreases
+  double seconds = 0;  // since the start of the trace; never decreases
   bool is_add = true;
   int node = 0;  // numbered in order of first appearance
 };

@@ -57,7 +57,7 @@ std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
   return faults;
 }
 
-// All nodes with faults are present from the begin; a node whose first event is a fault end was down at the
+// All nodes with faults are present from the start; a node whose first event is a fault end was down at the
 // begin. A node with several simultaneous faults returns when the last one has ended.
 AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::string& source) {
   const std::vector<Fault> faults = faults_of(events);

@@ -102,7 +102,7 @@ class LaneRunner {
     return slot;
   }
 
-  // The instructions since the last call, with times relative to the begin of the slot.
+  // The instructions since the last call, with times relative to the start of the slot.
   std::vector<InstructionTime> take_instructions() { return std::exchange(taken_, {}); }
 
  private:

@@ -40,7 +40,7 @@ struct StageTimes {
 StageTimes run_lanes(const PricedProgram& program, const Order& order, const Software& software,
                      const Constants& constants);
 
-// Every instruction of the same run, in seconds from the begin of its slot (or of the part before the first
+// Every instruction of the same run, in seconds from the start of its slot (or of the part before the first
 // slot, before the gate, or after the gate).
 struct LaneTrace {
   std::vector<InstructionTime> before, before_gate, after_gate;

@@ -41,8 +41,8 @@ TEST(Holders, HostsOfOneDeviceAreDevices) {
     EXPECT_EQ(num_hosts_to_lose(plan, {0, 1, 2, 3}), fewest_holders(plan).size());
 }
 
-// No other distance leaves fewer copies in the failure domain of their original, and an optimal distance is
-// kept.
+// No other distance leaves fewer copies in the failure domain of their original, and an optimal distance
+// is not changed.
 TEST(Holders, CopiesAreApart) {
   const std::vector<int> two_and_two = {0, 0, 1, 1, 2, 2, 3, 3};
   EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 1), two_and_two).buddy, 2);

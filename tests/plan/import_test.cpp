@@ -93,7 +93,7 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   EXPECT_EQ(usual.plan.fp8, (Fp8Plan{.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .window = 1}));
   EXPECT_TRUE(usual.notes.empty());
   const ImportedPlan recent = imported("--fp8-format hybrid --fp8-amax-history-len 64");
-  EXPECT_EQ(recent.plan.fp8.window, 1) << "the most recent of 64 counts";
+  EXPECT_EQ(recent.plan.fp8.window, 1) << "uses the most recent of 64 steps";
   EXPECT_TRUE(imported("--fp8-format hybrid --fp8-amax-history-len 4096").notes.empty());
   const ImportedPlan long_window =
       imported("--fp8-format hybrid --fp8-amax-history-len 4096 --fp8-amax-compute-algo max");

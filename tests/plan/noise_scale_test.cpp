@@ -50,7 +50,7 @@ TEST(NoiseScale, OfATrainingsOwnUpdates) {
     }
     scale.see(seen);
     if (step == 19) {
-      EXPECT_EQ(scale.samples(), std::nullopt) << "the first update has no moment before it";
+      EXPECT_EQ(scale.samples(), std::nullopt) << "there is no moment before the first update";
     }
   }
   EXPECT_EQ(scale.num_steps, 3999);

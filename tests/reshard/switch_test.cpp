@@ -247,7 +247,7 @@ ChangedOnce change_once(const ModelSpec& model, const Plan& from, const Plan& to
 
 // State that is recomputed from gradients equals the state of the sender.
 TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
-  if (!test_device().is_cpu()) GTEST_SKIP() << "state is sent early on processors only";
+  if (!test_device().is_cpu()) GTEST_SKIP() << "precopy of state is supported on CPUs only";
   std::int64_t sent = 0, again = 0;
   EXPECT_TRUE(holds("early bits", 25, [&] {
     if (testing::Test::HasFailure()) return;
@@ -354,7 +354,7 @@ TEST(Switch, OtherProductsIn8BitsAreRefused) {
   from.fp8.blocks = {1}, to.fp8.blocks = {1, 2};
   try {
     change_plan(from, to, model, 1);
-    FAIL() << "layers came to multiply in 8 bits";
+    FAIL() << "a change of fp8 layers was not refused";
   } catch (const UserError& refusal) {
     EXPECT_STREQ(refusal.what(),
                  "the run has fp8 GEMMs: blocks 1, window 16, the plan blocks 1..2, window 16: a plan change "

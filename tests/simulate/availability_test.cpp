@@ -57,7 +57,7 @@ TEST(Availability, ReadsSamplesDurationsAndFaults) {
   EXPECT_EQ(durations.length, 45 * 60);
   EXPECT_EQ(node_counts(durations)[1].seconds, 35 * 60);
   EXPECT_EQ(node_counts(durations)[1].nodes, 8);
-  // Node b is down from the begin; node a has two simultaneous faults and returns when both have ended.
+  // Node b is down from the start; node a has two simultaneous faults and returns when both have ended.
   const auto fault = [](const char* node, double day, const char* what) {
     return fmt::format(
         "{{\"node_id\": \"{}\", \"event_time\": {}, \"event_type\": \"fault_{}\", \"fault_type\": {{}}}}",
@@ -83,7 +83,7 @@ TEST(Availability, ReadsPublishedTraces) {
   const Path shared = named != nullptr ? Path(named) : Path(OPTIMUS_SOURCE) / ".." / "shared";
   const Path traces = shared / "traces";
   if (std::error_code error; !std::filesystem::is_directory(traces, error))
-    GTEST_SKIP() << traces << " is not there: published traces are not read";
+    GTEST_SKIP() << traces << " does not exist: skipping published traces";
   int read = 0;
   for (const auto& file : std::filesystem::recursive_directory_iterator(traces)) {
     const std::string path = file.path().string(), name = file.path().filename().string();
