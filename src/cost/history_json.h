@@ -1,8 +1,10 @@
 // The history file: local, small, and optional. A reader that cannot read it continues without it.
 //
-//   {"format": "optimus-history", "version": 1, "runs": [{"when": 1794900000, "device": "h100", "devices": 8, "parameters": 8030261248,
-//     "layers": 32, "batch": 256, "sequence": 8192, "step_seconds": 12.5, "strategy": {"tp": 2, "dp": 4, "zero": 1, …},
-//     "evidence": [{"kind": "layers", "where": "h100", "log_factor": 0.11, "doubt": 0.01, "steps": 40}, …]}, …]}
+//   {"format": "optimus-history", "version": 1, "runs": [
+//     {"when": 1794900000, "device": "h100", "devices": 8, "parameters": 8030261248, "layers": 32,
+//      "batch": 256, "sequence": 8192, "step_seconds": 12.5, "strategy": {"tp": 2, "dp": 4, "zero": 1, …},
+//      "evidence": [{"kind": "layers", "where": "h100", "log_factor": 0.11, "doubt": 0.01, "steps": 40}, …]},
+//     …]}
 #pragma once
 
 #include <string>

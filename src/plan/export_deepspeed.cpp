@@ -151,7 +151,7 @@ std::string deepspeed_launch(const Plan& plan, const PlanGrid& grid, const Expor
   script += fmt::format("deepspeed --hostfile \"$HOSTFILE\" --num_nodes {} --num_gpus {} \\\n", nodes.nodes,
                         nodes.devices);
   script +=
-      "  \"${TRAIN_SCRIPT:?name your training script}\" --deepspeed --deepspeed_config "
+      "  \"${TRAIN_SCRIPT:?set it to your training script}\" --deepspeed --deepspeed_config "
       "\"$HERE/ds_config.json\" \"$@\"\n";
   return script;
 }

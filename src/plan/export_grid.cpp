@@ -114,7 +114,8 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
                       std::vector<std::string>& notes) {
   if (plan.batch % grid.dp != 0)
     throw UserError(
-        "{} distributes the batch evenly, but {} sequences do not divide by {} data-parallel ranks; use a "
+        "{} distributes the batch evenly, but {} sequences are not divisible by {} data-parallel ranks; use "
+        "a "
         "batch that is a multiple of {}",
         name, plan.batch, grid.dp, grid.dp);
   const std::int64_t share = plan.batch / grid.dp;  // of a data-parallel rank

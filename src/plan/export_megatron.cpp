@@ -25,7 +25,7 @@ void put(Arguments& arguments, fmt::format_string<Args...> format, Args&&... arg
 
 void check_divides(std::int64_t number, std::int64_t by, const char* of, const char* what) {
   if (number % by != 0)
-    throw UserError("Megatron-LM needs {} {} to divide evenly by {} {}", number, of, what, by);
+    throw UserError("Megatron-LM needs {} {} to be divisible by {} {}", number, of, what, by);
 }
 
 // Families whose blocks are fully described by the flags below.
@@ -209,10 +209,10 @@ void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vec
   if (grid.chunks > 1)
     if (const std::int64_t group = interleaving_group(grid); group != grid.pp) {
       put(a, "--microbatch-group-size-per-virtual-pipeline-stage {}", group);
-      notes.push_back(
-          fmt::format("{} micro-batches do not divide by {} stages; Megatron-LM interleaves groups of {}, "
-                      "which takes more memory",
-                      grid.num_microbatches, grid.pp, group));
+      notes.push_back(fmt::format(
+          "{} micro-batches are not divisible by {} stages; Megatron-LM interleaves groups of {}, "
+          "which takes more memory",
+          grid.num_microbatches, grid.pp, group));
     }
   if (plan.schedule == Schedule::gpipe || plan.schedule == Schedule::zero_bubble)
     notes.push_back(fmt::format(

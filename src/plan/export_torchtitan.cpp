@@ -67,8 +67,8 @@ void check_torchtitan(const Plan& plan, const ModelSpec& model, const PlanGrid& 
                     model.kv_heads);
   const std::int64_t divisor = std::int64_t{s.tp} * (s.cp > 1 ? 2 * s.cp : 1);
   if (plan.sequence_length % divisor != 0)
-    throw UserError("torchtitan needs the sequence length {} to divide by tp {}{}", plan.sequence_length,
-                    s.tp, s.cp > 1 ? fmt::format(" x 2 x cp {}", s.cp) : "");
+    throw UserError("torchtitan needs the sequence length {} to be divisible by tp {}{}",
+                    plan.sequence_length, s.tp, s.cp > 1 ? fmt::format(" x 2 x cp {}", s.cp) : "");
   // PyTorch interleaves rounds with equal numbers of micro-batches.
   const std::int64_t rounds = std::max<std::int64_t>(1, grid.num_microbatches / grid.pp);
   if (grid.chunks > 1 && grid.num_microbatches % rounds != 0)

@@ -74,14 +74,14 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
     throw UserError("{}: {} devices exceed the {} devices that a plan may have", source,
                     std::max(cell, grid.devices), kMostPlanDevices);
   if (grid.devices % cell != 0)
-    throw UserError("{}: {} devices do not divide by tp {} x cp {} x pp {}", source, grid.devices, s.tp, s.cp,
-                    grid.shape.pp);
+    throw UserError("{}: {} devices are not divisible by tp {} x cp {} x pp {}", source, grid.devices, s.tp,
+                    s.cp, grid.shape.pp);
   grid.shape.dp = static_cast<int>(grid.devices / cell);
   const std::int64_t together = std::int64_t{grid.shape.dp} * grid.shape.microbatch;
   if (grid.shape.batch == 0) grid.shape.batch = together;
   if (grid.shape.batch % together != 0)
     throw UserError(
-        "{}: a batch of {} does not divide by micro-batches of {} sequences on {} data-parallel ranks",
+        "{}: a batch of {} is not divisible by micro-batches of {} sequences on {} data-parallel ranks",
         source, grid.shape.batch, grid.shape.microbatch, grid.shape.dp);
   if (grid.shape.batch / together > kMostMicrobatches || together > 1'000'000'000)
     throw UserError("{}: a batch of {} in micro-batches of {} exceeds the limits of a plan", source,

@@ -150,7 +150,7 @@ void read_batch(ConfigReader& file, const std::string& source, const ImportReque
         source);
   const std::int64_t parts = dp * steps.value_or(1);
   if (!micro && total % parts != 0)
-    throw UserError("{}: a batch of {} does not divide by {} accumulation steps x {} data-parallel ranks",
+    throw UserError("{}: a batch of {} is not divisible by {} accumulation steps x {} data-parallel ranks",
                     source, total, steps.value_or(1), dp);
   const std::int64_t each = micro ? *micro : total / parts;
   if (each > 1'000'000)

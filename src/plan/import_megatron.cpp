@@ -241,7 +241,7 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
   if (const auto layout = a.text("--pipeline-model-parallel-layout")) {
     grid.layers = parse_layout(*layout, source + ": --pipeline-model-parallel-layout");
     if (std::ssize(grid.layers) % pp != 0)
-      throw UserError("{}: the layout has {} parts, which do not divide by {} stages", source,
+      throw UserError("{}: the layout has {} parts, which are not divisible by {} stages", source,
                       grid.layers.size(), pp);
     grid.shape.chunks = static_cast<int>(std::ssize(grid.layers) / pp);
     return;
@@ -264,7 +264,7 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
     return;
   }
   if (counted % parts != 0)
-    throw UserError("{}: {} layers do not divide by {} stages x {} chunks", source, counted, pp,
+    throw UserError("{}: {} layers are not divisible by {} stages x {} chunks", source, counted, pp,
                     grid.shape.chunks);
   if (!counts_embedding && !counts_loss) return;
   grid.layers.assign(static_cast<std::size_t>(std::min(parts, counted)), counted / parts);

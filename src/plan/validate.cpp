@@ -144,7 +144,7 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
     return because("{}: tp {}, cp {}, ep {} must each be at least 1", where, strategy.tp, strategy.cp,
                    strategy.ep);
   if (num_devices % (static_cast<std::int64_t>(strategy.tp) * strategy.cp) != 0)
-    return because("{}: {} devices do not divide by tp {} x cp {}", where, num_devices, strategy.tp,
+    return because("{}: {} devices are not divisible by tp {} x cp {}", where, num_devices, strategy.tp,
                    strategy.cp);
   if (num_devices % strategy.ep != 0)
     return because("{}: experts cannot be distributed over ep {}; it must divide the {} devices of the stage",

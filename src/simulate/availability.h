@@ -1,8 +1,8 @@
 // Traces of node availability on spot instances and under failures, in the formats in which others publish
 // them.
 //
-//   milliseconds,add|remove,node           one line an event (Oobleck, Bamboo, Parcae)
-//   milliseconds,count                     nodes running from then on, a line for each change or sample (Parcae)
+//   milliseconds,add|remove,node           one line per event (Oobleck, Bamboo, Parcae)
+//   milliseconds,count                     number of nodes from then on, one line per change or sample (Parcae)
 //   seconds,count  or  hours,count         the same, drawn as steps: old and new number at each change (Bamboo, AWS); hours have a decimal point
 //   date,time,count                        wall-clock time: 2021-12-10, 13:07:45, 80 (Bamboo, GCP)
 //   [milliseconds, "add|remove|no-op", {"nodes": […], "duration": …}]      one list per line (Parcae)

@@ -200,7 +200,7 @@ TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size $TP", {.devices = 4}),
                        "--tensor-model-parallel-size must be a whole number of at least 1, found '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
-                       "4 devices do not divide by tp 3"));
+                       "4 devices are not divisible by tp 3"));
   EXPECT_TRUE(
       contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "specify --model M"));
   EXPECT_TRUE(contains(why(shape + "--num-experts 8", {.devices = 4}), "--num-experts"));

@@ -204,7 +204,7 @@ TEST(Validate, EachRuleHasItsSentence) {
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first = 4; }),
             "pipeline 0, stage 1, chunk 0 begins at block 4, but block 3 comes next");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
-            "pipeline 0, stage 0, block 0: 4 devices do not divide by tp 3 x cp 1");
+            "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
             "pipeline 0, stage 0, block 0: zero is 4, it must be 0, 1, 2 or 3");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).shard_group = 2; }),
